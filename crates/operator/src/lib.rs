@@ -1,0 +1,7 @@
+//! The one binary: operator, webhook server and command line.
+
+pub mod cli;
+pub mod keeper;
+pub mod placement;
+pub mod runtime;
+pub mod serve;
