@@ -1,0 +1,77 @@
+//! Kubernetes' rules for names: DNS labels and subdomains, label keys and values.
+
+/// A DNS label (RFC 1123): what a namespace is called.
+pub fn is_dns_label(text: &str) -> bool {
+    text.len() <= 63 && is_word(text, |c| c.is_ascii_lowercase() || c.is_ascii_digit(), |c| c == '-')
+}
+
+/// A DNS subdomain: what stands before the slash of a label key.
+pub fn is_dns_subdomain(text: &str) -> bool {
+    text.len() <= 253
+        && text.split('.').all(|part| is_word(part, |c| c.is_ascii_lowercase() || c.is_ascii_digit(), |c| c == '-'))
+}
+
+/// A label, annotation or taint key: `name` or `domain/name`.
+pub fn is_label_key(text: &str) -> bool {
+    match text.split_once('/') {
+        Some((domain, name)) => is_dns_subdomain(domain) && is_label_name(name),
+        None => is_label_name(text),
+    }
+}
+
+/// A label value; the empty one is valid.
+pub fn is_label_value(text: &str) -> bool {
+    text.is_empty() || is_label_name(text)
+}
+
+fn is_label_name(text: &str) -> bool {
+    text.len() <= 63 && is_word(text, |c| c.is_ascii_alphanumeric(), |c| matches!(c, '-' | '_' | '.'))
+}
+
+/// Not empty, begins and ends with an `edge` character, has only `edge` and `inner` ones.
+fn is_word(text: &str, edge: impl Fn(char) -> bool, inner: impl Fn(char) -> bool) -> bool {
+    text.starts_with(&edge) && text.ends_with(|c| edge(c)) && text.chars().all(|c| edge(c) || inner(c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("perennial-system", true)]
+    #[case("a", true)]
+    #[case("1a", true)]
+    #[case("", false)]
+    #[case("-a", false)]
+    #[case("a-", false)]
+    #[case("A", false)]
+    #[case("a.b", false)]
+    #[case("ä", false)]
+    fn dns_labels(#[case] text: &str, #[case] valid: bool) {
+        assert_eq!(is_dns_label(text), valid);
+    }
+
+    #[rstest]
+    #[case("disk", true)]
+    #[case("Disk_1.x", true)]
+    #[case("example.com/disk", true)]
+    #[case("example.com/", false)]
+    #[case("/disk", false)]
+    #[case("Example.com/disk", false)]
+    #[case("a/b/c", false)]
+    #[case("", false)]
+    #[case("a b", false)]
+    fn label_keys(#[case] text: &str, #[case] valid: bool) {
+        assert_eq!(is_label_key(text), valid);
+    }
+
+    #[test]
+    fn lengths_are_limited() {
+        assert!(is_dns_label(&"a".repeat(63)) && !is_dns_label(&"a".repeat(64)));
+        assert!(is_label_value(&"a".repeat(63)) && !is_label_value(&"a".repeat(64)));
+        assert!(is_label_value(""));
+        let domain = ["a".repeat(63), "a".repeat(63), "a".repeat(63), "a".repeat(61)].join(".");
+        assert!(is_label_key(&format!("{domain}/k")) && !is_label_key(&format!("{domain}a/k")));
+    }
+}
