@@ -81,8 +81,8 @@ pub const DROP: &[&str] = &[
 pub const PROTECTED: &[&str] =
     &["node-restriction.kubernetes.io/*", "*.node-restriction.kubernetes.io/*", "node-role.kubernetes.io/*"];
 
-/// Keys of any kind that are never kept, whatever the settings: our own.
-pub const NEVER_KEPT: &[&str] = &["perennial.dev/*"];
+/// Our own keys, of any kind, are never kept, whatever the settings.
+pub const OWN_DOMAIN: &str = "perennial.dev/";
 
 /// Annotations that describe one machine or one object and are never kept, also not by `annotations: ["*"]`.
 pub const MACHINE_ANNOTATIONS: &[&str] = &[
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn every_pattern_of_the_lists_is_valid_and_canonical() {
-        for text in [DROP, PROTECTED, NEVER_KEPT, MACHINE_ANNOTATIONS, STARTUP_TAINTS].concat() {
+        for text in [DROP, PROTECTED, MACHINE_ANNOTATIONS, STARTUP_TAINTS].concat() {
             assert_eq!(Pattern::parse(text).map(|pattern| pattern.to_string()), Ok(text.to_owned()));
         }
     }

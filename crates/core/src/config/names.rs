@@ -30,7 +30,7 @@ fn is_label_name(text: &str) -> bool {
 
 /// Not empty, begins and ends with an `edge` character, has only `edge` and `inner` ones.
 fn is_word(text: &str, edge: impl Fn(char) -> bool, inner: impl Fn(char) -> bool) -> bool {
-    text.starts_with(&edge) && text.ends_with(|c| edge(c)) && text.chars().all(|c| edge(c) || inner(c))
+    text.starts_with(&edge) && text.ends_with(&edge) && text.chars().all(|c| edge(c) || inner(c))
 }
 
 #[cfg(test)]

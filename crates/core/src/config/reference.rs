@@ -1,0 +1,67 @@
+//! The tables of `docs/configuration.md`, made from the table of keys; a test fails when the page is behind.
+
+use std::fmt::Write;
+
+use serde_json::Value as Tree;
+
+use super::keys::KEYS;
+use super::settings::Settings;
+
+/// Every key with its default and its meaning, as a Markdown table.
+pub fn key_table() -> String {
+    let defaults = Settings::default();
+    let mut table = String::from("| key | default | meaning |\n|---|---|---|\n");
+    for key in KEYS {
+        // Writing to a String cannot fail.
+        let _ = writeln!(table, "| `{}` | {} | {} |", key.path, shown(&(key.to_tree)(&defaults)), key.meaning);
+    }
+    table
+}
+
+/// The default of `keeper.drop`, one pattern a line.
+pub fn drop_list() -> String {
+    Settings::default()
+        .keeper
+        .drop
+        .as_slice()
+        .iter()
+        .fold(String::from("```\n"), |list, pattern| format!("{list}{pattern}\n"))
+        + "```\n"
+}
+
+fn shown(value: &Tree) -> String {
+    let text = match value {
+        Tree::String(text) if text.is_empty() => return "none".to_owned(),
+        Tree::Array(items) if items.len() > 5 => return "[see below](#the-default-of-keeperdrop)".to_owned(),
+        Tree::Object(_) => "{}".to_owned(),
+        Tree::String(text) => text.clone(),
+        other => other.to_string().replace('"', "").replace(',', ", "),
+    };
+    format!("`{text}`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
+
+    /// The page with what stands between `<!-- NAME -->` and `<!-- end -->` replaced.
+    fn with_part(page: &str, name: &str, part: &str) -> String {
+        let (front, rest) = page.split_once(&format!("<!-- {name} -->\n")).expect("the page has the marker");
+        let (_, back) = rest.split_once("<!-- end -->").expect("the part has an end");
+        format!("{front}<!-- {name} -->\n{part}<!-- end -->{back}")
+    }
+
+    /// `UPDATE_DOCS=1 cargo test -p perennial-core reference` writes the page.
+    #[test]
+    fn the_page_lists_every_key() {
+        let page = std::fs::read_to_string(PAGE).expect("docs/configuration.md is there");
+        let current = with_part(&with_part(&page, "keys", &key_table()), "drop", &drop_list());
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(PAGE, &current).expect("docs/configuration.md can be written");
+        } else {
+            assert_eq!(page, current, "run: UPDATE_DOCS=1 cargo test -p perennial-core reference");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What types alone cannot say: ranges, and settings that must agree with each other.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::duration;
+use super::settings::{Gate, Keeper, Role, Settings};
+
+/// Below this, resync would be a load of its own.
+pub const PERIOD_FLOOR: Duration = Duration::from_secs(5);
+
+/// Problems refuse the settings; warnings say what was changed or will have no effect.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    pub(super) problems: Vec<(&'static str, String)>,
+    pub(super) warnings: Vec<(&'static str, String)>,
+}
+
+impl Findings {
+    fn problem(&mut self, path: &'static str, message: impl Into<String>) {
+        self.problems.push((path, message.into()));
+    }
+
+    fn warning(&mut self, path: &'static str, message: impl Into<String>) {
+        self.warnings.push((path, message.into()));
+    }
+
+    fn within<T: PartialOrd + Display + Copy>(&mut self, path: &'static str, value: T, range: RangeInclusive<T>) {
+        if !range.contains(&value) {
+            self.problem(path, format!("must be from {} to {}, got {value}", range.start(), range.end()));
+        }
+    }
+
+    fn whole_seconds(&mut self, path: &'static str, value: Duration, range: RangeInclusive<u64>) {
+        if value.subsec_nanos() > 0 || !range.contains(&value.as_secs()) {
+            let (low, high, got) = (range.start(), range.end(), duration::print(value));
+            self.problem(path, format!("must be whole seconds from {low}s to {high}s, got {got}"));
+        }
+    }
+
+    fn positive(&mut self, path: &'static str, value: Duration) {
+        if value.is_zero() {
+            self.problem(path, "must be longer than 0s");
+        }
+    }
+
+    fn raise(&mut self, path: &'static str, period: &mut Duration) {
+        if *period < PERIOD_FLOOR {
+            let (given, floor) = (duration::print(*period), duration::print(PERIOD_FLOOR));
+            self.warning(path, format!("{given} is below the floor and was raised to {floor}"));
+            *period = PERIOD_FLOOR;
+        }
+    }
+}
+
+/// Checks the settings, and raises what is below its floor.
+pub(super) fn validate(settings: &mut Settings) -> Findings {
+    let mut findings = Findings::default();
+    controller(settings, &mut findings);
+    keeper(&settings.keeper, &mut findings);
+    placement(settings, &mut findings);
+    serving(settings, &mut findings);
+    findings
+}
+
+fn controller(settings: &mut Settings, findings: &mut Findings) {
+    let controller = &mut settings.controller;
+    findings.raise("controller.resyncPeriod", &mut controller.resync_period);
+    findings.raise("controller.auditPeriod", &mut controller.audit_period);
+    findings.within("controller.workers", controller.workers, 1..=1024);
+    findings.within("controller.qps", controller.qps, 1..=100_000);
+    findings.within("controller.burst", controller.burst, 1..=200_000);
+    findings.within("controller.shards", controller.shards, 1..=1024);
+    if controller.roles.is_empty() {
+        findings.problem("controller.roles", "must name at least one role");
+    }
+    let election = &controller.leader_election;
+    findings.whole_seconds("controller.leaderElection.leaseDuration", election.lease_duration, 2..=600);
+    if !election.enabled && controller.shards > 1 {
+        findings.problem("controller.shards", "more than one shard needs controller.leaderElection.enabled");
+    }
+}
+
+fn keeper(keeper: &Keeper, findings: &mut Findings) {
+    findings.positive("keeper.retention", keeper.retention);
+    findings.positive("keeper.gateTimeout", keeper.gate_timeout);
+    findings.within("keeper.history", keeper.history, 0..=50);
+    for kept in keeper.keep.as_slice() {
+        if let Some(dropped) = keeper.drop.as_slice().iter().find(|dropped| dropped.covers(kept)) {
+            findings.warning("keeper.keep", format!("`{kept}` has no effect: keeper.drop has `{dropped}`"));
+        }
+    }
+}
+
+fn placement(settings: &Settings, findings: &mut Findings) {
+    let (placement, labels) = (&settings.placement, &settings.node_labels);
+    findings.positive("placement.gateTimeout", placement.gate_timeout);
+    if placement.enabled && placement.annotation_prefixes.is_empty() {
+        findings.problem("placement.annotationPrefixes", "must have at least one domain");
+    }
+    for (path, class) in [("nodeLabels.spot", &labels.spot), ("nodeLabels.onDemand", &labels.on_demand)] {
+        if placement.enabled && class.is_empty() {
+            findings.problem(path, "must have at least one label");
+        }
+    }
+    if let Some(both) = labels.spot.iter().find(|label| labels.on_demand.contains(label)) {
+        let message = format!("{}={} cannot mean spot and on-demand at once", both.key, both.value);
+        findings.problem("nodeLabels.onDemand", message);
+    }
+}
+
+fn serving(settings: &Settings, findings: &mut Findings) {
+    let (webhook, metrics) = (&settings.webhook, &settings.metrics);
+    findings.whole_seconds("webhook.timeout", webhook.timeout, 1..=30);
+    if let Some(url) = webhook.url.as_ref().filter(|url| !is_https(url)) {
+        findings.problem("webhook.url", format!("expected https://host[:port][/path], got {url:?}"));
+    }
+    if webhook.enabled && metrics.enabled && webhook.port != 0 && webhook.port == metrics.port {
+        findings.problem("metrics.port", format!("{} is the webhook's port already", metrics.port));
+    }
+    let serves = webhook.enabled && settings.controller.roles.contains(&Role::Webhooks);
+    if settings.keeper.gate != Gate::Never && !webhook.enabled {
+        findings
+            .warning("keeper.gate", "has no effect: the taint is put on by a webhook, and webhook.enabled is false");
+    }
+    if !serves && webhook.cert_dir.is_some() {
+        findings.warning("webhook.certDir", "has no effect: this process serves no webhooks");
+    }
+}
+
+fn is_https(url: &str) -> bool {
+    let Some(rest) = url.strip_prefix("https://") else { return false };
+    let host = rest.split('/').next().unwrap_or_default();
+    !host.is_empty() && !host.starts_with(':') && !url.contains(|c: char| c.is_whitespace() || "?#@".contains(c))
+}
