@@ -1,1 +1,6 @@
-//! See the modules.
+//! What every part of the operator stands on.
+
+pub mod labels;
+pub mod logging;
+pub mod metrics;
+mod process;

@@ -1,1 +1,4 @@
-//! See the modules.
+//! What the operator serves over HTTP.
+
+pub mod health;
+pub mod http;

@@ -1,0 +1,107 @@
+//! Logs to stderr, as JSON or as text, from the level that is configured. Nothing else decides: no `RUST_LOG`.
+
+use perennial_core::config::settings::{Level, LogFormat, Logging};
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
+
+/// Crates whose chatter at debug and trace drowns ours: they stay at info until someone asks for trace.
+const CHATTY: [&str; 6] = ["h2", "hyper", "hyper_util", "rustls", "tower", "kube_client"];
+
+/// Sets up logging for the process. Fails when it is set up already.
+pub fn init(logging: &Logging) -> Result<(), TryInitError> {
+    subscriber(logging, std::io::stderr).try_init()
+}
+
+fn subscriber<W>(logging: &Logging, writer: W) -> impl SubscriberInitExt + tracing::Subscriber + Send + Sync
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let lines = tracing_subscriber::fmt::layer().with_writer(writer);
+    let lines = match logging.format {
+        // One object a line, the fields of an event beside its message: what log collectors index without set-up.
+        LogFormat::Json => lines.json().flatten_event(true).with_current_span(true).with_span_list(false).boxed(),
+        LogFormat::Text => lines.with_ansi(false).boxed(),
+    };
+    tracing_subscriber::registry().with(lines.with_filter(filter(logging.level)))
+}
+
+fn filter(level: Level) -> Targets {
+    let level = match level {
+        Level::Error => LevelFilter::ERROR,
+        Level::Warn => LevelFilter::WARN,
+        Level::Info => LevelFilter::INFO,
+        Level::Debug => LevelFilter::DEBUG,
+        Level::Trace => LevelFilter::TRACE,
+    };
+    let others = if level == LevelFilter::TRACE { level } else { level.min(LevelFilter::INFO) };
+    Targets::new().with_default(level).with_targets(CHATTY.map(|name| (name, others)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use rstest::rstest;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn logged(logging: &Logging, log: impl FnOnce()) -> String {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        tracing::subscriber::with_default(subscriber(logging, move || writer.clone()), log);
+        let bytes = lines.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn json_lines_have_the_fields_beside_the_message() {
+        let logging = Logging { level: Level::Info, format: LogFormat::Json };
+        let text = logged(&logging, || tracing::info!(node = "n1", "restored"));
+        let line: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(
+            (&line["message"], &line["node"], &line["level"]),
+            (&"restored".into(), &"n1".into(), &"INFO".into())
+        );
+    }
+
+    #[test]
+    fn text_lines_are_plain() {
+        let logging = Logging { level: Level::Info, format: LogFormat::Text };
+        let text = logged(&logging, || tracing::warn!(node = "n1", "restored"));
+        assert!(
+            text.contains("WARN") && text.ends_with("restored node=\"n1\"\n") && !text.contains('\u{1b}'),
+            "{text}"
+        );
+    }
+
+    #[rstest]
+    #[case(Level::Error, 0)]
+    #[case(Level::Info, 1)]
+    #[case(Level::Debug, 2)]
+    #[case(Level::Trace, 3)]
+    fn the_level_is_obeyed_and_others_are_quiet(#[case] level: Level, #[case] lines: usize) {
+        let text = logged(&Logging { level, format: LogFormat::Json }, || {
+            tracing::info!("ours");
+            tracing::debug!("ours");
+            tracing::debug!(target: "hyper", "theirs");
+        });
+        assert_eq!(text.lines().count(), lines, "{text}");
+    }
+}
