@@ -1,1 +1,15 @@
-//! See the modules.
+//! The keeper: what people wrote on a node survives the node.
+//!
+//! [`plan`] is the heart: what is seen of a node and its record goes in, what is to be done comes out.
+
+pub mod hash;
+pub mod identity;
+pub mod kept;
+pub mod machine;
+pub mod mark;
+mod merge;
+pub mod plan;
+pub mod record;
+pub mod restore;
+pub mod selection;
+pub mod stored;

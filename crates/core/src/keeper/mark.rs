@@ -1,0 +1,101 @@
+//! The mark: the annotation that says what an incarnation was given. It is written in the same request as the labels,
+//! so a node that has it has them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    hash::Digest,
+    kept::{Key, Kept},
+};
+
+/// The annotation that holds the mark.
+pub const MARK: &str = "perennial.dev/restored";
+
+/// A mark of more bytes than this is written without `given`: all annotations of an object share 256 KiB.
+pub const MARK_LIMIT: usize = 128 * 1024;
+
+/// What an incarnation was given.
+///
+/// A key that was withheld (it may not ride in a kubelet's create, or belongs to another machine) is in none of the
+/// sets, and then `complete` is false.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Mark {
+    /// The digest of the record's content that was given.
+    pub from: Digest,
+    /// Nothing of that record is still to come.
+    pub complete: bool,
+    /// Record keys that were applied, or that the record had removed.
+    pub given: Kept,
+    /// Keys that the node had decided otherwise: they stay the node's.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub own: BTreeSet<Key>,
+    /// Keys that the node brought itself with the very value of the record: the node's as well, but no news to it.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub same: BTreeSet<Key>,
+}
+
+impl Mark {
+    /// What cannot be read is no mark: the node then counts as not given anything.
+    pub fn parse(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+
+    pub fn read(annotations: &BTreeMap<String, String>) -> Option<Self> {
+        Self::parse(annotations.get(MARK)?)
+    }
+
+    /// The annotation's value. Without `given` past the limit: then what we gave counts as the node's own, so that a
+    /// record that moves on changes nothing on this incarnation.
+    pub fn render(&self) -> String {
+        let text = render(self);
+        if text.len() <= MARK_LIMIT { text } else { render(&Self { given: Kept::new(), ..self.clone() }) }
+    }
+
+    /// Whether the node itself decides about this key.
+    pub fn is_nodes(&self, key: &Key) -> bool {
+        self.own.contains(key) || self.same.contains(key)
+    }
+}
+
+fn render(mark: &Mark) -> String {
+    serde_json::to_string(mark).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_reads_as_it_was_written() {
+        let mark = Mark {
+            from: Digest::of(["x"]),
+            complete: true,
+            given: Kept::from([(Key::label("team"), "ml".into()), (Key::Annotation("a".into()), "b".into())]),
+            own: BTreeSet::from([Key::label("zone")]),
+            same: BTreeSet::new(),
+        };
+        assert_eq!(
+            mark.render(),
+            r#"{"from":"028f0df5b8596fbcd10c9720b7a4784f","complete":true,"given":{"team":"ml","annotation:a":"b"},"own":["zone"]}"#
+        );
+        assert_eq!(Mark::parse(&mark.render()), Some(mark));
+    }
+
+    #[test]
+    fn a_huge_mark_leaves_out_what_it_gave() {
+        let given: Kept = (0..10_000).map(|i| (Key::Label(format!("example.com/key-{i}")), "value".into())).collect();
+        let mark = Mark { from: Digest::of(["x"]), complete: true, given, ..Mark::default() };
+        assert!(mark.render().len() < 100);
+        assert!(Mark::parse(&mark.render()).is_some_and(|m| m.complete && m.given.is_empty()));
+    }
+
+    #[test]
+    fn garbage_is_no_mark() {
+        for text in ["", "true", "[]x", "{\"from\":1}", "\u{0}"] {
+            assert_eq!(Mark::parse(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The three-way merge of a node, its record and what the node was given before.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    hash::Digest,
+    kept::{Key, Kept},
+    mark::Mark,
+};
+use crate::config::settings::Merge;
+
+/// The last value of a key that node and record agreed on.
+enum Base<'a> {
+    Agreed(Option<&'a String>),
+    /// The node brought the key itself: it has decided, whatever its value is now.
+    Nodes,
+}
+
+fn base<'a>(mark: Option<&'a Mark>, key: &Key) -> Base<'a> {
+    match mark {
+        Some(mark) if mark.is_nodes(key) => Base::Nodes,
+        Some(mark) => Base::Agreed(mark.given.get(key)),
+        None => Base::Agreed(None),
+    }
+}
+
+/// What a node should have, and the mark that says so.
+#[derive(Debug)]
+pub(super) struct Merged {
+    pub(super) kept: Kept,
+    pub(super) mark: Mark,
+    /// The node has decided about a key itself.
+    pub(super) decided: bool,
+}
+
+/// Merges a node with what it may see of its record. `from` identifies the record's whole content; keys in `withheld`
+/// stay on the node as they are and in no set of the mark.
+pub(super) fn merge(
+    node: &Kept,
+    mark: Option<&Mark>,
+    record: &Kept,
+    withheld: &BTreeSet<Key>,
+    from: Digest,
+    how: Merge,
+) -> Merged {
+    let mut keys: BTreeSet<&Key> = node.keys().chain(record.keys()).collect();
+    if let Some(mark) = mark {
+        keys.extend(mark.given.keys().chain(&mark.own).chain(&mark.same));
+    }
+
+    let mut kept = Kept::new();
+    let mut given = BTreeMap::new();
+    let (mut own, mut same) = (BTreeSet::new(), BTreeSet::new());
+    let mut decided = false;
+    for key in keys {
+        let (on_node, in_record) = (node.get(key), record.get(key));
+        if withheld.contains(key) {
+            kept.extend(on_node.map(|value| (key.clone(), value.clone())));
+            continue;
+        }
+        let (value, touched) = match base(mark, key) {
+            Base::Nodes if how == Merge::Overwrite && in_record.is_some() => (in_record, true),
+            Base::Nodes => (on_node, true),
+            Base::Agreed(base) if on_node == base => (in_record, false),
+            Base::Agreed(base) if how == Merge::Overwrite && in_record != base => (in_record, true),
+            Base::Agreed(_) => (on_node, true),
+        };
+        decided |= touched;
+        kept.extend(value.map(|value| (key.clone(), value.clone())));
+        if touched && value == on_node {
+            if on_node == in_record { same.insert(key.clone()) } else { own.insert(key.clone()) };
+        } else if let Some(value) = in_record {
+            given.insert(key.clone(), value.clone());
+        }
+    }
+    Merged { kept, mark: Mark { from, complete: withheld.is_empty(), given, own, same }, decided }
+}

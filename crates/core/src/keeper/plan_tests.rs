@@ -1,0 +1,491 @@
+//! The transition table, row by row, and properties over random lives of a node.
+
+use proptest::prelude::*;
+use rstest::rstest;
+
+use super::*;
+use crate::{
+    config::settings::{Merge, Settings},
+    keeper::machine::Machine,
+};
+
+fn policy() -> Policy {
+    Policy::from_settings(&Settings::default().keeper)
+}
+
+fn kept(text: &str) -> Kept {
+    text.split_whitespace()
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(key, value)| (Key::label(key), value.to_owned()))
+        .collect()
+}
+
+fn node(uid: &str, rv: u64, labels: &str) -> Incarnation {
+    Incarnation {
+        name: "n1".into(),
+        uid: uid.into(),
+        resource_version: rv,
+        kept: kept(labels),
+        mark: None,
+        machine: Machine::default(),
+    }
+}
+
+fn on(machine: &str, mut node: Incarnation) -> Incarnation {
+    let mut parts = machine.split(',').map(str::to_owned);
+    let mut next = || parts.next().unwrap_or_default();
+    node.machine = Machine { provider_id: next(), system_uuid: next(), machine_id: next() };
+    node
+}
+
+fn context(policy: &Policy) -> Context<'_> {
+    Context { policy, identity: None, now: Timestamp::UNIX_EPOCH, by: "test" }
+}
+
+fn written(plan: Plan, act: Act) -> Record {
+    match plan {
+        Plan::Write(found, record) if found == act => *record,
+        other => panic!("expected {act:?}, got {other:?}"),
+    }
+}
+
+fn restored(plan: Plan) -> Restore {
+    match plan {
+        Plan::Restore(restore) => restore,
+        other => panic!("expected a restore, got {other:?}"),
+    }
+}
+
+/// The node after a restore.
+fn after(node: &Incarnation, restore: &Restore) -> Incarnation {
+    let mut node = node.clone();
+    node.kept.retain(|key, _| !restore.remove.contains(key));
+    node.kept.extend(restore.set.clone());
+    node.mark = Some(restore.mark.clone());
+    node.resource_version += 1;
+    node
+}
+
+/// The record of a node that was captured as it is.
+fn record_of(node: &Incarnation) -> Record {
+    written(live(node, None, &context(&policy())), Act::Capture)
+}
+
+#[test]
+fn a_node_with_kept_keys_and_no_record_is_captured() {
+    let record = record_of(&node("u1", 5, "team=ml"));
+    assert_eq!((record.sequence, &*record.node.uid, record.node.resource_version), (1, "u1", 5));
+    assert_eq!(record.kept, kept("team=ml"));
+}
+
+#[test]
+fn a_node_with_nothing_kept_and_no_record_costs_nothing() {
+    let bare = node("u1", 5, "");
+    assert_eq!(live(&bare, None, &context(&policy())), Plan::Nothing(Why::NothingKept));
+    assert_eq!(gone(&bare, None, &context(&policy())), Plan::Nothing(Why::NothingKept));
+}
+
+#[test]
+fn a_node_like_its_record_costs_nothing() {
+    let n = node("u1", 5, "team=ml");
+    let later = node("u1", 9, "team=ml");
+    assert_eq!(live(&later, Some(&record_of(&n)), &context(&policy())), Plan::Nothing(Why::Current));
+}
+
+#[rstest]
+#[case::changed("team=db")]
+#[case::added("team=ml rack=r1")]
+#[case::emptied("")]
+fn a_settled_node_that_differs_is_captured(#[case] now: &str) {
+    let record = record_of(&node("u1", 5, "team=ml"));
+    let next = written(live(&node("u1", 6, now), Some(&record), &context(&policy())), Act::Capture);
+    assert_eq!(next.kept, kept(now));
+    assert_eq!(next.sequence, 2);
+    assert_eq!(next.is_tombstone(), now.is_empty());
+    assert_eq!(Kept::from(next.history[0].content.clone()), kept("team=ml"));
+}
+
+#[test]
+fn an_older_view_of_a_settled_node_changes_nothing() {
+    let record = record_of(&node("u1", 5, "team=ml"));
+    for rv in [4, 5] {
+        assert_eq!(live(&node("u1", rv, "team=db"), Some(&record), &context(&policy())), Plan::Nothing(Why::Older));
+        assert_eq!(gone(&node("u1", rv, "team=db"), Some(&record), &context(&policy())), Plan::Nothing(Why::Older));
+    }
+}
+
+#[test]
+fn a_bare_returning_node_is_given_its_record_and_is_then_settled() {
+    let record = record_of(&node("u1", 5, "team=ml rack=r1"));
+    let bare = node("u2", 8, "");
+    let restore = restored(live(&bare, Some(&record), &context(&policy())));
+    assert_eq!(restore.set, kept("team=ml rack=r1"));
+    assert!(restore.remove.is_empty() && restore.mark.complete);
+    assert_eq!(restore.mark.given, kept("team=ml rack=r1"));
+    let full = after(&bare, &restore);
+    assert_eq!(live(&full, Some(&record), &context(&policy())), Plan::Nothing(Why::Current));
+}
+
+#[test]
+fn a_value_that_a_returning_node_brings_wins_and_is_captured_once() {
+    let record = record_of(&node("u1", 5, "team=ml rack=r1"));
+    let came = node("u2", 8, "team=db");
+    let restore = restored(live(&came, Some(&record), &context(&policy())));
+    assert_eq!(restore.set, kept("rack=r1"));
+    assert_eq!(restore.mark.own, BTreeSet::from([Key::label("team")]));
+    let full = after(&came, &restore);
+    let next = written(live(&full, Some(&record), &context(&policy())), Act::Capture);
+    assert_eq!(next.kept, kept("team=db rack=r1"));
+    assert_eq!(live(&full, Some(&next), &context(&policy())), Plan::Nothing(Why::Current));
+}
+
+#[test]
+fn overwrite_gives_the_recorded_value() {
+    let policy = Policy { merge: Merge::Overwrite, ..policy() };
+    let record = record_of(&node("u1", 5, "team=ml"));
+    let came = node("u2", 8, "team=db extra=x");
+    let restore = restored(live(&came, Some(&record), &context(&policy)));
+    assert_eq!(restore.set, kept("team=ml"));
+    assert!(restore.remove.is_empty());
+    let full = after(&came, &restore);
+    let next = written(live(&full, Some(&record), &context(&policy)), Act::Capture);
+    assert_eq!(next.kept, kept("team=ml extra=x"));
+}
+
+#[test]
+fn a_node_that_returns_with_everything_claims_its_record_without_a_patch() {
+    let record = record_of(&node("u1", 5, "team=ml"));
+    let came = node("u2", 8, "team=ml");
+    let next = written(live(&came, Some(&record), &context(&policy())), Act::Claim);
+    assert_eq!((&*next.node.uid, next.sequence), ("u2", 2));
+    assert_eq!(live(&came, Some(&next), &context(&policy())), Plan::Nothing(Why::Current));
+}
+
+#[test]
+fn a_flapping_node_keeps_its_record() {
+    let record = record_of(&node("u1", 5, "team=ml"));
+    let bare = node("u2", 8, "");
+    assert_eq!(gone(&bare, Some(&record), &context(&policy())), Plan::Nothing(Why::Current));
+}
+
+#[test]
+fn what_a_flapping_node_decided_is_folded_in() {
+    let record = record_of(&node("u1", 5, "team=ml rack=r1"));
+    let flapped = node("u2", 8, "team=db");
+    let next = written(gone(&flapped, Some(&record), &context(&policy())), Act::Fold);
+    assert!(next.folded);
+    assert_eq!(next.kept, kept("team=db rack=r1"));
+    assert_eq!(next.before, kept("team=ml rack=r1"));
+    assert_eq!(gone(&flapped, Some(&next), &context(&policy())), Plan::Nothing(Why::Older));
+}
+
+#[test]
+fn a_fold_whose_delete_was_refused_is_decided_again_against_what_was_before() {
+    let record = record_of(&node("u1", 5, "team=ml rack=r1"));
+    let flapped = node("u2", 8, "team=db");
+    let folded = written(gone(&flapped, Some(&record), &context(&policy())), Act::Fold);
+    let restore = restored(live(&flapped, Some(&folded), &context(&policy())));
+    assert_eq!(restore.set, kept("rack=r1"));
+    let full = after(&flapped, &restore);
+    let next = written(live(&full, Some(&folded), &context(&policy())), Act::Capture);
+    assert!(!next.folded);
+    assert_eq!(next.kept, kept("team=db rack=r1"));
+}
+
+#[test]
+fn the_last_state_of_a_settled_node_is_captured() {
+    let record = record_of(&node("u1", 5, "team=ml"));
+    let next = written(gone(&node("u1", 7, "team=db"), Some(&record), &context(&policy())), Act::Capture);
+    assert_eq!(next.kept, kept("team=db"));
+    assert!(!next.folded);
+}
+
+#[test]
+fn a_late_delete_of_an_older_incarnation_changes_nothing() {
+    let second = record_of(&node("u2", 20, "team=db"));
+    assert_eq!(gone(&node("u1", 15, "team=ml"), Some(&second), &context(&policy())), Plan::Nothing(Why::Older));
+}
+
+#[test]
+fn a_removed_label_stays_removed() {
+    let record = record_of(&node("u1", 5, "team=ml rack=r1"));
+    let next = written(live(&node("u1", 6, "rack=r1"), Some(&record), &context(&policy())), Act::Capture);
+    let restore = restored(live(&node("u2", 9, ""), Some(&next), &context(&policy())));
+    assert_eq!(restore.set, kept("rack=r1"));
+}
+
+#[test]
+fn a_label_removed_between_restore_and_capture_is_not_resurrected() {
+    let record = record_of(&node("u1", 5, "team=ml rack=r1"));
+    let restore = restored(live(&node("u2", 8, ""), Some(&record), &context(&policy())));
+    let mut full = after(&node("u2", 8, ""), &restore);
+    full.kept.remove(&Key::label("team"));
+    full.resource_version += 1;
+    let next = written(live(&full, Some(&record), &context(&policy())), Act::Capture);
+    assert_eq!(next.kept, kept("rack=r1"));
+}
+
+#[test]
+fn a_record_that_moved_on_updates_only_what_it_gave_and_nobody_touched() {
+    let record = record_of(&node("u1", 5, "team=ml rack=r1 gone=x"));
+    let bare = node("u2", 8, "");
+    let given = after(&bare, &restored(live(&bare, Some(&record), &context(&policy()))));
+    // The last state of u1 arrives late: it had changed once more.
+    let moved = written(gone(&node("u1", 7, "team=db rack=r1"), Some(&record), &context(&policy())), Act::Capture);
+    let mut touched = given.clone();
+    touched.kept.insert(Key::label("rack"), "mine".into());
+    let restore = restored(live(&touched, Some(&moved), &context(&policy())));
+    assert_eq!(restore.set, kept("team=db"));
+    assert_eq!(restore.remove, BTreeSet::from([Key::label("gone")]));
+    assert_eq!(after(&touched, &restore).kept, kept("team=db rack=mine"));
+}
+
+#[test]
+fn a_narrower_policy_never_takes_keys_out_of_records_nor_gives_them() {
+    let record = record_of(&node("u1", 5, "team=ml rack=r1"));
+    let mut narrow = policy();
+    narrow.keep = crate::config::pattern::Patterns::of(&["rack"]);
+    let next = written(live(&node("u1", 6, "rack=r2"), Some(&record), &context(&narrow)), Act::Capture);
+    assert_eq!(next.kept, kept("team=ml rack=r2"));
+    assert_eq!(restored(live(&node("u2", 9, ""), Some(&next), &context(&narrow))).set, kept("rack=r2"));
+}
+
+const ROLE: &str = "node-role.kubernetes.io/gpu";
+
+#[test]
+fn protected_keys_go_only_to_the_same_machine() {
+    let first = on("p,s,m", node("u1", 5, &format!("team=ml {ROLE}=yes")));
+    let record = record_of(&first);
+    let same = on("p,s,m", node("u2", 8, ""));
+    assert_eq!(restored(live(&same, Some(&record), &context(&policy()))).set, first.kept);
+
+    let other = on("p,x,m", node("u2", 8, ""));
+    let restore = restored(live(&other, Some(&record), &context(&policy())));
+    assert_eq!(restore.set, kept("team=ml"));
+    assert_eq!(restore.withheld, BTreeSet::from([Key::label(ROLE)]));
+    assert!(!restore.mark.complete);
+
+    // The other machine takes the record over; what was protected waits for its own machine.
+    let other = after(&other, &restore);
+    let claimed = written(live(&other, Some(&record), &context(&policy())), Act::Claim);
+    assert_eq!(claimed.kept, kept("team=ml"));
+    assert_eq!(live(&other, Some(&claimed), &context(&policy())), Plan::Nothing(Why::Current));
+    let again = on("p,x,m", node("u3", 12, ""));
+    assert_eq!(restored(live(&again, Some(&claimed), &context(&policy()))).set, kept("team=ml"));
+    let back = on("p,s,m", node("u4", 12, ""));
+    assert_eq!(restored(live(&back, Some(&claimed), &context(&policy()))).set, first.kept);
+}
+
+#[test]
+fn a_machine_that_is_not_known_yet_waits_for_its_protected_keys() {
+    let record = record_of(&on("p,s,m", node("u1", 5, &format!("team=ml {ROLE}=yes"))));
+    let early = on(",s,m", node("u2", 8, ""));
+    let restore = restored(live(&early, Some(&record), &context(&policy())));
+    assert_eq!(restore.set, kept("team=ml"));
+    let early = after(&early, &restore);
+    assert_eq!(live(&early, Some(&record), &context(&policy())), Plan::Nothing(Why::MachineUnknown));
+    let known = on("p,s,m", early);
+    assert_eq!(restored(live(&known, Some(&record), &context(&policy()))).set, kept(&format!("{ROLE}=yes")));
+}
+
+#[test]
+fn an_unknown_machine_that_goes_again_leaves_protected_keys_where_they_are() {
+    let record = record_of(&on("p,s,m", node("u1", 5, &format!("team=ml {ROLE}=yes"))));
+    let folded = written(gone(&on("", node("u2", 8, "team=db")), Some(&record), &context(&policy())), Act::Fold);
+    assert_eq!(folded.kept, kept(&format!("team=db {ROLE}=yes")));
+    assert_eq!(folded.node.machine, record.node.machine);
+}
+
+#[test]
+fn a_node_that_learns_its_provider_id_completes_its_record() {
+    let record = record_of(&on(",s,m", node("u1", 5, "team=ml")));
+    let known = on("p,s,m", node("u1", 6, "team=ml"));
+    let next = written(live(&known, Some(&record), &context(&policy())), Act::Capture);
+    assert_eq!(next.node.machine, known.machine);
+    assert!(next.history.is_empty());
+}
+
+#[test]
+fn a_create_carries_the_record_and_its_mark() {
+    let record = record_of(&node("u1", 5, "team=ml rack=r1"));
+    let restore = create(&node("", 0, "rack=mine"), Some(&record), &context(&policy()), |_| true).unwrap();
+    assert_eq!(restore.set, kept("team=ml"));
+    let born = after(&node("u2", 8, "rack=mine"), &restore);
+    let next = written(live(&born, Some(&record), &context(&policy())), Act::Capture);
+    assert_eq!(next.kept, kept("team=ml rack=mine"));
+}
+
+#[test]
+fn a_create_does_not_believe_a_mark_that_came_with_it() {
+    let record = record_of(&node("u1", 5, "team=ml"));
+    let mut saved = node("", 0, "");
+    saved.mark = Some(Mark { from: digest(&record.kept), complete: true, ..Mark::default() });
+    let restore = create(&saved, Some(&record), &context(&policy()), |_| true).unwrap();
+    assert_eq!(restore.set, kept("team=ml"));
+}
+
+#[test]
+fn a_kubelets_create_carries_only_what_may_ride_and_the_rest_follows() {
+    let record = record_of(&node("u1", 5, &format!("team=ml {ROLE}=yes")));
+    let restore = create(&node("", 0, ""), Some(&record), &context(&policy()), |key| *key != Key::label(ROLE)).unwrap();
+    assert_eq!(restore.set, kept("team=ml"));
+    assert!(!restore.mark.complete && !restore.mark.given.contains_key(&Key::label(ROLE)));
+    let born = after(&node("u2", 8, ""), &restore);
+    let rest = restored(live(&born, Some(&record), &context(&policy())));
+    assert_eq!(rest.set, kept(&format!("{ROLE}=yes")));
+    assert!(rest.mark.complete);
+}
+
+#[test]
+fn a_tombstone_gives_a_mark_and_no_labels() {
+    let record = record_of(&node("u1", 5, "team=ml"));
+    let tombstone = written(live(&node("u1", 6, ""), Some(&record), &context(&policy())), Act::Capture);
+    let restore = create(&node("", 0, ""), Some(&tombstone), &context(&policy()), |_| true).unwrap();
+    assert!(restore.changes_nothing() && restore.mark.complete);
+}
+
+/// One step in the life of a node with a record, everything processed in order.
+#[derive(Clone, Debug)]
+enum Step {
+    Set(u8, u8),
+    Remove(u8),
+    Leave,
+    Return,
+    ReturnWith(u8, u8),
+    Reconcile,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (key, value) = (0u8..3, 0u8..3);
+    prop_oneof![
+        (key.clone(), value.clone()).prop_map(|(k, v)| Step::Set(k, v)),
+        key.clone().prop_map(Step::Remove),
+        Just(Step::Leave),
+        Just(Step::Return),
+        (key, value).prop_map(|(k, v)| Step::ReturnWith(k, v)),
+        Just(Step::Reconcile),
+    ]
+}
+
+proptest! {
+    /// With every delete seen, whatever order the rest comes in: nothing lost, nothing undone, and it comes to rest.
+    #[test]
+    fn every_life_ends_with_what_people_wanted(steps in proptest::collection::vec(step(), 1..40)) {
+        let policy = policy();
+        let cx = context(&policy);
+        let key = |k: u8| Key::Label(format!("k{k}"));
+        let mut rv = 1;
+        let mut uid = 1;
+        let mut here = Some(node("u1", 1, ""));
+        let mut record: Option<Record> = None;
+        let mut wanted = Kept::new();
+
+        let apply = |plan: Plan, here: &mut Option<Incarnation>, record: &mut Option<Record>, rv: &mut u64| -> bool {
+            match plan {
+                Plan::Nothing(_) => false,
+                Plan::Write(_, next) => {
+                    assert!(next.sequence > record.as_ref().map_or(0, |r| r.sequence));
+                    *record = Some(*next);
+                    true
+                }
+                Plan::Restore(restore) => {
+                    let mut next = after(here.as_ref().unwrap(), &restore);
+                    *rv += 1;
+                    next.resource_version = *rv;
+                    *here = Some(next);
+                    true
+                }
+            }
+        };
+        let settle = |here: &mut Option<Incarnation>, record: &mut Option<Record>, rv: &mut u64| {
+            let mut writes = 0;
+            while let Some(now) = here.clone() {
+                if !apply(live(&now, record.as_ref(), &cx), here, record, rv) { break }
+                writes += 1;
+                assert!(writes < 5, "never comes to rest");
+            }
+        };
+
+        for step in steps {
+            rv += 1;
+            match (step, &mut here) {
+                (Step::Set(k, v), Some(now)) => {
+                    // A value equal to one that is still to come is no decision that could be told (limit B).
+                    let settled = record.as_ref().is_none_or(|r| View::new(now, r, &policy).is_settled(now));
+                    if settled {
+                        now.kept.insert(key(k), v.to_string());
+                        now.resource_version = rv;
+                        wanted.insert(key(k), v.to_string());
+                    }
+                }
+                (Step::Remove(k), Some(now)) => {
+                    let settled = record.as_ref().is_none_or(|r| View::new(now, r, &policy).is_settled(now));
+                    if settled {
+                        now.kept.remove(&key(k));
+                        now.resource_version = rv;
+                        wanted.remove(&key(k));
+                    }
+                }
+                (Step::Leave, Some(now)) => {
+                    let mut last = now.clone();
+                    last.resource_version = rv;
+                    let mut none = None;
+                    apply(gone(&last, record.as_ref(), &cx), &mut none, &mut record, &mut rv);
+                    prop_assert_eq!(&gone(&last, record.as_ref(), &cx), &gone(&last, record.as_ref(), &cx));
+                    here = None;
+                }
+                (Step::Return, None) => {
+                    uid += 1;
+                    here = Some(node(&format!("u{uid}"), rv, ""));
+                }
+                (Step::ReturnWith(k, v), None) => {
+                    uid += 1;
+                    let mut came = node(&format!("u{uid}"), rv, "");
+                    came.kept.insert(key(k), v.to_string());
+                    wanted.insert(key(k), v.to_string());
+                    here = Some(came);
+                }
+                (Step::Reconcile, Some(_)) => settle(&mut here, &mut record, &mut rv),
+                _ => {}
+            }
+        }
+        if here.is_none() {
+            rv += 1;
+            here = Some(node("last", rv, ""));
+        }
+        settle(&mut here, &mut record, &mut rv);
+        prop_assert_eq!(&here.unwrap().kept, &wanted);
+    }
+
+    /// Keys outside the policy are in no plan for a node, whatever is on it or in the record.
+    #[test]
+    fn foreign_keys_are_never_touched(
+        on_node in proptest::collection::btree_map("k[0-4]", "[ab]", 0..5),
+        in_record in proptest::collection::btree_map("k[0-4]", "[ab]", 0..5),
+        kept_keys in proptest::collection::vec("k[0-4]", 1..4),
+        overwrite in any::<bool>(),
+    ) {
+        let patterns: Vec<&str> = kept_keys.iter().map(String::as_str).collect();
+        let mut policy = policy();
+        policy.keep = crate::config::pattern::Patterns::of(&patterns);
+        policy.merge = if overwrite { Merge::Overwrite } else { Merge::KeepExisting };
+        let cx = context(&policy);
+        let all = |map: std::collections::BTreeMap<String, String>| -> Kept {
+            map.into_iter().map(|(k, v)| (Key::Label(k), v)).collect()
+        };
+        let full = all(on_node);
+        let seen = Incarnation { kept: pick(&full, |key| policy.keeps(key)), ..node("u2", 9, "") };
+        let record = Record { kept: all(in_record), ..record_of(&node("u1", 5, "x=y")) };
+        match live(&seen, Some(&record), &cx) {
+            Plan::Restore(restore) => {
+                prop_assert!(restore.set.keys().chain(&restore.remove).all(|key| policy.keeps(key)));
+            }
+            Plan::Write(_, next) => {
+                for (key, value) in record.kept.iter().filter(|(key, _)| !policy.keeps(key)) {
+                    prop_assert_eq!(next.kept.get(key), Some(value));
+                }
+            }
+            Plan::Nothing(_) => {}
+        }
+    }
+}

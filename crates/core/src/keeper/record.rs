@@ -1,0 +1,295 @@
+//! Records: what is kept for one node, as JSON in one ConfigMap.
+//!
+//! # Guarantees
+//! Decoding is total: bytes become a [`Record`] that was verified, or an [`Invalid`] that says why not together with the
+//! newest history entry that can still be trusted. Encoding never passes [`RECORD_LIMIT`].
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    hash::Digest,
+    kept::{Content, Kept},
+    machine::Machine,
+};
+
+/// The label by which ConfigMaps are known as records.
+pub const RECORD_LABEL: &str = "perennial.dev/record";
+/// Its value: the version of the format.
+pub const RECORD_LABEL_VALUE: &str = "v1";
+/// The key of a ConfigMap's data that holds the record.
+pub const RECORD_KEY: &str = "record.json";
+/// Where a record is written while the bytes under [`RECORD_KEY`] are quarantined: those are kept as they are.
+pub const RECOVERED_KEY: &str = "recovered.json";
+/// A record is never written larger than this; a ConfigMap holds 1 MiB.
+pub const RECORD_LIMIT: usize = 900 * 1024;
+/// The only version that this operator reads and writes.
+pub const VERSION: u64 = 1;
+
+/// The node that a record was last written from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Origin {
+    pub name: String,
+    pub uid: String,
+    #[serde(rename = "resourceVersion", with = "text")]
+    pub resource_version: u64,
+    /// The digest of the mark that the node had then; empty without one.
+    pub mark: String,
+    #[serde(flatten)]
+    pub machine: Machine,
+}
+
+/// What is kept for one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Grows by one with every write.
+    pub sequence: u64,
+    pub node: Origin,
+    /// The identity that the record is for, where it is not the node's name.
+    pub identity: Option<String>,
+    pub kept: Kept,
+    /// Written from a node that was deleted before it was given everything: `kept` holds its decisions merged in, and
+    /// `before` what it was merged into.
+    pub folded: bool,
+    pub before: Kept,
+    /// Protected keys of other machines that had this identity: kept, but only for them.
+    pub withheld: Vec<Withheld>,
+    pub captured_at: Timestamp,
+    pub captured_by: String,
+    /// Newest first.
+    pub history: Vec<Entry>,
+}
+
+/// Protected keys of a machine that no longer holds the identity.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Withheld {
+    #[serde(flatten)]
+    pub machine: Machine,
+    #[serde(flatten)]
+    pub content: Content,
+}
+
+/// What a record held before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    pub sequence: u64,
+    #[serde(rename = "capturedAt")]
+    pub captured_at: Timestamp,
+    #[serde(default)]
+    pub uid: String,
+    #[serde(flatten)]
+    pub machine: Machine,
+    #[serde(flatten)]
+    pub content: Content,
+    #[serde(default)]
+    pub checksum: Digest,
+}
+
+/// Bytes that are not a record that can be trusted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invalid {
+    pub why: Fault,
+    /// The newest history entry whose own checksum holds.
+    pub good: Option<Entry>,
+}
+
+/// Why bytes are not a record.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    #[error("it has no {RECORD_KEY}")]
+    Missing,
+    #[error("it is not JSON: {0}")]
+    NotJson(String),
+    #[error("it has version {0}, and this operator reads version {VERSION}")]
+    Version(String),
+    #[error("it does not have the shape of a record: {0}")]
+    Shape(String),
+    #[error("its checksum does not match its content")]
+    Checksum,
+    #[error("it belongs to {0}")]
+    Swapped(String),
+}
+
+impl Fault {
+    /// A record of a newer operator is not broken: it is left alone, and nothing is written beside it.
+    pub fn is_newer(&self) -> bool {
+        matches!(self, Self::Version(version) if version.parse::<u64>().is_ok_and(|v| v > VERSION))
+    }
+}
+
+/// The record would be too large even without its history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the record would have {0} bytes, more than the {RECORD_LIMIT} that are written")]
+pub struct TooLarge(pub usize);
+
+impl Record {
+    /// A record with no labels: it keeps the order of things after the last label went.
+    pub fn is_tombstone(&self) -> bool {
+        self.kept.is_empty() && self.withheld.is_empty()
+    }
+
+    /// This record as an entry of its successor's history.
+    pub fn entry(&self) -> Entry {
+        let mut entry = Entry {
+            sequence: self.sequence,
+            captured_at: self.captured_at,
+            uid: self.node.uid.clone(),
+            machine: self.node.machine.clone(),
+            content: Content::from(&self.kept),
+            checksum: Digest::default(),
+        };
+        entry.checksum = entry.sum();
+        entry
+    }
+
+    /// JSON of at most [`RECORD_LIMIT`] bytes. The oldest history goes first where it would be more.
+    pub fn encode(&self) -> Result<String, TooLarge> {
+        let mut wire = Wire::from(self);
+        wire.checksum = wire.sum();
+        loop {
+            let text = serde_json::to_string(&wire).unwrap_or_default();
+            if text.len() <= RECORD_LIMIT {
+                return Ok(text);
+            }
+            if wire.history.pop().is_none() {
+                return Err(TooLarge(text.len()));
+            }
+        }
+    }
+
+    /// Reads and verifies a record.
+    pub fn decode(text: &str) -> Result<Self, Invalid> {
+        let value: serde_json::Value = serde_json::from_str(text)
+            .map_err(|e| Invalid { why: Fault::NotJson(e.to_string()), good: None })?;
+        let version = value.get("version").cloned().unwrap_or_default();
+        if version != VERSION {
+            return Err(Invalid { why: Fault::Version(version.to_string()), good: None });
+        }
+        let good = newest_good(&value);
+        let wire: Wire = match serde_json::from_value(value) {
+            Ok(wire) => wire,
+            Err(e) => return Err(Invalid { why: Fault::Shape(e.to_string()), good }),
+        };
+        if wire.checksum != wire.sum() {
+            return Err(Invalid { why: Fault::Checksum, good });
+        }
+        Ok(wire.into())
+    }
+}
+
+impl Entry {
+    pub fn is_good(&self) -> bool {
+        self.checksum == self.sum()
+    }
+
+    fn sum(&self) -> Digest {
+        sum_of(&Self { checksum: Digest::default(), ..self.clone() })
+    }
+}
+
+/// History is read entry by entry: a bad one does not hide the others.
+fn newest_good(record: &serde_json::Value) -> Option<Entry> {
+    let entries = record.get("history")?.as_array()?;
+    entries.iter().filter_map(|entry| Entry::deserialize(entry).ok()).filter(Entry::is_good).max_by_key(|e| e.sequence)
+}
+
+fn sum_of(value: &impl Serialize) -> Digest {
+    Digest::of([serde_json::to_vec(value).unwrap_or_default()])
+}
+
+/// The JSON of a record. History has checksums of its own, so that it can outlive the rest.
+#[derive(Clone, Serialize, Deserialize)]
+struct Wire {
+    version: u64,
+    sequence: u64,
+    node: Origin,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    identity: Option<String>,
+    #[serde(default)]
+    labels: std::collections::BTreeMap<String, String>,
+    #[serde(default)]
+    annotations: std::collections::BTreeMap<String, String>,
+    #[serde(default)]
+    taints: Vec<super::kept::Taint>,
+    #[serde(default)]
+    unschedulable: bool,
+    #[serde(default)]
+    folded: bool,
+    #[serde(default)]
+    before: Content,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    withheld: Vec<Withheld>,
+    #[serde(rename = "capturedAt")]
+    captured_at: Timestamp,
+    #[serde(default, rename = "capturedBy")]
+    captured_by: String,
+    checksum: Digest,
+    #[serde(default)]
+    history: Vec<Entry>,
+}
+
+impl Wire {
+    fn sum(&self) -> Digest {
+        sum_of(&Self { checksum: Digest::default(), history: Vec::new(), ..self.clone() })
+    }
+}
+
+impl From<&Record> for Wire {
+    fn from(record: &Record) -> Self {
+        let Content { labels, annotations, taints, unschedulable } = Content::from(&record.kept);
+        Self {
+            version: VERSION,
+            sequence: record.sequence,
+            node: record.node.clone(),
+            identity: record.identity.clone(),
+            labels,
+            annotations,
+            taints,
+            unschedulable,
+            folded: record.folded,
+            before: Content::from(&record.before),
+            withheld: record.withheld.clone(),
+            captured_at: record.captured_at,
+            captured_by: record.captured_by.clone(),
+            checksum: Digest::default(),
+            history: record.history.clone(),
+        }
+    }
+}
+
+impl From<Wire> for Record {
+    fn from(wire: Wire) -> Self {
+        let Wire { labels, annotations, taints, unschedulable, .. } = wire;
+        Self {
+            sequence: wire.sequence,
+            node: wire.node,
+            identity: wire.identity,
+            kept: Content { labels, annotations, taints, unschedulable }.into(),
+            folded: wire.folded,
+            before: wire.before.into(),
+            withheld: wire.withheld,
+            captured_at: wire.captured_at,
+            captured_by: wire.captured_by,
+            history: wire.history.into_iter().filter(Entry::is_good).collect(),
+        }
+    }
+}
+
+/// Resource versions travel as strings in JSON, as they do in Kubernetes.
+mod text {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(value: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(value)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text.is_empty() { Ok(0) } else { text.parse().map_err(D::Error::custom) }
+    }
+}
+
+#[cfg(test)]
+#[path = "record_tests.rs"]
+mod tests;

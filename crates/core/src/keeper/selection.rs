@@ -1,0 +1,136 @@
+//! What of a node is kept: the policy's patterns applied to what the node says.
+
+use std::collections::BTreeMap;
+
+use super::{
+    hash::Digest,
+    kept::{Key, Kept, TRUE, Taint},
+    machine::Machine,
+    mark::Mark,
+};
+use crate::config::{
+    defaults::STARTUP_TAINTS,
+    pattern::Patterns,
+    settings::{Identity, Keeper, Merge},
+};
+
+/// Our own domain: never kept, never restored, whatever the patterns say.
+pub const DOMAIN: &str = "perennial.dev/";
+/// `"true"` on a node: Perennial does nothing with it.
+pub const IGNORE: &str = "perennial.dev/ignore";
+/// Why a node was cordoned. Kept together with the cordon.
+pub const CORDON_REASON: &str = "perennial.dev/cordon-reason";
+
+/// What a node says of itself, as far as Perennial looks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    pub name: String,
+    pub uid: String,
+    pub resource_version: u64,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+    pub taints: Vec<Taint>,
+    pub unschedulable: bool,
+    pub machine: Machine,
+    /// It has a deletionTimestamp: somebody's finalizer holds it.
+    pub terminating: bool,
+}
+
+/// Which keys are kept of a node, and how they are given back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Where it comes from: `config`, or the name of a KeepPolicy.
+    pub name: String,
+    pub keep: Patterns,
+    pub drop: Patterns,
+    pub annotations: Patterns,
+    pub taints: Patterns,
+    pub cordon: bool,
+    pub merge: Merge,
+    pub identity: Identity,
+    /// Keys that go only to the machine that they were taken from.
+    pub protected: Patterns,
+    /// Taints that others put on a starting node and take away themselves.
+    pub startup_taints: Patterns,
+    pub history: usize,
+}
+
+/// One life of a node, seen through a policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Incarnation {
+    pub name: String,
+    pub uid: String,
+    pub resource_version: u64,
+    pub kept: Kept,
+    pub mark: Option<Mark>,
+    pub machine: Machine,
+}
+
+impl Incarnation {
+    /// What a record remembers of the mark.
+    pub fn mark_digest(&self) -> String {
+        self.mark.as_ref().map(|mark| Digest::of([mark.render()]).to_string()).unwrap_or_default()
+    }
+}
+
+impl Policy {
+    /// The policy of the config file: for every node that no KeepPolicy selects.
+    pub fn from_settings(keeper: &Keeper) -> Self {
+        Self {
+            name: "config".to_owned(),
+            keep: keeper.keep.clone(),
+            drop: keeper.drop.clone(),
+            annotations: keeper.annotations.clone(),
+            taints: keeper.taints.clone(),
+            cordon: keeper.cordon,
+            merge: keeper.merge,
+            identity: keeper.identity.clone(),
+            protected: keeper.protected.clone(),
+            startup_taints: Patterns::of(STARTUP_TAINTS),
+            history: usize::from(keeper.history),
+        }
+    }
+
+    /// Whether this policy keeps such a key.
+    pub fn keeps(&self, key: &Key) -> bool {
+        match key {
+            Key::Label(key) => !key.starts_with(DOMAIN) && self.keep.matches(key) && !self.drop.matches(key),
+            Key::Annotation(key) if key == CORDON_REASON => self.cordon,
+            Key::Annotation(key) => !key.starts_with(DOMAIN) && self.annotations.matches(key),
+            Key::Taint { key, .. } => {
+                !key.starts_with(DOMAIN) && self.taints.matches(key) && !self.startup_taints.matches(key)
+            }
+            Key::Cordon => self.cordon,
+        }
+    }
+
+    /// Whether such a key may only go to the machine that it was taken from.
+    pub fn protects(&self, key: &Key) -> bool {
+        matches!(key, Key::Label(key) if self.protected.matches(key))
+    }
+
+    /// The node as this policy sees it.
+    pub fn select(&self, node: &Node) -> Incarnation {
+        let labels = node.labels.iter().map(|(key, value)| (Key::Label(key.clone()), value.clone()));
+        let annotations = node.annotations.iter().map(|(key, value)| (Key::Annotation(key.clone()), value.clone()));
+        let taints = node
+            .taints
+            .iter()
+            .map(|taint| (Key::Taint { key: taint.key.clone(), effect: taint.effect.clone() }, taint.value.clone()));
+        let cordon = node.unschedulable.then(|| (Key::Cordon, TRUE.to_owned()));
+        Incarnation {
+            name: node.name.clone(),
+            uid: node.uid.clone(),
+            resource_version: node.resource_version,
+            kept: labels.chain(annotations).chain(taints).chain(cordon).filter(|(key, _)| self.keeps(key)).collect(),
+            mark: Mark::read(&node.annotations),
+            machine: node.machine.clone(),
+        }
+    }
+}
+
+/// Whether the node asks to be left alone.
+pub fn ignored(node: &Node) -> bool {
+    [&node.annotations, &node.labels].iter().any(|map| map.get(IGNORE).is_some_and(|value| value == TRUE))
+}
+
