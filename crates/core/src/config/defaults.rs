@@ -46,7 +46,8 @@ pub const DROP: &[&str] = &[
     "gpu.intel.com/*",
     "kubevirt.io/schedulable",
     "*.node.kubevirt.io/*",
-    // Provisioning and upgrades: a restored plan hash would make a fresh machine skip its upgrade.
+    // Provisioning and upgrades. The plan's hash of a former machine would make a fresh one skip its upgrade; who writes
+    // `disabled` there by hand takes it out of this list.
     "karpenter.sh/*",
     "karpenter.k8s.aws/*",
     "karpenter.azure.com/*",

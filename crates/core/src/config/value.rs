@@ -219,16 +219,22 @@ impl std::fmt::Display for Identity {
     }
 }
 
-impl std::str::FromStr for Identity {
-    type Err = String;
+/// Reading by hand, for code that has a text and no report: the same rules, the message as it is.
+macro_rules! from_str {
+    ($($type:ty),+) => {$(
+        impl std::str::FromStr for $type {
+            type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::parse(text).map_err(|refusal| match refusal {
-            Refusal::Unexpected => format!("expected {}", Self::expected()),
-            Refusal::Because(why) => why,
-        })
-    }
+            fn from_str(text: &str) -> Result<Self, String> {
+                Text::parse(text).map_err(|refusal| match refusal {
+                    Refusal::Unexpected => format!("expected {}", Self::expected()),
+                    Refusal::Because(why) => why,
+                })
+            }
+        }
+    )+};
 }
+from_str!(Identity, Namespace, NodeLabel, Prefix);
 
 impl Text for Pattern {
     fn expected() -> String {

@@ -1,0 +1,50 @@
+# Everything here works with Rust and Go alone; what else is needed is fetched or built once, where it is missing.
+
+CARGO ?= cargo
+BENCH ?= full
+TOOLS := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/tools
+export PATH := $(TOOLS)/bin:$(PATH)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo up down test bench lint format docs clean
+
+help: ## Show this
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## Play the whole story on a local Kubernetes, check it, clean up
+	$(CARGO) run --quiet -p perennial-tests --bin demo
+
+up: ## Start a local Kubernetes with Perennial and leave it running
+	$(CARGO) run --quiet -p perennial-tests --bin up -- start
+
+down: ## End what `make up` started
+	$(CARGO) run --quiet -p perennial-tests --bin up -- stop
+
+test: ## Run all tests: unit, property, and on a real Kubernetes
+	$(CARGO) test --workspace --locked
+
+bench: ## Measure; BENCH=quick for a few minutes
+	$(CARGO) run --release -p perennial-tests --bin bench -- $(BENCH)
+
+lint: $(if $(shell PATH="$(PATH)" command -v cargo-deny),,$(TOOLS)/bin/cargo-deny) ## Check format, code and dependencies; warnings are errors
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) deny --locked --log-level error check --hide-inclusion-graph bans licenses sources
+	@if $(CARGO) deny --locked fetch db >/dev/null 2>&1; \
+	then $(CARGO) deny --locked --log-level error check --disable-fetch advisories; \
+	else echo "advisories were not checked: the database could not be fetched"; fi
+
+format: ## Format the code
+	$(CARGO) fmt --all
+
+docs: ## Write the tables of docs/configuration.md
+	UPDATE_DOCS=1 $(CARGO) test --quiet -p perennial-core --lib reference
+
+clean: ## Remove what was built
+	$(CARGO) clean
+
+# Without optimization and debug information: a minute on two cores instead of many.
+$(TOOLS)/bin/cargo-deny:
+	CARGO_PROFILE_DEV_DEBUG=0 CARGO_TARGET_DIR=$(TOOLS)/build \
+		$(CARGO) install cargo-deny --version 0.20.2 --locked --debug --root $(TOOLS)
+	rm -rf $(TOOLS)/build
