@@ -3,5 +3,7 @@
 pub mod cli;
 pub mod keeper;
 pub mod placement;
+
+pub mod run;
 pub mod runtime;
 pub mod serve;

@@ -59,11 +59,16 @@ impl Identified {
             }
         }
         let kind = self.kind.to_string();
-        let prefix = if self.kind == Identity::Name { "node".to_owned() } else { format!("id-{}", readable(&kind, 40)) };
+        let prefix =
+            if self.kind == Identity::Name { "node".to_owned() } else { format!("id-{}", readable(&kind, 40)) };
         let hash = Digest::of([kind.as_str(), &self.value]);
         let room = NAME_LIMIT - prefix.len() - hash.short().len() - 2;
         let part = readable(&self.value, room);
-        let name = if part.is_empty() { format!("{prefix}-{}", hash.short()) } else { format!("{prefix}-{part}-{}", hash.short()) };
+        let name = if part.is_empty() {
+            format!("{prefix}-{}", hash.short())
+        } else {
+            format!("{prefix}-{part}-{}", hash.short())
+        };
         RecordName(name)
     }
 }
@@ -89,9 +94,8 @@ fn readable(value: &str, room: usize) -> String {
 
 fn is_dns_name(name: &str) -> bool {
     let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    name.split('.').all(|part| {
-        part.starts_with(edge) && part.ends_with(edge) && part.chars().all(|c| edge(c) || c == '-')
-    })
+    name.split('.')
+        .all(|part| part.starts_with(edge) && part.ends_with(edge) && part.chars().all(|c| edge(c) || c == '-'))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     hash::Digest,
-    kept::{Key, Kept},
+    kept::{Kept, Key},
 };
 
 /// The annotation that holds the mark.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     hash::Digest,
-    kept::{Key, Kept},
+    kept::{Kept, Key},
     mark::Mark,
 };
 use crate::config::settings::Merge;
@@ -68,7 +68,11 @@ pub(super) fn merge(
         decided |= touched;
         kept.extend(value.map(|value| (key.clone(), value.clone())));
         if touched && value == on_node {
-            if on_node == in_record { same.insert(key.clone()) } else { own.insert(key.clone()) };
+            if on_node == in_record {
+                same.insert(key.clone())
+            } else {
+                own.insert(key.clone())
+            };
         } else if let Some(value) = in_record {
             given.insert(key.clone(), value.clone());
         }

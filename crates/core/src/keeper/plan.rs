@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use super::{
-    kept::{Content, Key, Kept, digest},
+    kept::{Content, Kept, Key, digest},
     machine::Sameness,
     mark::Mark,
     merge::{Merged, merge},

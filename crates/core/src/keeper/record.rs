@@ -160,8 +160,8 @@ impl Record {
 
     /// Reads and verifies a record.
     pub fn decode(text: &str) -> Result<Self, Invalid> {
-        let value: serde_json::Value = serde_json::from_str(text)
-            .map_err(|e| Invalid { why: Fault::NotJson(e.to_string()), good: None })?;
+        let value: serde_json::Value =
+            serde_json::from_str(text).map_err(|e| Invalid { why: Fault::NotJson(e.to_string()), good: None })?;
         let version = value.get("version").cloned().unwrap_or_default();
         if version != VERSION {
             return Err(Invalid { why: Fault::Version(version.to_string()), good: None });

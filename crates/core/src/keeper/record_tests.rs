@@ -40,8 +40,19 @@ fn a_record_has_the_documented_shape() {
     let text = record().encode().unwrap();
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
     for field in [
-        "version", "sequence", "node", "labels", "annotations", "taints", "unschedulable", "folded", "before", "capturedAt",
-        "capturedBy", "checksum", "history",
+        "version",
+        "sequence",
+        "node",
+        "labels",
+        "annotations",
+        "taints",
+        "unschedulable",
+        "folded",
+        "before",
+        "capturedAt",
+        "capturedBy",
+        "checksum",
+        "history",
     ] {
         assert!(value.get(field).is_some(), "{field} in {text}");
     }

@@ -74,7 +74,8 @@ mod tests {
 
     #[test]
     fn the_patch_names_the_state_it_was_decided_on_and_touches_only_its_keys() {
-        let taint = |key: &str| Taint { key: key.into(), value: String::new(), effect: "NoSchedule".into(), time_added: None };
+        let taint =
+            |key: &str| Taint { key: key.into(), value: String::new(), effect: "NoSchedule".into(), time_added: None };
         let node = Node {
             name: "n1".into(),
             uid: "u1".into(),
@@ -110,7 +111,8 @@ mod tests {
 
     #[test]
     fn taints_that_did_not_change_are_not_in_the_patch() {
-        let restore = Restore { set: Kept::new(), remove: BTreeSet::new(), mark: Mark::default(), withheld: BTreeSet::new() };
+        let restore =
+            Restore { set: Kept::new(), remove: BTreeSet::new(), mark: Mark::default(), withheld: BTreeSet::new() };
         assert!(node_patch(&Node::default(), &restore).get("spec").is_none());
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     hash::Digest,
-    kept::{Key, Kept, TRUE, Taint},
+    kept::{Kept, Key, TRUE, Taint},
     machine::Machine,
     mark::Mark,
 };
@@ -133,4 +133,3 @@ impl Policy {
 pub fn ignored(node: &Node) -> bool {
     [&node.annotations, &node.labels].iter().any(|map| map.get(IGNORE).is_some_and(|value| value == TRUE))
 }
-

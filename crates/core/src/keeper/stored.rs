@@ -13,7 +13,10 @@ use super::{
 pub enum Stored {
     Good(Record),
     /// The record's bytes are quarantined; `good` is what serves instead: a record written since, or history.
-    Bad { fault: Fault, good: Substitute },
+    Bad {
+        fault: Fault,
+        good: Substitute,
+    },
 }
 
 /// What serves instead of a record that cannot be trusted.
@@ -30,7 +33,11 @@ impl Stored {
         let read = |key: &str| -> Result<Record, Invalid> {
             let text = data.get(key).ok_or(Invalid { why: Fault::Missing, good: None })?;
             let record = Record::decode(text)?;
-            if is_for(&record) { Ok(record) } else { Err(Invalid { why: Fault::Swapped(owner_of(&record)), good: None }) }
+            if is_for(&record) {
+                Ok(record)
+            } else {
+                Err(Invalid { why: Fault::Swapped(owner_of(&record)), good: None })
+            }
         };
         match (read(RECORD_KEY), read(RECOVERED_KEY)) {
             (Ok(record), Ok(recovered)) if recovered.sequence > record.sequence => Self::Good(recovered),

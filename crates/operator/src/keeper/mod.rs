@@ -1,1 +1,8 @@
-//! See the modules.
+//! The keeper: what people wrote on a node survives the node.
+
+pub mod apply;
+pub mod controller;
+pub mod index;
+pub mod node;
+pub mod observe;
+pub mod policies;

@@ -1,0 +1,42 @@
+//! `perennial run`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use tracing::warn;
+
+use super::Global;
+use crate::runtime::logging;
+
+#[derive(Debug, Args)]
+pub(super) struct Run {
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Set any key of the config file: --set controller.qps=50
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = pair)]
+    set: Vec<(String, String)>,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+impl Run {
+    pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
+        let mut flags = self.set;
+        if self.dry_run {
+            flags.push(("controller.dryRun".to_owned(), "true".to_owned()));
+        }
+        let loaded = global.load(flags)?;
+        logging::init(&loaded.settings.logging)?;
+        for warning in &loaded.warnings {
+            warn!(%warning, "config");
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        runtime.block_on(crate::run::run(loaded.settings, &global.target()))?;
+        runtime.shutdown_background();
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,169 @@
+//! `perennial show NODE`.
+
+use std::{fmt::Write as _, process::ExitCode};
+
+use clap::Args;
+use jiff::Timestamp;
+use perennial_core::keeper::{
+    identity::Identified,
+    kept::{Content, Kept, Key},
+    plan::{Context, Plan, Why, live},
+    record::Record,
+    selection::{self, Incarnation, ignored},
+    stored::Stored,
+};
+use serde_json::json;
+
+use super::{
+    Global, block_on,
+    objects::Session,
+    output::{Format, age, print_text, print_value},
+    records::{as_json, state},
+};
+use crate::keeper::apply::Held;
+
+#[derive(Debug, Args)]
+pub(super) struct Show {
+    /// The node's name; also of a node that is away
+    node: String,
+    /// How to print: table, json, yaml or name
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: Format,
+}
+
+impl Show {
+    pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
+        block_on(async {
+            let session = Session::open(global).await?;
+            let node = session.node(&self.node).await?;
+            let held = session.record(&self.node, node.as_ref()).await?;
+            if node.is_none() && held.is_none() {
+                anyhow::bail!(
+                    "there is no node {} and no record for it in namespace {}",
+                    self.node,
+                    session.settings.namespace
+                );
+            }
+            let seen = node.as_ref().map(|node| session.policies.of(node).select(node));
+            let standing = standing(&session, node.as_ref(), held.as_ref());
+            match self.output {
+                Format::Json | Format::Yaml => {
+                    let value = json!({
+                        "node": self.node,
+                        "standing": standing,
+                        "live": node.as_ref().map(|node| json!({
+                            "uid": node.uid,
+                            "kept": seen.as_ref().map(|seen| Content::from(&seen.kept)),
+                            "mark": seen.as_ref().and_then(|seen| seen.mark.clone()),
+                        })),
+                        "record": held.as_ref().map(as_json),
+                    });
+                    print_value(&value, self.output)?;
+                }
+                Format::Name => print_text(&format!("node/{}\n", self.node))?,
+                Format::Table | Format::Wide => {
+                    print_text(&story(&self.node, node.as_ref(), seen.as_ref(), held.as_ref(), &standing))?;
+                }
+            }
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}
+
+/// Where a node stands with its record, in one sentence: what the operator would do with it now.
+fn standing(session: &Session, node: Option<&selection::Node>, held: Option<&Held>) -> String {
+    let Some(node) = node else { return "away: its record is given back when it returns".to_owned() };
+    if ignored(node) {
+        return "ignored: it asks to be left alone".to_owned();
+    }
+    let policy = session.policies.of(node);
+    let Some(identity) = Identified::of(&policy.identity, node) else {
+        return format!("unidentified: it does not say its {} yet", policy.identity);
+    };
+    let seen = policy.select(node);
+    let record = held.and_then(|held| held.stored.effective(&seen));
+    let context = Context { policy: &policy, identity: identity.text(), now: Timestamp::now(), by: "cli" };
+    match live(&seen, record.as_ref(), &context) {
+        Plan::Nothing(Why::NothingKept) => "nothing is kept of it".to_owned(),
+        Plan::Nothing(Why::Current) => "current: node and record agree".to_owned(),
+        Plan::Nothing(Why::Older) => "current: the record knows a newer state".to_owned(),
+        Plan::Nothing(Why::MachineUnknown) => {
+            "waiting: the rest is for a machine that it has not shown to be".to_owned()
+        }
+        Plan::Write(..) => "changed: about to be captured".to_owned(),
+        Plan::Restore(restore) => format!("unsettled: {} key(s) are still to be given", restore.set.len()),
+    }
+}
+
+fn story(
+    name: &str,
+    node: Option<&selection::Node>,
+    seen: Option<&Incarnation>,
+    held: Option<&Held>,
+    standing: &str,
+) -> String {
+    let mut text = String::new();
+    let mut line = |key: &str, value: &str| {
+        let _ = writeln!(text, "{key:<12}{value}");
+    };
+    let now = Timestamp::now();
+    line("Node:", name);
+    line("Standing:", standing);
+    line("Live UID:", node.map_or("-", |node| &node.uid));
+    match held.map(|held| (held, &held.stored)) {
+        None => line("Record:", "none"),
+        Some((held, Stored::Good(record))) => {
+            line("Record:", &format!("{} ({})", held.name(), state(&held.stored)));
+            line("Sequence:", &record.sequence.to_string());
+            line("Captured:", &format!("{} ago by {}", age(record.captured_at, now), record.captured_by));
+            line("From UID:", &record.node.uid);
+        }
+        Some((held, Stored::Bad { fault, .. })) => {
+            line("Record:", &format!("{} (Invalid: {fault})", held.name()));
+        }
+    }
+    let empty = Kept::new();
+    let on_node = seen.map_or(&empty, |seen| &seen.kept);
+    let record = held.and_then(|held| match &held.stored {
+        Stored::Good(record) => Some(record),
+        Stored::Bad { .. } => None,
+    });
+    text.push_str(&keys(on_node, record, seen));
+    if let Some(record) = record.filter(|record| !record.history.is_empty()) {
+        text.push_str("History:\n");
+        for entry in &record.history {
+            let kept = Kept::from(entry.content.clone());
+            let _ = writeln!(text, "  {:>4}  {:>5} ago  {}", entry.sequence, age(entry.captured_at, now), pairs(&kept));
+        }
+    }
+    text
+}
+
+fn keys(on_node: &Kept, record: Option<&Record>, seen: Option<&Incarnation>) -> String {
+    let empty = Kept::new();
+    let kept = record.map_or(&empty, |record| &record.kept);
+    let all: std::collections::BTreeSet<&Key> = on_node.keys().chain(kept.keys()).collect();
+    if all.is_empty() {
+        return "Kept:       nothing\n".to_owned();
+    }
+    let mut text = "Kept:\n".to_owned();
+    for key in all {
+        let (node, record) = (on_node.get(key), kept.get(key));
+        let remark = match (node, record) {
+            (Some(now), Some(then)) if now == then => String::new(),
+            (Some(_), Some(then)) => format!("   (record: {then})"),
+            (Some(_), None) => "   (not in the record)".to_owned(),
+            (None, _) if seen.is_none() => "   (given back when the node returns)".to_owned(),
+            (None, _) => "   (not on the node)".to_owned(),
+        };
+        let _ = writeln!(text, "  {key}={}{remark}", node.or(record).map_or("", String::as_str));
+    }
+    text
+}
+
+fn pairs(kept: &Kept) -> String {
+    if kept.is_empty() {
+        return "(nothing)".to_owned();
+    }
+    kept.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
+}

@@ -1,0 +1,259 @@
+//! The one place where the keeper reads and writes: nodes and records, each write conditional, each request with a
+//! deadline and within the budget.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api, Client,
+    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions},
+};
+use perennial_core::keeper::{
+    identity::RecordName,
+    plan::Restore,
+    record::{RECORD_KEY, RECORD_LABEL, RECORD_LABEL_VALUE, RECOVERED_KEY, Record, TooLarge},
+    restore::node_patch,
+    selection,
+    stored::Stored,
+};
+
+use super::node::Node;
+use crate::runtime::{
+    budget::{Budget, Priority},
+    fault::{self, Category},
+};
+
+/// The name under which the API server knows our fields.
+pub const FIELD_MANAGER: &str = "perennial";
+/// No request waits longer than this for its answer.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// A record's ConfigMap as it was read: what the next write is conditional on.
+#[derive(Clone, Debug)]
+pub struct Held {
+    pub stored: Stored,
+    config_map: ConfigMap,
+}
+
+impl Held {
+    /// Reads a ConfigMap that holds the record of this name.
+    pub fn new(config_map: ConfigMap) -> Self {
+        let empty = BTreeMap::new();
+        let data = config_map.data.as_ref().unwrap_or(&empty);
+        let name = config_map.metadata.name.clone().unwrap_or_default();
+        let stored = Stored::read(data, |record| record.name() == RecordName(name.clone()));
+        Self { stored, config_map }
+    }
+
+    pub fn name(&self) -> &str {
+        self.config_map.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    pub fn resource_version(&self) -> u64 {
+        resource_version(&self.config_map)
+    }
+
+    /// The node that the record is for, as far as the ConfigMap says.
+    pub fn node_name(&self) -> &str {
+        if let Stored::Good(record) = &self.stored {
+            return &record.node.name;
+        }
+        let named = self.annotations().get(NODE_ANNOTATION).map(String::as_str);
+        named.or_else(|| self.name().strip_prefix("node-")).unwrap_or_default()
+    }
+
+    pub fn annotations(&self) -> &BTreeMap<String, String> {
+        static NONE: BTreeMap<String, String> = BTreeMap::new();
+        self.config_map.metadata.annotations.as_ref().unwrap_or(&NONE)
+    }
+
+    pub fn config_map(&self) -> &ConfigMap {
+        &self.config_map
+    }
+}
+
+/// What a request failed at.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("could not read node {node}")]
+    ReadNode { node: String, source: Failure },
+    #[error("could not patch node {node}")]
+    PatchNode { node: String, source: Failure },
+    #[error("could not read record {record}")]
+    ReadRecord { record: String, source: Failure },
+    #[error("could not write record {record}")]
+    WriteRecord { record: String, source: Failure },
+    #[error("could not delete record {record}")]
+    DeleteRecord { record: String, source: Failure },
+    #[error("record {record} was not written")]
+    TooLarge { record: String, source: TooLarge },
+}
+
+/// A request that failed, or had no answer in time.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error("{}", fault::message(.0))]
+    Request(#[source] Box<kube::Error>),
+    #[error("no answer within {} s", DEADLINE.as_secs())]
+    Timeout,
+}
+
+impl Failure {
+    fn category(&self) -> Category {
+        match self {
+            Self::Request(error) => Category::of(error),
+            Self::Timeout => Category::Unreachable,
+        }
+    }
+}
+
+impl Error {
+    pub fn category(&self) -> Category {
+        match self {
+            Self::ReadNode { source, .. }
+            | Self::PatchNode { source, .. }
+            | Self::ReadRecord { source, .. }
+            | Self::WriteRecord { source, .. }
+            | Self::DeleteRecord { source, .. } => source.category(),
+            Self::TooLarge { .. } => Category::Refused,
+        }
+    }
+
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::ReadNode { source: Failure::Request(error), .. }
+            | Self::PatchNode { source: Failure::Request(error), .. }
+            | Self::ReadRecord { source: Failure::Request(error), .. }
+            | Self::WriteRecord { source: Failure::Request(error), .. }
+            | Self::DeleteRecord { source: Failure::Request(error), .. } => fault::retry_after(error),
+            _ => None,
+        }
+    }
+
+    /// The permission that is missing, where that is what failed.
+    pub fn missing_permission(&self) -> Option<&'static str> {
+        if self.category() != Category::Forbidden {
+            return None;
+        }
+        Some(match self {
+            Self::ReadNode { .. } => "get nodes",
+            Self::PatchNode { .. } => "patch nodes",
+            Self::ReadRecord { .. } => "get configmaps in Perennial's namespace",
+            Self::WriteRecord { .. } => "create and update configmaps in Perennial's namespace",
+            Self::DeleteRecord { .. } => "delete configmaps in Perennial's namespace",
+            Self::TooLarge { .. } => return None,
+        })
+    }
+}
+
+/// Reads and writes nodes and records.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    nodes: Api<Node>,
+    records: Api<ConfigMap>,
+    budget: Budget,
+}
+
+impl Cluster {
+    pub fn new(client: Client, namespace: &str, budget: Budget) -> Self {
+        Self { nodes: Api::all(client.clone()), records: Api::namespaced(client, namespace), budget }
+    }
+
+    pub fn nodes(&self) -> &Api<Node> {
+        &self.nodes
+    }
+
+    pub fn records(&self) -> &Api<ConfigMap> {
+        &self.records
+    }
+
+    pub async fn read_node(&self, name: &str, priority: Priority) -> Result<Option<selection::Node>, Error> {
+        let node = self.ask(priority, self.nodes.get_opt(name)).await;
+        node.map(|node| node.map(Node::into_view)).map_err(|source| Error::ReadNode { node: name.to_owned(), source })
+    }
+
+    /// Gives a node what the plan says, if it is still the node that was decided on.
+    pub async fn patch_node(&self, node: &selection::Node, restore: &Restore) -> Result<selection::Node, Error> {
+        let patch = Patch::Merge(node_patch(node, restore));
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let patched = self.ask(Priority::Restore, self.nodes.patch(&node.name, &params, &patch)).await;
+        patched.map(Node::into_view).map_err(|source| Error::PatchNode { node: node.name.clone(), source })
+    }
+
+    pub async fn read_record(&self, name: &RecordName, priority: Priority) -> Result<Option<Held>, Error> {
+        let found = self.ask(priority, self.records.get_opt(&name.0)).await;
+        found.map(|found| found.map(Held::new)).map_err(|source| Error::ReadRecord { record: name.0.clone(), source })
+    }
+
+    /// Writes a record over the one that was read, or as the first. A record that somebody else wrote meanwhile is a
+    /// conflict.
+    pub async fn write_record(&self, held: Option<&Held>, record: &Record, priority: Priority) -> Result<Held, Error> {
+        let name = record.name().0;
+        let text = record.encode().map_err(|source| Error::TooLarge { record: name.clone(), source })?;
+        let config_map = next_config_map(&name, held, record, text);
+        let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        let written = if held.is_some() {
+            self.ask(priority, self.records.replace(&name, &params, &config_map)).await
+        } else {
+            self.ask(priority, self.records.create(&params, &config_map)).await
+        };
+        written.map(Held::new).map_err(|source| Error::WriteRecord { record: name, source })
+    }
+
+    /// Deletes a record, if it is still the one that was read.
+    pub async fn delete_record(&self, held: &Held) -> Result<(), Error> {
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                resource_version: held.config_map.metadata.resource_version.clone(),
+                uid: held.config_map.metadata.uid.clone(),
+            }),
+            ..DeleteParams::default()
+        };
+        let deleted = self.ask(Priority::Collect, self.records.delete(held.name(), &params)).await;
+        deleted.map(drop).map_err(|source| Error::DeleteRecord { record: held.name().to_owned(), source })
+    }
+
+    async fn ask<T>(
+        &self,
+        priority: Priority,
+        request: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, Failure> {
+        self.budget.spend(priority).await;
+        match tokio::time::timeout(DEADLINE, request).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => Err(Failure::Request(Box::new(error))),
+            Err(_) => Err(Failure::Timeout),
+        }
+    }
+}
+
+/// The ConfigMap to write: everything that was there and is not ours stays.
+fn next_config_map(name: &str, held: Option<&Held>, record: &Record, text: String) -> ConfigMap {
+    let mut next = held.map_or_else(
+        || ConfigMap {
+            metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+            ..ConfigMap::default()
+        },
+        |held| held.config_map.clone(),
+    );
+    next.metadata.managed_fields = None;
+    let labels = next.metadata.labels.get_or_insert_default();
+    labels.insert(RECORD_LABEL.to_owned(), RECORD_LABEL_VALUE.to_owned());
+    let annotations = next.metadata.annotations.get_or_insert_default();
+    annotations.insert(NODE_ANNOTATION.to_owned(), record.node.name.clone());
+    let data = next.data.get_or_insert_default();
+    let key = held.map_or(RECORD_KEY, |held| held.stored.write_key());
+    if key == RECORD_KEY {
+        data.remove(RECOVERED_KEY);
+    }
+    data.insert(key.to_owned(), text);
+    next
+}
+
+/// The node that a record was last written from, for people who look at ConfigMaps.
+const NODE_ANNOTATION: &str = "perennial.dev/node";
+
+/// The resourceVersion of a ConfigMap as a number; 0 where it has none that is one.
+pub fn resource_version(config_map: &ConfigMap) -> u64 {
+    config_map.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or_default()
+}

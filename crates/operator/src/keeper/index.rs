@@ -1,0 +1,384 @@
+//! What is known of every node and record, in a few hundred bytes each: enough to see without a request that nothing is
+//! to be done. Label sets are read when they are needed.
+
+use std::{
+    collections::{HashMap, HashSet},
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+};
+
+use perennial_core::keeper::{
+    hash::Digest,
+    identity::{Identified, RecordName},
+    kept::digest,
+    selection::{self, Policy, ignored},
+    stored::Stored,
+};
+
+use super::apply::Held;
+use crate::runtime::{budget::Priority, queue::Key};
+
+/// What is known of one live node.
+#[derive(Clone, Debug)]
+pub struct NodeEntry {
+    uid: u64,
+    resource_version: u64,
+    kept: u64,
+    empty: bool,
+    mark: u64,
+    mark_from: u64,
+    complete: bool,
+    /// Its mark names keys that the record may not have heard of.
+    own: bool,
+    machine: u64,
+    ignored: bool,
+    /// The record's name; `None` while the node does not say who it is.
+    pub record: Option<Arc<str>>,
+    /// The resourceVersion of the record with which this very state was found to need nothing.
+    clean_with: Option<u64>,
+}
+
+/// What is known of one record.
+#[derive(Clone, Debug)]
+pub struct RecordEntry {
+    pub resource_version: u64,
+    uid: u64,
+    node_resource_version: u64,
+    kept: u64,
+    mark: u64,
+    machine: u64,
+    folded: bool,
+    pub bad: bool,
+    pub tombstone: bool,
+    pub node: Key,
+}
+
+/// Whether anything is to be done about a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Quiet,
+    Look(Priority),
+}
+
+/// All nodes and records.
+#[derive(Debug, Default)]
+pub struct Index {
+    nodes: HashMap<Key, NodeEntry>,
+    records: HashMap<Arc<str>, RecordEntry>,
+    /// Nodes by record, where identity is not the name: two at once are refused.
+    claims: HashMap<Arc<str>, HashSet<Key>>,
+    /// While a list comes in: what it has named so far.
+    listing_nodes: Option<HashSet<Key>>,
+    listing_records: Option<HashSet<Arc<str>>>,
+}
+
+fn hash(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn word(digest: &Digest) -> u64 {
+    hash(&digest.as_str())
+}
+
+impl NodeEntry {
+    pub fn new(node: &selection::Node, policy: &Policy) -> Self {
+        let seen = policy.select(node);
+        let record = Identified::of(&policy.identity, node).map(|identity| Arc::from(identity.record_name().0));
+        Self {
+            uid: hash(&seen.uid),
+            resource_version: seen.resource_version,
+            kept: word(&digest(&seen.kept)),
+            empty: seen.kept.is_empty(),
+            mark: hash(&seen.mark_digest().as_str()),
+            mark_from: seen.mark.as_ref().map_or(0, |mark| word(&mark.from)),
+            complete: seen.mark.as_ref().is_some_and(|mark| mark.complete),
+            own: seen.mark.as_ref().is_some_and(|mark| !mark.own.is_empty()),
+            machine: hash(&seen.machine),
+            ignored: ignored(node),
+            record,
+            clean_with: None,
+        }
+    }
+
+    /// Equal in everything that a decision looks at but the resourceVersion.
+    fn says_the_same(&self, other: &Self) -> bool {
+        (self.uid, self.kept, self.mark, self.machine, self.ignored, &self.record)
+            == (other.uid, other.kept, other.mark, other.machine, other.ignored, &other.record)
+    }
+
+    /// What the hashes say about a live node. `Look` where they cannot tell.
+    pub fn verdict(&self, record: Option<&RecordEntry>) -> Verdict {
+        if self.ignored || self.record.is_none() {
+            return Verdict::Quiet;
+        }
+        let Some(record) = record else {
+            return if self.empty { Verdict::Quiet } else { Verdict::Look(Priority::Capture) };
+        };
+        if self.clean_with == Some(record.resource_version) {
+            return Verdict::Quiet;
+        }
+        let owner = self.is_owner(record);
+        if record.bad || !(owner || self.is_settled_by_mark(record)) {
+            return Verdict::Look(Priority::Restore);
+        }
+        let same = self.kept == record.kept && if owner { self.machine == record.machine } else { !self.own };
+        let older = self.resource_version <= record.node_resource_version;
+        if same || (owner && older) { Verdict::Quiet } else { Verdict::Look(Priority::Capture) }
+    }
+
+    /// What the hashes say about the last state of a node that is gone.
+    pub fn last_verdict(&self, record: Option<&RecordEntry>) -> Verdict {
+        if self.ignored || self.record.is_none() {
+            return Verdict::Quiet;
+        }
+        let Some(record) = record else {
+            return if self.empty { Verdict::Quiet } else { Verdict::Look(Priority::LastState) };
+        };
+        if self.resource_version <= record.node_resource_version {
+            return Verdict::Quiet;
+        }
+        let owner = self.is_owner(record);
+        let settled = owner || self.is_settled_by_mark(record);
+        let news = !owner && self.own;
+        if settled && !record.bad && self.kept == record.kept && !news {
+            Verdict::Quiet
+        } else {
+            Verdict::Look(Priority::LastState)
+        }
+    }
+
+    fn is_owner(&self, record: &RecordEntry) -> bool {
+        self.uid == record.uid && !record.folded && self.mark == record.mark
+    }
+
+    fn is_settled_by_mark(&self, record: &RecordEntry) -> bool {
+        self.complete && !(record.folded && record.uid == self.uid) && self.mark_from == record.kept
+    }
+}
+
+impl RecordEntry {
+    pub fn new(held: &Held) -> Self {
+        let resource_version = held.resource_version();
+        match &held.stored {
+            Stored::Good(record) => Self {
+                resource_version,
+                uid: hash(&record.node.uid),
+                node_resource_version: record.node.resource_version,
+                kept: word(&digest(&record.kept)),
+                mark: hash(&record.node.mark.as_str()),
+                machine: hash(&record.node.machine),
+                folded: record.folded,
+                bad: false,
+                tombstone: record.is_tombstone(),
+                node: Arc::from(record.node.name.as_str()),
+            },
+            Stored::Bad { .. } => Self {
+                resource_version,
+                uid: 0,
+                node_resource_version: 0,
+                kept: 0,
+                mark: 0,
+                machine: 0,
+                folded: false,
+                bad: true,
+                tombstone: false,
+                node: Arc::from(held.node_name()),
+            },
+        }
+    }
+}
+
+/// How many nodes and records are in which state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Survey {
+    pub current: usize,
+    pub to_capture: usize,
+    pub to_restore: usize,
+    pub ignored: usize,
+    pub unidentified: usize,
+    pub records: usize,
+    pub tombstones: usize,
+    pub bad_records: usize,
+    pub absent: usize,
+}
+
+impl Index {
+    /// Takes in a node. The verdict is `Quiet` as well where nothing changed that matters.
+    pub fn put_node(&mut self, name: &Key, mut entry: NodeEntry) -> Verdict {
+        if let Some(listing) = &mut self.listing_nodes {
+            listing.insert(Arc::clone(name));
+        }
+        if let Some(old) = self.nodes.get(name) {
+            if old.uid == entry.uid && old.resource_version >= entry.resource_version {
+                return Verdict::Quiet;
+            }
+            if old.says_the_same(&entry) {
+                entry.clean_with = old.clean_with;
+            }
+            let before = old.record.clone();
+            if before != entry.record {
+                self.unclaim(before.as_ref(), name);
+            }
+        }
+        self.claim(name, &entry);
+        let verdict = entry.verdict(entry.record.as_ref().and_then(|record| self.records.get(record)));
+        self.nodes.insert(Arc::clone(name), entry);
+        verdict
+    }
+
+    /// A node is gone: its last state, seen.
+    pub fn delete_node(&mut self, name: &Key, last: &NodeEntry) -> Verdict {
+        if self.nodes.get(name).is_some_and(|entry| entry.uid == last.uid) {
+            self.forget_node(name);
+        }
+        last.last_verdict(last.record.as_ref().and_then(|record| self.records.get(record)))
+    }
+
+    fn forget_node(&mut self, name: &Key) {
+        if let Some(old) = self.nodes.remove(name) {
+            self.unclaim(old.record.as_ref(), name);
+        }
+    }
+
+    /// Takes in a record; the nodes to look at, or `None` where it was known already.
+    pub fn put_record(&mut self, name: &Arc<str>, entry: RecordEntry) -> Option<Vec<(Key, Priority)>> {
+        if let Some(listing) = &mut self.listing_records {
+            listing.insert(Arc::clone(name));
+        }
+        if self.records.get(name).is_some_and(|old| old.resource_version >= entry.resource_version) {
+            return None;
+        }
+        let owner = Arc::clone(&entry.node);
+        self.records.insert(Arc::clone(name), entry);
+        Some(self.look_at(name, &owner))
+    }
+
+    pub fn delete_record(&mut self, name: &str) -> Vec<(Key, Priority)> {
+        match self.records.remove_entry(name) {
+            Some((name, old)) => self.look_at(&name, &old.node),
+            None => Vec::new(),
+        }
+    }
+
+    fn look_at(&self, record: &Arc<str>, owner: &Key) -> Vec<(Key, Priority)> {
+        let claimants = self.claims.get(record).into_iter().flatten();
+        let nodes = claimants.chain(std::iter::once(owner));
+        let entry = self.records.get(record);
+        nodes
+            .filter_map(|name| {
+                let node = self.nodes.get(name).filter(|node| node.record.as_ref() == Some(record))?;
+                match node.verdict(entry) {
+                    Verdict::Look(priority) => Some((Arc::clone(name), priority)),
+                    Verdict::Quiet => None,
+                }
+            })
+            .collect()
+    }
+
+    /// This state of a node was looked at together with this state of its record and needs nothing.
+    pub fn note_clean(&mut self, name: &Key, seen: &NodeEntry, record: Option<u64>) {
+        if let Some(node) = self.nodes.get_mut(name)
+            && node.says_the_same(seen)
+        {
+            node.clean_with = record;
+        }
+    }
+
+    pub fn begin_nodes(&mut self) {
+        self.listing_nodes = Some(HashSet::new());
+    }
+
+    /// What the list did not name is gone. Nothing is captured of it: its last state was not seen.
+    pub fn end_nodes(&mut self) {
+        if let Some(listed) = self.listing_nodes.take() {
+            let gone: Vec<Key> = self.nodes.keys().filter(|name| !listed.contains(*name)).cloned().collect();
+            gone.iter().for_each(|name| self.forget_node(name));
+            self.nodes.shrink_to_fit();
+        }
+    }
+
+    pub fn begin_records(&mut self) {
+        self.listing_records = Some(HashSet::new());
+    }
+
+    pub fn end_records(&mut self) {
+        if let Some(listed) = self.listing_records.take() {
+            self.records.retain(|name, _| listed.contains(name));
+            self.records.shrink_to_fit();
+        }
+    }
+
+    pub fn node(&self, name: &str) -> Option<&NodeEntry> {
+        self.nodes.get(name)
+    }
+
+    pub fn record(&self, name: &str) -> Option<&RecordEntry> {
+        self.records.get(name)
+    }
+
+    pub fn record_of(&self, name: &RecordName) -> Option<&RecordEntry> {
+        self.records.get(name.0.as_str())
+    }
+
+    /// All nodes that hold an identity which is not their name.
+    pub fn claimants(&self, record: &str) -> impl Iterator<Item = &Key> {
+        self.claims.get(record).into_iter().flatten()
+    }
+
+    pub fn node_count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Every node that is to be looked at, from what is in memory.
+    pub fn pending(&self) -> impl Iterator<Item = (&Key, Priority)> {
+        self.nodes.iter().filter_map(|(name, node)| {
+            match node.verdict(node.record.as_ref().and_then(|record| self.records.get(record))) {
+                Verdict::Look(priority) => Some((name, priority)),
+                Verdict::Quiet => None,
+            }
+        })
+    }
+
+    pub fn survey(&self) -> Survey {
+        let mut survey = Survey { records: self.records.len(), ..Survey::default() };
+        for node in self.nodes.values() {
+            let record = node.record.as_ref().and_then(|record| self.records.get(record));
+            match node.verdict(record) {
+                _ if node.ignored => survey.ignored += 1,
+                _ if node.record.is_none() => survey.unidentified += 1,
+                Verdict::Quiet => survey.current += 1,
+                Verdict::Look(Priority::Restore) => survey.to_restore += 1,
+                Verdict::Look(_) => survey.to_capture += 1,
+            }
+        }
+        for (name, record) in &self.records {
+            survey.bad_records += usize::from(record.bad);
+            survey.tombstones += usize::from(record.tombstone);
+            let live = self.nodes.get(&record.node).is_some_and(|node| node.record.as_ref() == Some(name))
+                || self.claims.get(name).is_some_and(|nodes| !nodes.is_empty());
+            survey.absent += usize::from(!live);
+        }
+        survey
+    }
+
+    fn claim(&mut self, name: &Key, entry: &NodeEntry) {
+        if let Some(record) = &entry.record
+            && !record.ends_with(&**name)
+        {
+            self.claims.entry(Arc::clone(record)).or_default().insert(Arc::clone(name));
+        }
+    }
+
+    fn unclaim(&mut self, record: Option<&Arc<str>>, name: &Key) {
+        if let Some(record) = record
+            && let Some(nodes) = self.claims.get_mut(record)
+        {
+            nodes.remove(name);
+            if nodes.is_empty() {
+                self.claims.remove(record);
+            }
+        }
+    }
+}

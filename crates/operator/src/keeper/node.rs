@@ -1,0 +1,139 @@
+//! A Node as Perennial reads it: the few fields that it looks at. The rest of the bytes, managed fields above all, is
+//! skipped while it is parsed and never kept.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use k8s_openapi::{
+    ClusterResourceScope,
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+};
+use perennial_core::keeper::{kept::Taint, machine::Machine, selection};
+use serde::{Deserialize, Serialize};
+
+/// The trimmed Node.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(from = "Wire")]
+pub struct Node {
+    metadata: ObjectMeta,
+    taints: Vec<Taint>,
+    unschedulable: bool,
+    machine: Machine,
+}
+
+impl Node {
+    /// What the decisions are made on. Moves what it can.
+    pub fn into_view(self) -> selection::Node {
+        let resource_version = self.metadata.resource_version.as_deref().and_then(|text| text.parse().ok());
+        selection::Node {
+            name: self.metadata.name.unwrap_or_default(),
+            uid: self.metadata.uid.unwrap_or_default(),
+            resource_version: resource_version.unwrap_or_default(),
+            labels: self.metadata.labels.unwrap_or_default(),
+            annotations: self.metadata.annotations.unwrap_or_default(),
+            taints: self.taints,
+            unschedulable: self.unschedulable,
+            machine: self.machine,
+            terminating: self.metadata.deletion_timestamp.is_some(),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Wire {
+    #[serde(default)]
+    metadata: Meta,
+    #[serde(default)]
+    spec: Spec,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Meta {
+    name: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    labels: Option<BTreeMap<String, String>>,
+    annotations: Option<BTreeMap<String, String>>,
+    deletion_timestamp: Option<Time>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Spec {
+    #[serde(rename = "providerID")]
+    provider_id: Option<String>,
+    unschedulable: Option<bool>,
+    taints: Option<Vec<Taint>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Status {
+    node_info: Option<NodeInfo>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct NodeInfo {
+    #[serde(rename = "systemUUID")]
+    system_uuid: String,
+    #[serde(rename = "machineID")]
+    machine_id: String,
+}
+
+impl From<Wire> for Node {
+    fn from(wire: Wire) -> Self {
+        let info = wire.status.node_info.unwrap_or_default();
+        Self {
+            metadata: ObjectMeta {
+                name: wire.metadata.name,
+                uid: wire.metadata.uid,
+                resource_version: wire.metadata.resource_version,
+                labels: wire.metadata.labels,
+                annotations: wire.metadata.annotations,
+                deletion_timestamp: wire.metadata.deletion_timestamp,
+                ..ObjectMeta::default()
+            },
+            taints: wire.spec.taints.unwrap_or_default(),
+            unschedulable: wire.spec.unschedulable.unwrap_or_default(),
+            machine: Machine {
+                provider_id: wire.spec.provider_id.unwrap_or_default(),
+                system_uuid: info.system_uuid,
+                machine_id: info.machine_id,
+            },
+        }
+    }
+}
+
+/// Only patches are ever sent, so there is nothing to serialize; kube asks for it where it is not used.
+impl Serialize for Node {
+    fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+        Err(serde::ser::Error::custom("a trimmed Node is never written"))
+    }
+}
+
+impl kube::Resource for Node {
+    type DynamicType = ();
+    type Scope = ClusterResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        "Node".into()
+    }
+    fn group((): &()) -> Cow<'_, str> {
+        "".into()
+    }
+    fn version((): &()) -> Cow<'_, str> {
+        "v1".into()
+    }
+    fn plural((): &()) -> Cow<'_, str> {
+        "nodes".into()
+    }
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}

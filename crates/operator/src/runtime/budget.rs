@@ -1,0 +1,176 @@
+//! The request budget that all loops share: so many requests a second, the urgent ones first, and none while the API
+//! server has asked for patience.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tokio::{sync::Notify, time::Instant};
+
+/// What a request is for. The first is the most urgent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Priority {
+    Restore,
+    LastState,
+    Capture,
+    Collect,
+}
+
+impl Priority {
+    pub const ALL: [Self; 4] = [Self::Restore, Self::LastState, Self::Capture, Self::Collect];
+}
+
+/// A token bucket with priorities.
+#[derive(Clone, Debug)]
+pub struct Budget(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Notify,
+    per_second: f64,
+    burst: f64,
+}
+
+#[derive(Debug)]
+struct State {
+    tokens: f64,
+    filled: Instant,
+    closed_until: Option<Instant>,
+    waiting: [usize; Priority::ALL.len()],
+}
+
+impl Budget {
+    pub fn new(per_second: u32, burst: u32) -> Self {
+        let burst = f64::from(burst.max(1));
+        let state =
+            State { tokens: burst, filled: Instant::now(), closed_until: None, waiting: [0; Priority::ALL.len()] };
+        let shared = Shared {
+            state: Mutex::new(state),
+            changed: Notify::new(),
+            per_second: f64::from(per_second.max(1)),
+            burst,
+        };
+        Self(Arc::new(shared))
+    }
+
+    /// Waits until a request of this priority may be sent.
+    pub async fn spend(&self, priority: Priority) {
+        let mut place = Place { shared: &self.0, priority, queued: false };
+        loop {
+            let changed = self.0.changed.notified();
+            match place.attempt() {
+                Ok(()) => return,
+                Err(pause) => {
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        () = changed => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// The API server asked to be left alone for a while.
+    pub fn close_for(&self, pause: Duration) {
+        if let Ok(mut state) = self.0.state.lock() {
+            let until = Instant::now() + pause.min(Duration::from_secs(60));
+            state.closed_until = Some(state.closed_until.map_or(until, |at| at.max(until)));
+        }
+    }
+}
+
+/// A place in the line, given up when dropped.
+struct Place<'a> {
+    shared: &'a Shared,
+    priority: Priority,
+    queued: bool,
+}
+
+impl Place<'_> {
+    fn attempt(&mut self) -> Result<(), Duration> {
+        let Ok(mut state) = self.shared.state.lock() else { return Ok(()) };
+        let now = Instant::now();
+        let earned = now.duration_since(state.filled).as_secs_f64() * self.shared.per_second;
+        state.tokens = (state.tokens + earned).min(self.shared.burst);
+        state.filled = now;
+        if !self.queued {
+            state.waiting[self.priority as usize] += 1;
+            self.queued = true;
+        }
+        if let Some(until) = state.closed_until.filter(|until| *until > now) {
+            return Err(until - now);
+        }
+        state.closed_until = None;
+        let urgent_waits = state.waiting[..self.priority as usize].iter().any(|count| *count > 0);
+        if state.tokens >= 1.0 && !urgent_waits {
+            state.tokens -= 1.0;
+            return Ok(());
+        }
+        let missing = (1.0 - state.tokens).max(0.05);
+        Err(Duration::from_secs_f64(missing / self.shared.per_second))
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if let Ok(mut state) = self.shared.state.lock()
+            && self.queued
+        {
+            state.waiting[self.priority as usize] -= 1;
+        }
+        self.shared.changed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_rate_holds_after_the_burst() {
+        let budget = Budget::new(100, 10);
+        let start = Instant::now();
+        for _ in 0..110 {
+            budget.spend(Priority::Capture).await;
+        }
+        let took = start.elapsed();
+        assert!(took >= Duration::from_millis(990) && took < Duration::from_millis(1200), "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn restores_go_before_captures() {
+        let budget = Budget::new(10, 1);
+        budget.spend(Priority::Capture).await;
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let mut tasks = tokio::task::JoinSet::new();
+        for priority in [Priority::Collect, Priority::Capture, Priority::LastState, Priority::Restore] {
+            let (budget, order) = (budget.clone(), Arc::clone(&order));
+            tasks.spawn(async move {
+                budget.spend(priority).await;
+                order.lock().unwrap().push(priority);
+            });
+        }
+        tasks.join_all().await;
+        assert_eq!(*order.lock().unwrap(), Priority::ALL);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_sent_while_the_server_asks_for_patience() {
+        let budget = Budget::new(1000, 1000);
+        budget.close_for(Duration::from_secs(7));
+        let start = Instant::now();
+        budget.spend(Priority::Restore).await;
+        assert!(start.elapsed() >= Duration::from_secs(7));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_is_given_up_holds_nobody_back() {
+        let budget = Budget::new(10, 1);
+        budget.spend(Priority::Restore).await;
+        let given_up = tokio::time::timeout(Duration::from_millis(1), budget.spend(Priority::Restore)).await;
+        assert!(given_up.is_err());
+        budget.spend(Priority::Collect).await;
+    }
+}

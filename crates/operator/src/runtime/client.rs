@@ -1,0 +1,128 @@
+//! The connection to the API server. Every request is counted; when the server asks for patience, everyone gets it.
+
+use std::{
+    path::PathBuf,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use http::{Request, Response, header::RETRY_AFTER};
+use kube::{
+    Client, Config,
+    client::{Body, ClientBuilder},
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use tower::{Layer, Service};
+
+use super::{budget::Budget, metrics::Metrics};
+
+/// Which cluster, as whom.
+#[derive(Clone, Debug, Default)]
+pub struct Target {
+    pub kubeconfig: Option<PathBuf>,
+    pub context: Option<String>,
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("could not read the kubeconfig {}", path.display())]
+    Read { path: PathBuf, source: Box<kube::config::KubeconfigError> },
+    #[error("could not use the kubeconfig{}", context.as_ref().map(|c| format!(" with context {c}")).unwrap_or_default())]
+    Use { context: Option<String>, source: Box<kube::config::KubeconfigError> },
+    #[error("found no cluster: give --kubeconfig, set KUBECONFIG, or run inside a cluster")]
+    Infer(#[source] Box<kube::config::InferConfigError>),
+    #[error("could not set up the connection to {url}")]
+    Build { url: String, source: Box<kube::Error> },
+}
+
+/// The cluster's address and our credentials.
+pub async fn config(target: &Target) -> Result<Config, Error> {
+    let mut config = if target.kubeconfig.is_none() && target.context.is_none() {
+        Config::infer().await.map_err(|source| Error::Infer(Box::new(source)))?
+    } else {
+        let options = KubeConfigOptions { context: target.context.clone(), ..KubeConfigOptions::default() };
+        let failed = |source| Error::Use { context: target.context.clone(), source: Box::new(source) };
+        match &target.kubeconfig {
+            Some(path) => {
+                let read = Kubeconfig::read_from(path);
+                let file = read.map_err(|source| Error::Read { path: path.clone(), source: Box::new(source) })?;
+                Config::from_custom_kubeconfig(file, &options).await.map_err(failed)?
+            }
+            None => Config::from_kubeconfig(&options).await.map_err(failed)?,
+        }
+    };
+    // kube would retry a 429 for minutes: back-off is ours, where it can be seen and interrupted.
+    config.default_retry = false;
+    config.connect_timeout = Some(Duration::from_secs(5));
+    Ok(config)
+}
+
+/// A client whose requests are counted, and whose budget closes while the server asks for patience.
+pub fn connect(config: Config, metrics: Metrics, budget: Option<Budget>) -> Result<Client, Error> {
+    let url = config.cluster_url.to_string();
+    let host = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
+    let builder = ClientBuilder::try_from(config).map_err(|source| Error::Build { url, source: Box::new(source) })?;
+    Ok(builder.with_layer(&Observe { metrics, budget, host }).build())
+}
+
+/// Counts requests and hears `Retry-After`.
+#[derive(Clone, Debug)]
+struct Observe {
+    metrics: Metrics,
+    budget: Option<Budget>,
+    host: String,
+}
+
+impl<S> Layer<S> for Observe {
+    type Service = Observed<S>;
+
+    fn layer(&self, inner: S) -> Observed<S> {
+        Observed { inner, observe: self.clone() }
+    }
+}
+
+#[derive(Debug)]
+struct Observed<S> {
+    inner: S,
+    observe: Observe,
+}
+
+impl<S, B> Service<Request<Body>> for Observed<S>
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Future: Send + 'static,
+    S::Error: Send,
+    B: Send,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<S::Response, S::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let method = request.method().clone();
+        let answer = self.inner.call(request);
+        let observe = self.observe.clone();
+        Box::pin(async move {
+            let answer = answer.await;
+            let status = answer.as_ref().ok().map(Response::status);
+            observe.metrics.requested(status, &method, &observe.host);
+            if let (Some(budget), Ok(answer)) = (&observe.budget, &answer)
+                && answer.status() == http::StatusCode::TOO_MANY_REQUESTS
+            {
+                budget.close_for(patience(answer).unwrap_or(Duration::from_secs(1)));
+            }
+            answer
+        })
+    }
+}
+
+fn patience<B>(answer: &Response<B>) -> Option<Duration> {
+    let seconds: u64 = answer.headers().get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}

@@ -1,0 +1,185 @@
+//! Events on objects, for people: said once, not again for a while, and never so many that they are a load.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use k8s_openapi::{
+    api::core::v1::{Event, EventSource, ObjectReference},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+};
+use kube::{Api, Client, api::PostParams};
+use tokio::{sync::mpsc, time::Instant};
+use tracing::debug;
+
+use super::{clock::Clock, fault};
+
+/// The same thing about the same object is not said again within this time.
+const QUIET: Duration = Duration::from_mins(10);
+/// So many Events at once, then one every [`REFILL`].
+const BURST: u32 = 25;
+const REFILL: Duration = Duration::from_secs(2);
+/// Where Events about objects without a namespace go.
+const DEFAULT_NAMESPACE: &str = "default";
+const REPORTER: &str = "perennial";
+
+/// How serious an Event is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    Normal,
+    Warning,
+}
+
+/// What an Event is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct About {
+    pub api_version: &'static str,
+    pub kind: &'static str,
+    pub namespace: Option<String>,
+    pub name: String,
+    pub uid: String,
+}
+
+impl About {
+    pub fn node(name: &str, uid: &str) -> Self {
+        Self { api_version: "v1", kind: "Node", namespace: None, name: name.to_owned(), uid: uid.to_owned() }
+    }
+}
+
+/// Writes Events in the background. Nobody waits for it, and what it cannot write is only logged.
+#[derive(Clone, Debug)]
+pub struct Events {
+    sender: mpsc::Sender<(About, Severity, &'static str, String)>,
+    said: Arc<Mutex<Said>>,
+}
+
+#[derive(Debug)]
+struct Said {
+    last: HashMap<(About, &'static str), Instant>,
+    left: u32,
+    refilled: Instant,
+}
+
+impl Said {
+    /// Whether this may be said now.
+    fn admit(&mut self, about: &About, reason: &'static str) -> bool {
+        let now = Instant::now();
+        let key = (about.clone(), reason);
+        if self.last.get(&key).is_some_and(|at| now.duration_since(*at) < QUIET) {
+            return false;
+        }
+        let earned = now.duration_since(self.refilled).div_duration_f64(REFILL);
+        if earned >= 1.0 {
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+            let earned = earned as u32;
+            self.left = self.left.saturating_add(earned).min(BURST);
+            self.refilled = now;
+        }
+        if self.left == 0 {
+            return false;
+        }
+        self.left -= 1;
+        if self.last.len() > 4096 {
+            self.last.retain(|_, at| now.duration_since(*at) < QUIET);
+        }
+        self.last.insert(key, now);
+        true
+    }
+}
+
+impl Events {
+    /// Events, and the task that writes them.
+    pub fn new(client: Client, clock: Clock) -> (Self, impl Future<Output = ()>) {
+        let (sender, mut receiver) = mpsc::channel::<(About, Severity, &'static str, String)>(256);
+        let task = async move {
+            while let Some((about, severity, reason, message)) = receiver.recv().await {
+                let namespace = about.namespace.clone().unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
+                let event = event(&about, &namespace, severity, reason, message, &clock);
+                let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
+                let written =
+                    tokio::time::timeout(Duration::from_secs(5), api.create(&PostParams::default(), &event)).await;
+                match written {
+                    Ok(Ok(_)) => {}
+                    Ok(Err(error)) => {
+                        debug!(object = about.name, reason, why = fault::message(&error), "an Event was not written")
+                    }
+                    Err(_) => debug!(object = about.name, reason, "an Event was not written in time"),
+                }
+            }
+        };
+        let said = Said { last: HashMap::new(), left: BURST, refilled: Instant::now() };
+        (Self { sender, said: Arc::new(Mutex::new(said)) }, task)
+    }
+
+    /// Says something about an object, unless it was just said or too much is being said.
+    pub fn say(&self, about: About, severity: Severity, reason: &'static str, message: impl FnOnce() -> String) {
+        if self.said.lock().unwrap_or_else(PoisonError::into_inner).admit(&about, reason) {
+            // A full channel drops it: Events are a courtesy.
+            let _ = self.sender.try_send((about, severity, reason, message()));
+        }
+    }
+}
+
+fn event(about: &About, namespace: &str, severity: Severity, reason: &str, message: String, clock: &Clock) -> Event {
+    let now = Time(clock.now());
+    // Event messages hold 1,024 characters.
+    let message = message.chars().take(1000).collect();
+    Event {
+        metadata: ObjectMeta {
+            generate_name: Some(format!("{}.", about.name.chars().take(200).collect::<String>())),
+            namespace: Some(namespace.to_owned()),
+            ..ObjectMeta::default()
+        },
+        involved_object: ObjectReference {
+            api_version: Some(about.api_version.to_owned()),
+            kind: Some(about.kind.to_owned()),
+            namespace: about.namespace.clone(),
+            name: Some(about.name.clone()),
+            uid: Some(about.uid.clone()),
+            ..ObjectReference::default()
+        },
+        type_: Some(match severity {
+            Severity::Normal => "Normal".to_owned(),
+            Severity::Warning => "Warning".to_owned(),
+        }),
+        reason: Some(reason.to_owned()),
+        message: Some(message),
+        source: Some(EventSource { component: Some(REPORTER.to_owned()), host: None }),
+        first_timestamp: Some(now.clone()),
+        last_timestamp: Some(now),
+        count: Some(1),
+        ..Event::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said() -> Said {
+        Said { last: HashMap::new(), left: BURST, refilled: Instant::now() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_same_thing_is_said_once_in_a_while() {
+        let mut said = said();
+        let node = About::node("n1", "u1");
+        assert!(said.admit(&node, "Restored"));
+        assert!(!said.admit(&node, "Restored"));
+        assert!(said.admit(&node, "RecordInvalid"));
+        tokio::time::advance(QUIET).await;
+        assert!(said.admit(&node, "Restored"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_mass_event_is_not_a_mass_of_events() {
+        let mut said = said();
+        let count = (0..5000).filter(|i| said.admit(&About::node(&format!("n{i}"), "u"), "Restored")).count();
+        assert_eq!(count, BURST as usize);
+        tokio::time::advance(REFILL * 3).await;
+        let count = (0..5000).filter(|i| said.admit(&About::node(&format!("m{i}"), "u"), "Restored")).count();
+        assert_eq!(count, 3);
+    }
+}
