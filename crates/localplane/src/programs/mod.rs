@@ -19,7 +19,7 @@ pub use self::{
     error::{Attempt, Unavailable},
     sources::{ASSETS_ENV, CACHE_ENV, NO_BUILD_ENV, NO_DOWNLOAD_ENV, Sources},
 };
-pub(crate) use self::{cache::cache_home, progress::Progress};
+pub(crate) use self::progress::Progress;
 use crate::versions::{self, Kubernetes};
 
 /// One executable.
