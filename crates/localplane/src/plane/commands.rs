@@ -112,6 +112,7 @@ impl Context<'_> {
     fn kwok(&self, port: u16) -> Vec<String> {
         vec![
             format!("--kubeconfig={}", self.kubeconfig(Component::Kwok)),
+            format!("--config={}", self.folder.kwok_config().display()),
             format!("--server-address=127.0.0.1:{port}"),
             "--manage-all-nodes=true".into(),
             "--node-lease-duration-seconds=40".into(),

@@ -96,6 +96,10 @@ impl PlaneFolder {
         self.path.join("etcd")
     }
 
+    pub(crate) fn kwok_config(&self) -> PathBuf {
+        self.path.join("kwok.yaml")
+    }
+
     pub(crate) fn pki_folder(&self) -> PathBuf {
         self.path.join("pki")
     }

@@ -51,6 +51,10 @@ impl Plane {
         };
         fs::create_dir_all(folder.logs()).map_err(PlaneError::file("creating", folder.logs()))?;
         folder.write_spec(&spec)?;
+        if spec.kwok {
+            let path = folder.kwok_config();
+            fs::write(&path, include_str!("kwok.yaml")).map_err(PlaneError::file("writing", path))?;
+        }
         let pki = Pki::ensure(folder.pki_folder())?;
         let plane = Self { folder, spec, pki, programs, inner: Inner::default().into(), temporary, _lock: lock };
 
