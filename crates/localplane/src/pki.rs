@@ -1,6 +1,6 @@
-//! The certificates of a plane: two authorities of its own (Kubernetes and etcd) and identities signed by them.
+//! The certificates of a plane: authorities of its own (Kubernetes, etcd, front proxy) and identities signed by them.
 //!
-//! etcd has its own authority: otherwise any identity of the cluster could read and write its store.
+//! They are three as in production: an identity of the cluster must not open etcd, nor speak for others as a front proxy.
 
 use std::{
     fs, io,
@@ -78,7 +78,7 @@ impl Pki {
         if pki.path("sa.pub").exists() {
             return Ok(pki);
         }
-        for authority in [Authority::KUBERNETES, Authority::ETCD] {
+        for authority in [Authority::KUBERNETES, Authority::ETCD, Authority::FRONT_PROXY] {
             authority.create(&pki)?;
         }
         let server = |authority: &Authority, name: &str| pki.issue_server(authority, name);
@@ -86,6 +86,8 @@ impl Pki {
         server(&Authority::ETCD, "etcd-server")?;
         let client = pki.issue(&Authority::ETCD, &Identity::new("kube-apiserver", &[]))?;
         pki.store("etcd-client", &client)?;
+        let client = pki.issue(&Authority::FRONT_PROXY, &Identity::new("front-proxy-client", &[]))?;
+        pki.store("front-proxy-client", &client)?;
         // Written last: its presence says that the folder is complete.
         let signer = generate("service accounts")?;
         pki.write("sa.key", &signer.serialize_pem())?;
@@ -130,9 +132,7 @@ impl Pki {
         let key = generate(name)?;
         let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
         let mut params = CertificateParams::new(names.map(str::to_owned)).map_err(fail)?;
-        params.subject_alt_names.extend(
-            [IpAddr::V4(Ipv4Addr::LOCALHOST), SERVICE_ADDRESS].map(SanType::IpAddress),
-        );
+        params.subject_alt_names.extend([IpAddr::V4(Ipv4Addr::LOCALHOST), SERVICE_ADDRESS].map(SanType::IpAddress));
         params.distinguished_name = common_name(name);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         // etcd's own gateway calls etcd with the server's certificate.
@@ -161,12 +161,14 @@ struct Authority {
 impl Authority {
     const KUBERNETES: Self = Self { file: "ca", name: "localplane" };
     const ETCD: Self = Self { file: "etcd-ca", name: "localplane etcd" };
+    const FRONT_PROXY: Self = Self { file: "front-proxy-ca", name: "localplane front proxy" };
 
     fn params(&self) -> CertificateParams {
         let mut params = CertificateParams::default();
         params.distinguished_name = common_name(self.name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+        params.key_usages =
+            vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
         params
     }
 
@@ -180,8 +182,8 @@ impl Authority {
     /// The name and the key are all that signing needs, and the name is ours.
     fn load(&self, pki: &Pki) -> Result<Issuer<'static, KeyPair>, PkiError> {
         let file = format!("{}.key", self.file);
-        let key = KeyPair::from_pem(&pki.read(&file)?)
-            .map_err(|source| PkiError::Key { path: pki.path(&file), source })?;
+        let key =
+            KeyPair::from_pem(&pki.read(&file)?).map_err(|source| PkiError::Key { path: pki.path(&file), source })?;
         Ok(Issuer::new(self.params(), key))
     }
 }

@@ -53,7 +53,11 @@ impl Up {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let folder = self.place.folder();
         if let Some(state) = folder.running()? {
-            eprintln!("localplane: a plane runs in {} already (supervisor {})", folder.path().display(), state.supervisor.pid);
+            eprintln!(
+                "localplane: a plane runs in {} already (supervisor {})",
+                folder.path().display(),
+                state.supervisor.pid
+            );
             self.report(&folder);
             return Ok(ExitCode::SUCCESS);
         }

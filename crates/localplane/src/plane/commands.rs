@@ -62,6 +62,13 @@ impl Context<'_> {
             self.file("--tls-cert-file", "apiserver.crt"),
             self.file("--tls-private-key-file", "apiserver.key"),
             self.file("--client-ca-file", "ca.crt"),
+            self.file("--requestheader-client-ca-file", "front-proxy-ca.crt"),
+            "--requestheader-allowed-names=front-proxy-client".into(),
+            "--requestheader-username-headers=X-Remote-User".into(),
+            "--requestheader-group-headers=X-Remote-Group".into(),
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-".into(),
+            self.file("--proxy-client-cert-file", "front-proxy-client.crt"),
+            self.file("--proxy-client-key-file", "front-proxy-client.key"),
             "--service-account-issuer=https://kubernetes.default.svc".into(),
             self.file("--service-account-key-file", "sa.pub"),
             self.file("--service-account-signing-key-file", "sa.key"),
@@ -116,6 +123,9 @@ impl Context<'_> {
             format!("--server-address=127.0.0.1:{port}"),
             "--manage-all-nodes=true".into(),
             "--node-lease-duration-seconds=40".into(),
+            // Without an address for its node a pod gets none either.
+            "--node-ip=10.0.0.1".into(),
+            "--cidr=10.244.0.1/16".into(),
         ]
     }
 

@@ -224,7 +224,7 @@ fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, PlaneError> 
 }
 
 fn write_json(path: &Path, value: &impl Serialize) -> Result<(), PlaneError> {
-    let text = serde_json::to_string_pretty(value)
-        .map_err(|source| PlaneError::State { path: path.to_owned(), source })?;
+    let text =
+        serde_json::to_string_pretty(value).map_err(|source| PlaneError::State { path: path.to_owned(), source })?;
     pki::write_private(path, &text).map_err(PlaneError::file("writing", path))
 }

@@ -104,11 +104,7 @@ fn is_tainted(node: &Value) -> bool {
     taints.iter().any(|taint| taint["key"] == "node.kubernetes.io/not-ready")
 }
 
-fn eventually(
-    what: &str,
-    patience: Duration,
-    mut check: impl FnMut() -> Result<(), String>,
-) -> Result<(), PlaneError> {
+fn eventually(what: &str, patience: Duration, mut check: impl FnMut() -> Result<(), String>) -> Result<(), PlaneError> {
     let deadline = Instant::now() + patience;
     loop {
         match check() {

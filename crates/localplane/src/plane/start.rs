@@ -44,8 +44,8 @@ impl Plane {
                 (folder, lock)
             }
             None => {
-                let (path, lock) = scratch::plane_folder()
-                    .map_err(PlaneError::file("creating a folder in", std::env::temp_dir()))?;
+                let (path, lock) =
+                    scratch::plane_folder().map_err(PlaneError::file("creating a folder in", std::env::temp_dir()))?;
                 (PlaneFolder::at(path), lock)
             }
         };
@@ -120,8 +120,7 @@ impl Plane {
         let etcd_port = inner.port(Component::Etcd).ok_or(PlaneError::NoComponent(Component::Etcd))?;
         let etcd_url = format!("https://127.0.0.1:{etcd_port}");
         let context = Context { folder: &self.folder, pki: &self.pki, spec: &self.spec, etcd_url: &etcd_url };
-        let program =
-            self.programs.path(component.program()).ok_or(PlaneError::NoComponent(component))?;
+        let program = self.programs.path(component.program()).ok_or(PlaneError::NoComponent(component))?;
         let process = Process::start(program, &context.args(component, port), &self.folder.log(component))
             .map_err(|source| PlaneError::Start { component, source })?;
         inner.running.insert(component, process);
@@ -160,11 +159,7 @@ impl Plane {
                 Identity::new(CONTROLLER_MANAGER, &[]),
                 self.spec.controller_manager,
             ),
-            (
-                self.pki.path(&kubeconfig_file(Component::Scheduler)),
-                Identity::new(SCHEDULER, &[]),
-                self.spec.scheduler,
-            ),
+            (self.pki.path(&kubeconfig_file(Component::Scheduler)), Identity::new(SCHEDULER, &[]), self.spec.scheduler),
             // kwok plays every kubelet at once; no single identity of a node would do.
             (
                 self.pki.path(&kubeconfig_file(Component::Kwok)),

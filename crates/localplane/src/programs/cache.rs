@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Bundle, Progress, Program, sources::CACHE_ENV};
+use super::{Bundle, Program, Progress, sources::CACHE_ENV};
 
 /// `$LOCALPLANE_CACHE`, `$XDG_CACHE_HOME/localplane` or `~/.cache/localplane`; the system's temporary folder without a home.
 pub(crate) fn cache_home() -> PathBuf {

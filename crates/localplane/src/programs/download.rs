@@ -184,12 +184,7 @@ fn agent() -> ureq::Agent {
         .new_agent()
 }
 
-fn transfer(
-    program: Program,
-    release: &Release,
-    folder: &Path,
-    step: &Progress,
-) -> Result<PathBuf, DownloadError> {
+fn transfer(program: Program, release: &Release, folder: &Path, step: &Progress) -> Result<PathBuf, DownloadError> {
     let agent = agent();
     let file_name = release.url.rsplit('/').next().unwrap_or_default();
     let request = |url: &str| {
@@ -201,10 +196,8 @@ fn transfer(
         .body_mut()
         .read_to_string()
         .map_err(|source| DownloadError::Request { url: release.checksum_url.clone(), source: Box::new(source) })?;
-    let expected = published_checksum(&sums, file_name).ok_or_else(|| DownloadError::NoChecksum {
-        url: release.checksum_url.clone(),
-        file: file_name.to_owned(),
-    })?;
+    let expected = published_checksum(&sums, file_name)
+        .ok_or_else(|| DownloadError::NoChecksum { url: release.checksum_url.clone(), file: file_name.to_owned() })?;
 
     let response = request(&release.url)?;
     let length = response.body().content_length();
@@ -309,7 +302,9 @@ mod tests {
     #[test]
     fn a_checksum_is_read_from_the_description_of_a_release() {
         let sum = "c".repeat(64);
-        let text = format!(r#"{{"assets":[{{"name":"x","digest":"sha256:00"}},{{"name":"kwok-linux-amd64","digest":"sha256:{sum}"}}]}}"#);
+        let text = format!(
+            r#"{{"assets":[{{"name":"x","digest":"sha256:00"}},{{"name":"kwok-linux-amd64","digest":"sha256:{sum}"}}]}}"#
+        );
         assert_eq!(published_checksum(&text, "kwok-linux-amd64"), Some(sum));
         assert_eq!(published_checksum(&text, "kwok-linux-arm64"), None);
     }

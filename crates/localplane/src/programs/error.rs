@@ -39,8 +39,15 @@ impl fmt::Display for Unavailable {
             writeln!(f, "  {number}. {}: {}", attempt.way, attempt.why.trim_end().replace('\n', "\n     "))?;
         }
         writeln!(f, "Any one of these helps:")?;
-        writeln!(f, "  - install Go 1.26 or newer (https://go.dev/dl, or the package golang) and let it reach its module proxy")?;
-        writeln!(f, "  - let this machine reach the download addresses above, or name mirrors in {}", super::download::ENVS.join(", "))?;
+        writeln!(
+            f,
+            "  - install Go 1.26 or newer (https://go.dev/dl, or the package golang) and let it reach its module proxy"
+        )?;
+        writeln!(
+            f,
+            "  - let this machine reach the download addresses above, or name mirrors in {}",
+            super::download::ENVS.join(", ")
+        )?;
         write!(f, "  - put {names} into a folder and name it in {} (or --assets)", super::ASSETS_ENV)
     }
 }

@@ -28,7 +28,11 @@ pub(super) enum BuildError {
 }
 
 /// Builds these programs of a bundle into `folder` and returns their paths.
-pub(super) fn build(bundle: Bundle, programs: &[Program], folder: &Path) -> Result<Vec<(Program, PathBuf)>, BuildError> {
+pub(super) fn build(
+    bundle: Bundle,
+    programs: &[Program],
+    folder: &Path,
+) -> Result<Vec<(Program, PathBuf)>, BuildError> {
     let go = find_go().ok_or(BuildError::NoGo)?;
     let source = folder.join("source");
     for file in bundle.module().files {
@@ -68,7 +72,17 @@ fn compile(
     // The trailing slash makes go write one file per package into the folder.
     let out = format!("{}/", out.display());
     let mut child = Command::new(go)
-        .args(["build", "-v", "-mod=readonly", "-trimpath", "-buildvcs=false", "-ldflags", &bundle.ldflags(), "-o", &out])
+        .args([
+            "build",
+            "-v",
+            "-mod=readonly",
+            "-trimpath",
+            "-buildvcs=false",
+            "-ldflags",
+            &bundle.ldflags(),
+            "-o",
+            &out,
+        ])
         .args(programs.iter().map(|program| program.package()))
         .current_dir(source)
         .env("CGO_ENABLED", "0")
@@ -100,11 +114,7 @@ fn compile(
         }
     }
     let status = child.wait().map_err(start_error)?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(BuildError::Failed { status, tail: Vec::from(tail).join("\n") })
-    }
+    if status.success() { Ok(()) } else { Err(BuildError::Failed { status, tail: Vec::from(tail).join("\n") }) }
 }
 
 fn is_import_path(line: &str) -> bool {

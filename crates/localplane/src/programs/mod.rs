@@ -14,12 +14,12 @@ mod sources;
 
 use std::{collections::BTreeMap, fmt, path::Path, path::PathBuf};
 
+pub(crate) use self::progress::Progress;
 pub use self::{
     download::Downloads,
     error::{Attempt, Unavailable},
     sources::{ASSETS_ENV, CACHE_ENV, NO_BUILD_ENV, NO_DOWNLOAD_ENV, Sources},
 };
-pub(crate) use self::progress::Progress;
 use crate::versions::{self, Kubernetes};
 
 /// One executable.
@@ -35,14 +35,8 @@ pub enum Program {
 
 impl Program {
     /// All of them, in the order in which a plane starts them.
-    pub const ALL: [Self; 6] = [
-        Self::Etcd,
-        Self::KubeApiserver,
-        Self::KubeControllerManager,
-        Self::KubeScheduler,
-        Self::Kubectl,
-        Self::Kwok,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::Etcd, Self::KubeApiserver, Self::KubeControllerManager, Self::KubeScheduler, Self::Kubectl, Self::Kwok];
 
     /// The name of its file, in every source.
     pub fn file_name(self) -> &'static str {

@@ -121,9 +121,8 @@ impl Sources {
         let shelf = Shelf::of(&self.cache, bundle);
         let mut attempts = self.in_vain(&missing, &shelf);
         let mut found = Vec::new();
-        let unavailable = |programs: Vec<Program>, attempts| {
-            Err(Unavailable { programs, version: bundle.to_string(), attempts })
-        };
+        let unavailable =
+            |programs: Vec<Program>, attempts| Err(Unavailable { programs, version: bundle.to_string(), attempts });
         let cache_way = format!("writing to the cache {}", shelf.folder().display());
 
         let (_lock, workbench) = match shelf.lock(bundle).and_then(|lock| Ok((lock, shelf.workbench()?))) {
