@@ -4,5 +4,6 @@
 pub mod config;
 pub mod keeper;
 pub mod lease;
+pub mod members;
 pub mod placement;
 pub mod shard;
