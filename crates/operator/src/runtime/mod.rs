@@ -1,1 +1,7 @@
-//! See the modules.
+//! What every part of the operator runs on.
+
+pub mod announcement;
+pub mod chain;
+pub mod lease;
+pub mod members;
+pub mod ownership;
