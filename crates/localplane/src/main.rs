@@ -1,1 +1,15 @@
-fn main() {}
+//! `localplane`: a real Kubernetes control plane on this machine. Everything is in the library.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    match localplane::cli::Cli::parse().run() {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("localplane: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! `localplane status`
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::Place;
+
+#[derive(Debug, Args)]
+pub(super) struct Status {
+    #[command(flatten)]
+    place: Place,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Status {
+    /// Fails (1) if nothing runs, so that scripts can ask.
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        let folder = self.place.folder();
+        let Some(state) = folder.running()? else {
+            eprintln!("localplane: no plane runs in {}", folder.path().display());
+            return Ok(ExitCode::FAILURE);
+        };
+        if self.json {
+            println!("{}", serde_json::to_string_pretty(&state)?);
+            return Ok(ExitCode::SUCCESS);
+        }
+        println!("Kubernetes {} in {}", state.kubernetes, folder.path().display());
+        println!("{:<26} {:>8} {:>6}  log", "component", "pid", "port");
+        for (name, component) in &state.components {
+            let pid = component
+                .process
+                .filter(|process| process.is_alive())
+                .map_or_else(|| "down".to_owned(), |process| process.pid.to_string());
+            let log = folder.logs().join(format!("{name}.log"));
+            println!("{name:<26} {pid:>8} {:>6}  {}", component.port, log.display());
+        }
+        println!("{:<26} {:>8}", "supervisor", state.supervisor.pid);
+        println!("export KUBECONFIG={}", folder.kubeconfig().display());
+        Ok(ExitCode::SUCCESS)
+    }
+}

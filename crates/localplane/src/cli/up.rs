@@ -1,0 +1,149 @@
+//! `localplane up`: starts a supervisor that stays, and waits until the plane is of use.
+
+use std::{
+    fs::{self, File},
+    os::unix::process::CommandExt,
+    process::{Child, Command, ExitCode, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use clap::Args;
+
+use super::{Place, Selection};
+use crate::{
+    plane::{PlaneFolder, Spec, tail},
+    programs::{Program, Progress},
+};
+
+const POLL: Duration = Duration::from_millis(20);
+
+#[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
+pub(super) struct Up {
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    selection: Selection,
+    /// Create so many fake nodes: node-0, node-1, …
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    nodes: usize,
+    /// So many API servers on the same etcd
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=9))]
+    apiservers: u8,
+    /// Leave the scheduler out
+    #[arg(long)]
+    no_scheduler: bool,
+    /// Leave the controller manager out
+    #[arg(long)]
+    no_controller_manager: bool,
+    /// Leave kwok out: nodes do not become Ready and pods do not run
+    #[arg(long)]
+    no_kwok: bool,
+    /// One more argument for kube-apiserver (repeatable), as in --apiserver-arg=--v=4
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    apiserver_arg: Vec<String>,
+    /// Print only the path of the kubeconfig
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+impl Up {
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        let folder = self.place.folder();
+        if let Some(state) = folder.running()? {
+            eprintln!(
+                "localplane: a plane runs in {} already (supervisor {})",
+                folder.path().display(),
+                state.supervisor.pid
+            );
+            self.report(&folder);
+            return Ok(ExitCode::SUCCESS);
+        }
+        let spec = self.spec();
+        // Here and not in the supervisor: this is where a person sees the progress.
+        let programs = self.selection.sources().find(self.selection.kubernetes, &spec.programs())?;
+
+        fs::create_dir_all(folder.logs()).with_context(|| format!("creating {}", folder.logs().display()))?;
+        folder.write_spec(&spec)?;
+        let step = Progress::start(format!("starting Kubernetes {}", self.selection.kubernetes.version()));
+        // As a search path: the supervisor takes each program from where we found it.
+        let mut assets: Vec<_> = programs.iter().filter_map(|(_, path)| path.parent()).collect();
+        assets.dedup();
+        let supervisor = detach(&folder, &std::env::join_paths(assets)?)?;
+        match wait(&folder, supervisor) {
+            Ok(()) => step.finish(),
+            Err(error) => {
+                step.fail("failed");
+                return Err(error);
+            }
+        }
+        self.report(&folder);
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn spec(&self) -> Spec {
+        let mut args = std::collections::BTreeMap::new();
+        if !self.apiserver_arg.is_empty() {
+            args.insert(Program::KubeApiserver.file_name().to_owned(), self.apiserver_arg.clone());
+        }
+        Spec {
+            kubernetes: self.selection.kubernetes.minor().to_owned(),
+            api_servers: self.apiservers.into(),
+            controller_manager: !self.no_controller_manager,
+            scheduler: !self.no_scheduler,
+            kwok: !self.no_kwok,
+            nodes: self.nodes,
+            args,
+        }
+    }
+
+    fn report(&self, folder: &PlaneFolder) {
+        let kubeconfig = folder.kubeconfig();
+        if self.quiet {
+            println!("{}", kubeconfig.display());
+        } else {
+            println!("export KUBECONFIG={}", kubeconfig.display());
+        }
+    }
+}
+
+/// Starts ourselves again as the supervisor, in a process group of its own: a Ctrl-C here is not for it.
+fn detach(folder: &PlaneFolder, assets: &std::ffi::OsStr) -> anyhow::Result<Child> {
+    let path = folder.logs().join("supervisor.log");
+    let log = File::create(&path).with_context(|| format!("creating {}", path.display()))?;
+    Command::new(std::env::current_exe().context("finding our own program")?)
+        .arg("supervise")
+        .arg("--dir")
+        .arg(folder.path())
+        .env(crate::programs::ASSETS_ENV, assets)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .process_group(0)
+        .spawn()
+        .context("starting the supervisor")
+}
+
+fn wait(folder: &PlaneFolder, mut supervisor: Child) -> anyhow::Result<()> {
+    // The supervisor has its own deadlines for each part; this one is for a supervisor that hangs.
+    let deadline = Instant::now() + Duration::from_secs(300);
+    loop {
+        if let Some(status) = supervisor.try_wait()? {
+            let log = folder.logs().join("supervisor.log");
+            bail!("the plane did not start ({status}):\n{}", tail(&log));
+        }
+        // What an earlier supervisor wrote does not count.
+        if folder.state()?.is_some_and(|state| state.ready && state.supervisor.pid == supervisor.id()) {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            supervisor.kill()?;
+            supervisor.wait()?;
+            bail!("the plane was not ready after 5 minutes; logs are in {}", folder.logs().display());
+        }
+        thread::sleep(POLL);
+    }
+}

@@ -1,0 +1,151 @@
+//! The command line of each component. All that is particular about our planes is visible here.
+
+use super::{PlaneFolder, spec::Spec};
+use crate::{component::Component, pki::Pki};
+
+/// The users that the components act as, as in production.
+pub(super) const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
+pub(super) const SCHEDULER: &str = "system:kube-scheduler";
+
+/// What the command lines are made from.
+pub(super) struct Context<'a> {
+    pub(super) folder: &'a PlaneFolder,
+    pub(super) pki: &'a Pki,
+    pub(super) spec: &'a Spec,
+    pub(super) etcd_url: &'a str,
+}
+
+impl Context<'_> {
+    pub(super) fn args(&self, component: Component, port: u16) -> Vec<String> {
+        let mut args = match component {
+            Component::Etcd => self.etcd(),
+            Component::ApiServer(_) => self.api_server(port),
+            Component::ControllerManager => self.controller_manager(port),
+            Component::Scheduler => self.scheduler(port),
+            Component::Kwok => self.kwok(port),
+        };
+        args.extend(self.spec.args.get(component.program().file_name()).into_iter().flatten().cloned());
+        args
+    }
+
+    fn etcd(&self) -> Vec<String> {
+        let data = self.folder.etcd_data();
+        let url = self.etcd_url;
+        vec![
+            "--name=localplane".into(),
+            format!("--data-dir={}", data.display()),
+            format!("--listen-client-urls={url}"),
+            format!("--advertise-client-urls={url}"),
+            // A single member has no peers; port 0 keeps it from taking a fixed one.
+            "--listen-peer-urls=http://127.0.0.1:0".into(),
+            "--client-cert-auth".into(),
+            self.file("--trusted-ca-file", "etcd-ca.crt"),
+            self.file("--cert-file", "etcd-server.crt"),
+            self.file("--key-file", "etcd-server.key"),
+            // The data must survive our processes, not the machine.
+            "--unsafe-no-fsync".into(),
+            "--quota-backend-bytes=8589934592".into(),
+            "--auto-compaction-retention=5m".into(),
+            "--log-level=warn".into(),
+        ]
+    }
+
+    fn api_server(&self, port: u16) -> Vec<String> {
+        vec![
+            format!("--etcd-servers={}", self.etcd_url),
+            self.file("--etcd-cafile", "etcd-ca.crt"),
+            self.file("--etcd-certfile", "etcd-client.crt"),
+            self.file("--etcd-keyfile", "etcd-client.key"),
+            "--bind-address=127.0.0.1".into(),
+            "--advertise-address=127.0.0.1".into(),
+            format!("--secure-port={port}"),
+            self.file("--tls-cert-file", "apiserver.crt"),
+            self.file("--tls-private-key-file", "apiserver.key"),
+            self.file("--client-ca-file", "ca.crt"),
+            self.file("--requestheader-client-ca-file", "front-proxy-ca.crt"),
+            "--requestheader-allowed-names=front-proxy-client".into(),
+            "--requestheader-username-headers=X-Remote-User".into(),
+            "--requestheader-group-headers=X-Remote-Group".into(),
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-".into(),
+            self.file("--proxy-client-cert-file", "front-proxy-client.crt"),
+            self.file("--proxy-client-key-file", "front-proxy-client.key"),
+            "--service-account-issuer=https://kubernetes.default.svc".into(),
+            self.file("--service-account-key-file", "sa.pub"),
+            self.file("--service-account-signing-key-file", "sa.key"),
+            "--service-cluster-ip-range=10.96.0.0/16".into(),
+            "--authorization-mode=Node,RBAC".into(),
+            "--enable-admission-plugins=NodeRestriction".into(),
+            "--allow-privileged=true".into(),
+            // Loopback addresses are refused as endpoints, and no pod is there to use them.
+            "--endpoint-reconciler-type=none".into(),
+            "--max-requests-inflight=3000".into(),
+            "--max-mutating-requests-inflight=2000".into(),
+        ]
+    }
+
+    fn controller_manager(&self, port: u16) -> Vec<String> {
+        let mut args = self.kubeconfigs(Component::ControllerManager);
+        args.extend([
+            "--bind-address=127.0.0.1".into(),
+            format!("--secure-port={port}"),
+            self.file("--tls-cert-file", "apiserver.crt"),
+            self.file("--tls-private-key-file", "apiserver.key"),
+            self.file("--root-ca-file", "ca.crt"),
+            self.file("--service-account-private-key-file", "sa.key"),
+            self.file("--cluster-signing-cert-file", "ca.crt"),
+            self.file("--cluster-signing-key-file", "ca.key"),
+            "--use-service-account-credentials=true".into(),
+            "--leader-elect=false".into(),
+            "--kube-api-qps=1000".into(),
+            "--kube-api-burst=2000".into(),
+        ]);
+        args
+    }
+
+    fn scheduler(&self, port: u16) -> Vec<String> {
+        let mut args = self.kubeconfigs(Component::Scheduler);
+        args.extend([
+            "--bind-address=127.0.0.1".into(),
+            format!("--secure-port={port}"),
+            self.file("--tls-cert-file", "apiserver.crt"),
+            self.file("--tls-private-key-file", "apiserver.key"),
+            "--leader-elect=false".into(),
+            "--kube-api-qps=1000".into(),
+            "--kube-api-burst=2000".into(),
+        ]);
+        args
+    }
+
+    fn kwok(&self, port: u16) -> Vec<String> {
+        vec![
+            format!("--kubeconfig={}", self.kubeconfig(Component::Kwok)),
+            format!("--config={}", self.folder.kwok_config().display()),
+            format!("--server-address=127.0.0.1:{port}"),
+            "--manage-all-nodes=true".into(),
+            "--node-lease-duration-seconds=40".into(),
+            // Without an address for its node a pod gets none either.
+            "--node-ip=10.0.0.1".into(),
+            "--cidr=10.244.0.1/16".into(),
+        ]
+    }
+
+    fn kubeconfigs(&self, component: Component) -> Vec<String> {
+        let path = self.kubeconfig(component);
+        ["--kubeconfig", "--authentication-kubeconfig", "--authorization-kubeconfig"]
+            .map(|flag| format!("{flag}={path}"))
+            .to_vec()
+    }
+
+    fn kubeconfig(&self, component: Component) -> String {
+        self.pki.path(&kubeconfig_file(component)).display().to_string()
+    }
+
+    fn file(&self, flag: &str, name: &str) -> String {
+        format!("{flag}={}", self.pki.path(name).display())
+    }
+}
+
+/// The file in `pki/` that a component uses to reach the API server.
+pub(super) fn kubeconfig_file(component: Component) -> String {
+    format!("{component}.kubeconfig")
+}

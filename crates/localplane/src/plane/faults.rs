@@ -1,0 +1,84 @@
+//! What reliability tests do to a plane: stop, kill, restart and pause its parts.
+
+use std::{process::ExitStatus, time::Duration};
+
+use rustix::process::Signal;
+
+use super::{Plane, PlaneError};
+use crate::{component::Component, process::Process};
+
+/// How long a component may take to end in good order.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+impl Plane {
+    /// Stops everything in good order. Data, ports and kubeconfigs stay; [`Plane::start_again`] brings it back.
+    pub fn stop(&self) {
+        let mut running: Vec<_> = {
+            let mut inner = self.inner();
+            inner.ready = false;
+            std::mem::take(&mut inner.running).into_iter().collect()
+        };
+        // Clients before servers, and etcd at the very end.
+        running.sort_by_key(|(component, _)| std::cmp::Reverse(*component));
+        for (component, process) in &mut running {
+            match component {
+                Component::Etcd => process.terminate(PATIENCE),
+                // An API server would wait for its watches to end; its state is in etcd.
+                _ => process.kill(),
+            }
+        }
+        // Nothing to tell those who read it that the lock does not tell already.
+        let _ = self.publish();
+    }
+
+    /// SIGKILL, as a crash. Returns when the process is gone; nothing restarts it but [`Plane::restart`].
+    pub fn kill(&self, component: Component) -> Result<(), PlaneError> {
+        self.with_process(component, |process| {
+            process.kill();
+            Ok(())
+        })?;
+        self.inner().running.remove(&component);
+        self.publish()
+    }
+
+    /// Kills it if it runs, starts it on the same port, and waits until it is healthy.
+    pub fn restart(&self, component: Component) -> Result<(), PlaneError> {
+        if let Some(mut process) = self.inner().running.remove(&component) {
+            process.kill();
+        }
+        self.launch(component)?;
+        self.publish()?;
+        self.wait_component(component)
+    }
+
+    /// SIGSTOP: it keeps its connections and its locks, and answers nothing.
+    pub fn pause(&self, component: Component) -> Result<(), PlaneError> {
+        self.signal(component, Signal::STOP)
+    }
+
+    /// SIGCONT, after [`Plane::pause`].
+    pub fn resume(&self, component: Component) -> Result<(), PlaneError> {
+        self.signal(component, Signal::CONT)
+    }
+
+    /// Components that have ended although nobody asked them to.
+    pub fn dead(&self) -> Vec<(Component, ExitStatus)> {
+        let mut inner = self.inner();
+        inner.running.iter_mut().filter_map(|(component, process)| Some((*component, process.ended()?))).collect()
+    }
+
+    fn signal(&self, component: Component, signal: Signal) -> Result<(), PlaneError> {
+        self.with_process(component, |process| {
+            process.signal(signal).map_err(|source| PlaneError::Signal { component, source })
+        })
+    }
+
+    fn with_process(
+        &self,
+        component: Component,
+        act: impl FnOnce(&mut Process) -> Result<(), PlaneError>,
+    ) -> Result<(), PlaneError> {
+        let mut inner = self.inner();
+        inner.running.get_mut(&component).map_or(Err(PlaneError::NoComponent(component)), act)
+    }
+}

@@ -1,0 +1,122 @@
+//! Waiting for what must be there before a plane is of use.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use super::{Inner, Plane, PlaneError};
+use crate::{api::Api, component::Component, pki::Credentials};
+
+/// Far longer than a start takes on an idle machine: test machines are rarely idle.
+pub(super) const PATIENCE: Duration = Duration::from_secs(90);
+const POLL: Duration = Duration::from_millis(15);
+
+impl Plane {
+    /// Until this component answers that it is healthy. Ends early if it dies.
+    pub(super) fn wait_component(&self, component: Component) -> Result<(), PlaneError> {
+        let (api, path) = self.health(component)?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let why = match api.get(path) {
+                Ok(_) => return Ok(()),
+                Err(error) => with_source(&error),
+            };
+            if let Some(status) = self.inner().ended(component) {
+                let (log, tail) = (self.log_path(component), self.folder.log_tail(component));
+                return Err(PlaneError::Died { component, status, log, tail });
+            }
+            if Instant::now() > deadline {
+                let (log, tail) = (self.log_path(component), self.folder.log_tail(component));
+                return Err(PlaneError::NotReady { component, patience: PATIENCE, why, log, tail });
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    fn health(&self, component: Component) -> Result<(Api, &'static str), PlaneError> {
+        let port = self.inner().port(component).ok_or(PlaneError::NoComponent(component))?;
+        let url = format!("https://127.0.0.1:{port}");
+        let api = match component {
+            Component::Etcd => {
+                let pki = &self.pki;
+                let credentials =
+                    Credentials { certificate: pki.read("etcd-client.crt")?, key: pki.read("etcd-client.key")? };
+                return Ok((Api::new(url, &pki.read("etcd-ca.crt")?, &credentials)?, "/health"));
+            }
+            Component::Kwok => Api::plain(format!("http://127.0.0.1:{port}")),
+            _ => self.folder.admin_api(&url)?,
+        };
+        Ok(match component {
+            Component::ApiServer(_) => (api, "/readyz"),
+            _ => (api, "/healthz"),
+        })
+    }
+
+    /// The objects that everything else takes for granted.
+    pub(super) fn wait_default_objects(&self) -> Result<(), PlaneError> {
+        let mut paths = vec![
+            "/api/v1/namespaces/default",
+            "/api/v1/namespaces/kube-system",
+            "/api/v1/namespaces/default/services/kubernetes",
+        ];
+        if self.spec.controller_manager {
+            paths.push("/api/v1/namespaces/default/serviceaccounts/default");
+            paths.push("/api/v1/namespaces/default/configmaps/kube-root-ca.crt");
+        }
+        let api = self.folder.admin_api(&self.url(0))?;
+        for path in paths {
+            eventually(path, PATIENCE, || api.get(path).map(|_| ()).map_err(|error| with_source(&error)))?;
+        }
+        Ok(())
+    }
+
+    /// Until so many fake nodes are Ready and open for pods.
+    pub(super) fn wait_nodes(&self, api: &Api, count: usize) -> Result<(), PlaneError> {
+        // Only the controller manager takes the taint away that new nodes are born with.
+        let taints_go = self.spec.controller_manager;
+        eventually(&format!("{count} Ready nodes"), PATIENCE, || {
+            let list = api
+                .get("/api/v1/nodes?labelSelector=type%3Dkwok&resourceVersion=0")
+                .map_err(|error| with_source(&error))?;
+            let nodes = list["items"].as_array().map_or(&[][..], Vec::as_slice);
+            let ready = nodes.iter().filter(|node| is_ready(node) && !(taints_go && is_tainted(node))).count();
+            if ready >= count { Ok(()) } else { Err(format!("{ready} are")) }
+        })
+    }
+}
+
+impl Inner {
+    fn ended(&mut self, component: Component) -> Option<std::process::ExitStatus> {
+        self.running.get_mut(&component).and_then(crate::process::Process::ended)
+    }
+}
+
+fn is_ready(node: &Value) -> bool {
+    let conditions = node["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
+    conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+}
+
+fn is_tainted(node: &Value) -> bool {
+    let taints = node["spec"]["taints"].as_array().map_or(&[][..], Vec::as_slice);
+    taints.iter().any(|taint| taint["key"] == "node.kubernetes.io/not-ready")
+}
+
+fn eventually(what: &str, patience: Duration, mut check: impl FnMut() -> Result<(), String>) -> Result<(), PlaneError> {
+    let deadline = Instant::now() + patience;
+    loop {
+        match check() {
+            Ok(()) => return Ok(()),
+            Err(why) if Instant::now() > deadline => {
+                return Err(PlaneError::NotThere { what: what.to_owned(), patience, why });
+            }
+            Err(_) => thread::sleep(POLL),
+        }
+    }
+}
+
+fn with_source(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
+}

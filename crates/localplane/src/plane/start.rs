@@ -1,0 +1,208 @@
+//! Starting a plane: folder, ports, certificates, processes, in this order.
+
+use std::{fs, path::Path};
+
+use super::{
+    Builder, ComponentState, Inner, Plane, PlaneError, PlaneFolder, ProcessState, Spec, State,
+    commands::{CONTROLLER_MANAGER, Context, SCHEDULER, kubeconfig_file},
+};
+use crate::{
+    component::Component,
+    pki::{Identity, Pki, write_private},
+    ports::Port,
+    process::Process,
+    scratch,
+    versions::Kubernetes,
+};
+
+/// How often new ports are tried when others are faster.
+const PORT_ATTEMPTS: usize = 4;
+
+impl Plane {
+    /// A plane as it was described in its folder.
+    pub(crate) fn from_spec(spec: Spec, dir: &Path) -> Result<Self, PlaneError> {
+        let kubernetes = spec.kubernetes.parse()?;
+        let builder = Self::builder().kubernetes(kubernetes).dir(dir);
+        Self::start(Builder { spec, ..builder })
+    }
+
+    pub(super) fn start(builder: Builder) -> Result<Self, PlaneError> {
+        let Builder { kubernetes, mut spec, dir, sources } = builder;
+        let kubernetes = kubernetes.map_or_else(Kubernetes::from_env, Ok)?;
+        spec.kubernetes = kubernetes.minor().to_owned();
+        if spec.api_servers == 0 {
+            return Err(PlaneError::NoApiServer);
+        }
+        let programs = sources.find(kubernetes, &spec.programs())?;
+
+        let temporary = dir.is_none();
+        let (folder, lock) = match dir {
+            Some(dir) => {
+                fs::create_dir_all(&dir).map_err(PlaneError::file("creating", &dir))?;
+                let folder = PlaneFolder::at(dir);
+                let lock = folder.try_lock()?.ok_or_else(|| already_running(&folder))?;
+                (folder, lock)
+            }
+            None => {
+                let (path, lock) =
+                    scratch::plane_folder().map_err(PlaneError::file("creating a folder in", std::env::temp_dir()))?;
+                (PlaneFolder::at(path), lock)
+            }
+        };
+        fs::create_dir_all(folder.logs()).map_err(PlaneError::file("creating", folder.logs()))?;
+        folder.write_spec(&spec)?;
+        if spec.kwok {
+            let path = folder.kwok_config();
+            fs::write(&path, include_str!("kwok.yaml")).map_err(PlaneError::file("writing", path))?;
+        }
+        let pki = Pki::ensure(folder.pki_folder())?;
+        let plane = Self { folder, spec, pki, programs, inner: Inner::default().into(), temporary, _lock: lock };
+
+        plane.take_former_ports()?;
+        for attempt in 1.. {
+            plane.take_ports()?;
+            match plane.bring_up() {
+                Err(error) if error.is_taken_port() && attempt < PORT_ATTEMPTS => {
+                    plane.stop();
+                    plane.inner().ports.clear();
+                }
+                result => {
+                    result?;
+                    break;
+                }
+            }
+        }
+        if plane.spec.nodes > 0 {
+            plane.create_nodes(plane.spec.nodes)?;
+        }
+        plane.declare_ready()?;
+        Ok(plane)
+    }
+
+    /// Starts everything again after [`Plane::stop`], on the same data and the same ports, and waits for it.
+    /// What still runs is left alone.
+    pub fn start_again(&self) -> Result<(), PlaneError> {
+        self.bring_up()?;
+        self.declare_ready()
+    }
+
+    fn bring_up(&self) -> Result<(), PlaneError> {
+        self.write_kubeconfigs()?;
+        let components = self.components();
+        // The first API server makes the default objects; the others would only be in its way.
+        let (first, rest) = components.split_at(components.len().min(2));
+        for component in first {
+            self.launch(*component)?;
+            self.wait_component(*component)?;
+        }
+        for component in rest {
+            self.launch(*component)?;
+        }
+        self.publish()?;
+        for component in rest {
+            self.wait_component(*component)?;
+        }
+        self.wait_default_objects()
+    }
+
+    fn declare_ready(&self) -> Result<(), PlaneError> {
+        self.inner().ready = true;
+        self.publish()
+    }
+
+    /// Starts a component unless it runs. Does not wait.
+    pub(super) fn launch(&self, component: Component) -> Result<(), PlaneError> {
+        let mut inner = self.inner();
+        if inner.running.get_mut(&component).is_some_and(|process| process.ended().is_none()) {
+            return Ok(());
+        }
+        let port = inner.port(component).ok_or(PlaneError::NoComponent(component))?;
+        let etcd_port = inner.port(Component::Etcd).ok_or(PlaneError::NoComponent(Component::Etcd))?;
+        let etcd_url = format!("https://127.0.0.1:{etcd_port}");
+        let context = Context { folder: &self.folder, pki: &self.pki, spec: &self.spec, etcd_url: &etcd_url };
+        let program = self.programs.path(component.program()).ok_or(PlaneError::NoComponent(component))?;
+        let process = Process::start(program, &context.args(component, port), &self.folder.log(component))
+            .map_err(|source| PlaneError::Start { component, source })?;
+        inner.running.insert(component, process);
+        Ok(())
+    }
+
+    /// A plane that comes back keeps its addresses, so that kubeconfigs stay true, where they are still free.
+    fn take_former_ports(&self) -> Result<(), PlaneError> {
+        let former = self.folder.state()?.map(|state| state.components).unwrap_or_default();
+        let mut inner = self.inner();
+        for component in self.components() {
+            if let Some(port) = former.get(&component.to_string()).and_then(|state| Port::this(state.port)) {
+                inner.ports.insert(component, port);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_ports(&self) -> Result<(), PlaneError> {
+        let mut inner = self.inner();
+        for component in self.components() {
+            if !inner.ports.contains_key(&component) {
+                let port = Port::any().map_err(|source| PlaneError::Port { component, source })?;
+                inner.ports.insert(component, port);
+            }
+        }
+        Ok(())
+    }
+
+    fn write_kubeconfigs(&self) -> Result<(), PlaneError> {
+        let url = self.url(0);
+        let wanted = [
+            (self.folder.kubeconfig(), Identity::admin(), true),
+            (
+                self.pki.path(&kubeconfig_file(Component::ControllerManager)),
+                Identity::new(CONTROLLER_MANAGER, &[]),
+                self.spec.controller_manager,
+            ),
+            (self.pki.path(&kubeconfig_file(Component::Scheduler)), Identity::new(SCHEDULER, &[]), self.spec.scheduler),
+            // kwok plays every kubelet at once; no single identity of a node would do.
+            (
+                self.pki.path(&kubeconfig_file(Component::Kwok)),
+                Identity::new("kwok", &["system:masters"]),
+                self.spec.kwok,
+            ),
+        ];
+        for (path, identity, wanted) in wanted {
+            // A kubeconfig that is still true stays: others may have it open.
+            let current = || fs::read_to_string(&path).is_ok_and(|text| text.contains(&format!("server: {url}\n")));
+            if wanted && !current() {
+                let text = self.folder.kubeconfig_at(&url, &identity)?;
+                write_private(&path, &text).map_err(PlaneError::file("writing", path))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells other processes what runs here.
+    pub(super) fn publish(&self) -> Result<(), PlaneError> {
+        let state = {
+            let mut inner = self.inner();
+            let Inner { ports, running, ready } = &mut *inner;
+            let components = ports.iter().map(|(component, port)| {
+                let process = running
+                    .get_mut(component)
+                    .and_then(|process| process.ended().is_none().then(|| ProcessState::of(process.pid())));
+                (component.to_string(), ComponentState { port: port.number(), process })
+            });
+            State {
+                ready: *ready,
+                kubernetes: self.spec.kubernetes.clone(),
+                supervisor: ProcessState::of(std::process::id()),
+                components: components.collect(),
+                urls: Vec::new(),
+            }
+        };
+        let urls = (0..self.spec.api_servers).map(|number| self.url(number)).collect();
+        self.folder.write_state(&State { urls, ..state })
+    }
+}
+
+fn already_running(folder: &PlaneFolder) -> PlaneError {
+    let supervisor = folder.state().ok().flatten().map(|state| state.supervisor.pid);
+    PlaneError::AlreadyRunning { dir: folder.path().to_owned(), supervisor }
+}

@@ -1,0 +1,130 @@
+//! A build from Go modules, at the pinned version, through the user's own `go`.
+
+use std::{
+    collections::VecDeque,
+    env, fs, io,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use super::{Bundle, Program, Progress};
+
+/// How much of the compiler's output is worth showing when it fails.
+const TAIL: usize = 12;
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BuildError {
+    #[error("go is not installed (not in PATH, not in /usr/local/go/bin)")]
+    NoGo,
+    #[error("writing the module to {path}: {source}", path = path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("{go} did not start: {source}", go = go.display())]
+    Start { go: PathBuf, source: io::Error },
+    #[error("go build failed ({status}):\n{tail}")]
+    Failed { status: std::process::ExitStatus, tail: String },
+    #[error("go build ended well but made no {0}")]
+    Nothing(Program),
+}
+
+/// Builds these programs of a bundle into `folder` and returns their paths.
+pub(super) fn build(
+    bundle: Bundle,
+    programs: &[Program],
+    folder: &Path,
+) -> Result<Vec<(Program, PathBuf)>, BuildError> {
+    let go = find_go().ok_or(BuildError::NoGo)?;
+    let source = folder.join("source");
+    for file in bundle.module().files {
+        let path = source.join(file.path);
+        path.parent()
+            .map_or(Ok(()), fs::create_dir_all)
+            .and_then(|()| fs::write(&path, file.text))
+            .map_err(|source| BuildError::Write { path, source })?;
+    }
+    let names = programs.iter().map(|p| p.file_name()).collect::<Vec<_>>().join(", ");
+    let step = Progress::start(format!("building {names} of {bundle} with Go (minutes, once)"));
+    match compile(&go, bundle, programs, &source, folder, &step) {
+        Ok(()) => step.finish(),
+        Err(error) => {
+            step.fail(&error.to_string());
+            return Err(error);
+        }
+    }
+    programs
+        .iter()
+        .map(|program| {
+            let path = folder.join(program.file_name());
+            if path.is_file() { Ok((*program, path)) } else { Err(BuildError::Nothing(*program)) }
+        })
+        .collect()
+}
+
+fn compile(
+    go: &Path,
+    bundle: Bundle,
+    programs: &[Program],
+    source: &Path,
+    out: &Path,
+    step: &Progress,
+) -> Result<(), BuildError> {
+    let start_error = |source| BuildError::Start { go: go.to_owned(), source };
+    // The trailing slash makes go write one file per package into the folder.
+    let out = format!("{}/", out.display());
+    let mut child = Command::new(go)
+        .args([
+            "build",
+            "-v",
+            "-mod=readonly",
+            "-trimpath",
+            "-buildvcs=false",
+            "-ldflags",
+            &bundle.ldflags(),
+            "-o",
+            &out,
+        ])
+        .args(programs.iter().map(|program| program.package()))
+        .current_dir(source)
+        .env("CGO_ENABLED", "0")
+        .env("GOWORK", "off")
+        .env("GO111MODULE", "on")
+        .env_remove("GOOS")
+        .env_remove("GOARCH")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(start_error)?;
+
+    let mut tail = VecDeque::new();
+    let mut packages = 0_u32;
+    if let Some(stderr) = child.stderr.take() {
+        for line in BufReader::new(stderr).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line).into_owned();
+            // `-v` prints each package as it is compiled, as a bare import path.
+            if is_import_path(&line) {
+                packages += 1;
+                step.detail(&format!("{packages} packages"));
+            } else if !line.starts_with("go: downloading ") && !line.is_empty() {
+                tail.push_back(line);
+                if tail.len() > TAIL {
+                    tail.pop_front();
+                }
+            }
+        }
+    }
+    let status = child.wait().map_err(start_error)?;
+    if status.success() { Ok(()) } else { Err(BuildError::Failed { status, tail: Vec::from(tail).join("\n") }) }
+}
+
+fn is_import_path(line: &str) -> bool {
+    !line.is_empty() && line.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-~+".contains(&b))
+}
+
+fn find_go() -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain([PathBuf::from("/usr/local/go/bin")])
+        .map(|folder| folder.join("go"))
+        .find(|candidate| candidate.is_file())
+}
