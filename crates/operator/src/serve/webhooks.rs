@@ -71,6 +71,11 @@ impl Outcome {
         }
     }
 
+    /// The API server got an answer.
+    pub fn is_answered(self) -> bool {
+        self != Self::Refused
+    }
+
     fn of(response: &AdmissionResponse) -> Self {
         match response {
             AdmissionResponse { allowed: false, .. } => Self::Denied,
