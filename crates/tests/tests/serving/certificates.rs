@@ -1,9 +1,10 @@
 //! Certificates are rotated under load, and no admission request is lost.
 
 use crate::configuration::{settings, turn, upkeep};
-use crate::{client, eventually, namespace};
+use crate::{client, client_of, eventually, namespace};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{Node, Secret};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::api::{Api, ObjectMeta, PostParams};
 use perennial::serve::certs::SECRET;
 use perennial::serve::configuration::{ConfigurationSettings, Configurations, MUTATE_NODES, NAME, Target};
@@ -98,7 +99,7 @@ async fn no_request_is_lost_while_certificates_rotate() {
         if seen.as_deref() == Some("yes") { Ok(()) } else { Err("passed without the webhook".to_owned()) }
     };
     // The API server takes a moment to know the configuration.
-    eventually(Duration::from_secs(20), "the webhook is called", || create("first".to_owned())).await;
+    eventually(Duration::from_secs(20), "the webhook is called", async || create("first".to_owned()).await).await;
     eventually(Duration::from_secs(20), "handshakes succeed", &check).await;
 
     let requests = AtomicUsize::new(0);
@@ -146,5 +147,73 @@ async fn no_request_is_lost_while_certificates_rotate() {
         task.await.unwrap();
     }
     proxy.abort();
+    Configurations::new(client).remove().await.unwrap();
+}
+
+/// Lets a user read and write everything, but only read webhook configurations.
+async fn forbid_configurations(client: &kube::Client, user: &str) {
+    let role: ClusterRole = serde_json::from_value(json!({
+        "metadata": {"name": user},
+        "rules": [
+            {"apiGroups": [""], "resources": ["secrets"], "verbs": ["*"]},
+            {"apiGroups": ["admissionregistration.k8s.io"], "resources": ["*"], "verbs": ["get"]},
+        ],
+    }))
+    .unwrap();
+    let binding: ClusterRoleBinding = serde_json::from_value(json!({
+        "metadata": {"name": user},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
+    }))
+    .unwrap();
+    Api::all(client.clone()).create(&PostParams::default(), &role).await.unwrap();
+    Api::all(client.clone()).create(&PostParams::default(), &binding).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_signed_by_an_authority_that_the_configurations_do_not_carry() {
+    let _turn = turn().await;
+    let client = client().await;
+    let namespace = namespace(&client, "order").await;
+    forbid_configurations(&client, "hindered").await;
+    let lifetimes = Lifetimes { authority: 24, serving: 24, settle: 1, backdate: 60 };
+    let configuration = settings(&namespace, Target::Service);
+    let (mut free, _) = upkeep(&client, configuration.clone(), lifetimes);
+    let (mut hindered, _) = upkeep(&client_of("hindered", &[]).await, configuration, lifetimes);
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
+    let kept = async || -> Certificates {
+        let secret = secrets.get(SECRET).await.unwrap();
+        Certificates::read(&secret.data.unwrap()["certificates.json"].0).unwrap()
+    };
+    eventually(Duration::from_secs(10), "the first authority is confirmed", async || {
+        free.look().await.map_err(|error| error.to_string())?;
+        if kept().await.authorities[0].confirmed { Ok(()) } else { Err("not yet".to_owned()) }
+    })
+    .await;
+    let first = kept().await.authorities[0].id.clone();
+
+    // One that may not write the configurations adds an authority and can do no more.
+    eventually(Duration::from_secs(30), "a second authority", async || {
+        let _ = hindered.look().await;
+        let authorities = kept().await.authorities.len();
+        if authorities == 2 { Ok(()) } else { Err(format!("{authorities} authorities")) }
+    })
+    .await;
+    let looked = std::time::Instant::now();
+    while looked.elapsed() < Duration::from_secs(3) {
+        assert!(hindered.look().await.is_err(), "the configurations cannot be written");
+        let kept = kept().await;
+        assert_eq!(kept.serving.authority, first, "the new authority signs, but nobody trusts it yet");
+        assert!(!kept.authorities[1].confirmed);
+    }
+
+    // One that may brings it to its end.
+    let second = kept().await.authorities[1].id.clone();
+    eventually(Duration::from_secs(10), "the new authority signs", async || {
+        free.look().await.map_err(|error| error.to_string())?;
+        let signer = kept().await.serving.authority;
+        if signer == second { Ok(()) } else { Err(signer) }
+    })
+    .await;
     Configurations::new(client).remove().await.unwrap();
 }

@@ -15,8 +15,13 @@ use std::time::{Duration, Instant};
 
 /// The admin's client, without kube's default retry.
 pub(crate) async fn client() -> kube::Client {
-    let path = tokio::task::spawn_blocking(|| Plane::shared().unwrap().kubeconfig_path()).await.unwrap();
-    let kubeconfig = Kubeconfig::read_from(path).unwrap();
+    client_of("kubernetes-admin", &["system:masters"]).await
+}
+
+/// Anyone's client.
+pub(crate) async fn client_of(user: &'static str, groups: &'static [&'static str]) -> kube::Client {
+    let plane = || Plane::shared().unwrap().kubeconfig_for(user, groups).unwrap();
+    let kubeconfig = Kubeconfig::from_yaml(&tokio::task::spawn_blocking(plane).await.unwrap()).unwrap();
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
     perennial::runtime::lease::client_without_retry(config).unwrap()
 }
@@ -30,10 +35,11 @@ pub(crate) async fn namespace(client: &kube::Client, name: &str) -> String {
 }
 
 /// Waits until something holds; returns how long it took. Panics at the deadline with what was last seen.
-pub(crate) async fn eventually<T, F>(within: Duration, what: &str, mut look: impl FnMut() -> F) -> (T, Duration)
-where
-    F: Future<Output = Result<T, String>>,
-{
+pub(crate) async fn eventually<T>(
+    within: Duration,
+    what: &str,
+    mut look: impl AsyncFnMut() -> Result<T, String>,
+) -> (T, Duration) {
     let start = Instant::now();
     loop {
         match look().await {
