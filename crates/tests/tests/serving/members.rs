@@ -55,6 +55,10 @@ struct Member {
 
 impl Member {
     fn start(client: &kube::Client, namespace: &str, identity: &str, shards: u32) -> Self {
+        Self::start_as(client, namespace, identity, shards, false)
+    }
+
+    fn start_as(client: &kube::Client, namespace: &str, identity: &str, shards: u32, observer: bool) -> Self {
         let stop = CancellationToken::new();
         let pause = Pause::default();
         let settings = Coordination {
@@ -64,6 +68,7 @@ impl Member {
             identity: identity.to_owned(),
             shards,
             lease: LEASE,
+            observer,
             report: Arc::new(|_, _| {}),
         };
         let (ownership, task) = coordinate(settings, stop.clone());
@@ -294,4 +299,31 @@ async fn replicas_with_another_number_of_shards_wait_for_the_old_ones() {
     settled(&[&new], 4, LEASE).await;
     new.stop.cancel();
     new.task.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_observer_knows_who_attends_and_holds_nothing() {
+    let client = client().await;
+    let namespace = namespace(&client, "observer").await;
+    let observer = Member::start_as(&client, &namespace, "webhooks-only", 2, true);
+    let attended = async |wanted: bool| {
+        eventually(LEASE + SLACK, "the observer sees it", async || {
+            let seen: Vec<bool> = (0..2).map(|shard| observer.ownership.is_attended(shard)).collect();
+            if seen.iter().all(|seen| *seen == wanted) { Ok(()) } else { Err(format!("{seen:?}")) }
+        })
+        .await
+    };
+    attended(false).await;
+
+    let a = Member::start(&client, &namespace, "replica-a", 2);
+    attended(true).await;
+    assert!(observer.owned().is_empty());
+    a.crash();
+    let (_, took) = attended(false).await;
+
+    assert!(took < LEASE, "a crash is noticed before the Lease can be taken, but it took {took:?}");
+    observer.stop.cancel();
+    observer.task.await.unwrap();
+    let leases: Api<Lease> = Api::namespaced(client.clone(), &namespace);
+    assert!(leases.get_opt("perennial-member-webhooks-only").await.unwrap().is_none());
 }
