@@ -208,7 +208,7 @@ async fn members_share_shards_and_no_two_act_at_once() {
     c.task.await.unwrap();
     referee.verdict().await;
 
-    // Who left gracefully left nothing behind; the crashed one's announcement is collected by the living.
+    // Who left gracefully left nothing behind; the crashed one's announcement stays for ten leases.
     let leases: Api<Lease> = Api::namespaced(client.clone(), &namespace);
     let members = leases.list(&ListParams::default().labels("perennial.dev/member=v1")).await.unwrap();
     let names: Vec<_> = members.items.iter().filter_map(|lease| lease.metadata.name.as_deref()).collect();
