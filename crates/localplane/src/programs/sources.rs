@@ -56,6 +56,13 @@ impl Sources {
         self
     }
 
+    /// Forgets the folders that the environment named.
+    #[must_use]
+    pub fn without_folders(mut self) -> Self {
+        self.folders.clear();
+        self
+    }
+
     /// Keeps what is downloaded or built here.
     #[must_use]
     pub fn cache(mut self, folder: impl Into<PathBuf>) -> Self {
