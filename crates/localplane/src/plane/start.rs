@@ -1,6 +1,6 @@
 //! Starting a plane: folder, ports, certificates, processes, in this order.
 
-use std::{fs, path::Path};
+use std::{collections::btree_map::Entry, fs, path::Path};
 
 use super::{
     Builder, ComponentState, Inner, Plane, PlaneError, PlaneFolder, ProcessState, Spec, State,
@@ -29,25 +29,22 @@ impl Plane {
     pub(super) fn start(builder: Builder) -> Result<Self, PlaneError> {
         let Builder { kubernetes, mut spec, dir, sources } = builder;
         let kubernetes = kubernetes.map_or_else(Kubernetes::from_env, Ok)?;
-        spec.kubernetes = kubernetes.minor().to_owned();
+        kubernetes.minor().clone_into(&mut spec.kubernetes);
         if spec.api_servers == 0 {
             return Err(PlaneError::NoApiServer);
         }
         let programs = sources.find(kubernetes, &spec.programs())?;
 
         let temporary = dir.is_none();
-        let (folder, lock) = match dir {
-            Some(dir) => {
-                fs::create_dir_all(&dir).map_err(PlaneError::file("creating", &dir))?;
-                let folder = PlaneFolder::at(dir);
-                let lock = folder.try_lock()?.ok_or_else(|| already_running(&folder))?;
-                (folder, lock)
-            }
-            None => {
-                let (path, lock) =
-                    scratch::plane_folder().map_err(PlaneError::file("creating a folder in", std::env::temp_dir()))?;
-                (PlaneFolder::at(path), lock)
-            }
+        let (folder, lock) = if let Some(dir) = dir {
+            fs::create_dir_all(&dir).map_err(PlaneError::file("creating", &dir))?;
+            let folder = PlaneFolder::at(dir);
+            let lock = folder.try_lock()?.ok_or_else(|| already_running(&folder))?;
+            (folder, lock)
+        } else {
+            let home = std::env::temp_dir();
+            let (path, lock) = scratch::plane_folder().map_err(PlaneError::file("creating a folder in", home))?;
+            (PlaneFolder::at(path), lock)
         };
         fs::create_dir_all(folder.logs()).map_err(PlaneError::file("creating", folder.logs()))?;
         folder.write_spec(&spec)?;
@@ -93,6 +90,8 @@ impl Plane {
         let (first, rest) = components.split_at(components.len().min(2));
         for component in first {
             self.launch(*component)?;
+            // Before it is ready: whoever wants to end us now must know whom to end.
+            self.publish()?;
             self.wait_component(*component)?;
         }
         for component in rest {
@@ -142,9 +141,8 @@ impl Plane {
     fn take_ports(&self) -> Result<(), PlaneError> {
         let mut inner = self.inner();
         for component in self.components() {
-            if !inner.ports.contains_key(&component) {
-                let port = Port::any().map_err(|source| PlaneError::Port { component, source })?;
-                inner.ports.insert(component, port);
+            if let Entry::Vacant(place) = inner.ports.entry(component) {
+                place.insert(Port::any().map_err(|source| PlaneError::Port { component, source })?);
             }
         }
         Ok(())

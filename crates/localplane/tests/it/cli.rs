@@ -105,6 +105,20 @@ fn a_second_up_says_that_it_runs_and_gives_the_kubeconfig() {
 }
 
 #[test]
+fn two_ups_at_once_start_one_plane() {
+    let plane = Up::new("race");
+
+    let start = || plane.up().arg("--quiet").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (first, second) = (start(), start());
+    let (first, second) = (first.wait_with_output().unwrap(), second.wait_with_output().unwrap());
+
+    assert!(first.status.success(), "{}", text(&first.stderr));
+    assert!(second.status.success(), "{}", text(&second.stderr));
+    assert_eq!(text(&first.stdout), text(&second.stdout));
+    succeed(&mut plane.kubectl(&["get", "namespaces"]));
+}
+
+#[test]
 fn data_is_kept_if_asked_for() {
     let plane = Up::new("keep");
     succeed(&mut plane.up());
@@ -158,11 +172,7 @@ fn the_supervisor_brings_back_what_crashed() {
     eventually("another API server answers", || {
         let now = plane.state().components[&server].process;
         let output = plane.kubectl(&["get", "namespaces", "--request-timeout=5s"]).output().unwrap();
-        if now.is_some_and(|now| now != before) && output.status.success() {
-            Ok(())
-        } else {
-            Err(text(&output.stderr))
-        }
+        if now.is_some_and(|now| now != before) && output.status.success() { Ok(()) } else { Err(text(&output.stderr)) }
     });
 }
 
