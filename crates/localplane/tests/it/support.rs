@@ -83,7 +83,7 @@ pub(crate) fn kubectl_ok(plane: &Plane, args: &[&str]) -> String {
 
 /// Polls until it is so. Fails with the last answer after a while that is long even for a busy machine.
 pub(crate) fn eventually<T>(what: &str, mut check: impl FnMut() -> Result<T, String>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_mins(1);
     loop {
         match check() {
             Ok(value) => return value,
@@ -153,5 +153,6 @@ fn serve(mut stream: TcpStream, replies: &HashMap<String, Reply>, log: &Mutex<Ve
 
 pub(crate) fn sha256(bytes: &[u8]) -> String {
     use sha2::Digest;
-    sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    let hex: Vec<_> = sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    hex.concat()
 }
