@@ -48,12 +48,15 @@ impl Plane {
         };
         fs::create_dir_all(folder.logs()).map_err(PlaneError::file("creating", folder.logs()))?;
         folder.write_spec(&spec)?;
+        // People start planes inside their repositories.
+        let ignore = folder.path().join(".gitignore");
+        fs::write(&ignore, "*\n").map_err(PlaneError::file("writing", ignore))?;
         if spec.kwok {
             let path = folder.kwok_config();
             fs::write(&path, include_str!("kwok.yaml")).map_err(PlaneError::file("writing", path))?;
         }
         let pki = Pki::ensure(folder.pki_folder())?;
-        let plane = Self { folder, spec, pki, programs, inner: Inner::default().into(), temporary, _lock: lock };
+        let plane = Self { folder, spec, pki, programs, inner: Inner::default().into(), temporary, lock };
 
         plane.take_former_ports()?;
         for attempt in 1.. {

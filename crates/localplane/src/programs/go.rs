@@ -46,7 +46,7 @@ pub(super) fn build(
             .map_err(|source| BuildError::Write { path, source })?;
     }
     let names = programs.iter().map(|p| p.file_name()).collect::<Vec<_>>().join(", ");
-    let step = Progress::start(format!("building {names} of {bundle} with Go (minutes, once)"));
+    let step = Progress::start(format!("building {names} ({bundle}) with Go: minutes, but only once"));
     match compile(&go, bundle, programs, &source, folder, &step) {
         Ok(()) => step.finish(),
         Err(error) => {

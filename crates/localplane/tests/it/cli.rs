@@ -185,7 +185,10 @@ fn a_folder_that_is_removed_by_hand_takes_the_plane_with_it() {
     // etcd may be writing while we remove.
     eventually("the folder is removed", || fs::remove_dir_all(plane.dir()).map_err(|error| error.to_string()));
 
+    // A new plane in the same place is not mistaken for the old one.
+    succeed(&mut plane.up());
     wait_until_gone(&pids);
+    succeed(&mut plane.kubectl(&["get", "namespaces"]));
 }
 
 #[test]

@@ -1,12 +1,23 @@
 //! What is done to planes on purpose: stop, kill, restart, pause.
 
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
 use localplane::{Component, Plane, Program, Sources};
 
 use crate::support::{Folder, eventually, is_alive, kubectl, kubectl_ok, text};
 
+/// A plane that tests break one after the other, and find whole.
+fn plane_to_break() -> MutexGuard<'static, Plane> {
+    static PLANE: OnceLock<Mutex<Plane>> = OnceLock::new();
+    let plane = PLANE.get_or_init(|| Mutex::new(Plane::builder().start().unwrap()));
+    let plane = plane.lock().unwrap_or_else(PoisonError::into_inner);
+    plane.start_again().unwrap();
+    plane
+}
+
 #[test]
 fn data_survives_a_stop_and_a_start() {
-    let plane = Plane::builder().start().unwrap();
+    let plane = plane_to_break();
     kubectl_ok(&plane, &["create", "configmap", "kept", "--from-literal=a=b"]);
     let url = plane.url(0);
     let pids: Vec<_> = plane.components().into_iter().map(|component| plane.pid(component).unwrap()).collect();
@@ -22,7 +33,7 @@ fn data_survives_a_stop_and_a_start() {
 
 #[test]
 fn a_killed_api_server_comes_back_by_restart_only() {
-    let plane = Plane::builder().start().unwrap();
+    let plane = plane_to_break();
     let server = Component::ApiServer(0);
     let pid = plane.pid(server).unwrap();
 
@@ -38,15 +49,16 @@ fn a_killed_api_server_comes_back_by_restart_only() {
 
 #[test]
 fn a_killed_etcd_loses_nothing() {
-    let plane = Plane::builder().start().unwrap();
-    kubectl_ok(&plane, &["create", "configmap", "kept", "--from-literal=a=b"]);
+    let plane = plane_to_break();
+    kubectl_ok(&plane, &["create", "configmap", "acknowledged", "--from-literal=a=b"]);
 
     plane.kill(Component::Etcd).unwrap();
     plane.restart(Component::Etcd).unwrap();
 
     // The API server finds its way back by itself.
     let value = eventually("the API server answers again", || {
-        let output = kubectl(&plane, &["get", "configmap", "kept", "-o", "jsonpath={.data.a}", "--request-timeout=5s"]);
+        let output =
+            kubectl(&plane, &["get", "configmap", "acknowledged", "-o", "jsonpath={.data.a}", "--request-timeout=5s"]);
         if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
     });
     assert_eq!(value, "b");
@@ -54,7 +66,7 @@ fn a_killed_etcd_loses_nothing() {
 
 #[test]
 fn a_paused_api_server_answers_nothing_until_it_is_resumed() {
-    let plane = Plane::builder().start().unwrap();
+    let plane = plane_to_break();
     let server = Component::ApiServer(0);
     let pid = plane.pid(server);
 
@@ -85,7 +97,7 @@ fn two_api_servers_share_one_cluster_and_one_may_fail() {
 
 #[test]
 fn a_component_that_is_not_there_is_an_error_not_a_surprise() {
-    let plane = Plane::builder().start().unwrap();
+    let plane = plane_to_break();
 
     let error = plane.kill(Component::Scheduler).unwrap_err();
 

@@ -201,6 +201,7 @@ fn envtest_users_need_not_set_anything_else() {
     let printed = succeed(
         localplane()
             .arg("fetch")
+            .env_remove("LOCALPLANE_KUBERNETES")
             .env_remove("LOCALPLANE_ASSETS")
             .env("KUBEBUILDER_ASSETS", assets.path())
             .env("LOCALPLANE_CACHE", cache.path())
@@ -218,6 +219,7 @@ fn fetch(cache: &Folder, go: &Path) -> Command {
     let mut command = localplane();
     command
         .arg("fetch")
+        .env_remove("LOCALPLANE_KUBERNETES")
         .env_remove("LOCALPLANE_ASSETS")
         .env_remove("KUBEBUILDER_ASSETS")
         .env("LOCALPLANE_CACHE", cache.path())
