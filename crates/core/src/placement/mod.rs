@@ -4,11 +4,26 @@
 //! in [`view`], calls [`mutate::mutate`] for a pod that is being created and [`rebalance::plan`] for a workload, and executes the
 //! plain values that come back.
 
+pub mod action;
+mod assign;
 pub mod cron;
+pub mod explain;
+pub mod fallback;
 pub mod labels;
+mod moves;
+pub mod mutate;
+pub mod rebalance;
+mod relabel;
+pub mod release;
+mod seats;
 pub mod slots;
 pub mod spec;
+mod stateful;
 mod values;
+pub mod view;
+
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 
