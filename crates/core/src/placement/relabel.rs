@@ -12,8 +12,9 @@ use super::seats::{Book, Group, Seat};
 use super::slots::Split;
 
 /// Rewrites what is missing, double, of the wrong class or past the end. A pod whose slot is right keeps it, the older of two wins.
+/// Waits until every write of ours is seen: one round of annotations instead of several.
 pub(super) fn settle(group: &mut Group<'_>, input: &Input<'_>, short: bool, plan: &mut Plan) {
-    if !group.settled() {
+    if !group.settled() || group.seats.iter().any(|seat| seat.unseen) {
         return;
     }
     let split = input.spec.split;
@@ -51,14 +52,12 @@ pub(super) fn settle(group: &mut Group<'_>, input: &Input<'_>, short: bool, plan
         if seat.slot == Some(slot) && seat.fallback == fallback {
             continue;
         }
-        if !seat.unseen {
-            let reason = match seat.slot {
-                Some(old) if old != slot => format!("slot {old} becomes {slot}"),
-                Some(_) => format!("slot {slot} {} a fallback", if fallback { "is" } else { "is no longer" }),
-                None => format!("takes slot {slot}"),
-            };
-            plan.actions.push(relabel(seat.pod, slot, fallback, reason));
-        }
+        let reason = match seat.slot {
+            Some(old) if old != slot => format!("slot {old} becomes {slot}"),
+            Some(_) => format!("slot {slot} {} a fallback", if fallback { "is" } else { "is no longer" }),
+            None => format!("takes slot {slot}"),
+        };
+        plan.actions.push(relabel(seat.pod, slot, fallback, reason));
         (seat.slot, seat.fallback) = (Some(slot), fallback);
     }
 }

@@ -415,7 +415,10 @@ impl Sim {
         let mut quiet = 0;
         for _ in 0..6_000 {
             self.tick();
-            let busy = !self.last.is_quiet() || self.available() != self.replicas || self.last.counts.drift > 0;
+            let newest = self.sets.iter().find(|set| set.newest).map(|set| set.uid.clone()).unwrap_or_default();
+            let rolling = self.live().any(|pod| pod.owner != newest);
+            let unready = self.available() != self.replicas;
+            let busy = rolling || unready || !self.last.is_quiet() || self.last.counts.drift > 0;
             quiet = if busy { 0 } else { quiet + 1 };
             if quiet > 3 {
                 return;
