@@ -15,6 +15,7 @@ use super::release::after;
 
 const SHORTEST_PAUSE: SignedDuration = SignedDuration::from_mins(1);
 const LONGEST_PAUSE: SignedDuration = SignedDuration::from_hours(2);
+const SHORTEST_MEMORY: SignedDuration = SignedDuration::from_hours(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "camelCase")]
@@ -134,7 +135,8 @@ pub fn step(breaker: Breaker, seen: &Observed, fallback_after: SignedDuration, n
         Breaker::Closed if trips => (open(0), Verdict::Opened),
         Breaker::Closed => (breaker, Verdict::Stay),
         Breaker::Wary { closed, attempt } => {
-            let remembered = now < after(closed, pause(attempt, fallback_after) * 2);
+            let memory = SHORTEST_MEMORY.max(pause(attempt, fallback_after) * 4);
+            let remembered = now < after(closed, memory);
             match (trips, remembered) {
                 (true, true) => (open(attempt + 1), Verdict::Opened),
                 (true, false) => (open(0), Verdict::Opened),
@@ -250,7 +252,7 @@ mod tests {
         let (wary, verdict) = run(probing, Observed { probe: Probe::Bound, ..calm() }, 1);
         assert_eq!(verdict, Verdict::Closed);
         assert!(matches!(run(wary, short(), 10).0, Breaker::Open { attempt: 3, .. }));
-        assert!(matches!(run(wary, short(), 100).0, Breaker::Open { attempt: 0, .. }));
+        assert!(matches!(run(wary, short(), 90).0, Breaker::Open { attempt: 0, .. }));
     }
 
     #[test]
