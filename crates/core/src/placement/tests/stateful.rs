@@ -106,6 +106,10 @@ impl Set {
     }
 
     fn look(&self) -> Plan {
+        self.look_with(&OwnWrites::default())
+    }
+
+    fn look_with(&self, own: &OwnWrites) -> Plan {
         let ready = u32::try_from(self.pods.iter().filter(|pod| pod.ready).count()).unwrap();
         let workload = WorkloadView {
             kind: Kind::StatefulSet { start: self.start },
@@ -127,7 +131,7 @@ impl Set {
             workload: &workload,
             replica_sets: &[],
             pods: &self.pods,
-            own: &OwnWrites::default(),
+            own,
             pdbs: &[],
             now: self.now,
         })
@@ -216,4 +220,21 @@ fn a_ready_on_demand_pod_is_not_taken_from_a_floor_that_is_just_met() {
         assert!(ready >= 2, "{ready} Ready on-demand");
     }
     assert_eq!((set.wrong(), set.evictions), (0, 4));
+}
+
+#[test]
+fn a_pod_is_deleted_only_when_the_webhook_can_know_why() {
+    let mut set = Set::new(Spec::new(Split::new(50, 1)), 0, 4);
+    set.spot = false;
+    set.run(60);
+    set.now += set.spec.fallback_after;
+    let first = set.look();
+    let Some(Action::Save { state, .. }) = first.actions.last() else { panic!("{:?}", first.actions) };
+    assert_eq!(state.fallen, [1, 3]);
+    // Written, but the cache that the webhook answers from does not show it yet.
+    let own = OwnWrites { state: Some(state.clone()), ..OwnWrites::default() };
+    assert!(set.look_with(&own).is_quiet());
+    set.state = Some(state.to_annotation());
+    let deletes = set.look().actions.iter().filter(|action| matches!(action, Action::Delete { .. })).count();
+    assert_eq!(deletes, 2);
 }
