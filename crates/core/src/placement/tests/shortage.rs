@@ -129,6 +129,16 @@ fn new_pods_beyond_the_budget_are_spot_and_wait() {
 }
 
 #[test]
+fn what_the_budget_does_not_cover_is_not_deleted_over_and_over() {
+    let mut sim = sim(70, 0, 10, 1);
+    sim.spec.fallback_budget = Budget::Count(2);
+    sim.spot_room = 0;
+    sim.run(HOUR);
+    assert_eq!((sim.deletes, sim.evictions), (2, 0));
+    assert_eq!(sim.available(), 5);
+}
+
+#[test]
 fn a_paused_workload_deletes_and_probes_nothing() {
     let mut sim = sim(70, 3, 10, 1);
     sim.spec.paused = true;
