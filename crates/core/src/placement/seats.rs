@@ -54,7 +54,8 @@ impl<'a> Seat<'a> {
 pub(super) struct Group<'a> {
     pub set: &'a ReplicaSetView,
     pub seats: Vec<Seat<'a>>,
-    /// Spot pods that are on their way out or on nodes that are.
+    /// Spot pods on nodes that are going or gone. Not merely deleted ones (a scale-in is no interruption), nor Failed ones (they may
+    /// lie around for days).
     pub leaving: u32,
 }
 
@@ -69,7 +70,7 @@ impl<'a> Group<'a> {
         let index: HashMap<&str, usize> = sets.iter().enumerate().map(|(i, set)| (set.uid.as_str(), i)).collect();
         for pod in pods {
             let Some(group) = index.get(pod.owner.as_str()).and_then(|i| groups.get_mut(*i)) else { continue };
-            let going = !pod.occupies() || pod.node.is_some_and(|node| node.leaving);
+            let going = !pod.finished && pod.node.is_some_and(|node| node.leaving);
             group.leaving += u32::from(going && pod.counts_as(strength) == Some(Class::Spot));
             group.seats.extend(Seat::new(pod, own, strength));
         }
