@@ -134,7 +134,7 @@ impl NodeEntry {
             return Verdict::Look(Priority::Restore);
         }
         let same = self.kept == record.kept && if owner { self.machine == record.machine } else { !self.own };
-        let older = self.resource_version <= record.node_resource_version;
+        let older = self.resource_version < record.node_resource_version;
         if same || (owner && older) { Verdict::Quiet } else { Verdict::Look(Priority::Capture) }
     }
 
