@@ -64,6 +64,13 @@ impl Installed {
         Ok(Self { plane: plane.clone(), bin, kubeconfig, log: plane.logs().join("perennial.log") })
     }
 
+    /// A file that a shell reads to have the programs and the cluster at hand.
+    pub(crate) fn write_env(&self, path: &Path) -> anyhow::Result<()> {
+        let (bin, kubeconfig) = (self.bin.display(), self.plane.kubeconfig());
+        let text = format!("export PATH='{bin}':\"$PATH\"\nexport KUBECONFIG='{}'\n", kubeconfig.display());
+        fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+    }
+
     /// Starts the operator and waits until it is ready. It never outlives this process.
     pub(crate) fn start(&self) -> anyhow::Result<Process> {
         let account = self.plane.kubeconfig_for_service_account(NAMESPACE, ACCOUNT)?;

@@ -51,7 +51,7 @@ fn play() -> anyhow::Result<ExitCode> {
             end = tell(kubernetes, terminal) => Ok(match end? {
                 End::AllTrue { claims } => {
                     let whole = took(began.elapsed());
-                    terminal.title(&format!("{claims} claims, all true, in {whole}. Nothing of it is left on this machine."));
+                    terminal.title(&format!("{claims} claims, all true, in {whole}. Everything that ran has ended; its folder is gone."));
                     ExitCode::SUCCESS
                 }
                 End::Broken => ExitCode::FAILURE,
@@ -79,7 +79,7 @@ async fn tell(kubernetes: Kubernetes, terminal: Terminal) -> anyhow::Result<End>
     let began = Instant::now();
     let mut stage = Stage::set(plane, terminal).await.context("Perennial did not start")?;
     terminal.say(&format!("Perennial runs on it, after {}. To look yourself meanwhile:", took(began.elapsed())));
-    terminal.say(&format!("export KUBECONFIG={}", stage.kubeconfig().display()));
+    terminal.say(&format!("cd {} && . ./env", stage.folder.display()));
 
     for (number, chapter) in (1..).zip(STORY) {
         terminal.chapter(number, chapter.title);

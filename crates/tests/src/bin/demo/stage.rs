@@ -43,7 +43,8 @@ pub(crate) struct Stage {
     operator: Option<Process>,
     installed: Installed,
     plane: Plane,
-    folder: PathBuf,
+    /// Where the commands are run.
+    pub(crate) folder: PathBuf,
     pub(crate) client: Connection,
     pub(crate) witness: Witness,
     pub(crate) terminal: Terminal,
@@ -82,6 +83,7 @@ impl Stage {
         fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
         let kubectl = PathBuf::from(plane.kubectl().get_program());
         let installed = Installed::new(plane.folder(), folder.join("bin"), &kubectl)?;
+        installed.write_env(&folder.join("env"))?;
         let kubeconfig = kube::config::Kubeconfig::read_from(plane.kubeconfig_path())?;
         let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         let client = Client::try_from(config)?;
@@ -91,7 +93,7 @@ impl Stage {
         Ok(Self { operator, installed, plane, folder, client, witness, terminal, checked: 0 })
     }
 
-    pub(crate) fn kubeconfig(&self) -> PathBuf {
+    fn kubeconfig(&self) -> PathBuf {
         self.plane.kubeconfig_path()
     }
 

@@ -99,9 +99,11 @@ impl Terminal {
     }
 }
 
-/// `38 ms`, `4.2 s`.
+/// `38 ms`, `4.2 s`. Differences between two events of a watch mean nothing below 10 ms.
 pub(crate) fn took(duration: Duration) -> String {
-    if duration < Duration::from_secs(1) {
+    if duration < Duration::from_millis(10) {
+        "under 10 ms".to_owned()
+    } else if duration < Duration::from_secs(1) {
         format!("{} ms", duration.as_millis())
     } else {
         format!("{:.1} s", duration.as_secs_f64())

@@ -105,7 +105,9 @@ impl Witness {
             let mut events = watcher(nodes, Config::default()).default_backoff().boxed();
             // An error is told and then the watch goes on.
             while let Some(event) = events.next().await {
-                event.map_or((), |event| seen.on_node(event));
+                if let Ok(event) = event {
+                    seen.on_node(event);
+                }
             }
         });
         let seen = witness.clone();
@@ -113,7 +115,9 @@ impl Witness {
             let mut events = watcher(records, Config::default().labels(RECORD)).default_backoff().boxed();
             // An error is told and then the watch goes on.
             while let Some(event) = events.next().await {
-                event.map_or((), |event| seen.on_record(event));
+                if let Ok(event) = event {
+                    seen.on_record(event);
+                }
             }
         });
         witness

@@ -1,6 +1,9 @@
 //! What the keeper does when everything goes at once.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::LazyLock,
+    time::{Duration, Instant},
+};
 
 use indicatif::ProgressBar;
 use k8s_openapi::api::core::v1::Node;
@@ -13,7 +16,7 @@ use serde_json::json;
 use crate::{
     stage::{Stage, all},
     terminal::took,
-    witness::{Labels, Seen},
+    witness::{Labels, Life, Seen},
 };
 
 const NODES: usize = 1000;
@@ -21,32 +24,31 @@ const LABELS: usize = 10;
 
 pub(crate) async fn a_thousand_nodes_return(stage: &mut Stage) -> anyhow::Result<()> {
     let began = Instant::now();
-    create(stage, "joining", labels).await?;
+    create(stage, "joining", true).await?;
     let bar = stage.terminal.bar(NODES, "being recorded");
     stage
         .claim("1,000 nodes with 10 labels each are in records", |seen| {
-            let count = numbers().filter(|number| seen.record(&name(*number)) == Some(&labels(*number))).count();
+            let count = FLEET.iter().filter(|(name, labels)| seen.record(name) == Some(labels)).count();
             bar.set_position(count as u64);
             done(&bar, count).then(|| began.elapsed())
         })
         .await?;
     delete(stage).await?;
     let began = Instant::now();
-    create(stage, "returning bare", |_| Labels::new()).await?;
+    create(stage, "returning bare", false).await?;
     let created = began.elapsed();
     wait_for_all(stage, began).await?;
-    let slowest = {
+    let (median, longest) = {
         let seen = stage.witness.look();
-        let mut times: Vec<_> =
-            numbers().filter_map(|number| seen.node(&name(number)).map(|life| life.completed_in())).collect();
+        let mut times: Vec<_> = FLEET.iter().filter_map(|(name, _)| seen.node(name).map(Life::completed_in)).collect();
         times.sort();
         (times.get(NODES / 2).copied().unwrap_or_default(), times.last().copied().unwrap_or_default())
     };
     stage.say(&format!(
         "The creates alone took {}; a node was without its labels for {} (median), {} (longest).",
         took(created),
-        took(slowest.0),
-        took(slowest.1)
+        took(median),
+        took(longest)
     ));
     stage.show("kubectl get node pool-0000 pool-0999 -L team,rack,owner")
 }
@@ -54,7 +56,7 @@ pub(crate) async fn a_thousand_nodes_return(stage: &mut Stage) -> anyhow::Result
 pub(crate) async fn killed_in_the_middle(stage: &mut Stage) -> anyhow::Result<()> {
     delete(stage).await?;
     let began = Instant::now();
-    create(stage, "returning bare", |_| Labels::new()).await?;
+    create(stage, "returning bare", false).await?;
     for part in [1, 2, 3] {
         let enough = NODES * part / 4;
         let count = stage
@@ -78,7 +80,7 @@ async fn wait_for_all(stage: &mut Stage, began: Instant) -> anyhow::Result<()> {
         .claim("all 10,000 labels are back on the 1,000 nodes", |seen| {
             let count = complete(seen);
             bar.set_position(count as u64);
-            let last = numbers().filter_map(|number| Some(seen.node(&name(number))?.since)).max()?;
+            let last = FLEET.iter().filter_map(|(name, _)| Some(seen.node(name)?.since)).max()?;
             done(&bar, count).then(|| last.saturating_duration_since(began))
         })
         .await
@@ -86,7 +88,7 @@ async fn wait_for_all(stage: &mut Stage, began: Instant) -> anyhow::Result<()> {
 
 /// How many nodes have exactly their labels.
 fn complete(seen: &Seen) -> usize {
-    numbers().filter(|number| seen.node(&name(*number)).is_some_and(|life| life.labels == labels(*number))).count()
+    FLEET.iter().filter(|(name, labels)| seen.node(name).is_some_and(|life| life.labels == *labels)).count()
 }
 
 fn done(bar: &ProgressBar, count: usize) -> bool {
@@ -96,14 +98,15 @@ fn done(bar: &ProgressBar, count: usize) -> bool {
     count == NODES
 }
 
-async fn create(stage: &Stage, what: &str, labels: impl Fn(usize) -> Labels) -> anyhow::Result<()> {
+async fn create(stage: &Stage, what: &str, labelled: bool) -> anyhow::Result<()> {
     let api: Api<Node> = Api::all(stage.client.0.clone());
     let bar = stage.terminal.bar(NODES, what);
-    let nodes = numbers()
-        .map(|number| {
-            let mut labels = labels(number);
-            labels.insert("kubernetes.io/hostname".to_owned(), name(number));
-            serde_json::from_value(json!({"metadata": {"name": name(number), "labels": labels}}))
+    let nodes = FLEET
+        .iter()
+        .map(|(name, labels)| {
+            let mut labels = if labelled { labels.clone() } else { Labels::new() };
+            labels.insert("kubernetes.io/hostname".to_owned(), name.clone());
+            serde_json::from_value(json!({"metadata": {"name": name, "labels": labels}}))
         })
         .collect::<Result<Vec<Node>, _>>()?;
     all(nodes, |node| {
@@ -123,10 +126,10 @@ async fn delete(stage: &Stage) -> anyhow::Result<()> {
     let api: Api<Node> = Api::all(stage.client.0.clone());
     let bar = stage.terminal.bar(NODES, "leaving");
     let began = Instant::now();
-    all(numbers(), |number| {
+    all(FLEET.iter().map(|(name, _)| name.clone()), |name| {
         let (api, bar) = (api.clone(), bar.clone());
         async move {
-            api.delete(&name(number), &DeleteParams::default()).await?;
+            api.delete(&name, &DeleteParams::default()).await?;
             bar.inc(1);
             Ok(())
         }
@@ -137,9 +140,8 @@ async fn delete(stage: &Stage) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn numbers() -> std::ops::Range<usize> {
-    0..NODES
-}
+/// Every node with the labels that belong on it.
+static FLEET: LazyLock<Vec<(String, Labels)>> = LazyLock::new(|| (0..NODES).map(|n| (name(n), labels(n))).collect());
 
 fn name(number: usize) -> String {
     format!("pool-{number:04}")
