@@ -15,8 +15,9 @@ use std::{
 use anyhow::{Context as _, bail};
 use localplane::{PlaneFolder, Process};
 
-/// The name under which this binary is the operator.
+/// The names under which this binary is the operator and its command line.
 const PROGRAM: &str = "perennial";
+const PLUGIN: &str = "kubectl-perennial";
 const PERMISSIONS: &str = include_str!("../../../../../deploy/permissions.yaml");
 const NAMESPACE: &str = "perennial-system";
 const ACCOUNT: &str = "perennial";
@@ -25,7 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Ends the process as the operator, if that is the name that it was called by.
 pub(crate) fn called_as_operator() -> Option<ExitCode> {
     let name = std::env::args_os().next()?;
-    (Path::new(&name).file_name() == Some(OsStr::new(PROGRAM))).then(perennial::cli::main)
+    let name = Path::new(&name).file_name();
+    [PROGRAM, PLUGIN].into_iter().any(|known| name == Some(OsStr::new(known))).then(perennial::cli::main)
 }
 
 /// Where everything is that a person needs.
@@ -45,7 +47,7 @@ impl Installed {
         fs::create_dir_all(&bin).with_context(|| format!("creating {}", bin.display()))?;
         let this = std::env::current_exe().context("finding our own program")?;
         place(&this, &bin.join(PROGRAM))?;
-        place(&this, &bin.join("kubectl-perennial"))?;
+        place(&this, &bin.join(PLUGIN))?;
         place(kubectl, &bin.join("kubectl"))?;
 
         let permissions = plane.path().join("permissions.yaml");
@@ -60,15 +62,9 @@ impl Installed {
         if !applied.status.success() {
             bail!("the permissions were not applied: {}", String::from_utf8_lossy(&applied.stderr).trim());
         }
+        write_env(plane, &bin)?;
         let kubeconfig = plane.path().join("perennial.kubeconfig");
         Ok(Self { plane: plane.clone(), bin, kubeconfig, log: plane.logs().join("perennial.log") })
-    }
-
-    /// A file that a shell reads to have the programs and the cluster at hand.
-    pub(crate) fn write_env(&self, path: &Path) -> anyhow::Result<()> {
-        let (bin, kubeconfig) = (self.bin.display(), self.plane.kubeconfig());
-        let text = format!("export PATH='{bin}':\"$PATH\"\nexport KUBECONFIG='{}'\n", kubeconfig.display());
-        fs::write(path, text).with_context(|| format!("writing {}", path.display()))
     }
 
     /// Starts the operator and waits until it is ready. It never outlives this process.
@@ -106,6 +102,13 @@ impl Installed {
         let lines: Vec<_> = log.lines().collect();
         lines[lines.len().saturating_sub(count)..].join("\n")
     }
+}
+
+/// A file beside `bin/` that a shell reads to have the programs and the cluster at hand.
+fn write_env(plane: &PlaneFolder, bin: &Path) -> anyhow::Result<()> {
+    let path = bin.with_file_name("env");
+    let text = format!("export KUBECONFIG='{}' PATH='{}':\"$PATH\"\n", plane.kubeconfig().display(), bin.display());
+    fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
 }
 
 fn port(log: &str) -> Option<u16> {

@@ -1,6 +1,7 @@
 //! What the story is played on: a plane, the operator, kubectl, and somebody who watches.
 
 use std::{
+    fmt::Write as _,
     fs,
     future::Future,
     path::PathBuf,
@@ -83,7 +84,6 @@ impl Stage {
         fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
         let kubectl = PathBuf::from(plane.kubectl().get_program());
         let installed = Installed::new(plane.folder(), folder.join("bin"), &kubectl)?;
-        installed.write_env(&folder.join("env"))?;
         let kubeconfig = kube::config::Kubeconfig::read_from(plane.kubeconfig_path())?;
         let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         let client = Client::try_from(config)?;
@@ -204,7 +204,7 @@ impl Stage {
         let mut text = format!("{} nodes and {} records were seen, among them:", nodes.len(), seen.records.len());
         for (name, life) in nodes.iter().take(5) {
             let record = seen.record(name).map_or_else(|| "none".to_owned(), |labels| format!("{labels:?}"));
-            text.push_str(&format!("\n  {name}: labels {:?}, record {record}", life.labels));
+            let _ = write!(text, "\n  {name}: labels {:?}, record {record}", life.labels);
         }
         Broken { claim: claim.to_owned(), seen: text }.into()
     }
@@ -217,9 +217,9 @@ pub(crate) fn manifest(name: &str, machine: &str, labels: &[(&str, &str)]) -> St
          kubernetes.io/hostname: {name}\n    kubernetes.io/os: linux\n    kubernetes.io/arch: amd64\n"
     );
     for (key, value) in labels {
-        text.push_str(&format!("    {key}: {value}\n"));
+        let _ = writeln!(text, "    {key}: {value}");
     }
-    text.push_str(&format!("spec:\n  providerID: demo://{machine}\n---\n"));
+    let _ = writeln!(text, "spec:\n  providerID: demo://{machine}");
     text
 }
 
@@ -247,7 +247,7 @@ fn excerpt(table: &str) -> String {
     let mut text = String::new();
     for row in &rows {
         for (cell, width) in row.iter().zip(widths) {
-            text.push_str(&format!("{cell:<width$}"));
+            let _ = write!(text, "{cell:<width$}");
         }
         text.push_str(&row[3]);
         text.push('\n');

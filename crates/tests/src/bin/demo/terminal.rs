@@ -11,6 +11,7 @@ const WIDTH: usize = 88;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Paint {
+    Plain,
     Bold,
     Dim,
     Green,
@@ -35,6 +36,7 @@ impl Terminal {
 
     pub(crate) fn paint(self, paint: Paint, text: &str) -> String {
         let code = match paint {
+            Paint::Plain => return text.to_owned(),
             Paint::Bold => 1,
             Paint::Dim => 2,
             Paint::Green => 32,
@@ -54,7 +56,7 @@ impl Terminal {
 
     /// A sentence of the story.
     pub(crate) fn say(self, text: &str) {
-        println!("    {text}");
+        println!("    {}", self.paint(Paint::Plain, text));
     }
 
     /// A command that was run as it is printed.

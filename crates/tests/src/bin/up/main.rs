@@ -21,7 +21,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// Everything is in here; `.gitignore` knows it.
 const FOLDER: &str = ".up";
-const UP_WITHIN: Duration = Duration::from_secs(180);
+const UP_WITHIN: Duration = Duration::from_mins(3);
 const DOWN_WITHIN: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 
@@ -210,7 +210,7 @@ fn print_what_to_try(place: &Place) {
         "
 kubectl and perennial, for this cluster:
 
-  export KUBECONFIG={} PATH={}:$PATH
+  export KUBECONFIG={} PATH={}:$PATH    (or: . {FOLDER}/env)
 
 Label a node, delete it, and see what is kept of it:
 
@@ -224,7 +224,7 @@ Let it come back, bare, and see its labels:
   kubectl create -f {FOLDER}/worker-1.yaml
   kubectl get nodes --show-labels
 
-More: `perennial show worker-1`, `perennial records`, `kubectl get events`, {FOLDER}/plane/logs/perennial.log",
+More: `perennial show worker-1`, `perennial records`, `kubectl get events`; {FOLDER}/plane/logs/perennial.log",
         kubeconfig.display(),
         bin.display(),
     );

@@ -14,16 +14,16 @@ const POLL: Duration = Duration::from_millis(500);
 
 /// SIGTERM is not caught: ending this process in any way ends its children, and etcd bears it.
 pub(crate) fn run(place: &Place) -> anyhow::Result<()> {
-    let plane = Plane::builder().dir(place.plane.path()).everything().nodes(NODES).start()?;
-    let kubectl = PathBuf::from(plane.kubectl().get_program());
-    let installed = Installed::new(plane.folder(), place.bin(), &kubectl)?;
+    let cluster = Plane::builder().dir(place.plane.path()).everything().nodes(NODES).start()?;
+    let kubectl = PathBuf::from(cluster.kubectl().get_program());
+    let installed = Installed::new(cluster.folder(), place.bin(), &kubectl)?;
     let mut operator = start(place, &installed)?;
 
     // Somebody who removes the folder by hand means us, too.
-    while plane.kubeconfig_path().exists() {
-        for (component, status) in plane.dead() {
+    while cluster.kubeconfig_path().exists() {
+        for (component, status) in cluster.dead() {
             eprintln!("{component} ended ({status}), starting it again");
-            if let Err(error) = plane.restart(component) {
+            if let Err(error) = cluster.restart(component) {
                 eprintln!("{component} did not come back: {error}");
             }
         }
