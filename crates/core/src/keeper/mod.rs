@@ -2,6 +2,7 @@
 //!
 //! [`plan`] is the heart: what is seen of a node and its record goes in, what is to be done comes out.
 
+pub mod admission;
 pub mod hash;
 pub mod identity;
 pub mod kept;

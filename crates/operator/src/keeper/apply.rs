@@ -12,7 +12,7 @@ use perennial_core::keeper::{
     identity::RecordName,
     plan::Restore,
     record::{RECORD_KEY, RECORD_LABEL, RECORD_LABEL_VALUE, RECOVERED_KEY, Record, TooLarge},
-    restore::node_patch,
+    restore::{node_patch, ungate_patch},
     selection,
     stored::Stored,
 };
@@ -174,9 +174,17 @@ impl Cluster {
 
     /// Gives a node what the plan says, if it is still the node that was decided on.
     pub async fn patch_node(&self, node: &selection::Node, restore: &Restore) -> Result<selection::Node, Error> {
-        let patch = Patch::Merge(node_patch(node, restore));
+        self.patch(node, node_patch(node, restore)).await
+    }
+
+    /// Takes our taint from a node, if it is still the node that was decided on.
+    pub async fn ungate_node(&self, node: &selection::Node) -> Result<selection::Node, Error> {
+        self.patch(node, ungate_patch(node)).await
+    }
+
+    async fn patch(&self, node: &selection::Node, patch: serde_json::Value) -> Result<selection::Node, Error> {
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        let patched = self.ask(Priority::Restore, self.nodes.patch(&node.name, &params, &patch)).await;
+        let patched = self.ask(Priority::Restore, self.nodes.patch(&node.name, &params, &Patch::Merge(patch))).await;
         patched.map(Node::into_view).map_err(|source| Error::PatchNode { node: node.name.clone(), source })
     }
 

@@ -13,6 +13,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::watcher::Event;
+use perennial_core::config::Gate;
 use perennial_core::keeper::{
     identity::{Identified, RecordName},
     plan::{Act, Context, Plan, Restore, Why, gone, live},
@@ -36,6 +37,7 @@ use crate::runtime::{
     fault::Category,
     labels::{NodeLabels, NodeState, Outcome, QueueLabels, RecordLabels, RecordState, Via, ViaLabels},
     metrics::Metrics,
+    ownership::Ownership,
     queue::{Key, Queue, Work},
     random::Jitter,
 };
@@ -69,6 +71,12 @@ pub struct Keeper {
     pub metrics: Metrics,
     pub events: Events,
     pub duties: Duties,
+    /// The way in for admission: with a budget of its own, since the API server waits for it.
+    pub admission: Cluster,
+    /// Which nodes are ours to work on.
+    pub ownership: Ownership,
+    pub gate: Gate,
+    pub gate_timeout: Duration,
     /// Who we are, in records.
     pub identity: String,
     pub state: Mutex<State>,
@@ -116,8 +124,12 @@ impl Keeper {
         self.ask(asks);
     }
 
-    fn ask(&self, asks: Asks) {
+    pub(super) fn ask(&self, asks: Asks) {
         for (key, priority) in asks {
+            if !self.ownership.is_ours(self.ownership.shard_of(&key)) {
+                self.lock().view.take_hot(&key);
+                continue;
+            }
             self.metrics.queue_adds.get_or_create(&QUEUE).inc();
             let pause = if priority == Priority::Capture { self.capture_pause(&key) } else { Duration::ZERO };
             self.queue.add_after(&key, priority, pause);
@@ -134,7 +146,13 @@ impl Keeper {
         while let Some(work) = self.queue.next().await {
             self.metrics.queue_duration.get_or_create(&QUEUE).observe(work.waited.as_secs_f64());
             let start = Instant::now();
-            let done = self.settle(&work).await;
+            // Another replica's by now: it has seen the same events.
+            let Some(permit) = self.ownership.may_act(&work.key) else { continue };
+            let done = match tokio::time::timeout(permit.remaining(), self.settle(&work)).await {
+                Ok(done) => done,
+                Err(_) => Ok(Done::Again),
+            };
+            drop(permit);
             let outcome = self.conclude(&work, done);
             self.metrics.queue_work_duration.get_or_create(&QUEUE).observe(start.elapsed().as_secs_f64());
             self.metrics.reconciled(CONTROLLER, outcome, start.elapsed());
@@ -229,7 +247,7 @@ impl Keeper {
         }
         let seen = policy.select(node);
         let record = held.as_ref().and_then(|held| held.stored.effective(&seen));
-        match gone(&seen, record.as_ref(), &self.context(&policy, &identity)) {
+        match gone(&seen, record.as_ref(), &self.context(&policy, Some(&identity))) {
             Plan::Write(act, next) if self.duties.capture => {
                 self.write(node, act, held.as_ref(), &next, Priority::LastState).await?;
                 Ok(Done::Wrote)
@@ -279,6 +297,10 @@ impl Keeper {
                         "protected labels wait until the node says which machine it is".to_owned()
                     });
                 }
+                if node.is_gated() && why != Why::MachineUnknown {
+                    self.ungate(&node).await?;
+                    return Ok(Done::Wrote);
+                }
                 self.note_clean(key, &node, &policy, held.as_ref());
                 Ok(Done::Quiet)
             }
@@ -304,11 +326,11 @@ impl Keeper {
     fn plan(&self, node: &selection::Node, policy: &Policy, identity: &Identified, held: Option<&Held>) -> Plan {
         let seen = policy.select(node);
         let record = held.and_then(|held| held.stored.effective(&seen));
-        live(&seen, record.as_ref(), &self.context(policy, identity))
+        live(&seen, record.as_ref(), &self.context(policy, Some(identity)))
     }
 
-    fn context<'a>(&'a self, policy: &'a Policy, identity: &Identified) -> Context<'a> {
-        Context { policy, identity: identity.text(), now: self.clock.now(), by: &self.identity }
+    pub(super) fn context<'a>(&'a self, policy: &'a Policy, identity: Option<&Identified>) -> Context<'a> {
+        Context { policy, identity: identity.and_then(Identified::text), now: self.clock.now(), by: &self.identity }
     }
 
     fn known_record(&self, key: &Key) -> Option<RecordName> {
@@ -346,13 +368,13 @@ impl Keeper {
         priority: Priority,
     ) -> Result<(), Error> {
         if self.duties.dry_run {
-            info!(node = node.name, act = act_name(act), sequence = next.sequence, "would write the record");
+            info!(node = node.name, act = act.as_str(), sequence = next.sequence, "would write the record");
             return Ok(());
         }
         let written = self.cluster.write_record(held, next, priority).await?;
         info!(
             node = node.name,
-            act = act_name(act),
+            act = act.as_str(),
             sequence = next.sequence,
             labels = next.kept.len(),
             "record written"
@@ -409,7 +431,7 @@ impl Keeper {
     }
 
     /// A record that cannot be trusted is said so. One of a newer operator is left alone altogether.
-    fn is_unreadable(&self, node: &selection::Node, held: Option<&Held>) -> bool {
+    pub(super) fn is_unreadable(&self, node: &selection::Node, held: Option<&Held>) -> bool {
         let Some((held, fault)) = held.and_then(|held| Some((held, held.stored.fault()?))) else { return false };
         warn!(node = node.name, record = held.name(), why = %fault, "the record cannot be trusted; its bytes are kept");
         self.events.say(About::node(&node.name, &node.uid), Severity::Warning, "RecordInvalid", || {
@@ -423,10 +445,7 @@ impl Keeper {
 
     /// Two live nodes of one identity: nobody is given anything, only the record's own node is still captured.
     fn is_contested(&self, key: &Key, node: &selection::Node, identity: &Identified, held: Option<&Held>) -> bool {
-        let others: Vec<Key> = {
-            let state = self.lock();
-            state.view.index.claimants(&identity.record_name().0).filter(|other| *other != key).cloned().collect()
-        };
+        let others = self.other_claimants(identity, key);
         if others.is_empty() {
             return false;
         }
@@ -443,6 +462,44 @@ impl Keeper {
         !owner
     }
 
+    fn other_claimants(&self, identity: &Identified, name: &str) -> Vec<Key> {
+        let state = self.lock();
+        state.view.index.claimants(&identity.record_name().0).filter(|other| ***other != *name).cloned().collect()
+    }
+
+    pub(super) fn has_claimants(&self, identity: &Identified, name: &str) -> bool {
+        !self.other_claimants(identity, name).is_empty()
+    }
+
+    /// Takes our taint from a node that has everything, or has waited too long.
+    async fn ungate(&self, node: &selection::Node) -> Result<(), Error> {
+        if self.duties.dry_run {
+            info!(node = node.name, "would take the taint off");
+            return Ok(());
+        }
+        let patched = self.cluster.ungate_node(node).await?;
+        info!(node = node.name, "taint taken off");
+        let asks = self.lock().view.put_node(patched, &self.policies);
+        self.ask(asks);
+        Ok(())
+    }
+
+    /// Frees nodes that have waited too long, whosever they are: no node of ours may stay closed because its owner is away.
+    pub async fn free_overdue(&self) {
+        let overdue = self.lock().view.overdue(self.gate_timeout);
+        for name in overdue {
+            let freed = async {
+                match self.cluster.read_node(&name, Priority::Restore).await? {
+                    Some(node) if node.is_gated() => self.ungate(&node).await,
+                    _ => Ok(()),
+                }
+            };
+            if let Err(error) = freed.await {
+                self.report(&name, &error, 0, Duration::ZERO);
+            }
+        }
+    }
+
     fn note_clean(&self, key: &Key, node: &selection::Node, policy: &Policy, held: Option<&Held>) {
         let entry = NodeEntry::new(node, policy);
         let mut state = self.lock();
@@ -454,6 +511,7 @@ impl Keeper {
     pub fn survey(&self) -> Survey {
         let survey = {
             let mut state = self.lock();
+            state.view.expire();
             state.captured.retain(|_, at| at.elapsed() < CAPTURE_PAUSE);
             state.view.index.survey()
         };
@@ -477,14 +535,6 @@ impl Keeper {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn act_name(act: Act) -> &'static str {
-    match act {
-        Act::Capture => "capture",
-        Act::Claim => "claim",
-        Act::Fold => "fold",
     }
 }
 

@@ -32,6 +32,8 @@ pub struct NodeEntry {
     own: bool,
     machine: u64,
     ignored: bool,
+    /// It carries our taint.
+    pub gated: bool,
     /// The record's name; `None` while the node does not say who it is.
     pub record: Option<Arc<str>>,
     /// The resourceVersion of the record with which this very state was found to need nothing.
@@ -97,6 +99,7 @@ impl NodeEntry {
             own: seen.mark.as_ref().is_some_and(|mark| !mark.own.is_empty()),
             machine: hash(&seen.machine),
             ignored: ignored(node),
+            gated: node.is_gated(),
             record,
             clean_with: None,
         }
@@ -104,8 +107,8 @@ impl NodeEntry {
 
     /// Equal in everything that a decision looks at but the resourceVersion.
     fn says_the_same(&self, other: &Self) -> bool {
-        (self.uid, self.kept, self.mark, self.machine, self.ignored, &self.record)
-            == (other.uid, other.kept, other.mark, other.machine, other.ignored, &other.record)
+        (self.uid, self.kept, self.mark, self.machine, self.ignored, self.gated, &self.record)
+            == (other.uid, other.kept, other.mark, other.machine, other.ignored, other.gated, &other.record)
     }
 
     /// What the hashes say about a live node. `Look` where they cannot tell.
@@ -114,13 +117,17 @@ impl NodeEntry {
             return Verdict::Quiet;
         }
         let Some(record) = record else {
-            return if self.empty { Verdict::Quiet } else { Verdict::Look(Priority::Capture) };
+            return match (self.gated, self.empty) {
+                (true, _) => Verdict::Look(Priority::Restore),
+                (false, true) => Verdict::Quiet,
+                (false, false) => Verdict::Look(Priority::Capture),
+            };
         };
         if self.clean_with == Some(record.resource_version) {
             return Verdict::Quiet;
         }
         let owner = self.is_owner(record);
-        if record.bad || !(owner || self.is_settled_by_mark(record)) {
+        if record.bad || self.gated || !(owner || self.is_settled_by_mark(record)) {
             return Verdict::Look(Priority::Restore);
         }
         let same = self.kept == record.kept && if owner { self.machine == record.machine } else { !self.own };

@@ -6,3 +6,4 @@ pub mod index;
 pub mod node;
 pub mod observe;
 pub mod policies;
+mod webhook;

@@ -55,6 +55,11 @@ impl Budget {
         Self(Arc::new(shared))
     }
 
+    /// For requests that somebody waits for: never in the way.
+    pub fn unlimited() -> Self {
+        Self::new(u32::MAX, u32::MAX)
+    }
+
     /// Waits until a request of this priority may be sent.
     pub async fn spend(&self, priority: Priority) {
         let mut place = Place { shared: &self.0, priority, queued: false };
