@@ -4,7 +4,7 @@
 use std::{
     ffi::OsStr,
     fs, io,
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
@@ -68,14 +68,27 @@ impl Installed {
     }
 
     /// Starts the operator and waits until it is ready. It never outlives this process.
-    pub(crate) fn start(&self) -> anyhow::Result<Process> {
+    ///
+    /// A replica that was killed holds its Lease for two seconds here instead of fifteen: people are waiting.
+    pub(crate) fn start(&self, webhooks: bool) -> anyhow::Result<Process> {
         let account = self.plane.kubeconfig_for_service_account(NAMESPACE, ACCOUNT)?;
         write_private(&self.kubeconfig, &account).with_context(|| format!("writing {}", self.kubeconfig.display()))?;
         let from = fs::metadata(&self.log).map_or(0, |log| log.len());
         let kubeconfig = self.kubeconfig.display().to_string();
-        let args = ["run", "--kubeconfig", &kubeconfig, "--set", "metrics.port=0", "--set", "logging.format=text"];
-        let mut process = Process::start(&self.bin.join(PROGRAM), &args.map(str::to_owned), &self.log)
-            .context("starting perennial")?;
+        let mut args = vec!["run".to_owned(), "--kubeconfig".to_owned(), kubeconfig];
+        let mut settings = vec![
+            "logging.format=text".to_owned(),
+            "metrics.port=0".to_owned(),
+            "controller.leaderElection.leaseDuration=2s".to_owned(),
+        ];
+        if webhooks {
+            let port = free_port().context("finding a port for the webhooks")?;
+            settings.extend([format!("webhook.port={port}"), format!("webhook.url=https://127.0.0.1:{port}")]);
+        } else {
+            settings.push("webhook.enabled=false".to_owned());
+        }
+        args.extend(settings.into_iter().map(|setting| format!("--set={setting}")));
+        let mut process = Process::start(&self.bin.join(PROGRAM), &args, &self.log).context("starting perennial")?;
 
         let deadline = Instant::now() + PATIENCE;
         while !self.is_ready(from) {
@@ -115,6 +128,11 @@ fn port(log: &str) -> Option<u16> {
     let line = log.lines().find(|line| line.contains("serving /metrics"))?;
     let address = line.split_once("address=")?.1.split_whitespace().next()?;
     address.rsplit_once(':')?.1.parse().ok()
+}
+
+/// A port that was free just now. Whoever is unlucky fails to start, and says so.
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind(("::", 0)).or_else(|_| TcpListener::bind(("0.0.0.0", 0)))?.local_addr()?.port())
 }
 
 fn get(port: u16, path: &str) -> io::Result<String> {

@@ -10,8 +10,10 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use k8s_openapi::api::core::v1::Node;
 use kube::{Client, Config, config::KubeConfigOptions};
 use localplane::{Kubernetes, Plane, Process, Program, Sources};
+use serde_json::json;
 
 use crate::{
     installed::Installed,
@@ -88,7 +90,7 @@ impl Stage {
         let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         let client = Client::try_from(config)?;
         let witness = Witness::start(client.clone());
-        let operator = Some(installed.start()?);
+        let operator = Some(installed.start(false)?);
         let client = Connection(client);
         Ok(Self { operator, installed, plane, folder, client, witness, terminal, checked: 0 })
     }
@@ -146,9 +148,8 @@ impl Stage {
 
     /// Waits until the claim is true. What `holds` returns is printed beside it: how long it took.
     pub(crate) async fn claim(&mut self, claim: &str, holds: impl Fn(&Seen) -> Option<Duration>) -> anyhow::Result<()> {
-        let took = self.until(claim, holds).await?;
-        self.checked += 1;
-        self.terminal.holds(claim, &crate::terminal::took(took));
+        let after = self.until(claim, holds).await?;
+        self.holds(claim, &took(after));
         Ok(())
     }
 
@@ -167,9 +168,14 @@ impl Stage {
             }
             tokio::time::sleep(POLL).await;
         }
-        self.checked += 1;
-        self.terminal.holds(claim, &format!("watched for {}", took(lasts)));
+        self.holds(claim, &format!("watched for {}", took(lasts)));
         Ok(())
+    }
+
+    /// A claim that the chapter has checked itself.
+    pub(crate) fn holds(&mut self, claim: &str, measured: &str) {
+        self.checked += 1;
+        self.terminal.holds(claim, measured);
     }
 
     /// Waits, and says nothing.
@@ -192,7 +198,12 @@ impl Stage {
     }
 
     pub(crate) fn start_operator(&mut self) -> anyhow::Result<()> {
-        self.operator = Some(self.installed.start()?);
+        self.operator = Some(self.installed.start(false)?);
+        Ok(())
+    }
+
+    pub(crate) fn start_operator_with_webhooks(&mut self) -> anyhow::Result<()> {
+        self.operator = Some(self.installed.start(true)?);
         Ok(())
     }
 
@@ -221,6 +232,18 @@ pub(crate) fn manifest(name: &str, machine: &str, labels: &[(&str, &str)]) -> St
     }
     let _ = writeln!(text, "spec:\n  providerID: demo://{machine}");
     text
+}
+
+/// The same as an object, without further labels.
+pub(crate) fn bare_node(name: &str) -> anyhow::Result<Node> {
+    Ok(serde_json::from_value(json!({
+        "metadata": {
+            "name": name,
+            "annotations": {"kwok.x-k8s.io/node": "fake"},
+            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"},
+        },
+        "spec": {"providerID": format!("demo://{name}")},
+    }))?)
 }
 
 /// Replaces the labels of every kubelet by `…` and leaves the columns out that say nothing here.

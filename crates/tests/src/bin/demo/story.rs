@@ -1,6 +1,7 @@
 //! The story: a list of chapters. Each plays a piece on the real cluster and checks what it claims; one that fails names
 //! the claim. To add a chapter, write the function and put it into the list.
 
+mod admission;
 mod keeper;
 mod mass;
 
@@ -31,4 +32,5 @@ pub(crate) const STORY: &[Chapter] = chapters![
     "The operator is dead while things happen" => keeper::the_operator_is_dead_meanwhile,
     "1,000 nodes are deleted and return" => mass::a_thousand_nodes_return,
     "Once more, and the operator is killed in the middle of it" => mass::killed_in_the_middle,
+    "With the webhooks on, labels ride in the create itself" => admission::labels_ride_in_the_create,
 ];

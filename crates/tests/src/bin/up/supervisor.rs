@@ -5,7 +5,10 @@ use std::{fs, path::PathBuf, thread, time::Duration};
 use anyhow::Context as _;
 use localplane::{Plane, Process, ProcessState};
 
-use crate::{Place, installed::Installed};
+use crate::{
+    Place,
+    installed::{Admission, Installed},
+};
 
 /// How `up` is called to be the supervisor.
 pub(crate) const COMMAND: &str = "supervise";
@@ -41,7 +44,7 @@ pub(crate) fn run(place: &Place) -> anyhow::Result<()> {
 }
 
 fn start(place: &Place, installed: &Installed) -> anyhow::Result<Process> {
-    let operator = installed.start()?;
+    let operator = installed.start(true)?;
     let state = serde_json::to_string(&ProcessState::of(operator.pid()))?;
     // Whole or not at all: somebody waits for this file.
     let path = place.operator();

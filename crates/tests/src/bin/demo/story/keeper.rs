@@ -9,7 +9,7 @@ use kube::{
 };
 
 use crate::{
-    stage::{Stage, manifest},
+    stage::{Stage, bare_node, manifest},
     terminal::took,
     witness::{Life, Seen},
 };
@@ -120,14 +120,7 @@ pub(crate) async fn a_role_stays_with_its_machine(stage: &mut Stage) -> anyhow::
 pub(crate) async fn a_node_flaps(stage: &mut Stage) -> anyhow::Result<()> {
     stage.say(&format!("worker-3 is deleted and created bare {FLAPS} times, as fast as the API server answers."));
     let nodes: Api<Node> = Api::all(stage.client.0.clone());
-    let bare: Node = serde_json::from_value(serde_json::json!({
-        "metadata": {
-            "name": "worker-3",
-            "annotations": {"kwok.x-k8s.io/node": "fake"},
-            "labels": {"kubernetes.io/hostname": "worker-3", "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"},
-        },
-        "spec": {"providerID": "demo://worker-3"},
-    }))?;
+    let bare = bare_node("worker-3")?;
     let before = stage.witness.look().ended.len();
     let began = Instant::now();
     for _ in 0..FLAPS {

@@ -57,8 +57,8 @@ pub(crate) async fn killed_in_the_middle(stage: &mut Stage) -> anyhow::Result<()
     delete(stage).await?;
     let began = Instant::now();
     create(stage, "returning bare", false).await?;
-    for part in [1, 2, 3] {
-        let enough = NODES * part / 4;
+    for part in [1, 2] {
+        let enough = NODES * part / 3;
         let count = stage
             .until("nodes get their labels back", |seen| Some(complete(seen)).filter(|count| *count >= enough))
             .await?;
