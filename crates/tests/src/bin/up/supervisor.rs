@@ -5,10 +5,7 @@ use std::{fs, path::PathBuf, thread, time::Duration};
 use anyhow::Context as _;
 use localplane::{Plane, Process, ProcessState};
 
-use crate::{
-    Place,
-    installed::{Admission, Installed},
-};
+use crate::{Place, installed::Installed};
 
 /// How `up` is called to be the supervisor.
 pub(crate) const COMMAND: &str = "supervise";
