@@ -22,7 +22,7 @@ use crate::{
     keeper::{
         apply::Cluster,
         controller::{Duties, Keeper, State},
-        policies::Policies,
+        policies::{self, Policies},
     },
     runtime::{
         announcement::{Coordination, identity},
@@ -148,6 +148,7 @@ pub fn operate(
     let namespace = settings.namespace.as_str();
     let keeper = Arc::new(Keeper {
         cluster: Cluster::new(client.clone(), namespace, budget),
+        client: client.clone(),
         admission: Cluster::new(client, namespace, Budget::unlimited()),
         policies: Policies::new(&settings.keeper),
         queue: Queue::default(),
@@ -164,12 +165,18 @@ pub fn operate(
         gate: settings.keeper.gate,
         gate_timeout: settings.keeper.gate_timeout,
         identity,
+        replan: tokio::sync::Notify::new(),
         state: Mutex::new(State::default()),
     });
 
     health.expect(SYNCED);
     tasks.spawn(watch_nodes(&keeper, &jitter, health, stop));
     tasks.spawn(watch_records(&keeper, &jitter, health, stop));
+    tasks.spawn(watch_policies(&keeper, &jitter, stop));
+    tasks.spawn(until(stop.clone(), {
+        let keeper = Arc::clone(&keeper);
+        async move { keeper.follow_policies().await }
+    }));
     for _ in 0..controller.workers {
         tasks.spawn(Arc::clone(&keeper).work());
     }
@@ -178,6 +185,13 @@ pub fn operate(
         let keeper = Arc::clone(&keeper);
         move || std::future::ready(keeper.resync())
     }));
+    tasks.spawn(every(stop.clone(), controller.audit_period, {
+        let keeper = Arc::clone(&keeper);
+        move || {
+            let keeper = Arc::clone(&keeper);
+            async move { keeper.audit().await }
+        }
+    }));
     health.watch(LOOPS, SURVEY_EVERY * 15);
     tasks.spawn(every(stop.clone(), SURVEY_EVERY, {
         let (keeper, health) = (Arc::clone(&keeper), health.clone());
@@ -185,6 +199,7 @@ pub fn operate(
             let (keeper, health) = (Arc::clone(&keeper), health.clone());
             async move {
                 keeper.survey();
+                note_synced(&keeper, &health);
                 keeper.free_overdue().await;
                 health.beat(LOOPS);
             }
@@ -237,6 +252,22 @@ fn watch_records(
             note_synced(&on, &health);
         },
         trouble(keeper),
+    )
+}
+
+fn watch_policies(keeper: &Arc<Keeper>, jitter: &Jitter, stop: &CancellationToken) -> impl Future<Output = ()> + use<> {
+    let (on, missing) = (Arc::clone(keeper), Arc::clone(keeper));
+    follow(
+        Api::<policies::Resource>::all(keeper.client.clone()),
+        Subject { what: "keeppolicies", labels: None },
+        jitter.clone(),
+        stop.clone(),
+        move |event| on.on_policy(event),
+        move |category| {
+            if matches!(category, Category::NotFound | Category::Forbidden) && missing.policies.on_missing() {
+                missing.on_policies();
+            }
+        },
     )
 }
 

@@ -1,6 +1,6 @@
 //! What of a node is kept: the policy's patterns applied to what the node says.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     hash::Digest,
@@ -60,6 +60,8 @@ pub struct Policy {
     /// Taints that others put on a starting node and take away themselves.
     pub startup_taints: Patterns,
     pub history: usize,
+    /// How long a record is kept whose node is away.
+    pub retention: Duration,
 }
 
 /// One life of a node, seen through a policy.
@@ -96,6 +98,7 @@ impl Policy {
             machine_annotations: Patterns::of(MACHINE_ANNOTATIONS),
             startup_taints: Patterns::of(STARTUP_TAINTS),
             history: usize::from(keeper.history),
+            retention: keeper.retention,
         }
     }
 

@@ -1,8 +1,6 @@
 //! Reading nodes and records for commands, as the operator reads them.
 
-use anyhow::Context as _;
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::{Api, api::ListParams};
+use kube::api::ListParams;
 use perennial_core::{
     config::Settings,
     keeper::{
@@ -79,15 +77,11 @@ impl Session {
 
     /// Every record, page by page.
     pub(super) async fn each_record(&self, mut on: impl FnMut(Held)) -> anyhow::Result<()> {
-        let api: &Api<ConfigMap> = self.cluster.records();
         let mut params = ListParams::default().labels(&format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}")).limit(PAGE);
         loop {
-            let page = api.list(&params).await;
-            let page = page
-                .map_err(|error| anyhow::anyhow!(crate::runtime::fault::message(&error)))
-                .with_context(|| format!("could not list the records in namespace {}", self.settings.namespace))?;
-            page.items.into_iter().map(Held::new).for_each(&mut on);
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            let (page, next) = self.cluster.list_records(&params).await?;
+            page.into_iter().for_each(&mut on);
+            match next {
                 Some(token) => params.continue_token = Some(token),
                 None => return Ok(()),
             }

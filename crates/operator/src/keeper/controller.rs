@@ -12,7 +12,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::runtime::watcher::Event;
+use kube::{Client, runtime::watcher::Event};
 use perennial_core::config::Gate;
 use perennial_core::keeper::{
     identity::{Identified, RecordName},
@@ -20,7 +20,7 @@ use perennial_core::keeper::{
     record::Record,
     selection::{self, Policy, ignored},
 };
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 use tracing::{debug, info, warn};
 
 use super::{
@@ -28,7 +28,7 @@ use super::{
     index::{NodeEntry, Survey},
     node::Node,
     observe::{Asks, View},
-    policies::Policies,
+    policies::{self, Policies},
 };
 use crate::runtime::{
     budget::Priority,
@@ -61,8 +61,9 @@ pub struct Duties {
 }
 
 /// Everything that the keeper works with. All of it is passed in.
-#[derive(Debug)]
+#[expect(missing_debug_implementations, reason = "kube's client has none")]
 pub struct Keeper {
+    pub client: Client,
     pub cluster: Cluster,
     pub policies: Policies,
     pub queue: Queue,
@@ -79,6 +80,8 @@ pub struct Keeper {
     pub gate_timeout: Duration,
     /// Who we are, in records.
     pub identity: String,
+    /// Told when the policies in force change.
+    pub replan: Notify,
     pub state: Mutex<State>,
 }
 
@@ -111,6 +114,39 @@ impl Keeper {
     pub fn on_record(&self, event: Event<ConfigMap>) {
         let asks = self.lock().view.on_record(event);
         self.ask(asks);
+    }
+
+    pub fn on_policy(&self, event: Event<policies::Resource>) {
+        if self.policies.on_event(event) {
+            self.on_policies();
+        }
+    }
+
+    /// The policies in force are known, or have changed.
+    pub fn on_policies(&self) {
+        self.replan.notify_one();
+    }
+
+    /// Looks at every node afresh whenever the policies in force change; only those that a policy touches are worked on.
+    pub async fn follow_policies(&self) {
+        loop {
+            self.replan.notified().await;
+            let first = !std::mem::replace(&mut self.lock().view.policies_known, true);
+            if first {
+                // Entries were made under the config file's policy alone.
+                debug!("policies known");
+            }
+            let read = self.each_node(|node| {
+                let asks = self.lock().view.reconsider(node, &self.policies);
+                self.ask(asks);
+            });
+            if let Err(error) = read.await {
+                warn!(category = error.category().as_str(), "nodes could not be read after a change of policies: {error}");
+                tokio::time::sleep(self.jitter.backoff(3, FIRST_PAUSE, LONGEST_PAUSE)).await;
+                self.replan.notify_one();
+            }
+            self.resync();
+        }
     }
 
     pub fn is_synced(&self) -> bool {
@@ -245,8 +281,8 @@ impl Keeper {
         if self.is_unreadable(node, held.as_ref()) {
             return Ok(Done::Quiet);
         }
+        let (policy, record) = self.informed(node, held.as_ref());
         let seen = policy.select(node);
-        let record = held.as_ref().and_then(|held| held.stored.effective(&seen));
         match gone(&seen, record.as_ref(), &self.context(&policy, Some(&identity))) {
             Plan::Write(act, next) if self.duties.capture => {
                 self.write(node, act, held.as_ref(), &next, Priority::LastState).await?;
@@ -282,9 +318,10 @@ impl Keeper {
             return Ok(Done::Again);
         }
         if self.is_unreadable(&node, held.as_ref()) {
-            self.note_clean(key, &node, &policy, held.as_ref());
+            self.note_clean(key, &node, held.as_ref());
             return Ok(Done::Quiet);
         }
+        let (policy, _) = self.informed(&node, held.as_ref());
         if self.is_contested(key, &node, &identity, held.as_ref()) {
             return Ok(Done::Quiet);
         }
@@ -301,7 +338,7 @@ impl Keeper {
                     self.ungate(&node).await?;
                     return Ok(Done::Wrote);
                 }
-                self.note_clean(key, &node, &policy, held.as_ref());
+                self.note_clean(key, &node, held.as_ref());
                 Ok(Done::Quiet)
             }
             Plan::Write(act, next) if self.duties.capture => {
@@ -321,6 +358,13 @@ impl Keeper {
             }
             Plan::Write(..) | Plan::Restore(_) => Ok(Done::Quiet),
         }
+    }
+
+    /// The policy for a node, its record known, and the record to decide on.
+    pub(super) fn informed(&self, node: &selection::Node, held: Option<&Held>) -> (Arc<Policy>, Option<Record>) {
+        let plain = self.policies.of(node);
+        let record = held.and_then(|held| held.stored.effective(&plain.select(node)));
+        (self.policies.with_record(node, record.as_ref()), record)
     }
 
     fn plan(&self, node: &selection::Node, policy: &Policy, identity: &Identified, held: Option<&Held>) -> Plan {
@@ -500,8 +544,8 @@ impl Keeper {
         }
     }
 
-    fn note_clean(&self, key: &Key, node: &selection::Node, policy: &Policy, held: Option<&Held>) {
-        let entry = NodeEntry::new(node, policy);
+    fn note_clean(&self, key: &Key, node: &selection::Node, held: Option<&Held>) {
+        let entry = NodeEntry::new(node, &self.policies.of(node));
         let mut state = self.lock();
         state.view.index.note_clean(key, &entry, held.map(Held::resource_version));
         state.view.restored(key);
@@ -533,7 +577,7 @@ impl Keeper {
         survey
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -34,6 +34,8 @@ pub struct NodeEntry {
     ignored: bool,
     /// It carries our taint.
     pub gated: bool,
+    /// The name of its policy, hashed.
+    policy: u64,
     /// The record's name; `None` while the node does not say who it is.
     pub record: Option<Arc<str>>,
     /// The resourceVersion of the record with which this very state was found to need nothing.
@@ -100,6 +102,7 @@ impl NodeEntry {
             machine: hash(&seen.machine),
             ignored: ignored(node),
             gated: node.is_gated(),
+            policy: hash(&policy.name.as_str()),
             record,
             clean_with: None,
         }
@@ -235,6 +238,14 @@ impl Index {
         verdict
     }
 
+    /// The next look at a node counts, even if nothing about it has changed.
+    pub fn outdate(&mut self, name: &str) {
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.resource_version = 0;
+            node.clean_with = None;
+        }
+    }
+
     /// A node is gone: its last state, seen.
     pub fn delete_node(&mut self, name: &Key, last: &NodeEntry) -> Verdict {
         if self.nodes.get(name).is_some_and(|entry| entry.uid == last.uid) {
@@ -345,6 +356,16 @@ impl Index {
                 Verdict::Look(priority) => Some((name, priority)),
                 Verdict::Quiet => None,
             }
+        })
+    }
+
+    /// How many nodes a policy has, and how many of them have a record.
+    pub fn matched(&self, policy: &str) -> (usize, usize) {
+        let policy = hash(&policy);
+        let nodes = self.nodes.values().filter(|node| node.policy == policy);
+        nodes.fold((0, 0), |(nodes, records), node| {
+            let has = node.record.as_ref().is_some_and(|record| self.records.contains_key(record));
+            (nodes + 1, records + usize::from(has))
         })
     }
 

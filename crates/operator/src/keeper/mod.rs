@@ -1,6 +1,7 @@
 //! The keeper: what people wrote on a node survives the node.
 
 pub mod apply;
+mod audit;
 pub mod controller;
 pub mod index;
 pub mod node;

@@ -42,6 +42,7 @@ pub struct View {
     gated: HashMap<Key, Instant>,
     nodes_listed: bool,
     records_listed: bool,
+    pub policies_known: bool,
 }
 
 /// What to look at next.
@@ -50,7 +51,7 @@ pub type Asks = Vec<(Key, Priority)>;
 impl View {
     /// Both lists have been read: what is not here is not there.
     pub fn is_synced(&self) -> bool {
-        self.nodes_listed && self.records_listed
+        self.nodes_listed && self.records_listed && self.policies_known
     }
 
     pub fn on_node(&mut self, event: Event<Node>, policies: &Policies) -> Asks {
@@ -111,6 +112,12 @@ impl View {
                 self.when_synced(vec![(name, priority)])
             }
         }
+    }
+
+    /// Takes in a node under policies that have changed.
+    pub fn reconsider(&mut self, node: selection::Node, policies: &Policies) -> Asks {
+        self.index.outdate(&node.name);
+        self.put_node(node, policies)
     }
 
     pub fn put_record(&mut self, held: &Held) -> Asks {

@@ -58,11 +58,10 @@ impl Keeper {
             return AdmissionResponse::allowed();
         }
 
-        let policy = self.policies.of(&node);
+        let (policy, record) = self.informed(&node, held.as_ref());
         let identity = Identified::of(&policy.identity, &node);
         let contested = identity.as_ref().is_some_and(|identity| self.has_claimants(identity, &node.name));
-        let seen = policy.select(&node);
-        let record = held.as_ref().filter(|_| !contested).and_then(|held| held.stored.effective(&seen));
+        let record = record.filter(|_| !contested);
         let context = self.context(&policy, identity.as_ref());
         let by_kubelet = request.user_info.groups.iter().any(|group| group == KUBELETS);
         let admitted = admit(object, &node, record.as_ref(), &context, by_kubelet, self.gate);
@@ -102,15 +101,14 @@ impl Keeper {
     }
 
     async fn capture_last(&self, node: &selection::Node) -> Result<(), Error> {
-        let policy = self.policies.of(node);
-        let Some(identity) = Identified::of(&policy.identity, node) else { return Ok(()) };
-        let seen = policy.select(node);
+        let Some(identity) = Identified::of(&self.policies.of(node).identity, node) else { return Ok(()) };
         loop {
             let held = self.admission.read_record(&identity.record_name(), Priority::LastState).await?;
             if self.is_unreadable(node, held.as_ref()) {
                 return Ok(());
             }
-            let record = held.as_ref().and_then(|held| held.stored.effective(&seen));
+            let (policy, record) = self.informed(node, held.as_ref());
+            let seen = policy.select(node);
             let Plan::Write(act, next) = gone(&seen, record.as_ref(), &self.context(&policy, Some(&identity))) else {
                 return Ok(());
             };
