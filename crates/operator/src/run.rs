@@ -294,7 +294,7 @@ fn compete(
     let (controller, election) = (&settings.controller, &settings.controller.leader_election);
     let shards = u32::from(controller.shards);
     let works = controller.roles.iter().any(|role| *role != Role::Webhooks);
-    if !works || !election.enabled || controller.dry_run {
+    if !election.enabled || controller.dry_run {
         return Ownership::all(shards);
     }
     let metrics = metrics.clone();
@@ -305,6 +305,7 @@ fn compete(
         identity: identity.to_owned(),
         shards,
         lease: election.lease_duration,
+        observer: !works,
         report: Arc::new(move |lease, held| metrics.leads(lease, held)),
     };
     let (ownership, task) = coordinate(coordination, stop.clone());
@@ -312,12 +313,15 @@ fn compete(
     ownership
 }
 
-/// Processes with the same roles share the same work.
+/// Processes with the same roles share the same work. One that only serves admission looks at everyone's.
 fn lease_group(settings: &Settings) -> String {
     let all = [Role::Capture, Role::Restore, Role::Placement];
     let ours: Vec<&str> =
         all.iter().filter(|role| settings.controller.roles.contains(role)).map(|role| role.as_str()).collect();
-    if ours.len() == all.len() { "perennial".to_owned() } else { format!("perennial-{}", ours.join("-")) }
+    match ours.len() {
+        0 | 3 => "perennial".to_owned(),
+        _ => format!("perennial-{}", ours.join("-")),
+    }
 }
 
 /// Starts the admission server, and keeps its certificate and the webhook configurations right.
@@ -376,9 +380,8 @@ fn listen(settings: &Settings, keeper: &Arc<Keeper>, served: &Arc<Served>) -> an
         let code = if seen.outcome.is_answered() { http_code(200) } else { http_code(503) };
         metrics.admitted(seen.path.trim_start_matches('/'), code, seen.elapsed);
     };
-    let deadline = settings.webhook.timeout.mul_f64(0.75);
     let (on_create, on_delete) = (Arc::clone(keeper), Arc::clone(keeper));
-    let webhooks = Webhooks::new(Limits { deadline, ..Limits::default() }, Arc::new(report))
+    let webhooks = Webhooks::new(Limits::for_timeout(settings.webhook.timeout), Arc::new(report))
         .on(MUTATE_NODES, move |request| {
             let keeper = Arc::clone(&on_create);
             async move { keeper.admit_create(request).await }

@@ -40,7 +40,7 @@ impl Keeper {
         if node.name.is_empty() {
             node.name = request.name.clone().unwrap_or_default();
         }
-        if !self.duties.restore || self.duties.dry_run || ignored(&node) {
+        if self.duties.dry_run || ignored(&node) {
             return AdmissionResponse::allowed();
         }
         let Ok(held) = tokio::time::timeout(DEADLINE, self.record_for_create(&node)).await else {
@@ -89,7 +89,7 @@ impl Keeper {
     /// Node DELETE: `oldObject` is what is about to be deleted. Called again when it changes before the delete commits.
     pub async fn admit_delete(&self, request: AdmissionRequest) -> AdmissionResponse {
         let Some(node) = read(request.old_object.as_ref()) else { return AdmissionResponse::allowed() };
-        if request.dry_run || !self.duties.capture || self.duties.dry_run || ignored(&node) || node.name.is_empty() {
+        if request.dry_run || self.duties.dry_run || ignored(&node) || node.name.is_empty() {
             return AdmissionResponse::allowed();
         }
         match tokio::time::timeout(DEADLINE, self.capture_last(&node)).await {
