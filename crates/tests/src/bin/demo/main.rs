@@ -7,6 +7,7 @@ mod terminal;
 mod witness;
 
 use std::{
+    path::PathBuf,
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -23,7 +24,7 @@ use crate::{
 
 /// How a demo ends that was not interrupted.
 enum End {
-    AllTrue { claims: usize },
+    AllTrue { claims: usize, folder: PathBuf },
     Broken,
 }
 
@@ -49,9 +50,10 @@ fn play() -> anyhow::Result<ExitCode> {
         tokio::select! {
             // Dropping the story ends the operator and the plane and removes the folder.
             end = tell(kubernetes, terminal) => Ok(match end? {
-                End::AllTrue { claims } => {
+                End::AllTrue { claims, folder } => {
                     let whole = took(began.elapsed());
-                    terminal.title(&format!("{claims} claims, all true, in {whole}. Everything that ran has ended; its folder is gone."));
+                    let rest = if folder.exists() { "" } else { " Everything that ran has ended, and its folder is gone." };
+                    terminal.title(&format!("{claims} claims, all true, in {whole}.{rest}"));
                     ExitCode::SUCCESS
                 }
                 End::Broken => ExitCode::FAILURE,
@@ -97,7 +99,7 @@ async fn tell(kubernetes: Kubernetes, terminal: Terminal) -> anyhow::Result<End>
         // A chapter may do its work without ever waiting; a Ctrl-C is heard here at the latest.
         tokio::task::yield_now().await;
     }
-    Ok(End::AllTrue { claims: stage.checked })
+    Ok(End::AllTrue { claims: stage.checked, folder: stage.folder.clone() })
 }
 
 async fn interrupted() -> &'static str {
