@@ -79,7 +79,9 @@ pub async fn run(mut settings: Settings, target: &Target) -> anyhow::Result<()> 
     if !in_cluster() {
         ensure_namespace(&client, settings.namespace.as_str()).await;
         if settings.webhook.enabled && settings.webhook.url.is_none() {
-            warn!("webhooks are off: outside a cluster they need webhook.url, an address at which the API server finds us");
+            warn!(
+                "webhooks are off: outside a cluster they need webhook.url, an address at which the API server finds us"
+            );
             settings.webhook.enabled = false;
         }
     }
@@ -201,6 +203,7 @@ pub fn operate(
                 keeper.survey();
                 note_synced(&keeper, &health);
                 keeper.free_overdue().await;
+                keeper.report_policies().await;
                 health.beat(LOOPS);
             }
         }
@@ -422,7 +425,9 @@ async fn ensure_namespace(client: &Client, name: &str) {
     match ensured.await {
         Ok(()) => {}
         Err(error) if matches!(Category::of(&error), Category::Conflict) => {}
-        Err(error) => warn!(namespace = name, why = fault::message(&error), "could not make sure that our namespace exists"),
+        Err(error) => {
+            warn!(namespace = name, why = fault::message(&error), "could not make sure that our namespace exists")
+        }
     }
 }
 

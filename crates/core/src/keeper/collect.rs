@@ -65,7 +65,11 @@ pub fn step(seen: &Seen, now: Timestamp, mass_absence: bool) -> Step {
         };
     }
     let Some(since) = seen.absent_since else {
-        return if seen.tombstone && older(seen.captured_at, TOMBSTONE_FOR) && !seen.held { Step::Collect } else { Step::Note };
+        return if seen.tombstone && older(seen.captured_at, TOMBSTONE_FOR) && !seen.held {
+            Step::Collect
+        } else {
+            Step::Note
+        };
     };
     let limit = if seen.tombstone { TOMBSTONE_FOR } else { seen.retention };
     let due = older(since, limit);

@@ -8,6 +8,7 @@ pub mod hash;
 pub mod identity;
 pub mod kept;
 pub mod machine;
+pub mod manual;
 pub mod mark;
 mod merge;
 pub mod plan;

@@ -48,7 +48,8 @@ impl KeepPolicy {
             Ok(_) => Err(problems),
             Err(error) => {
                 problems.extend(error.problems.iter().map(|problem| {
-                    let path = problem.path.replace("controller.namespaceSelector", "nodeSelector").replace("keeper.", "");
+                    let path =
+                        problem.path.replace("controller.namespaceSelector", "nodeSelector").replace("keeper.", "");
                     format!("spec.{path}: {}", problem.message)
                 }));
                 Err(problems)

@@ -125,8 +125,13 @@ mod tests {
 
     #[test]
     fn taints_that_did_not_change_are_not_in_the_patch() {
-        let restore =
-            Restore { set: Kept::new(), remove: BTreeSet::new(), mark: Mark::default(), withheld: BTreeSet::new(), waits: false };
+        let restore = Restore {
+            set: Kept::new(),
+            remove: BTreeSet::new(),
+            mark: Mark::default(),
+            withheld: BTreeSet::new(),
+            waits: false,
+        };
         assert!(node_patch(&Node::default(), &restore).get("spec").is_none());
     }
 }

@@ -239,7 +239,10 @@ impl Cluster {
     pub async fn list_nodes(&self, params: &ListParams) -> Result<(Vec<selection::Node>, Option<String>), Error> {
         let page = self.ask(Priority::Collect, self.nodes.list(params)).await;
         let page = page.map_err(|source| Error::List { what: "nodes", source })?;
-        Ok((page.items.into_iter().map(Node::into_view).collect(), page.metadata.continue_.filter(|token| !token.is_empty())))
+        Ok((
+            page.items.into_iter().map(Node::into_view).collect(),
+            page.metadata.continue_.filter(|token| !token.is_empty()),
+        ))
     }
 
     /// Deletes a record, if it is still the one that was read.

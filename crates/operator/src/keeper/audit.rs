@@ -81,7 +81,9 @@ impl Keeper {
         if self.duties.dry_run || !self.duties.capture {
             return Ok(());
         }
-        let Some(held) = self.cluster.read_record(&record.record_name(), Priority::Collect).await? else { return Ok(()) };
+        let Some(held) = self.cluster.read_record(&record.record_name(), Priority::Collect).await? else {
+            return Ok(());
+        };
         if held.resource_version() != record.resource_version {
             return Ok(());
         }
@@ -102,7 +104,9 @@ impl Keeper {
         if !record.seen.tombstone && self.cluster.read_node(&record.node, Priority::Collect).await?.is_some() {
             return Ok(());
         }
-        let Some(held) = self.cluster.read_record(&record.record_name(), Priority::Collect).await? else { return Ok(()) };
+        let Some(held) = self.cluster.read_record(&record.record_name(), Priority::Collect).await? else {
+            return Ok(());
+        };
         if held.resource_version() != record.resource_version {
             return Ok(());
         }
@@ -112,7 +116,7 @@ impl Keeper {
         Ok(())
     }
 
-    async fn each_record(&self, mut on: impl FnMut(Held)) -> Result<(), Error> {
+    pub(super) async fn each_record(&self, mut on: impl FnMut(Held)) -> Result<(), Error> {
         let mut params = ListParams::default().labels(&format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}")).limit(PAGE);
         loop {
             let (page, next) = self.cluster.list_records(&params).await?;
@@ -128,7 +132,10 @@ impl Keeper {
         }
     }
 
-    pub(super) async fn each_node(&self, mut on: impl FnMut(perennial_core::keeper::selection::Node)) -> Result<(), Error> {
+    pub(super) async fn each_node(
+        &self,
+        mut on: impl FnMut(perennial_core::keeper::selection::Node),
+    ) -> Result<(), Error> {
         let mut params = ListParams::default().limit(PAGE);
         loop {
             let (page, next) = self.cluster.list_nodes(&params).await?;

@@ -16,9 +16,11 @@ use kube::{Client, runtime::watcher::Event};
 use perennial_core::config::Gate;
 use perennial_core::keeper::{
     identity::{Identified, RecordName},
+    kept::Kept,
     plan::{Act, Context, Plan, Restore, Why, gone, live},
     record::Record,
     selection::{self, Policy, ignored},
+    stored::Stored,
 };
 use tokio::{sync::Notify, time::Instant};
 use tracing::{debug, info, warn};
@@ -46,6 +48,9 @@ const CONTROLLER: &str = "keeper";
 const QUEUE: QueueLabels = QueueLabels { name: "keeper" };
 /// Captures of one node are at least so far apart: a burst of changes costs its first and its last state.
 const CAPTURE_PAUSE: Duration = Duration::from_secs(1);
+/// From so many changes back and forth on, a node is captured less often.
+const FLAPS: u32 = 3;
+const FLAP_MEMORY: Duration = Duration::from_mins(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// What is refused is tried again after this: the reason may be gone.
@@ -91,6 +96,8 @@ pub struct State {
     pub view: View,
     attempts: HashMap<Key, u32>,
     captured: HashMap<Key, Instant>,
+    /// How often a node's labels went back and forth of late, and when last.
+    flaps: HashMap<Key, (u32, Instant)>,
 }
 
 /// What came of looking at a node.
@@ -131,22 +138,30 @@ impl Keeper {
     pub async fn follow_policies(&self) {
         loop {
             self.replan.notified().await;
-            let first = !std::mem::replace(&mut self.lock().view.policies_known, true);
-            if first {
-                // Entries were made under the config file's policy alone.
-                debug!("policies known");
-            }
-            let read = self.each_node(|node| {
-                let asks = self.lock().view.reconsider(node, &self.policies);
-                self.ask(asks);
-            });
-            if let Err(error) = read.await {
-                warn!(category = error.category().as_str(), "nodes could not be read after a change of policies: {error}");
+            if let Err(error) = self.replan_all().await {
+                warn!(category = error.category().as_str(), "the change of policies is not through yet: {error}");
                 tokio::time::sleep(self.jitter.backoff(3, FIRST_PAUSE, LONGEST_PAUSE)).await;
                 self.replan.notify_one();
             }
-            self.resync();
         }
+    }
+
+    async fn replan_all(&self) -> Result<(), Error> {
+        let known = self.lock().view.policies_known;
+        // Records move before anything is decided under a new identity.
+        if self.policies.identities_differ() || self.lock().view.index.has_other_identities() {
+            self.migrate().await?;
+        }
+        if known || self.policies.has_any() {
+            self.each_node(|node| {
+                let asks = self.lock().view.reconsider(node, &self.policies);
+                self.ask(asks);
+            })
+            .await?;
+        }
+        self.lock().view.policies_known = true;
+        self.resync();
+        Ok(())
     }
 
     pub fn is_synced(&self) -> bool {
@@ -174,7 +189,9 @@ impl Keeper {
 
     fn capture_pause(&self, key: &Key) -> Duration {
         let state = self.lock();
-        state.captured.get(key).map_or(Duration::ZERO, |at| CAPTURE_PAUSE.saturating_sub(at.elapsed()))
+        let flaps = state.flaps.get(key).map_or(0, |(count, _)| *count);
+        let pause = if flaps < FLAPS { CAPTURE_PAUSE } else { CAPTURE_PAUSE * 2u32.pow((flaps - FLAPS + 2).min(6)) };
+        state.captured.get(key).map_or(Duration::ZERO, |at| pause.saturating_sub(at.elapsed()))
     }
 
     /// Works until the queue is closed.
@@ -347,6 +364,7 @@ impl Keeper {
                 }
                 self.write(&node, act, held.as_ref(), &next, Priority::Capture).await?;
                 self.lock().captured.insert(Arc::clone(key), Instant::now());
+                self.note_flap(key, &node, held.as_ref(), &next);
                 Ok(Done::Wrote)
             }
             Plan::Restore(_) if self.duties.restore => {
@@ -506,6 +524,32 @@ impl Keeper {
         !owner
     }
 
+    /// Something keeps setting labels back and forth: it is said once, captured ever more seldom, and never fought.
+    fn note_flap(&self, key: &Key, node: &selection::Node, held: Option<&Held>, next: &Record) {
+        let Some(Stored::Good(before)) = held.map(|held| &held.stored) else { return };
+        let back = before.kept != next.kept
+            && before.history.first().is_some_and(|entry| Kept::from(entry.content.clone()) == next.kept);
+        if !back {
+            return;
+        }
+        let count = {
+            let mut state = self.lock();
+            let flap = state.flaps.entry(Arc::clone(key)).or_insert((0, Instant::now()));
+            *flap = (if flap.1.elapsed() < FLAP_MEMORY { flap.0 + 1 } else { 1 }, Instant::now());
+            flap.0
+        };
+        self.metrics.label_flaps.inc();
+        if count == FLAPS {
+            warn!(node = node.name, "its labels go back and forth; it is captured less often");
+            self.events.say(About::node(&node.name, &node.uid), Severity::Warning, "LabelsFlap", || {
+                let changed =
+                    next.kept.keys().chain(before.kept.keys()).filter(|k| next.kept.get(*k) != before.kept.get(*k));
+                let keys: std::collections::BTreeSet<String> = changed.map(ToString::to_string).collect();
+                format!("something sets {} back and forth", keys.into_iter().collect::<Vec<_>>().join(", "))
+            });
+        }
+    }
+
     fn other_claimants(&self, identity: &Identified, name: &str) -> Vec<Key> {
         let state = self.lock();
         state.view.index.claimants(&identity.record_name().0).filter(|other| ***other != *name).cloned().collect()
@@ -556,7 +600,8 @@ impl Keeper {
         let survey = {
             let mut state = self.lock();
             state.view.expire();
-            state.captured.retain(|_, at| at.elapsed() < CAPTURE_PAUSE);
+            state.flaps.retain(|_, (_, at)| at.elapsed() < FLAP_MEMORY);
+            state.captured.retain(|_, at| at.elapsed() < FLAP_MEMORY);
             state.view.index.survey()
         };
         let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);

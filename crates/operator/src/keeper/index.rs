@@ -328,6 +328,11 @@ impl Index {
         }
     }
 
+    /// There are records of nodes that were known by something else than their name.
+    pub fn has_other_identities(&self) -> bool {
+        self.records.keys().any(|name| !name.starts_with("node-"))
+    }
+
     pub fn node(&self, name: &str) -> Option<&NodeEntry> {
         self.nodes.get(name)
     }

@@ -9,7 +9,7 @@ use std::{
 use k8s_openapi::{ClusterResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::runtime::watcher::Event;
 use perennial_core::{
-    config::Keeper,
+    config::{Identity, Keeper},
     keeper::{
         kept::Key,
         policy::{KeepPolicy, choose},
@@ -171,6 +171,18 @@ impl Policies {
     pub fn of_labels(&self, labels: &BTreeMap<String, String>) -> Arc<Policy> {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
         choose(&state.good, labels).map_or_else(|| Arc::clone(&self.default), |found| Arc::new(found.policy.clone()))
+    }
+
+    /// Some nodes are known by something else than their name.
+    pub fn identities_differ(&self) -> bool {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        let cluster = state.good.iter().any(|policy| policy.policy.identity != Identity::Name);
+        cluster || self.default.identity != Identity::Name
+    }
+
+    /// There are KeepPolicies in force.
+    pub fn has_any(&self) -> bool {
+        !self.state.read().unwrap_or_else(PoisonError::into_inner).good.is_empty()
     }
 
     /// All policies of the cluster by name.

@@ -114,7 +114,12 @@ impl Keeper {
             };
             match self.admission.write_record(held.as_ref(), &next, Priority::LastState).await {
                 Ok(_) => {
-                    info!(node = node.name, act = act.as_str(), sequence = next.sequence, "last state captured before the delete");
+                    info!(
+                        node = node.name,
+                        act = act.as_str(),
+                        sequence = next.sequence,
+                        "last state captured before the delete"
+                    );
                     if act == Act::Capture {
                         self.metrics.captures.get_or_create(&ViaLabels { via: Via::Admission }).inc();
                     }
