@@ -90,7 +90,7 @@ async fn tell(kubernetes: Kubernetes, terminal: Terminal) -> anyhow::Result<End>
                 Some(broken) => terminal.broken(&broken.claim),
                 None => terminal.broken(chapter.title),
             }
-            terminal.say(&format!("{error:#}"));
+            format!("{error:#}").lines().for_each(|line| terminal.say(line));
             terminal.say("The operator said last:");
             terminal.output(&stage.operator_log());
             terminal.say("With LOCALPLANE_KEEP=1 the folder with all logs is kept.");
