@@ -208,9 +208,9 @@ fn print_what_to_try(place: &Place) {
     let (kubeconfig, bin) = (place.plane.kubeconfig(), place.bin());
     println!(
         "
-kubectl and perennial, for this cluster:
+kubectl and perennial for this cluster, in your shell (`. {FOLDER}/env` does the same):
 
-  export KUBECONFIG={} PATH={}:$PATH    (or: . {FOLDER}/env)
+  export KUBECONFIG={} PATH={}:$PATH
 
 Label a node, delete it, and see what is kept of it:
 
