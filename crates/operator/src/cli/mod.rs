@@ -13,7 +13,7 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use perennial_core::config::{Layers, Loaded, load};
 
-use crate::runtime::client::Target;
+use crate::runtime::{chain::Chain, client::Target};
 
 /// Keeps what people wrote on nodes, and places replicas on spot and on-demand capacity.
 #[derive(Debug, Parser)]
@@ -80,7 +80,7 @@ pub fn main() -> ExitCode {
     match execute(cli) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", Chain(error.as_ref()));
             ExitCode::FAILURE
         }
     }

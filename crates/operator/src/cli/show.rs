@@ -153,7 +153,7 @@ fn keys(on_node: &Kept, record: Option<&Record>, seen: Option<&Incarnation>) -> 
             (Some(now), Some(then)) if now == then => String::new(),
             (Some(_), Some(then)) => format!("   (record: {then})"),
             (Some(_), None) => "   (not in the record)".to_owned(),
-            (None, _) if seen.is_none() => "   (given back when the node returns)".to_owned(),
+            (None, _) if seen.is_none() => String::new(),
             (None, _) => "   (not on the node)".to_owned(),
         };
         let _ = writeln!(text, "  {key}={}{remark}", node.or(record).map_or("", String::as_str));
