@@ -1,0 +1,5 @@
+//! Perennial on a real Kubernetes: what people are promised, one file for each kind of promise.
+//!
+//! One binary, so that all tests share the control planes.
+
+mod story;
