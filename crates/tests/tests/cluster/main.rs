@@ -2,4 +2,8 @@
 //!
 //! One binary, so that all tests share the control planes.
 
+mod incarnations;
+mod labels;
+mod mass;
+mod restarts;
 mod story;
