@@ -1,8 +1,11 @@
 //! Perennial's decisions. Nothing here does IO, reads a clock, the environment or a random source: what is known
 //! comes in as values, what is to be done goes out as values.
 
+pub mod admission_review;
+pub mod certs;
 pub mod config;
 pub mod keeper;
 pub mod lease;
+pub mod members;
 pub mod placement;
 pub mod shard;

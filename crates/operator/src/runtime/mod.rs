@@ -1,13 +1,18 @@
-//! What every part of the operator stands on and none is about: a budget, a queue, watches, faults, metrics, logs.
+//! What every part of the operator stands on and none is about: a budget, a queue, watches, leases, faults, metrics, logs.
 
+pub mod announcement;
 pub mod budget;
+pub mod chain;
 pub mod client;
 pub mod clock;
 pub mod events;
 pub mod fault;
 pub mod labels;
+pub mod lease;
 pub mod logging;
+pub mod members;
 pub mod metrics;
+pub mod ownership;
 mod process;
 pub mod queue;
 pub mod random;

@@ -1,4 +1,9 @@
-//! What the operator serves over HTTP.
+//! What the program serves: admission, and `/metrics`, `/livez` and `/readyz`.
 
+pub mod certs;
+pub mod configuration;
 pub mod health;
 pub mod http;
+pub mod issue;
+pub mod upkeep;
+pub mod webhooks;

@@ -1,0 +1,232 @@
+//! Keeps the served certificate and the webhook configurations right, in every replica, without leadership.
+//!
+//! Owns the order in which things are read: the configurations first, then the certificates, and what is written to the
+//! configurations is conditional on what was read. So no replica with an old view takes an authority out of a bundle.
+
+use super::certs::{CertsError, Directory, Kept, SecretStore, Served};
+use super::configuration::{ConfigurationError, ConfigurationSettings, Configurations, Present, Repair, is_carried};
+use super::issue::{self, IssueError};
+use crate::runtime::chain::Chain;
+use jiff::Timestamp;
+use perennial_core::certs::{Certificates, Lifetimes, Next, next};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+/// The most steps that one look takes: a rotation needs a few, more would be a loop.
+const STEPS: usize = 6;
+/// How often a look is taken where nothing is due earlier.
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// Why a look failed. What was served goes on being served.
+#[derive(Debug, thiserror::Error)]
+pub enum UpkeepError {
+    #[error("the served certificate could not be kept right")]
+    Certs(#[source] CertsError),
+    #[error("a certificate could not be issued")]
+    Issue(#[source] IssueError),
+    #[error("the webhook configurations could not be kept right")]
+    Configuration(#[source] ConfigurationError),
+}
+
+/// Where the certificate comes from.
+#[derive(Debug, Clone)]
+pub enum Origin {
+    /// Our own authority, in a Secret that all replicas share.
+    Secret { lifetimes: Lifetimes },
+    /// `webhook.certDir`.
+    Directory(PathBuf),
+}
+
+/// What to keep right.
+#[derive(Debug, Clone)]
+pub struct UpkeepSettings {
+    pub namespace: String,
+    pub origin: Origin,
+    /// Names for the certificate: [`ConfigurationSettings::names`], and any others.
+    pub names: Vec<String>,
+    /// `None`: somebody else writes the configurations.
+    pub configuration: Option<ConfigurationSettings>,
+}
+
+/// The keeper of certificate and configurations.
+#[derive(Debug)]
+pub struct Upkeep {
+    settings: UpkeepSettings,
+    served: Arc<Served>,
+    store: SecretStore,
+    configurations: Configurations,
+    directory: Option<Directory>,
+    lifetimes: Lifetimes,
+    installed: Option<Certificates>,
+    /// Since when an authority is known to be confirmed.
+    confirmed: BTreeMap<String, Instant>,
+}
+
+impl Upkeep {
+    pub fn new(client: kube::Client, settings: UpkeepSettings, served: Arc<Served>) -> Self {
+        let (directory, lifetimes) = match &settings.origin {
+            Origin::Secret { lifetimes } => (None, *lifetimes),
+            Origin::Directory(path) => (Some(Directory::new(path)), Lifetimes::default()),
+        };
+        Self {
+            store: SecretStore::new(client.clone(), &settings.namespace),
+            configurations: Configurations::new(client),
+            directory,
+            lifetimes,
+            installed: None,
+            confirmed: BTreeMap::new(),
+            settings,
+            served,
+        }
+    }
+
+    /// Looks again and again until `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        while !stop.is_cancelled() {
+            let again = match self.look().await {
+                Ok(Repair::Right) => self.period(),
+                Ok(Repair::Changed) => self.period().min(Duration::from_millis(200)),
+                Err(error) => {
+                    warn!(error = %Chain(&error), "certificates and webhook configurations could not be checked");
+                    self.period().min(Duration::from_secs(1))
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = tokio::time::sleep(again) => {}
+            }
+        }
+    }
+
+    /// Looks once, and does what is due.
+    pub async fn look(&mut self) -> Result<Repair, UpkeepError> {
+        let present = match self.settings.configuration {
+            Some(_) => Some(self.configurations.read().await.map_err(UpkeepError::Configuration)?),
+            None => None,
+        };
+        let bundle = match &mut self.directory {
+            Some(directory) => {
+                if directory.reload(&self.served).await.map_err(UpkeepError::Certs)? {
+                    info!("the certificate from the directory is served from now on");
+                }
+                directory.bundle()
+            }
+            None => Some(self.own(present.as_ref()).await?.bundle().into_bytes()),
+        };
+        let (Some(settings), Some(present)) = (&self.settings.configuration, present) else {
+            return Ok(Repair::Right);
+        };
+        let repair = self.configurations.repair(settings, &present, bundle.as_deref());
+        repair.await.map_err(UpkeepError::Configuration)
+    }
+
+    /// Brings our own certificates forward, and serves what they say.
+    async fn own(&mut self, present: Option<&Present>) -> Result<Certificates, UpkeepError> {
+        let mut kept = self.store.read().await.map_err(UpkeepError::Certs)?;
+        for _ in 0..STEPS {
+            let now = Timestamp::now().as_second();
+            self.note(&kept);
+            let known_for = |id: &str| {
+                self.confirmed.get(id).map(|since| i64::try_from(since.elapsed().as_secs()).unwrap_or(i64::MAX))
+            };
+            let current = kept.certificates.as_ref().or(self.installed.as_ref());
+            let step = next(current, &self.settings.names, &self.lifetimes, now, known_for);
+            let Some(changed) = self.changed(&step, current, present, now)? else {
+                if kept.certificates.is_some() {
+                    break;
+                }
+                // Somebody deleted the Secret, or spoilt it: what is being served is still good.
+                let Some(installed) = self.installed.clone() else { break };
+                kept = self.write(&kept, &installed).await?;
+                continue;
+            };
+            info!(step = ?step, "the webhook's certificates move on");
+            kept = self.write(&kept, &changed).await?;
+        }
+        let Some(certificates) = kept.certificates else {
+            let secret = super::certs::SECRET.to_owned();
+            return Err(UpkeepError::Certs(CertsError::Unanswered { secret }));
+        };
+        self.install(&certificates)?;
+        Ok(certificates)
+    }
+
+    /// The certificates after a step; `None` where it changes nothing.
+    fn changed(
+        &self,
+        step: &Next,
+        current: Option<&Certificates>,
+        present: Option<&Present>,
+        now: i64,
+    ) -> Result<Option<Certificates>, UpkeepError> {
+        let (names, lifetimes) = (&self.settings.names, &self.lifetimes);
+        let Some(current) = current else {
+            return issue::create(names, lifetimes, now).map(Some).map_err(UpkeepError::Issue);
+        };
+        Ok(match step {
+            Next::Create => Some(issue::create(names, lifetimes, now).map_err(UpkeepError::Issue)?),
+            Next::AddAuthority => {
+                let authority = issue::authority(lifetimes, now).map_err(UpkeepError::Issue)?;
+                Some(current.clone().with(authority))
+            }
+            Next::Serve { authority } => match current.authority(authority) {
+                Some(signer) => {
+                    let serving = issue::serving(signer, names, lifetimes, now).map_err(UpkeepError::Issue)?;
+                    Some(current.clone().serve(serving))
+                }
+                None => None,
+            },
+            Next::Confirm => {
+                let carried = match (&self.settings.configuration, present) {
+                    (Some(settings), Some(present)) => is_carried(settings, present, current.bundle().as_bytes()),
+                    _ => true,
+                };
+                carried.then(|| current.clone().confirm())
+            }
+            Next::DropExpired => Some(current.clone().drop_expired(now)),
+            Next::Wait { .. } => None,
+        })
+    }
+
+    /// Writes, or takes what somebody else wrote first.
+    async fn write(&self, kept: &Kept, certificates: &Certificates) -> Result<Kept, UpkeepError> {
+        match self.store.write(kept, certificates).await.map_err(UpkeepError::Certs)? {
+            Some(kept) => Ok(kept),
+            None => self.store.read().await.map_err(UpkeepError::Certs),
+        }
+    }
+
+    fn note(&mut self, kept: &Kept) {
+        let Some(certificates) = &kept.certificates else { return };
+        let confirmed = certificates.authorities.iter().filter(|authority| authority.confirmed);
+        let ids: Vec<String> = confirmed.map(|authority| authority.id.clone()).collect();
+        self.confirmed.retain(|id, _| ids.contains(id));
+        for id in ids {
+            self.confirmed.entry(id).or_insert_with(Instant::now);
+        }
+    }
+
+    fn install(&mut self, certificates: &Certificates) -> Result<(), UpkeepError> {
+        let serving = &certificates.serving;
+        if self.installed.as_ref().is_none_or(|installed| installed.serving != *serving) {
+            self.served
+                .install(serving.certificate.as_bytes(), serving.key.as_bytes(), super::certs::SECRET)
+                .map_err(UpkeepError::Certs)?;
+            info!(authority = serving.authority, expires = serving.expires, "a new certificate is served from now on");
+        }
+        self.installed = Some(certificates.clone());
+        Ok(())
+    }
+
+    /// Often enough for the lifetimes; tests have some of seconds.
+    fn period(&self) -> Duration {
+        let shortest = self.lifetimes.serving.min(self.lifetimes.settle * 10).max(0);
+        let seconds = Duration::from_secs(u64::try_from(shortest).unwrap_or(u64::MAX));
+        (seconds / 20).clamp(Duration::from_millis(200), PERIOD)
+    }
+}
