@@ -1,7 +1,10 @@
 //! `perennial rollback`, `forget`, `restore` and `hold`: what people change by hand, through the same pure plans and the
 //! same conditional writes as the operator's.
 
-use std::{collections::BTreeMap, process::ExitCode};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::ExitCode,
+};
 
 use anyhow::Context as _;
 use clap::Args;
@@ -125,7 +128,7 @@ impl Rollback {
                     remove: change.remove,
                     // The mark stays as it is: see `write_node`.
                     mark: Mark::default(),
-                    withheld: Default::default(),
+                    withheld: BTreeSet::new(),
                     waits: true,
                 };
                 match write(&session, &subject, &change.record, Some(&restore)).await {

@@ -46,6 +46,7 @@ pub(super) enum Manifests {
 
 impl Webhook {
     pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
+        let Self::Disable = self;
         block_on(async {
             let session = Session::open(global).await?;
             Configurations::new(session.client).remove().await?;
