@@ -99,8 +99,6 @@ pub(super) enum Done {
     Wrote,
     /// Things changed meanwhile: look again.
     Again,
-    /// Look again after a pause.
-    Later(Duration),
 }
 
 impl Keeper {
@@ -214,10 +212,6 @@ impl Keeper {
             Ok(Done::Again) => {
                 self.queue.add(key, work.priority);
                 Outcome::Requeue
-            }
-            Ok(Done::Later(pause)) => {
-                self.queue.add_after(key, work.priority, pause);
-                Outcome::RequeueAfter
             }
             Err(error) => {
                 let attempt = {

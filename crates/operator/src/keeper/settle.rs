@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use perennial_core::keeper::{
     identity::{Identified, RecordName},
+    kept::Kept,
     plan::{Act, Context, Plan, Restore, Why, gone, live},
     record::Record,
     selection::{self, Policy, ignored},
+    stored::Stored,
 };
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -29,11 +31,12 @@ impl Keeper {
         loop {
             let next = self.lock().view.next_last(&work.key);
             let Some(last) = next else { break };
-            if let Done::Later(pause) = self.settle_last(&last).await? {
-                return Ok(Done::Later(pause));
-            }
+            wrote |= matches!(self.settle_last(&last).await?, Done::Wrote);
             self.lock().view.done_last(&work.key, &last.uid);
-            wrote = true;
+        }
+        // What is not in memory is not there; what comes will be told.
+        if self.lock().view.index.node(&work.key).is_none() {
+            return Ok(if wrote { Done::Wrote } else { Done::Quiet });
         }
         match self.settle_live(&work.key, work.priority).await? {
             Done::Quiet if wrote => Ok(Done::Wrote),
@@ -100,9 +103,7 @@ impl Keeper {
             Plan::Nothing(why) => {
                 debug!(node = &**key, ?why, "nothing to do");
                 if why == Why::MachineUnknown {
-                    self.events.say(About::node(&node.name, &node.uid), Severity::Normal, "RestoreWaits", || {
-                        "protected labels wait until the node says which machine it is".to_owned()
-                    });
+                    self.say_waits(&About::node(&node.name, &node.uid));
                 }
                 if node.is_gated() && why != Why::MachineUnknown {
                     self.ungate(&node).await?;
@@ -118,6 +119,7 @@ impl Keeper {
                 self.write(&node, act, held.as_ref(), &next, Priority::Capture).await?;
                 self.lock().captured.insert(Arc::clone(key), Instant::now());
                 self.note_flap(key, &node, held.as_ref(), &next);
+                self.note_refusals(&node, held.as_ref(), &next);
                 Ok(Done::Wrote)
             }
             Plan::Restore(_) if self.duties.restore => {
@@ -215,18 +217,12 @@ impl Keeper {
             return Ok(Done::Quiet);
         }
         let patched = self.cluster.patch_node(node, restore).await?;
-        let waited = {
-            let mut state = self.lock();
-            let waited = state.view.restored(key);
-            drop(state);
-            waited
-        };
+        let waited = self.lock().view.restored(key);
         let sequence =
             held.and_then(|held| held.stored.effective(&self.policies.of(node).select(node))).map(|r| r.sequence);
         info!(node = node.name, set, removed, withheld, sequence, "node restored");
         self.metrics.restores.get_or_create(&ViaLabels { via: Via::Watch }).inc();
         self.metrics.labels_restored.inc_by(set as u64);
-        self.metrics.protected_refusals.inc_by(withheld as u64);
         if let Some(waited) = waited {
             self.metrics.restore_latency.observe(waited.as_secs_f64());
         }
@@ -234,15 +230,38 @@ impl Keeper {
         if set + removed > 0 {
             self.events.say(about.clone(), Severity::Normal, "Restored", || said(restore));
         }
-        if withheld > 0 {
-            self.events.say(about, Severity::Warning, "Withheld", || {
-                let keys: Vec<String> = restore.withheld.iter().map(ToString::to_string).collect();
-                format!("not given, since they belong to another machine: {}", keys.join(", "))
-            });
+        if restore.waits {
+            self.say_waits(&about);
         }
         let asks = self.lock().view.put_node(patched, &self.policies);
         self.ask(asks);
         Ok(Done::Wrote)
+    }
+
+    fn say_waits(&self, about: &About) {
+        self.events.say(about.clone(), Severity::Normal, "RestoreWaits", || {
+            "protected labels wait until the node says which machine it is".to_owned()
+        });
+    }
+
+    /// Another machine took a record over: what was protected in it stays for its own machine, and that is said.
+    fn note_refusals(&self, node: &selection::Node, held: Option<&Held>, next: &Record) {
+        let Some(Stored::Good(before)) = held.map(|held| &held.stored) else { return };
+        let refused: Vec<String> = next
+            .withheld
+            .iter()
+            .filter(|entry| !before.withheld.contains(entry))
+            .flat_map(|entry| Kept::from(entry.content.clone()).into_keys())
+            .map(|key| key.to_string())
+            .collect();
+        if refused.is_empty() {
+            return;
+        }
+        self.metrics.protected_refusals.inc_by(refused.len() as u64);
+        warn!(node = node.name, keys = refused.join(", "), "protected keys belong to another machine: not given");
+        self.events.say(About::node(&node.name, &node.uid), Severity::Warning, "Withheld", || {
+            format!("not given, since they belong to another machine: {}", refused.join(", "))
+        });
     }
 
     /// A record that cannot be trusted is said so. One of a newer operator is left alone altogether.
