@@ -150,6 +150,15 @@ impl Election {
         self.held.map(|sent| sent + self.terms.act)
     }
 
+    /// Until when somebody, we or another, surely attends to what the Lease stands for, as far as was seen.
+    pub fn attended_until(&self) -> Option<Duration> {
+        match &self.known {
+            Known::Present { seen, .. } if seen.holder == self.identity => self.act_until(),
+            Known::Present { seen, since } if !seen.holder.is_empty() => Some(*since + self.terms.act),
+            _ => None,
+        }
+    }
+
     /// The Lease as last seen.
     pub fn seen(&self) -> Option<&Seen> {
         match &self.known {

@@ -56,7 +56,7 @@ impl Roster {
         self.me.since = since;
     }
 
-    /// All announcements were listed. Before that nothing is taken.
+    /// All announcements were listed. Before that, and before we are announced ourselves, nothing is taken.
     pub fn listed(&mut self, identities: impl Fn(&str) -> bool) {
         self.listed = true;
         self.peers.retain(|identity, _| identities(identity));
@@ -100,8 +100,9 @@ impl Roster {
             return Wish::NONE;
         }
         let alive = self.alive(now);
-        if !self.listed || shards_differ(&alive, self.me.shards) || shard >= self.me.shards {
-            return Wish { take: None, keep: self.listed && !shards_differ(&alive, self.me.shards) };
+        let knows = self.listed && self.me.since != i64::MAX && !shards_differ(&alive, self.me.shards);
+        if !knows || shard >= self.me.shards {
+            return Wish { take: None, keep: knows };
         }
         let proven = self
             .peers
@@ -204,6 +205,16 @@ mod tests {
         let roster = Roster::new("a", 8, Terms::new(LEASE));
 
         assert_eq!(roster.wish(at(0), 0), Wish::NONE);
+    }
+
+    #[test]
+    fn nothing_is_taken_before_the_others_can_know_us() {
+        let mut roster = Roster::new("a", 8, Terms::new(LEASE));
+        roster.listed(|_| true);
+        assert_eq!(roster.wish(at(0), 0), Wish::NONE);
+
+        roster.announced(20);
+        assert_eq!(roster.wish(at(0), 0), Wish::HOLD);
     }
 
     #[test]

@@ -58,7 +58,8 @@ pub fn assignment<'a>(shards: u32, members: impl IntoIterator<Item = &'a str>) -
 /// The number of shards that is in force among these members: that of the one that has been there longest.
 ///
 /// Replicas that were told different numbers would otherwise cut the same keys in different ways and meet on them. The
-/// newcomers wait until the last member of the old number has left.
+/// newcomers wait until the last member of the old number has left. Of those that came in the same second the lower name
+/// counts as first: arbitrary, but all agree.
 pub fn shards_in_force<'a>(members: impl IntoIterator<Item = &'a Member>) -> Option<u32> {
     members
         .into_iter()

@@ -26,7 +26,7 @@ pub(crate) fn with_subject(
     issuer: &impl SigningKey,
 ) -> Result<Vec<u8>, rcgen::Error> {
     let unreadable = || rcgen::Error::CouldNotParseCertificate;
-    let outer = children(certificate).and_then(|mut c| c.pop()).and_then(|c| children_of(c)).ok_or_else(unreadable)?;
+    let outer = children(certificate).and_then(|mut c| c.pop()).and_then(children_of).ok_or_else(unreadable)?;
     let [tbs, algorithm, _signature] = outer[..] else { return Err(unreadable()) };
     let mut fields = children_of(tbs).ok_or_else(unreadable)?;
     let subject = subject(name, groups);
@@ -52,13 +52,11 @@ fn tlv(tag: u8, content: &[u8]) -> Vec<u8> {
     let length = content.len().to_be_bytes();
     let significant = &length[length.iter().take_while(|byte| **byte == 0).count()..];
     let mut out = vec![tag];
-    match content.len() {
-        // Always below 0x80 in this arm, so the last byte is the whole length.
-        0..0x80 => out.push(length[length.len() - 1]),
-        _ => {
-            out.push(0x80 | u8::try_from(significant.len()).unwrap_or(u8::MAX));
-            out.extend(significant);
-        }
+    if content.len() >= 0x80 {
+        out.push(0x80 | u8::try_from(significant.len()).unwrap_or(u8::MAX));
+        out.extend(significant);
+    } else {
+        out.push(length[length.len() - 1]);
     }
     out.extend(content);
     out
@@ -109,16 +107,9 @@ pub(crate) fn base64(bytes: &[u8]) -> String {
 
 /// A PEM block.
 pub(crate) fn pem(label: &str, bytes: &[u8]) -> String {
-    let body = base64(bytes);
-    let mut text = format!("-----BEGIN {label}-----\n");
-    for (position, digit) in body.chars().enumerate() {
-        if position > 0 && position % 64 == 0 {
-            text.push('\n');
-        }
-        text.push(digit);
-    }
-    text.push_str(&format!("\n-----END {label}-----\n"));
-    text
+    // 48 bytes make a line of 64 digits.
+    let lines: Vec<_> = bytes.chunks(48).map(base64).collect();
+    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ enum Tether {
     Guard,
 }
 
-/// A running child.
+/// A running child. It ends when this is dropped, and when this process ends in whatever way.
 #[derive(Debug)]
 pub struct Process {
     child: Child,

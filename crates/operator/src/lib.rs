@@ -2,6 +2,7 @@
 
 pub mod cli;
 pub mod keeper;
+pub mod manifests;
 pub mod placement;
 
 pub mod run;

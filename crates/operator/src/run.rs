@@ -1,37 +1,56 @@
 //! `perennial run`: the flat list of everything that runs.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    net::{Ipv6Addr, SocketAddr},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use anyhow::Context as _;
-use kube::Client;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Api, Client, api::PostParams};
 use perennial_core::{
+    certs::Lifetimes,
     config::{Role, Settings},
     keeper::record::{RECORD_LABEL, RECORD_LABEL_VALUE},
 };
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::{
     keeper::{
         apply::Cluster,
         controller::{Duties, Keeper, State},
-        policies::Policies,
+        policies::{self, Policies},
     },
     runtime::{
+        announcement::{Coordination, identity},
         budget::Budget,
         client::{self, Target},
         clock::Clock,
         events::Events,
+        fault::{self, Category},
+        members::coordinate,
         metrics::Metrics,
+        ownership::Ownership,
         queue::Queue,
         random::Jitter,
         watch::{Subject, follow},
     },
-    serve::{health::Health, http},
+    serve::{
+        certs::Served,
+        configuration::{self, ConfigurationSettings, Configurations, MUTATE_NODES, VALIDATE_NODES},
+        health::Health,
+        http,
+        upkeep::{Origin, Upkeep, UpkeepSettings},
+        webhooks::{Limits, Listening, Observation, Webhooks},
+    },
 };
 
 const SYNCED: &str = "caches";
+const CERTIFIED: &str = "webhooks";
+const LOOPS: &str = "loops";
 const SURVEY_EVERY: Duration = Duration::from_secs(2);
 /// What has not stopped by itself after this is dropped. Every write is conditional, so nothing is lost by that.
 const STOP_WITHIN: Duration = Duration::from_secs(4);
@@ -46,27 +65,49 @@ pub struct World {
     pub jitter: Jitter,
     /// Who we are among replicas.
     pub identity: String,
+    /// Which nodes are ours to work on.
+    pub ownership: Ownership,
 }
 
 /// Runs the operator in this cluster until it is told to stop.
-pub async fn run(settings: Settings, target: &Target) -> anyhow::Result<()> {
+pub async fn run(mut settings: Settings, target: &Target) -> anyhow::Result<()> {
     let metrics = Metrics::new();
     let budget = Budget::new(settings.controller.qps, settings.controller.burst);
     let config = client::config(target).await?;
     info!(version = env!("CARGO_PKG_VERSION"), server = %config.cluster_url, namespace = %settings.namespace, "starting");
     let client = client::connect(config, metrics.clone(), Some(budget.clone()))?;
-    let world = World {
-        client,
-        budget,
-        metrics: metrics.clone(),
-        clock: Clock::system(),
-        jitter: Jitter::seeded(rand::random()),
-        identity: identity(),
-    };
+    if !in_cluster() {
+        ensure_namespace(&client, settings.namespace.as_str()).await;
+        if settings.webhook.enabled && settings.webhook.url.is_none() {
+            warn!(
+                "webhooks are off: outside a cluster they need webhook.url, an address at which the API server finds us"
+            );
+            settings.webhook.enabled = false;
+        }
+    }
 
     let stop = CancellationToken::new();
     let health = Health::new();
     let mut tasks = JoinSet::new();
+    let identity = identity(&host());
+    let ownership = compete(&settings, &client, &metrics, &identity, &stop, &mut tasks);
+    let world = World {
+        client: client.clone(),
+        budget,
+        metrics: metrics.clone(),
+        clock: Clock::system(),
+        jitter: Jitter::seeded(rand::random()),
+        identity,
+        ownership,
+    };
+    let keeper = operate(&settings, world, &health, &stop, &mut tasks);
+    if settings.controller.roles.contains(&Role::Webhooks) {
+        if settings.webhook.enabled {
+            serve_webhooks(&settings, &client, &keeper, &health, &stop, &mut tasks)?;
+        } else {
+            remove_webhooks(&client).await;
+        }
+    }
     if settings.metrics.enabled {
         let port = settings.metrics.port;
         let bound = http::bind(port).with_context(|| format!("could not listen on metrics.port {port}"))?;
@@ -78,7 +119,6 @@ pub async fn run(settings: Settings, target: &Target) -> anyhow::Result<()> {
             }
         });
     }
-    operate(&settings, world, &health, &stop, &mut tasks);
 
     tokio::select! {
         signal = stop_signal() => info!(signal, "stopping"),
@@ -94,15 +134,24 @@ pub async fn run(settings: Settings, target: &Target) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts every part of the operator.
-pub fn operate(settings: &Settings, world: World, health: &Health, stop: &CancellationToken, tasks: &mut JoinSet<()>) {
+/// Starts every part that works on the cluster. All that it knows of the world comes in.
+pub fn operate(
+    settings: &Settings,
+    world: World,
+    health: &Health,
+    stop: &CancellationToken,
+    tasks: &mut JoinSet<()>,
+) -> Arc<Keeper> {
     let controller = &settings.controller;
-    let World { client, budget, metrics, clock, jitter, identity } = world;
-    let (events, events_task) = Events::new(client.clone(), clock.clone());
-    tasks.spawn(until(stop.clone(), events_task));
+    let World { client, budget, metrics, clock, jitter, identity, ownership } = world;
+    let (events, write_events) = Events::new(client.clone(), clock.clone());
+    tasks.spawn(until(stop.clone(), write_events));
 
+    let namespace = settings.namespace.as_str();
     let keeper = Arc::new(Keeper {
-        cluster: Cluster::new(client, settings.namespace.as_str(), budget),
+        cluster: Cluster::new(client.clone(), namespace, budget),
+        client: client.clone(),
+        admission: Cluster::new(client, namespace, Budget::unlimited()),
         policies: Policies::new(&settings.keeper),
         queue: Queue::default(),
         clock,
@@ -114,54 +163,54 @@ pub fn operate(settings: &Settings, world: World, health: &Health, stop: &Cancel
             restore: controller.roles.contains(&Role::Restore),
             dry_run: controller.dry_run,
         },
+        ownership,
+        gate: settings.keeper.gate,
+        gate_timeout: settings.keeper.gate_timeout,
         identity,
-        state: std::sync::Mutex::new(State::default()),
+        replan: tokio::sync::Notify::new(),
+        state: Mutex::new(State::default()),
     });
 
     health.expect(SYNCED);
-    tasks.spawn({
-        let (on, synced) = (Arc::clone(&keeper), (Arc::clone(&keeper), health.clone()));
-        follow(
-            keeper.cluster.nodes().clone(),
-            Subject { what: "nodes", labels: None },
-            jitter.clone(),
-            stop.clone(),
-            move |event| {
-                on.on_node(event);
-                note_synced(&synced);
-            },
-            trouble(&keeper),
-        )
-    });
-    tasks.spawn({
-        let (on, synced) = (Arc::clone(&keeper), (Arc::clone(&keeper), health.clone()));
-        follow(
-            keeper.cluster.records().clone(),
-            Subject { what: "records", labels: Some(format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}")) },
-            jitter,
-            stop.clone(),
-            move |event| {
-                on.on_record(event);
-                note_synced(&synced);
-            },
-            trouble(&keeper),
-        )
-    });
+    tasks.spawn(watch_nodes(&keeper, &jitter, health, stop));
+    tasks.spawn(watch_records(&keeper, &jitter, health, stop));
+    tasks.spawn(watch_policies(&keeper, &jitter, stop));
+    tasks.spawn(until(stop.clone(), {
+        let keeper = Arc::clone(&keeper);
+        async move { keeper.follow_policies().await }
+    }));
     for _ in 0..controller.workers {
         tasks.spawn(Arc::clone(&keeper).work());
     }
+    tasks.spawn(follow_ownership(Arc::clone(&keeper), stop.clone()));
     tasks.spawn(every(stop.clone(), controller.resync_period, {
         let keeper = Arc::clone(&keeper);
-        move || keeper.resync()
-    }));
-    tasks.spawn(every(stop.clone(), SURVEY_EVERY, {
-        let (keeper, health) = (Arc::clone(&keeper), health.clone());
         move || {
-            keeper.survey();
-            health.beat(LOOPS);
+            keeper.resync();
+            std::future::ready(())
+        }
+    }));
+    tasks.spawn(every(stop.clone(), controller.audit_period, {
+        let keeper = Arc::clone(&keeper);
+        move || {
+            let keeper = Arc::clone(&keeper);
+            async move { keeper.audit().await }
         }
     }));
     health.watch(LOOPS, SURVEY_EVERY * 15);
+    tasks.spawn(every(stop.clone(), SURVEY_EVERY, {
+        let (keeper, health) = (Arc::clone(&keeper), health.clone());
+        move || {
+            let (keeper, health) = (Arc::clone(&keeper), health.clone());
+            async move {
+                keeper.survey();
+                note_synced(&keeper, &health);
+                keeper.free_overdue().await;
+                keeper.report_policies().await;
+                health.beat(LOOPS);
+            }
+        }
+    }));
     tasks.spawn({
         let (queue, stop) = (keeper.queue.clone(), stop.clone());
         async move {
@@ -169,17 +218,236 @@ pub fn operate(settings: &Settings, world: World, health: &Health, stop: &Cancel
             queue.close();
         }
     });
+    keeper
 }
 
-const LOOPS: &str = "loops";
+fn watch_nodes(
+    keeper: &Arc<Keeper>,
+    jitter: &Jitter,
+    health: &Health,
+    stop: &CancellationToken,
+) -> impl Future<Output = ()> + use<> {
+    let (on, health) = (Arc::clone(keeper), health.clone());
+    follow(
+        keeper.cluster.nodes().clone(),
+        Subject { what: "nodes", labels: None },
+        jitter.clone(),
+        stop.clone(),
+        move |event| {
+            on.on_node(event);
+            note_synced(&on, &health);
+        },
+        trouble(keeper),
+    )
+}
 
-fn note_synced((keeper, health): &(Arc<Keeper>, Health)) {
+fn watch_records(
+    keeper: &Arc<Keeper>,
+    jitter: &Jitter,
+    health: &Health,
+    stop: &CancellationToken,
+) -> impl Future<Output = ()> + use<> {
+    let (on, health) = (Arc::clone(keeper), health.clone());
+    follow(
+        keeper.cluster.records().clone(),
+        Subject { what: "records", labels: Some(format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}")) },
+        jitter.clone(),
+        stop.clone(),
+        move |event| {
+            on.on_record(event);
+            note_synced(&on, &health);
+        },
+        trouble(keeper),
+    )
+}
+
+fn watch_policies(keeper: &Arc<Keeper>, jitter: &Jitter, stop: &CancellationToken) -> impl Future<Output = ()> + use<> {
+    let (on, missing) = (Arc::clone(keeper), Arc::clone(keeper));
+    follow(
+        Api::<policies::Resource>::all(keeper.client.clone()),
+        Subject { what: "keeppolicies", labels: None },
+        jitter.clone(),
+        stop.clone(),
+        move |event| on.on_policy(event),
+        move |category| {
+            if matches!(category, Category::NotFound | Category::Forbidden) && missing.policies.on_missing() {
+                missing.on_policies();
+            }
+        },
+    )
+}
+
+async fn follow_ownership(keeper: Arc<Keeper>, stop: CancellationToken) {
+    let mut changes = keeper.ownership.changes();
+    while let Some(Ok(())) = stop.run_until_cancelled(changes.changed()).await {
+        let owned: Vec<u32> = changes.borrow_and_update().keys().copied().collect();
+        info!(shards = ?owned, "our share of the nodes changed");
+        keeper.resync();
+    }
+    // The sender is gone only when the process stops.
+    stop.cancelled().await;
+}
+
+/// Takes part in the election for shards; owns everything where there is none.
+fn compete(
+    settings: &Settings,
+    client: &Client,
+    metrics: &Metrics,
+    identity: &str,
+    stop: &CancellationToken,
+    tasks: &mut JoinSet<()>,
+) -> Ownership {
+    let (controller, election) = (&settings.controller, &settings.controller.leader_election);
+    let shards = u32::from(controller.shards);
+    let works = controller.roles.iter().any(|role| *role != Role::Webhooks);
+    if !election.enabled || controller.dry_run {
+        return Ownership::all(shards);
+    }
+    let metrics = metrics.clone();
+    let coordination = Coordination {
+        client: client.clone(),
+        namespace: settings.namespace.to_string(),
+        group: lease_group(settings),
+        identity: identity.to_owned(),
+        shards,
+        lease: election.lease_duration,
+        observer: !works,
+        report: Arc::new(move |lease, held| metrics.leads(lease, held)),
+    };
+    let (ownership, task) = coordinate(coordination, stop.clone());
+    tasks.spawn(task);
+    ownership
+}
+
+/// Processes with the same roles share the same work. One that only serves admission looks at everyone's.
+fn lease_group(settings: &Settings) -> String {
+    let all = [Role::Capture, Role::Restore, Role::Placement];
+    let ours: Vec<&str> =
+        all.iter().filter(|role| settings.controller.roles.contains(role)).map(|role| role.as_str()).collect();
+    match ours.len() {
+        0 | 3 => "perennial".to_owned(),
+        _ => format!("perennial-{}", ours.join("-")),
+    }
+}
+
+/// Starts the admission server, and keeps its certificate and the webhook configurations right.
+fn serve_webhooks(
+    settings: &Settings,
+    client: &Client,
+    keeper: &Arc<Keeper>,
+    health: &Health,
+    stop: &CancellationToken,
+    tasks: &mut JoinSet<()>,
+) -> anyhow::Result<()> {
+    let webhook = &settings.webhook;
+    let target = webhook.url.clone().map_or(configuration::Target::Service, configuration::Target::Url);
+    let configuration = ConfigurationSettings {
+        namespace: settings.namespace.to_string(),
+        target,
+        failure_policy: webhook.failure_policy.to_string(),
+        timeout: webhook.timeout,
+        node_create: true,
+        node_delete: true,
+        pods: None,
+    };
+    let served = Arc::new(Served::default());
+    let listening = listen(settings, keeper, &served)?;
+    info!(address = %listening.address(), "serving admission");
+    tasks.spawn({
+        let stop = stop.clone();
+        async move {
+            if let Err(error) = listening.run(stop).await {
+                error!(%error, "the admission server ended");
+            }
+        }
+    });
+    let origin = webhook
+        .cert_dir
+        .as_ref()
+        .map_or_else(|| Origin::Secret { lifetimes: Lifetimes::default() }, |dir| Origin::Directory(dir.into()));
+    let upkeep = UpkeepSettings {
+        namespace: settings.namespace.to_string(),
+        origin,
+        names: configuration.names(),
+        configuration: Some(configuration),
+    };
+    tasks.spawn(Upkeep::new(client.clone(), upkeep, Arc::clone(&served)).run(stop.clone()));
+    health.expect(CERTIFIED);
+    tasks.spawn({
+        let (stop, health) = (stop.clone(), health.clone());
+        every(stop, Duration::from_millis(250), move || {
+            health.set(CERTIFIED, served.is_ready());
+            std::future::ready(())
+        })
+    });
+    Ok(())
+}
+
+fn listen(settings: &Settings, keeper: &Arc<Keeper>, served: &Arc<Served>) -> anyhow::Result<Listening> {
+    let metrics = keeper.metrics.clone();
+    let report = move |seen: &Observation| {
+        let code = if seen.outcome.is_answered() { http_code(200) } else { http_code(503) };
+        metrics.admitted(seen.path.trim_start_matches('/'), code, seen.elapsed);
+    };
+    let (on_create, on_delete) = (Arc::clone(keeper), Arc::clone(keeper));
+    let webhooks = Webhooks::new(Limits::for_timeout(settings.webhook.timeout), Arc::new(report))
+        .on(MUTATE_NODES, move |request| {
+            let keeper = Arc::clone(&on_create);
+            async move { keeper.admit_create(request).await }
+        })
+        .on(VALIDATE_NODES, move |request| {
+            let keeper = Arc::clone(&on_delete);
+            async move { keeper.admit_delete(request).await }
+        });
+    let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, settings.webhook.port));
+    Ok(webhooks.listen(address, Arc::clone(served))?)
+}
+
+fn http_code(code: u16) -> ::http::StatusCode {
+    ::http::StatusCode::from_u16(code).unwrap_or_default()
+}
+
+/// Webhooks that were switched off would only be failed open: they are taken away.
+async fn remove_webhooks(client: &Client) {
+    if let Err(error) = Configurations::new(client.clone()).remove().await {
+        warn!(%error, "webhooks are off, but their configurations could not be removed");
+    }
+}
+
+/// Outside a cluster nobody made the namespace for us.
+async fn ensure_namespace(client: &Client, name: &str) {
+    let api: Api<Namespace> = Api::all(client.clone());
+    let namespace = Namespace {
+        metadata: kube::api::ObjectMeta { name: Some(name.to_owned()), ..kube::api::ObjectMeta::default() },
+        ..Namespace::default()
+    };
+    let ensured = async {
+        if api.get_opt(name).await?.is_none() {
+            api.create(&PostParams::default(), &namespace).await?;
+            info!(namespace = name, "created our namespace");
+        }
+        Ok::<_, kube::Error>(())
+    };
+    match ensured.await {
+        Ok(()) => {}
+        Err(error) if matches!(Category::of(&error), Category::Conflict) => {}
+        Err(error) => {
+            warn!(namespace = name, why = fault::message(&error), "could not make sure that our namespace exists");
+        }
+    }
+}
+
+fn in_cluster() -> bool {
+    std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
+}
+
+fn note_synced(keeper: &Keeper, health: &Health) {
     if keeper.is_synced() {
         health.set(SYNCED, true);
     }
 }
 
-fn trouble(keeper: &Arc<Keeper>) -> impl FnMut(crate::runtime::fault::Category) + use<> {
+fn trouble(keeper: &Arc<Keeper>) -> impl FnMut(Category) + use<> {
     let metrics = keeper.metrics.clone();
     move |category| metrics.failed(category.as_str())
 }
@@ -188,21 +456,20 @@ async fn until(stop: CancellationToken, task: impl Future<Output = ()>) {
     stop.run_until_cancelled(task).await;
 }
 
-async fn every(stop: CancellationToken, period: Duration, mut tick: impl FnMut()) {
+async fn every<F: Future<Output = ()>>(stop: CancellationToken, period: Duration, mut tick: impl FnMut() -> F) {
     let mut interval = tokio::time::interval(period);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     interval.tick().await;
     while stop.run_until_cancelled(interval.tick()).await.is_some() {
-        tick();
+        tick().await;
     }
 }
 
-/// The name of the pod or host, and something that no other process has.
-fn identity() -> String {
-    let host = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME")).ok();
-    let host = host.or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok());
-    let host = host.map(|host| host.trim().to_owned()).filter(|host| !host.is_empty());
-    format!("{}_{:08x}", host.unwrap_or_else(|| "perennial".to_owned()), rand::random::<u32>())
+/// The name of the pod or host.
+fn host() -> String {
+    let named = ["PERENNIAL_POD_NAME", "POD_NAME", "HOSTNAME"].iter().find_map(|name| std::env::var(name).ok());
+    let host = named.or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok());
+    host.unwrap_or_default().trim().to_owned()
 }
 
 async fn stop_signal() -> &'static str {

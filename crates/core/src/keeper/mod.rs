@@ -2,13 +2,17 @@
 //!
 //! [`plan`] is the heart: what is seen of a node and its record goes in, what is to be done comes out.
 
+pub mod admission;
+pub mod collect;
 pub mod hash;
 pub mod identity;
 pub mod kept;
 pub mod machine;
+pub mod manual;
 pub mod mark;
 mod merge;
 pub mod plan;
+pub mod policy;
 pub mod record;
 pub mod restore;
 pub mod selection;

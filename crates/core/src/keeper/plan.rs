@@ -68,6 +68,16 @@ pub enum Act {
     Fold,
 }
 
+impl Act {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Capture => "capture",
+            Self::Claim => "claim",
+            Self::Fold => "fold",
+        }
+    }
+}
+
 /// What a node is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restore {
@@ -76,6 +86,8 @@ pub struct Restore {
     pub mark: Mark,
     /// Keys that were not given, since they belong to another machine or may not ride in this request.
     pub withheld: BTreeSet<Key>,
+    /// Some of them may still be given: the node has yet to say which machine it is.
+    pub waits: bool,
 }
 
 /// The record as one node may see it.
@@ -130,6 +142,11 @@ impl<'a> View<'a> {
     /// Settled by its mark alone, with keys that it decided itself: the record has yet to hear of them.
     fn has_news(&self, node: &Incarnation) -> bool {
         !self.is_owner(node) && node.mark.as_ref().is_some_and(|mark| !mark.own.is_empty())
+    }
+
+    /// Keys are withheld that this node may turn out to be the right machine for.
+    fn waits(&self) -> bool {
+        self.sameness == Sameness::Unknown && !self.withheld.is_empty()
     }
 
     fn merge(&self, node: &Incarnation, policy: &Policy) -> Merged {
@@ -242,9 +259,10 @@ pub fn live(node: &Incarnation, record: Option<&Record>, context: &Context<'_>) 
 
     let merged = view.merge(node, context.policy);
     if merged.kept != node.kept {
-        return Plan::Restore(Restore::new(&node.kept, merged, view.withheld));
+        let waits = view.waits();
+        return Plan::Restore(Restore { waits, ..Restore::new(&node.kept, merged, view.withheld) });
     }
-    if view.sameness == Sameness::Unknown && !view.withheld.is_empty() {
+    if view.waits() {
         return Plan::Nothing(Why::MachineUnknown);
     }
     if ours < theirs { Plan::Nothing(Why::Older) } else { view.write(node, &node.kept, Act::Claim, context) }
@@ -293,7 +311,7 @@ impl Restore {
     fn new(node: &Kept, merged: Merged, withheld: BTreeSet<Key>) -> Self {
         let remove = node.keys().filter(|key| !merged.kept.contains_key(*key)).cloned().collect();
         let set = merged.kept.into_iter().filter(|(key, value)| node.get(key) != Some(value)).collect();
-        Self { set, remove, mark: merged.mark, withheld }
+        Self { set, remove, mark: merged.mark, withheld, waits: false }
     }
 
     pub fn changes_nothing(&self) -> bool {

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{
+    admission::is_gate,
     kept::{Key, TRUE, Taint},
     mark::MARK,
     plan::Restore,
@@ -23,7 +24,10 @@ pub fn node_patch(node: &Node, restore: &Restore) -> Value {
         }
     }
     annotations.insert(MARK.into(), json!(restore.mark.render()));
-    let taints = taints(&node.taints, restore);
+    let mut taints = taints(&node.taints, restore);
+    if !restore.waits {
+        taints.retain(|taint| !is_gate(taint));
+    }
     if taints != node.taints {
         spec.insert("taints".into(), json!(taints));
     }
@@ -41,6 +45,15 @@ pub fn node_patch(node: &Node, restore: &Restore) -> Value {
         patch["spec"] = Value::Object(spec);
     }
     patch
+}
+
+/// A merge patch that takes our taint from a node.
+pub fn ungate_patch(node: &Node) -> Value {
+    let taints: Vec<&Taint> = node.taints.iter().filter(|taint| !is_gate(taint)).collect();
+    json!({
+        "metadata": { "uid": node.uid, "resourceVersion": node.resource_version.to_string() },
+        "spec": { "taints": taints },
+    })
 }
 
 fn changes(restore: &Restore) -> impl Iterator<Item = (&Key, Option<&String>)> {
@@ -91,6 +104,7 @@ mod tests {
             remove: BTreeSet::from([Key::label("old"), Key::Cordon]),
             mark: Mark::default(),
             withheld: BTreeSet::new(),
+            waits: false,
         };
         assert_eq!(
             node_patch(&node, &restore),
@@ -111,8 +125,13 @@ mod tests {
 
     #[test]
     fn taints_that_did_not_change_are_not_in_the_patch() {
-        let restore =
-            Restore { set: Kept::new(), remove: BTreeSet::new(), mark: Mark::default(), withheld: BTreeSet::new() };
+        let restore = Restore {
+            set: Kept::new(),
+            remove: BTreeSet::new(),
+            mark: Mark::default(),
+            withheld: BTreeSet::new(),
+            waits: false,
+        };
         assert!(node_patch(&Node::default(), &restore).get("spec").is_none());
     }
 }

@@ -1,6 +1,6 @@
 //! What of a node is kept: the policy's patterns applied to what the node says.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     hash::Digest,
@@ -9,7 +9,7 @@ use super::{
     mark::Mark,
 };
 use crate::config::{
-    defaults::STARTUP_TAINTS,
+    defaults::{MACHINE_ANNOTATIONS, STARTUP_TAINTS},
     pattern::Patterns,
     settings::{Identity, Keeper, Merge},
 };
@@ -18,6 +18,9 @@ use crate::config::{
 pub const DOMAIN: &str = "perennial.dev/";
 /// `"true"` on a node: Perennial does nothing with it.
 pub const IGNORE: &str = "perennial.dev/ignore";
+/// On a node that waits for its restore: pods stay away.
+pub const GATE_TAINT: &str = "perennial.dev/restoring";
+pub const GATE_EFFECT: &str = "NoSchedule";
 /// Why a node was cordoned. Kept together with the cordon.
 pub const CORDON_REASON: &str = "perennial.dev/cordon-reason";
 
@@ -32,6 +35,8 @@ pub struct Node {
     pub taints: Vec<Taint>,
     pub unschedulable: bool,
     pub machine: Machine,
+    /// When it was created, in seconds since 1970; 0 where it does not say.
+    pub created: i64,
     /// It has a deletionTimestamp: somebody's finalizer holds it.
     pub terminating: bool,
 }
@@ -50,9 +55,13 @@ pub struct Policy {
     pub identity: Identity,
     /// Keys that go only to the machine that they were taken from.
     pub protected: Patterns,
+    /// Annotations that machines write for themselves: never kept.
+    pub machine_annotations: Patterns,
     /// Taints that others put on a starting node and take away themselves.
     pub startup_taints: Patterns,
     pub history: usize,
+    /// How long a record is kept whose node is away.
+    pub retention: Duration,
 }
 
 /// One life of a node, seen through a policy.
@@ -86,8 +95,10 @@ impl Policy {
             merge: keeper.merge,
             identity: keeper.identity.clone(),
             protected: keeper.protected.clone(),
+            machine_annotations: Patterns::of(MACHINE_ANNOTATIONS),
             startup_taints: Patterns::of(STARTUP_TAINTS),
             history: usize::from(keeper.history),
+            retention: keeper.retention,
         }
     }
 
@@ -96,7 +107,9 @@ impl Policy {
         match key {
             Key::Label(key) => !key.starts_with(DOMAIN) && self.keep.matches(key) && !self.drop.matches(key),
             Key::Annotation(key) if key == CORDON_REASON => self.cordon,
-            Key::Annotation(key) => !key.starts_with(DOMAIN) && self.annotations.matches(key),
+            Key::Annotation(key) => {
+                !key.starts_with(DOMAIN) && self.annotations.matches(key) && !self.machine_annotations.matches(key)
+            }
             Key::Taint { key, .. } => {
                 !key.starts_with(DOMAIN) && self.taints.matches(key) && !self.startup_taints.matches(key)
             }
@@ -126,6 +139,13 @@ impl Policy {
             mark: Mark::read(&node.annotations),
             machine: node.machine.clone(),
         }
+    }
+}
+
+impl Node {
+    /// It carries our taint: pods stay away until it has been given everything.
+    pub fn is_gated(&self) -> bool {
+        self.taints.iter().any(|taint| taint.key == GATE_TAINT)
     }
 }
 

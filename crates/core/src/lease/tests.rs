@@ -187,6 +187,21 @@ fn a_deleted_lease_is_recreated_at_once_by_its_holder_and_late_by_others() {
 }
 
 #[test]
+fn a_lease_is_attended_while_its_holder_renews_it() {
+    let mut a = candidate("a");
+    assert_eq!(a.attended_until(), None);
+
+    a.observed(ms(1000), Some(seen("b", 1, 5)));
+    assert_eq!(a.attended_until(), Some(ms(11_000)));
+    a.observed(ms(5000), Some(seen("b", 1, 6)));
+    assert_eq!(a.attended_until(), Some(ms(11_000)), "an annotation is no renewal");
+    a.observed(ms(6000), Some(seen("", 1, 7)));
+    assert_eq!(a.attended_until(), None);
+
+    assert_eq!(holder("a").attended_until(), Some(ms(11_000)));
+}
+
+#[test]
 fn one_that_does_not_want_it_writes_nothing() {
     let mut a = candidate("a");
     a.wish(Wish::NONE);
@@ -414,7 +429,7 @@ fn the_simulation_finds_a_window_that_is_too_long() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn two_holders_are_never_both_inside_their_windows(

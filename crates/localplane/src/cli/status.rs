@@ -32,7 +32,7 @@ impl Status {
         for (name, component) in &state.components {
             let pid = component
                 .process
-                .filter(|process| process.is_alive())
+                .filter(crate::plane::ProcessState::is_alive)
                 .map_or_else(|| "down".to_owned(), |process| process.pid.to_string());
             let log = folder.logs().join(format!("{name}.log"));
             println!("{name:<26} {pid:>8} {:>6}  {}", component.port, log.display());

@@ -9,6 +9,8 @@ use super::Place;
 use crate::plane::Plane;
 
 const POLL: Duration = Duration::from_millis(500);
+/// The longest pause between attempts to bring back a component that crashes again and again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 pub(super) struct Supervise {
@@ -23,14 +25,21 @@ impl Supervise {
         let spec = folder.spec()?.with_context(|| format!("no plane is described in {}", folder.path().display()))?;
         let plane = Plane::from_spec(spec, folder.path())?;
         // Somebody who removes the folder by hand means the plane, too.
-        while folder.kubeconfig().exists() {
+        let mut pause = POLL;
+        loop {
+            thread::sleep(pause);
+            if !plane.is_in_place() {
+                break;
+            }
+            let mut failed = false;
             for (component, status) in plane.dead() {
                 eprintln!("{component} ended ({status}), starting it again");
                 if let Err(error) = plane.restart(component) {
                     eprintln!("{component} did not come back: {error}");
+                    failed = true;
                 }
             }
-            thread::sleep(POLL);
+            pause = if failed { (pause * 2).min(LONGEST_PAUSE) } else { POLL };
         }
         eprintln!("the folder is gone, and so are we");
         Ok(ExitCode::SUCCESS)

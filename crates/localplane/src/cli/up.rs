@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File},
     os::unix::process::CommandExt,
+    path::PathBuf,
     process::{Child, Command, ExitCode, Stdio},
     thread,
     time::{Duration, Instant},
@@ -52,12 +53,9 @@ pub(super) struct Up {
 impl Up {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let folder = self.place.folder();
-        if let Some(state) = folder.running()? {
-            eprintln!(
-                "localplane: a plane runs in {} already (supervisor {})",
-                folder.path().display(),
-                state.supervisor.pid
-            );
+        if folder.is_running()? {
+            eprintln!("localplane: a plane runs in {} already", folder.path().display());
+            wait(&folder, None)?;
             self.report(&folder);
             return Ok(ExitCode::SUCCESS);
         }
@@ -72,7 +70,7 @@ impl Up {
         let mut assets: Vec<_> = programs.iter().filter_map(|(_, path)| path.parent()).collect();
         assets.dedup();
         let supervisor = detach(&folder, &std::env::join_paths(assets)?)?;
-        match wait(&folder, supervisor) {
+        match wait(&folder, Some(supervisor)) {
             Ok(()) => step.finish(),
             Err(error) => {
                 step.fail("failed");
@@ -111,8 +109,12 @@ impl Up {
 
 /// Starts ourselves again as the supervisor, in a process group of its own: a Ctrl-C here is not for it.
 fn detach(folder: &PlaneFolder, assets: &std::ffi::OsStr) -> anyhow::Result<Child> {
-    let path = folder.logs().join("supervisor.log");
-    let log = File::create(&path).with_context(|| format!("creating {}", path.display()))?;
+    let path = supervisor_log(folder);
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(&path)
+        .with_context(|| format!("creating {}", path.display()))?;
     Command::new(std::env::current_exe().context("finding our own program")?)
         .arg("supervise")
         .arg("--dir")
@@ -127,23 +129,37 @@ fn detach(folder: &PlaneFolder, assets: &std::ffi::OsStr) -> anyhow::Result<Chil
         .context("starting the supervisor")
 }
 
-fn wait(folder: &PlaneFolder, mut supervisor: Child) -> anyhow::Result<()> {
+/// Until the plane is of use. The supervisor is the one that we started, unless somebody else was faster.
+fn wait(folder: &PlaneFolder, mut ours: Option<Child>) -> anyhow::Result<()> {
     // The supervisor has its own deadlines for each part; this one is for a supervisor that hangs.
-    let deadline = Instant::now() + Duration::from_secs(300);
+    let deadline = Instant::now() + Duration::from_mins(5);
     loop {
-        if let Some(status) = supervisor.try_wait()? {
-            let log = folder.logs().join("supervisor.log");
-            bail!("the plane did not start ({status}):\n{}", tail(&log));
+        if let Some(supervisor) = &mut ours
+            && let Some(status) = supervisor.try_wait()?
+        {
+            if !folder.is_running()? {
+                bail!("the plane did not start ({status}):\n{}", tail(&supervisor_log(folder)));
+            }
+            ours = None;
         }
         // What an earlier supervisor wrote does not count.
-        if folder.state()?.is_some_and(|state| state.ready && state.supervisor.pid == supervisor.id()) {
+        if folder.state()?.is_some_and(|state| state.ready && state.supervisor.is_alive()) {
             return Ok(());
         }
+        if ours.is_none() && !folder.is_running()? {
+            bail!("the plane ended while it was starting:\n{}", tail(&supervisor_log(folder)));
+        }
         if Instant::now() > deadline {
-            supervisor.kill()?;
-            supervisor.wait()?;
+            if let Some(mut supervisor) = ours {
+                supervisor.kill()?;
+                supervisor.wait()?;
+            }
             bail!("the plane was not ready after 5 minutes; logs are in {}", folder.logs().display());
         }
         thread::sleep(POLL);
     }
+}
+
+fn supervisor_log(folder: &PlaneFolder) -> PathBuf {
+    folder.logs().join("supervisor.log")
 }

@@ -1,10 +1,10 @@
 //! What can go wrong with a plane, each named after the failed act.
 
-use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
+use std::{error::Error, fmt, io, path::PathBuf, process::ExitStatus, time::Duration};
 
 use crate::{api::ApiError, component::Component, pki::PkiError, programs::Unavailable, versions::UnknownKubernetes};
 
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum PlaneError {
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
@@ -38,6 +38,19 @@ pub enum PlaneError {
     NotThere { what: String, patience: Duration, why: String },
     #[error("sending a signal to {component}")]
     Signal { component: Component, source: io::Error },
+}
+
+/// As a sentence with its causes: this is what a test shows that unwraps it, and logs in it should be readable.
+impl fmt::Debug for PlaneError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")?;
+        let mut source = self.source();
+        while let Some(error) = source {
+            write!(f, ": {error}")?;
+            source = error.source();
+        }
+        Ok(())
+    }
 }
 
 impl PlaneError {

@@ -45,7 +45,8 @@ pub struct ProcessState {
 }
 
 impl ProcessState {
-    pub(crate) fn of(pid: u32) -> Self {
+    /// The process that has this number now.
+    pub fn of(pid: u32) -> Self {
         Self { pid, started: process::started(pid) }
     }
 
@@ -133,12 +134,14 @@ impl PlaneFolder {
         write_json(&self.spec_file(), spec)
     }
 
+    /// Whether some process holds this plane, ready or not.
+    pub fn is_running(&self) -> Result<bool, PlaneError> {
+        Ok(self.path.join(scratch::LOCK).exists() && self.try_lock()?.is_none())
+    }
+
     /// The state of a plane whose supervisor is alive.
     pub fn running(&self) -> Result<Option<State>, PlaneError> {
-        if !self.path.is_dir() || self.try_lock()?.is_some() {
-            return Ok(None);
-        }
-        self.state()
+        if self.is_running()? { self.state() } else { Ok(None) }
     }
 
     /// Takes the lock that says "a plane runs here"; `None` if another process has it.

@@ -12,6 +12,7 @@ mod start;
 use std::{
     collections::BTreeMap,
     fs::{self, File},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::Command,
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
@@ -50,7 +51,7 @@ pub struct Plane {
     inner: Mutex<Inner>,
     temporary: bool,
     /// Held as long as we live: it tells other processes that the plane runs.
-    _lock: File,
+    lock: File,
 }
 
 /// What changes while a plane runs.
@@ -109,7 +110,7 @@ impl Plane {
         self.folder.kubeconfig_for_service_account(namespace, name)
     }
 
-    /// The address of an API server: `https://127.0.0.1:PORT`.
+    /// The address of an API server: `https://127.0.0.1:PORT`. Port 0, where nobody serves, for one that is not there.
     pub fn url(&self, number: usize) -> String {
         let port = self.inner().port(Component::ApiServer(number)).unwrap_or_default();
         format!("https://127.0.0.1:{port}")
@@ -140,6 +141,13 @@ impl Plane {
     /// The components of this plane, whether they run now or not.
     pub fn components(&self) -> Vec<Component> {
         self.spec.components()
+    }
+
+    /// Whether the folder is still the one that we made: not removed, nor removed and made again by others.
+    pub fn is_in_place(&self) -> bool {
+        let there = fs::metadata(self.dir().join(scratch::LOCK)).map(|file| (file.dev(), file.ino()));
+        let held = self.lock.metadata().map(|file| (file.dev(), file.ino()));
+        matches!((there, held), (Ok(there), Ok(held)) if there == held)
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {

@@ -13,6 +13,8 @@ use crate::{api::Api, component::Component, pki::Credentials};
 /// Far longer than a start takes on an idle machine: test machines are rarely idle.
 pub(super) const PATIENCE: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(15);
+/// A list of all nodes is not a small thing to ask for.
+const POLL_NODES: Duration = Duration::from_millis(300);
 
 impl Plane {
     /// Until this component answers that it is healthy. Ends early if it dies.
@@ -68,7 +70,7 @@ impl Plane {
         }
         let api = self.folder.admin_api(&self.url(0))?;
         for path in paths {
-            eventually(path, PATIENCE, || api.get(path).map(|_| ()).map_err(|error| with_source(&error)))?;
+            eventually(path, POLL, || api.get(path).map(|_| ()).map_err(|error| with_source(&error)))?;
         }
         Ok(())
     }
@@ -77,7 +79,7 @@ impl Plane {
     pub(super) fn wait_nodes(&self, api: &Api, count: usize) -> Result<(), PlaneError> {
         // Only the controller manager takes the taint away that new nodes are born with.
         let taints_go = self.spec.controller_manager;
-        eventually(&format!("{count} Ready nodes"), PATIENCE, || {
+        eventually(&format!("{count} Ready nodes"), POLL_NODES, || {
             let list = api
                 .get("/api/v1/nodes?labelSelector=type%3Dkwok&resourceVersion=0")
                 .map_err(|error| with_source(&error))?;
@@ -104,15 +106,15 @@ fn is_tainted(node: &Value) -> bool {
     taints.iter().any(|taint| taint["key"] == "node.kubernetes.io/not-ready")
 }
 
-fn eventually(what: &str, patience: Duration, mut check: impl FnMut() -> Result<(), String>) -> Result<(), PlaneError> {
-    let deadline = Instant::now() + patience;
+fn eventually(what: &str, poll: Duration, mut check: impl FnMut() -> Result<(), String>) -> Result<(), PlaneError> {
+    let deadline = Instant::now() + PATIENCE;
     loop {
         match check() {
             Ok(()) => return Ok(()),
             Err(why) if Instant::now() > deadline => {
-                return Err(PlaneError::NotThere { what: what.to_owned(), patience, why });
+                return Err(PlaneError::NotThere { what: what.to_owned(), patience: PATIENCE, why });
             }
-            Err(_) => thread::sleep(POLL),
+            Err(_) => thread::sleep(poll),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Starting a plane: folder, ports, certificates, processes, in this order.
 
-use std::{fs, path::Path};
+use std::{collections::btree_map::Entry, fs, path::Path};
 
 use super::{
     Builder, ComponentState, Inner, Plane, PlaneError, PlaneFolder, ProcessState, Spec, State,
@@ -29,34 +29,34 @@ impl Plane {
     pub(super) fn start(builder: Builder) -> Result<Self, PlaneError> {
         let Builder { kubernetes, mut spec, dir, sources } = builder;
         let kubernetes = kubernetes.map_or_else(Kubernetes::from_env, Ok)?;
-        spec.kubernetes = kubernetes.minor().to_owned();
+        kubernetes.minor().clone_into(&mut spec.kubernetes);
         if spec.api_servers == 0 {
             return Err(PlaneError::NoApiServer);
         }
         let programs = sources.find(kubernetes, &spec.programs())?;
 
         let temporary = dir.is_none();
-        let (folder, lock) = match dir {
-            Some(dir) => {
-                fs::create_dir_all(&dir).map_err(PlaneError::file("creating", &dir))?;
-                let folder = PlaneFolder::at(dir);
-                let lock = folder.try_lock()?.ok_or_else(|| already_running(&folder))?;
-                (folder, lock)
-            }
-            None => {
-                let (path, lock) =
-                    scratch::plane_folder().map_err(PlaneError::file("creating a folder in", std::env::temp_dir()))?;
-                (PlaneFolder::at(path), lock)
-            }
+        let (folder, lock) = if let Some(dir) = dir {
+            fs::create_dir_all(&dir).map_err(PlaneError::file("creating", &dir))?;
+            let folder = PlaneFolder::at(dir);
+            let lock = folder.try_lock()?.ok_or_else(|| already_running(&folder))?;
+            (folder, lock)
+        } else {
+            let home = std::env::temp_dir();
+            let (path, lock) = scratch::plane_folder().map_err(PlaneError::file("creating a folder in", home))?;
+            (PlaneFolder::at(path), lock)
         };
         fs::create_dir_all(folder.logs()).map_err(PlaneError::file("creating", folder.logs()))?;
         folder.write_spec(&spec)?;
+        // People start planes inside their repositories.
+        let ignore = folder.path().join(".gitignore");
+        fs::write(&ignore, "*\n").map_err(PlaneError::file("writing", ignore))?;
         if spec.kwok {
             let path = folder.kwok_config();
             fs::write(&path, include_str!("kwok.yaml")).map_err(PlaneError::file("writing", path))?;
         }
         let pki = Pki::ensure(folder.pki_folder())?;
-        let plane = Self { folder, spec, pki, programs, inner: Inner::default().into(), temporary, _lock: lock };
+        let plane = Self { folder, spec, pki, programs, inner: Inner::default().into(), temporary, lock };
 
         plane.take_former_ports()?;
         for attempt in 1.. {
@@ -93,6 +93,8 @@ impl Plane {
         let (first, rest) = components.split_at(components.len().min(2));
         for component in first {
             self.launch(*component)?;
+            // Before it is ready: whoever wants to end us now must know whom to end.
+            self.publish()?;
             self.wait_component(*component)?;
         }
         for component in rest {
@@ -142,9 +144,8 @@ impl Plane {
     fn take_ports(&self) -> Result<(), PlaneError> {
         let mut inner = self.inner();
         for component in self.components() {
-            if !inner.ports.contains_key(&component) {
-                let port = Port::any().map_err(|source| PlaneError::Port { component, source })?;
-                inner.ports.insert(component, port);
+            if let Entry::Vacant(place) = inner.ports.entry(component) {
+                place.insert(Port::any().map_err(|source| PlaneError::Port { component, source })?);
             }
         }
         Ok(())

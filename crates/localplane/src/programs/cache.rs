@@ -20,12 +20,12 @@ pub(crate) fn cache_home() -> PathBuf {
 
 /// The folder of one bundle.
 #[derive(Debug)]
-pub(super) struct Shelf {
+pub(super) struct Store {
     folder: PathBuf,
     lock: PathBuf,
 }
 
-impl Shelf {
+impl Store {
     pub(super) fn of(cache: &Path, bundle: Bundle) -> Self {
         let name = bundle.folder();
         Self { folder: cache.join(&name), lock: cache.join(format!("{name}.lock")) }
@@ -41,7 +41,7 @@ impl Shelf {
         path.is_file().then_some(path)
     }
 
-    /// Waits until no other process fills this shelf. The lock ends with the returned file, or with the process.
+    /// Waits until no other process fills this store. The lock ends with the returned file, or with the process.
     pub(super) fn lock(&self, bundle: Bundle) -> io::Result<File> {
         fs::create_dir_all(&self.folder)?;
         let file = File::options().create(true).append(true).open(&self.lock)?;
@@ -57,7 +57,7 @@ impl Shelf {
         Ok(file)
     }
 
-    /// An empty folder to work in, on the same file system, so that [`Shelf::put`] is one rename.
+    /// An empty folder to work in, on the same file system, so that [`Store::put`] is one rename.
     /// Call it with the lock held: what an interrupted process left behind goes first.
     pub(super) fn workbench(&self) -> io::Result<Workbench> {
         let path = self.folder.join(".partial");

@@ -26,7 +26,7 @@ pub struct Downloads {
     pub kubernetes: String,
     /// `{base}/{version}/etcd-{version}-{os}-{arch}.tar.gz`, with `SHA256SUMS` beside it.
     pub etcd: String,
-    /// `{base}/{version}/kwok-{os}-{arch}`, with `.sha256` beside it (kwok publishes none: see [`OFFICIAL_KWOK`]).
+    /// `{base}/{version}/kwok-{os}-{arch}`, with `.sha256` beside it (kwok itself publishes none; GitHub says it).
     pub kwok: String,
 }
 
@@ -88,7 +88,15 @@ impl Downloads {
 
     /// Which of the hosts answer, asked for all programs at once.
     pub(super) fn probe(&self, programs: &[Program]) {
-        reach::probe(programs.iter().map(|program| self.base(*program)));
+        let mut bases: Vec<_> = programs.iter().map(|program| self.base(*program)).collect();
+        bases.sort_unstable();
+        bases.dedup();
+        reach::probe(bases.iter().copied());
+        let mut refused: Vec<_> = bases.into_iter().filter_map(reach::refused).collect();
+        refused.dedup();
+        for why in refused {
+            Progress::note(&format!("no download: {why}"));
+        }
     }
 
     /// The address that stands for this program's downloads, for messages.

@@ -13,10 +13,13 @@ use super::{Bundle, Program, Progress};
 /// How much of the compiler's output is worth showing when it fails.
 const TAIL: usize = 12;
 
+/// The `go` to use, instead of the one in PATH.
+const GO_ENV: &str = "LOCALPLANE_GO";
+
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BuildError {
-    #[error("go is not installed (not in PATH, not in /usr/local/go/bin)")]
-    NoGo,
+    #[error("go is not installed (looked at {0})")]
+    NoGo(String),
     #[error("writing the module to {path}: {source}", path = path.display())]
     Write { path: PathBuf, source: io::Error },
     #[error("{go} did not start: {source}", go = go.display())]
@@ -33,7 +36,7 @@ pub(super) fn build(
     programs: &[Program],
     folder: &Path,
 ) -> Result<Vec<(Program, PathBuf)>, BuildError> {
-    let go = find_go().ok_or(BuildError::NoGo)?;
+    let go = find_go()?;
     let source = folder.join("source");
     for file in bundle.module().files {
         let path = source.join(file.path);
@@ -43,7 +46,7 @@ pub(super) fn build(
             .map_err(|source| BuildError::Write { path, source })?;
     }
     let names = programs.iter().map(|p| p.file_name()).collect::<Vec<_>>().join(", ");
-    let step = Progress::start(format!("building {names} of {bundle} with Go (minutes, once)"));
+    let step = Progress::start(format!("building {names} ({bundle}) with Go: minutes, but only once"));
     match compile(&go, bundle, programs, &source, folder, &step) {
         Ok(()) => step.finish(),
         Err(error) => {
@@ -121,10 +124,15 @@ fn is_import_path(line: &str) -> bool {
     !line.is_empty() && line.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-~+".contains(&b))
 }
 
-fn find_go() -> Option<PathBuf> {
+fn find_go() -> Result<PathBuf, BuildError> {
+    if let Some(named) = env::var_os(GO_ENV).filter(|value| !value.is_empty()) {
+        let named = PathBuf::from(named);
+        return if named.is_file() { Ok(named) } else { Err(BuildError::NoGo(named.display().to_string())) };
+    }
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
         .chain([PathBuf::from("/usr/local/go/bin")])
         .map(|folder| folder.join("go"))
         .find(|candidate| candidate.is_file())
+        .ok_or_else(|| BuildError::NoGo("PATH and /usr/local/go/bin".to_owned()))
 }

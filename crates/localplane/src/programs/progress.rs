@@ -30,6 +30,11 @@ impl Progress {
         Self { what, began: Instant::now(), bar }
     }
 
+    /// Something to know that is no step of its own.
+    pub(crate) fn note(text: &str) {
+        eprintln!("localplane: {text}");
+    }
+
     /// Now the size is known: the spinner becomes a bar.
     pub(crate) fn expect_bytes(&self, total: u64) {
         if let Some(bar) = &self.bar {

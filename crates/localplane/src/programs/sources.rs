@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     Attempt, Bundle, Downloads, Program, Programs, Unavailable,
-    cache::{Shelf, cache_home},
+    cache::{Store, cache_home},
     go,
 };
 use crate::versions::Kubernetes;
@@ -53,6 +53,13 @@ impl Sources {
     #[must_use]
     pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
         self.folders.insert(0, folder.into());
+        self
+    }
+
+    /// Forgets the folders that the environment named.
+    #[must_use]
+    pub fn without_folders(mut self) -> Self {
+        self.folders.clear();
         self
     }
 
@@ -108,7 +115,7 @@ impl Sources {
             .map(|folder| folder.join(program.file_name()))
             .find(|path| is_executable(path))
             .map(|path| fs::canonicalize(&path).unwrap_or(path))
-            .or_else(|| Shelf::of(&self.cache, program.bundle(kubernetes)).get(program))
+            .or_else(|| Store::of(&self.cache, program.bundle(kubernetes)).get(program))
     }
 
     /// Downloads or builds, under the lock of the bundle.
@@ -118,14 +125,14 @@ impl Sources {
         kubernetes: Kubernetes,
         mut missing: Vec<Program>,
     ) -> Result<Vec<(Program, PathBuf)>, Unavailable> {
-        let shelf = Shelf::of(&self.cache, bundle);
-        let mut attempts = self.in_vain(&missing, &shelf);
+        let store = Store::of(&self.cache, bundle);
+        let mut attempts = self.in_vain(&missing, &store);
         let mut found = Vec::new();
         let unavailable =
             |programs: Vec<Program>, attempts| Err(Unavailable { programs, version: bundle.to_string(), attempts });
-        let cache_way = format!("writing to the cache {}", shelf.folder().display());
+        let cache_way = format!("writing to the cache {}", store.folder().display());
 
-        let (_lock, workbench) = match shelf.lock(bundle).and_then(|lock| Ok((lock, shelf.workbench()?))) {
+        let (_lock, workbench) = match store.lock(bundle).and_then(|lock| Ok((lock, store.workbench()?))) {
             Ok(held) => held,
             Err(error) => {
                 attempts.push(Attempt::new(cache_way, error.to_string()));
@@ -133,7 +140,7 @@ impl Sources {
             }
         };
         // Whoever held the lock before us may have brought what we want.
-        missing.retain(|program| match shelf.get(*program) {
+        missing.retain(|program| match store.get(*program) {
             Some(path) => {
                 found.push((*program, path));
                 false
@@ -147,7 +154,7 @@ impl Sources {
                 let result = downloads
                     .get(*program, kubernetes, &workbench.path)
                     .map_err(|error| (format!("download from {}", downloads.base(*program)), error.to_string()))
-                    .and_then(|file| shelf.put(*program, &file).map_err(|e| (cache_way.clone(), e.to_string())));
+                    .and_then(|file| store.put(*program, &file).map_err(|e| (cache_way.clone(), e.to_string())));
                 match result {
                     Ok(path) => {
                         found.push((*program, path));
@@ -174,7 +181,7 @@ impl Sources {
         match go::build(bundle, &missing, &workbench.path) {
             Ok(built) => {
                 for (program, file) in built {
-                    match shelf.put(program, &file) {
+                    match store.put(program, &file) {
                         Ok(path) => found.push((program, path)),
                         Err(error) => {
                             attempts.push(Attempt::new(cache_way, error.to_string()));
@@ -192,7 +199,7 @@ impl Sources {
     }
 
     /// What is to be said of the folders and the cache, had they not what was wanted.
-    fn in_vain(&self, missing: &[Program], shelf: &Shelf) -> Vec<Attempt> {
+    fn in_vain(&self, missing: &[Program], store: &Store) -> Vec<Attempt> {
         let names = missing.iter().map(|p| p.file_name()).collect::<Vec<_>>().join(", ");
         let mut attempts: Vec<_> = self
             .folders
@@ -209,7 +216,7 @@ impl Sources {
         if attempts.is_empty() {
             attempts.push(Attempt::new(format!("a named folder ({ASSETS_ENV}, {KUBEBUILDER_ENV})"), "none was named"));
         }
-        attempts.push(Attempt::new(format!("cache {}", shelf.folder().display()), format!("no {names} in it")));
+        attempts.push(Attempt::new(format!("cache {}", store.folder().display()), format!("no {names} in it")));
         attempts
     }
 }

@@ -1,8 +1,6 @@
 //! Reading nodes and records for commands, as the operator reads them.
 
-use anyhow::Context as _;
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::{Api, api::ListParams};
+use kube::api::ListParams;
 use perennial_core::{
     config::Settings,
     keeper::{
@@ -29,6 +27,7 @@ const PAGE: u32 = 500;
 
 /// A cluster as a command sees it.
 pub(super) struct Session {
+    pub(super) client: kube::Client,
     pub(super) cluster: Cluster,
     pub(super) settings: Settings,
     pub(super) policies: Policies,
@@ -40,9 +39,10 @@ impl Session {
         let config = client::config(&global.target()).await?;
         let client = client::connect(config, Metrics::new(), None)?;
         let budget = Budget::new(1000, 1000);
-        let cluster = Cluster::new(client, settings.namespace.as_str(), budget);
+        let cluster = Cluster::new(client.clone(), settings.namespace.as_str(), budget);
         let policies = Policies::new(&settings.keeper);
-        Ok(Self { cluster, settings, policies })
+        policies.read_all(&client).await;
+        Ok(Self { client, cluster, settings, policies })
     }
 
     pub(super) async fn node(&self, name: &str) -> anyhow::Result<Option<selection::Node>> {
@@ -79,15 +79,11 @@ impl Session {
 
     /// Every record, page by page.
     pub(super) async fn each_record(&self, mut on: impl FnMut(Held)) -> anyhow::Result<()> {
-        let api: &Api<ConfigMap> = self.cluster.records();
         let mut params = ListParams::default().labels(&format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}")).limit(PAGE);
         loop {
-            let page = api.list(&params).await;
-            let page = page
-                .map_err(|error| anyhow::anyhow!(crate::runtime::fault::message(&error)))
-                .with_context(|| format!("could not list the records in namespace {}", self.settings.namespace))?;
-            page.items.into_iter().map(Held::new).for_each(&mut on);
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            let (page, next) = self.cluster.list_records(&params).await?;
+            page.into_iter().for_each(&mut on);
+            match next {
                 Some(token) => params.continue_token = Some(token),
                 None => return Ok(()),
             }

@@ -6,13 +6,14 @@ use std::{collections::BTreeMap, time::Duration};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api, Client,
-    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions},
+    api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions},
 };
 use perennial_core::keeper::{
     identity::RecordName,
+    mark::MARK,
     plan::Restore,
     record::{RECORD_KEY, RECORD_LABEL, RECORD_LABEL_VALUE, RECOVERED_KEY, Record, TooLarge},
-    restore::node_patch,
+    restore::{node_patch, ungate_patch},
     selection,
     stored::Stored,
 };
@@ -85,6 +86,8 @@ pub enum Error {
     WriteRecord { record: String, source: Failure },
     #[error("could not delete record {record}")]
     DeleteRecord { record: String, source: Failure },
+    #[error("could not list {what}")]
+    List { what: &'static str, source: Failure },
     #[error("record {record} was not written")]
     TooLarge { record: String, source: TooLarge },
 }
@@ -114,7 +117,8 @@ impl Error {
             | Self::PatchNode { source, .. }
             | Self::ReadRecord { source, .. }
             | Self::WriteRecord { source, .. }
-            | Self::DeleteRecord { source, .. } => source.category(),
+            | Self::DeleteRecord { source, .. }
+            | Self::List { source, .. } => source.category(),
             Self::TooLarge { .. } => Category::Refused,
         }
     }
@@ -125,7 +129,8 @@ impl Error {
             | Self::PatchNode { source: Failure::Request(error), .. }
             | Self::ReadRecord { source: Failure::Request(error), .. }
             | Self::WriteRecord { source: Failure::Request(error), .. }
-            | Self::DeleteRecord { source: Failure::Request(error), .. } => fault::retry_after(error),
+            | Self::DeleteRecord { source: Failure::Request(error), .. }
+            | Self::List { source: Failure::Request(error), .. } => fault::retry_after(error),
             _ => None,
         }
     }
@@ -141,6 +146,7 @@ impl Error {
             Self::ReadRecord { .. } => "get configmaps in Perennial's namespace",
             Self::WriteRecord { .. } => "create and update configmaps in Perennial's namespace",
             Self::DeleteRecord { .. } => "delete configmaps in Perennial's namespace",
+            Self::List { .. } => "list nodes, and configmaps in Perennial's namespace",
             Self::TooLarge { .. } => return None,
         })
     }
@@ -174,9 +180,27 @@ impl Cluster {
 
     /// Gives a node what the plan says, if it is still the node that was decided on.
     pub async fn patch_node(&self, node: &selection::Node, restore: &Restore) -> Result<selection::Node, Error> {
-        let patch = Patch::Merge(node_patch(node, restore));
+        self.patch(node, node_patch(node, restore)).await
+    }
+
+    /// Changes kept keys of a node at a person's word. Its mark stays: to us it is a change like any other.
+    pub async fn change_node(&self, node: &selection::Node, change: &Restore) -> Result<selection::Node, Error> {
+        let mut patch = node_patch(node, change);
+        if let Some(annotations) = patch.pointer_mut("/metadata/annotations").and_then(serde_json::Value::as_object_mut)
+        {
+            annotations.remove(MARK);
+        }
+        self.patch(node, patch).await
+    }
+
+    /// Takes our taint from a node, if it is still the node that was decided on.
+    pub async fn ungate_node(&self, node: &selection::Node) -> Result<selection::Node, Error> {
+        self.patch(node, ungate_patch(node)).await
+    }
+
+    async fn patch(&self, node: &selection::Node, patch: serde_json::Value) -> Result<selection::Node, Error> {
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-        let patched = self.ask(Priority::Restore, self.nodes.patch(&node.name, &params, &patch)).await;
+        let patched = self.ask(Priority::Restore, self.nodes.patch(&node.name, &params, &Patch::Merge(patch))).await;
         patched.map(Node::into_view).map_err(|source| Error::PatchNode { node: node.name.clone(), source })
     }
 
@@ -198,6 +222,38 @@ impl Cluster {
             self.ask(priority, self.records.create(&params, &config_map)).await
         };
         written.map(Held::new).map_err(|source| Error::WriteRecord { record: name, source })
+    }
+
+    /// Sets or removes annotations of a record's ConfigMap, if it is still the one that was read.
+    pub async fn annotate_record(
+        &self,
+        held: &Held,
+        annotations: &BTreeMap<&str, Option<String>>,
+    ) -> Result<Held, Error> {
+        let patch = serde_json::json!({ "metadata": {
+            "resourceVersion": held.config_map.metadata.resource_version,
+            "annotations": annotations,
+        }});
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let written = self.ask(Priority::Collect, self.records.patch(held.name(), &params, &Patch::Merge(patch))).await;
+        written.map(Held::new).map_err(|source| Error::WriteRecord { record: held.name().to_owned(), source })
+    }
+
+    /// One page of records, and where the next begins.
+    pub async fn list_records(&self, params: &ListParams) -> Result<(Vec<Held>, Option<String>), Error> {
+        let page = self.ask(Priority::Collect, self.records.list(params)).await;
+        let page = page.map_err(|source| Error::List { what: "records", source })?;
+        Ok((page.items.into_iter().map(Held::new).collect(), page.metadata.continue_.filter(|token| !token.is_empty())))
+    }
+
+    /// One page of nodes, and where the next begins.
+    pub async fn list_nodes(&self, params: &ListParams) -> Result<(Vec<selection::Node>, Option<String>), Error> {
+        let page = self.ask(Priority::Collect, self.nodes.list(params)).await;
+        let page = page.map_err(|source| Error::List { what: "nodes", source })?;
+        Ok((
+            page.items.into_iter().map(Node::into_view).collect(),
+            page.metadata.continue_.filter(|token| !token.is_empty()),
+        ))
     }
 
     /// Deletes a record, if it is still the one that was read.

@@ -12,14 +12,17 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::runtime::watcher::Event;
+use kube::{Client, runtime::watcher::Event};
+use perennial_core::config::Gate;
 use perennial_core::keeper::{
     identity::{Identified, RecordName},
+    kept::Kept,
     plan::{Act, Context, Plan, Restore, Why, gone, live},
     record::Record,
     selection::{self, Policy, ignored},
+    stored::Stored,
 };
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 use tracing::{debug, info, warn};
 
 use super::{
@@ -27,7 +30,7 @@ use super::{
     index::{NodeEntry, Survey},
     node::Node,
     observe::{Asks, View},
-    policies::Policies,
+    policies::{self, Policies},
 };
 use crate::runtime::{
     budget::Priority,
@@ -36,6 +39,7 @@ use crate::runtime::{
     fault::Category,
     labels::{NodeLabels, NodeState, Outcome, QueueLabels, RecordLabels, RecordState, Via, ViaLabels},
     metrics::Metrics,
+    ownership::Ownership,
     queue::{Key, Queue, Work},
     random::Jitter,
 };
@@ -44,8 +48,11 @@ const CONTROLLER: &str = "keeper";
 const QUEUE: QueueLabels = QueueLabels { name: "keeper" };
 /// Captures of one node are at least so far apart: a burst of changes costs its first and its last state.
 const CAPTURE_PAUSE: Duration = Duration::from_secs(1);
+/// From so many changes back and forth on, a node is captured less often.
+const FLAPS: u32 = 3;
+const FLAP_MEMORY: Duration = Duration::from_mins(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// What is refused is tried again after this: the reason may be gone.
 const REFUSED_PAUSE: Duration = Duration::from_mins(5);
 
@@ -59,8 +66,9 @@ pub struct Duties {
 }
 
 /// Everything that the keeper works with. All of it is passed in.
-#[derive(Debug)]
+#[expect(missing_debug_implementations, reason = "kube's client has none")]
 pub struct Keeper {
+    pub client: Client,
     pub cluster: Cluster,
     pub policies: Policies,
     pub queue: Queue,
@@ -69,8 +77,16 @@ pub struct Keeper {
     pub metrics: Metrics,
     pub events: Events,
     pub duties: Duties,
+    /// The way in for admission: with a budget of its own, since the API server waits for it.
+    pub admission: Cluster,
+    /// Which nodes are ours to work on.
+    pub ownership: Ownership,
+    pub gate: Gate,
+    pub gate_timeout: Duration,
     /// Who we are, in records.
     pub identity: String,
+    /// Told when the policies in force change.
+    pub replan: Notify,
     pub state: Mutex<State>,
 }
 
@@ -80,6 +96,8 @@ pub struct State {
     pub view: View,
     attempts: HashMap<Key, u32>,
     captured: HashMap<Key, Instant>,
+    /// How often a node's labels went back and forth of late, and when last.
+    flaps: HashMap<Key, (u32, Instant)>,
 }
 
 /// What came of looking at a node.
@@ -105,6 +123,47 @@ impl Keeper {
         self.ask(asks);
     }
 
+    pub fn on_policy(&self, event: Event<policies::Resource>) {
+        if self.policies.on_event(event) {
+            self.on_policies();
+        }
+    }
+
+    /// The policies in force are known, or have changed.
+    pub fn on_policies(&self) {
+        self.replan.notify_one();
+    }
+
+    /// Looks at every node afresh whenever the policies in force change; only those that a policy touches are worked on.
+    pub async fn follow_policies(&self) {
+        loop {
+            self.replan.notified().await;
+            if let Err(error) = self.replan_all().await {
+                warn!(category = error.category().as_str(), "the change of policies is not through yet: {error}");
+                tokio::time::sleep(self.jitter.backoff(3, FIRST_PAUSE, LONGEST_PAUSE)).await;
+                self.replan.notify_one();
+            }
+        }
+    }
+
+    async fn replan_all(&self) -> Result<(), Error> {
+        let known = self.lock().view.policies_known;
+        // Records move before anything is decided under a new identity.
+        if self.policies.identities_differ() || self.lock().view.index.has_other_identities() {
+            self.migrate().await?;
+        }
+        if known || self.policies.has_any() {
+            self.each_node(|node| {
+                let asks = self.lock().view.reconsider(node, &self.policies);
+                self.ask(asks);
+            })
+            .await?;
+        }
+        self.lock().view.policies_known = true;
+        self.resync();
+        Ok(())
+    }
+
     pub fn is_synced(&self) -> bool {
         self.lock().view.is_synced()
     }
@@ -116,8 +175,12 @@ impl Keeper {
         self.ask(asks);
     }
 
-    fn ask(&self, asks: Asks) {
+    pub(super) fn ask(&self, asks: Asks) {
         for (key, priority) in asks {
+            if !self.ownership.is_ours(self.ownership.shard_of(&key)) {
+                self.lock().view.take_hot(&key);
+                continue;
+            }
             self.metrics.queue_adds.get_or_create(&QUEUE).inc();
             let pause = if priority == Priority::Capture { self.capture_pause(&key) } else { Duration::ZERO };
             self.queue.add_after(&key, priority, pause);
@@ -126,7 +189,9 @@ impl Keeper {
 
     fn capture_pause(&self, key: &Key) -> Duration {
         let state = self.lock();
-        state.captured.get(key).map_or(Duration::ZERO, |at| CAPTURE_PAUSE.saturating_sub(at.elapsed()))
+        let flaps = state.flaps.get(key).map_or(0, |(count, _)| *count);
+        let pause = if flaps < FLAPS { CAPTURE_PAUSE } else { CAPTURE_PAUSE * 2u32.pow((flaps - FLAPS + 2).min(6)) };
+        state.captured.get(key).map_or(Duration::ZERO, |at| pause.saturating_sub(at.elapsed()))
     }
 
     /// Works until the queue is closed.
@@ -134,7 +199,13 @@ impl Keeper {
         while let Some(work) = self.queue.next().await {
             self.metrics.queue_duration.get_or_create(&QUEUE).observe(work.waited.as_secs_f64());
             let start = Instant::now();
-            let done = self.settle(&work).await;
+            // Another replica's by now: it has seen the same events.
+            let Some(permit) = self.ownership.may_act(&work.key) else { continue };
+            let done = match tokio::time::timeout(permit.remaining(), self.settle(&work)).await {
+                Ok(done) => done,
+                Err(_) => Ok(Done::Again),
+            };
+            drop(permit);
             let outcome = self.conclude(&work, done);
             self.metrics.queue_work_duration.get_or_create(&QUEUE).observe(start.elapsed().as_secs_f64());
             self.metrics.reconciled(CONTROLLER, outcome, start.elapsed());
@@ -227,9 +298,9 @@ impl Keeper {
         if self.is_unreadable(node, held.as_ref()) {
             return Ok(Done::Quiet);
         }
+        let (policy, record) = self.informed(node, held.as_ref());
         let seen = policy.select(node);
-        let record = held.as_ref().and_then(|held| held.stored.effective(&seen));
-        match gone(&seen, record.as_ref(), &self.context(&policy, &identity)) {
+        match gone(&seen, record.as_ref(), &self.context(&policy, Some(&identity))) {
             Plan::Write(act, next) if self.duties.capture => {
                 self.write(node, act, held.as_ref(), &next, Priority::LastState).await?;
                 Ok(Done::Wrote)
@@ -264,9 +335,10 @@ impl Keeper {
             return Ok(Done::Again);
         }
         if self.is_unreadable(&node, held.as_ref()) {
-            self.note_clean(key, &node, &policy, held.as_ref());
+            self.note_clean(key, &node, held.as_ref());
             return Ok(Done::Quiet);
         }
+        let (policy, _) = self.informed(&node, held.as_ref());
         if self.is_contested(key, &node, &identity, held.as_ref()) {
             return Ok(Done::Quiet);
         }
@@ -279,7 +351,11 @@ impl Keeper {
                         "protected labels wait until the node says which machine it is".to_owned()
                     });
                 }
-                self.note_clean(key, &node, &policy, held.as_ref());
+                if node.is_gated() && why != Why::MachineUnknown {
+                    self.ungate(&node).await?;
+                    return Ok(Done::Wrote);
+                }
+                self.note_clean(key, &node, held.as_ref());
                 Ok(Done::Quiet)
             }
             Plan::Write(act, next) if self.duties.capture => {
@@ -288,6 +364,7 @@ impl Keeper {
                 }
                 self.write(&node, act, held.as_ref(), &next, Priority::Capture).await?;
                 self.lock().captured.insert(Arc::clone(key), Instant::now());
+                self.note_flap(key, &node, held.as_ref(), &next);
                 Ok(Done::Wrote)
             }
             Plan::Restore(_) if self.duties.restore => {
@@ -301,14 +378,21 @@ impl Keeper {
         }
     }
 
+    /// The policy for a node, its record known, and the record to decide on.
+    pub(super) fn informed(&self, node: &selection::Node, held: Option<&Held>) -> (Arc<Policy>, Option<Record>) {
+        let plain = self.policies.of(node);
+        let record = held.and_then(|held| held.stored.effective(&plain.select(node)));
+        (self.policies.with_record(node, record.as_ref()), record)
+    }
+
     fn plan(&self, node: &selection::Node, policy: &Policy, identity: &Identified, held: Option<&Held>) -> Plan {
         let seen = policy.select(node);
         let record = held.and_then(|held| held.stored.effective(&seen));
-        live(&seen, record.as_ref(), &self.context(policy, identity))
+        live(&seen, record.as_ref(), &self.context(policy, Some(identity)))
     }
 
-    fn context<'a>(&'a self, policy: &'a Policy, identity: &Identified) -> Context<'a> {
-        Context { policy, identity: identity.text(), now: self.clock.now(), by: &self.identity }
+    pub(super) fn context<'a>(&'a self, policy: &'a Policy, identity: Option<&Identified>) -> Context<'a> {
+        Context { policy, identity: identity.and_then(Identified::text), now: self.clock.now(), by: &self.identity }
     }
 
     fn known_record(&self, key: &Key) -> Option<RecordName> {
@@ -346,13 +430,13 @@ impl Keeper {
         priority: Priority,
     ) -> Result<(), Error> {
         if self.duties.dry_run {
-            info!(node = node.name, act = act_name(act), sequence = next.sequence, "would write the record");
+            info!(node = node.name, act = act.as_str(), sequence = next.sequence, "would write the record");
             return Ok(());
         }
         let written = self.cluster.write_record(held, next, priority).await?;
         info!(
             node = node.name,
-            act = act_name(act),
+            act = act.as_str(),
             sequence = next.sequence,
             labels = next.kept.len(),
             "record written"
@@ -409,7 +493,7 @@ impl Keeper {
     }
 
     /// A record that cannot be trusted is said so. One of a newer operator is left alone altogether.
-    fn is_unreadable(&self, node: &selection::Node, held: Option<&Held>) -> bool {
+    pub(super) fn is_unreadable(&self, node: &selection::Node, held: Option<&Held>) -> bool {
         let Some((held, fault)) = held.and_then(|held| Some((held, held.stored.fault()?))) else { return false };
         warn!(node = node.name, record = held.name(), why = %fault, "the record cannot be trusted; its bytes are kept");
         self.events.say(About::node(&node.name, &node.uid), Severity::Warning, "RecordInvalid", || {
@@ -423,10 +507,7 @@ impl Keeper {
 
     /// Two live nodes of one identity: nobody is given anything, only the record's own node is still captured.
     fn is_contested(&self, key: &Key, node: &selection::Node, identity: &Identified, held: Option<&Held>) -> bool {
-        let others: Vec<Key> = {
-            let state = self.lock();
-            state.view.index.claimants(&identity.record_name().0).filter(|other| *other != key).cloned().collect()
-        };
+        let others = self.other_claimants(identity, key);
         if others.is_empty() {
             return false;
         }
@@ -443,8 +524,72 @@ impl Keeper {
         !owner
     }
 
-    fn note_clean(&self, key: &Key, node: &selection::Node, policy: &Policy, held: Option<&Held>) {
-        let entry = NodeEntry::new(node, policy);
+    /// Something keeps setting labels back and forth: it is said once, captured ever more seldom, and never fought.
+    fn note_flap(&self, key: &Key, node: &selection::Node, held: Option<&Held>, next: &Record) {
+        let Some(Stored::Good(before)) = held.map(|held| &held.stored) else { return };
+        let back = before.kept != next.kept
+            && before.history.first().is_some_and(|entry| Kept::from(entry.content.clone()) == next.kept);
+        if !back {
+            return;
+        }
+        let count = {
+            let mut state = self.lock();
+            let flap = state.flaps.entry(Arc::clone(key)).or_insert((0, Instant::now()));
+            *flap = (if flap.1.elapsed() < FLAP_MEMORY { flap.0 + 1 } else { 1 }, Instant::now());
+            flap.0
+        };
+        self.metrics.label_flaps.inc();
+        if count == FLAPS {
+            warn!(node = node.name, "its labels go back and forth; it is captured less often");
+            self.events.say(About::node(&node.name, &node.uid), Severity::Warning, "LabelsFlap", || {
+                let changed =
+                    next.kept.keys().chain(before.kept.keys()).filter(|k| next.kept.get(*k) != before.kept.get(*k));
+                let keys: std::collections::BTreeSet<String> = changed.map(ToString::to_string).collect();
+                format!("something sets {} back and forth", keys.into_iter().collect::<Vec<_>>().join(", "))
+            });
+        }
+    }
+
+    fn other_claimants(&self, identity: &Identified, name: &str) -> Vec<Key> {
+        let state = self.lock();
+        state.view.index.claimants(&identity.record_name().0).filter(|other| ***other != *name).cloned().collect()
+    }
+
+    pub(super) fn has_claimants(&self, identity: &Identified, name: &str) -> bool {
+        !self.other_claimants(identity, name).is_empty()
+    }
+
+    /// Takes our taint from a node that has everything, or has waited too long.
+    async fn ungate(&self, node: &selection::Node) -> Result<(), Error> {
+        if self.duties.dry_run {
+            info!(node = node.name, "would take the taint off");
+            return Ok(());
+        }
+        let patched = self.cluster.ungate_node(node).await?;
+        info!(node = node.name, "taint taken off");
+        let asks = self.lock().view.put_node(patched, &self.policies);
+        self.ask(asks);
+        Ok(())
+    }
+
+    /// Frees nodes that have waited too long, whosever they are: no node of ours may stay closed because its owner is away.
+    pub async fn free_overdue(&self) {
+        let overdue = self.lock().view.overdue(self.gate_timeout);
+        for name in overdue {
+            let freed = async {
+                match self.cluster.read_node(&name, Priority::Restore).await? {
+                    Some(node) if node.is_gated() => self.ungate(&node).await,
+                    _ => Ok(()),
+                }
+            };
+            if let Err(error) = freed.await {
+                self.report(&name, &error, 0, Duration::ZERO);
+            }
+        }
+    }
+
+    fn note_clean(&self, key: &Key, node: &selection::Node, held: Option<&Held>) {
+        let entry = NodeEntry::new(node, &self.policies.of(node));
         let mut state = self.lock();
         state.view.index.note_clean(key, &entry, held.map(Held::resource_version));
         state.view.restored(key);
@@ -454,7 +599,9 @@ impl Keeper {
     pub fn survey(&self) -> Survey {
         let survey = {
             let mut state = self.lock();
-            state.captured.retain(|_, at| at.elapsed() < CAPTURE_PAUSE);
+            state.view.expire();
+            state.flaps.retain(|_, (_, at)| at.elapsed() < FLAP_MEMORY);
+            state.captured.retain(|_, at| at.elapsed() < FLAP_MEMORY);
             state.view.index.survey()
         };
         let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
@@ -475,16 +622,8 @@ impl Keeper {
         survey
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn act_name(act: Act) -> &'static str {
-    match act {
-        Act::Capture => "capture",
-        Act::Claim => "claim",
-        Act::Fold => "fold",
     }
 }
 

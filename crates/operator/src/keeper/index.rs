@@ -20,6 +20,7 @@ use crate::runtime::{budget::Priority, queue::Key};
 
 /// What is known of one live node.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one thing that was seen")]
 pub struct NodeEntry {
     uid: u64,
     resource_version: u64,
@@ -32,6 +33,10 @@ pub struct NodeEntry {
     own: bool,
     machine: u64,
     ignored: bool,
+    /// It carries our taint.
+    pub gated: bool,
+    /// The name of its policy, hashed.
+    policy: u64,
     /// The record's name; `None` while the node does not say who it is.
     pub record: Option<Arc<str>>,
     /// The resourceVersion of the record with which this very state was found to need nothing.
@@ -97,6 +102,8 @@ impl NodeEntry {
             own: seen.mark.as_ref().is_some_and(|mark| !mark.own.is_empty()),
             machine: hash(&seen.machine),
             ignored: ignored(node),
+            gated: node.is_gated(),
+            policy: hash(&policy.name.as_str()),
             record,
             clean_with: None,
         }
@@ -104,8 +111,8 @@ impl NodeEntry {
 
     /// Equal in everything that a decision looks at but the resourceVersion.
     fn says_the_same(&self, other: &Self) -> bool {
-        (self.uid, self.kept, self.mark, self.machine, self.ignored, &self.record)
-            == (other.uid, other.kept, other.mark, other.machine, other.ignored, &other.record)
+        (self.uid, self.kept, self.mark, self.machine, self.ignored, self.gated, &self.record)
+            == (other.uid, other.kept, other.mark, other.machine, other.ignored, other.gated, &other.record)
     }
 
     /// What the hashes say about a live node. `Look` where they cannot tell.
@@ -114,17 +121,21 @@ impl NodeEntry {
             return Verdict::Quiet;
         }
         let Some(record) = record else {
-            return if self.empty { Verdict::Quiet } else { Verdict::Look(Priority::Capture) };
+            return match (self.gated, self.empty) {
+                (true, _) => Verdict::Look(Priority::Restore),
+                (false, true) => Verdict::Quiet,
+                (false, false) => Verdict::Look(Priority::Capture),
+            };
         };
         if self.clean_with == Some(record.resource_version) {
             return Verdict::Quiet;
         }
         let owner = self.is_owner(record);
-        if record.bad || !(owner || self.is_settled_by_mark(record)) {
+        if record.bad || self.gated || !(owner || self.is_settled_by_mark(record)) {
             return Verdict::Look(Priority::Restore);
         }
         let same = self.kept == record.kept && if owner { self.machine == record.machine } else { !self.own };
-        let older = self.resource_version <= record.node_resource_version;
+        let older = self.resource_version < record.node_resource_version;
         if same || (owner && older) { Verdict::Quiet } else { Verdict::Look(Priority::Capture) }
     }
 
@@ -228,6 +239,14 @@ impl Index {
         verdict
     }
 
+    /// The next look at a node counts, even if nothing about it has changed.
+    pub fn outdate(&mut self, name: &str) {
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.resource_version = 0;
+            node.clean_with = None;
+        }
+    }
+
     /// A node is gone: its last state, seen.
     pub fn delete_node(&mut self, name: &Key, last: &NodeEntry) -> Verdict {
         if self.nodes.get(name).is_some_and(|entry| entry.uid == last.uid) {
@@ -294,7 +313,9 @@ impl Index {
     pub fn end_nodes(&mut self) {
         if let Some(listed) = self.listing_nodes.take() {
             let gone: Vec<Key> = self.nodes.keys().filter(|name| !listed.contains(*name)).cloned().collect();
-            gone.iter().for_each(|name| self.forget_node(name));
+            for name in &gone {
+                self.forget_node(name);
+            }
             self.nodes.shrink_to_fit();
         }
     }
@@ -308,6 +329,11 @@ impl Index {
             self.records.retain(|name, _| listed.contains(name));
             self.records.shrink_to_fit();
         }
+    }
+
+    /// There are records of nodes that were known by something else than their name.
+    pub fn has_other_identities(&self) -> bool {
+        self.records.keys().any(|name| !name.starts_with("node-"))
     }
 
     pub fn node(&self, name: &str) -> Option<&NodeEntry> {
@@ -338,6 +364,16 @@ impl Index {
                 Verdict::Look(priority) => Some((name, priority)),
                 Verdict::Quiet => None,
             }
+        })
+    }
+
+    /// How many nodes a policy has, and how many of them have a record.
+    pub fn matched(&self, policy: &str) -> (usize, usize) {
+        let policy = hash(&policy);
+        let nodes = self.nodes.values().filter(|node| node.policy == policy);
+        nodes.fold((0, 0), |(nodes, records), node| {
+            let has = node.record.as_ref().is_some_and(|record| self.records.contains_key(record));
+            (nodes + 1, records + usize::from(has))
         })
     }
 

@@ -1,8 +1,12 @@
 //! The keeper: what people wrote on a node survives the node.
 
 pub mod apply;
+mod audit;
 pub mod controller;
 pub mod index;
+mod migrate;
 pub mod node;
 pub mod observe;
 pub mod policies;
+mod policy_status;
+mod webhook;

@@ -33,6 +33,7 @@ impl Node {
             taints: self.taints,
             unschedulable: self.unschedulable,
             machine: self.machine,
+            created: self.metadata.creation_timestamp.map_or(0, |time| time.0.as_second()),
             terminating: self.metadata.deletion_timestamp.is_some(),
         }
     }
@@ -56,6 +57,7 @@ struct Meta {
     resource_version: Option<String>,
     labels: Option<BTreeMap<String, String>>,
     annotations: Option<BTreeMap<String, String>>,
+    creation_timestamp: Option<Time>,
     deletion_timestamp: Option<Time>,
 }
 
@@ -93,6 +95,7 @@ impl From<Wire> for Node {
                 resource_version: wire.metadata.resource_version,
                 labels: wire.metadata.labels,
                 annotations: wire.metadata.annotations,
+                creation_timestamp: wire.metadata.creation_timestamp,
                 deletion_timestamp: wire.metadata.deletion_timestamp,
                 ..ObjectMeta::default()
             },

@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -23,6 +24,9 @@ const HOT: usize = 2048;
 /// So many last states that seemed to need nothing are held for a record that turns up late.
 const RECENT: usize = 4096;
 
+/// Last states are held this long: longer than it takes another replica to take over.
+const LAST_FOR: Duration = Duration::from_mins(10);
+
 /// What is known, and what is about to be worked on.
 #[derive(Debug, Default)]
 pub struct View {
@@ -30,12 +34,15 @@ pub struct View {
     /// Nodes as the watch just showed them.
     hot: HashMap<Key, selection::Node>,
     /// Last states of nodes that are gone, in order, to be written before anything is done about a successor.
-    last: HashMap<Key, VecDeque<selection::Node>>,
+    last: HashMap<Key, VecDeque<(selection::Node, Instant)>>,
     recent: Recent,
     /// Since when a node waits for its restore.
     waiting: HashMap<Key, Instant>,
+    /// Since when a node is seen with our taint.
+    gated: HashMap<Key, Instant>,
     nodes_listed: bool,
     records_listed: bool,
+    pub policies_known: bool,
 }
 
 /// What to look at next.
@@ -44,7 +51,7 @@ pub type Asks = Vec<(Key, Priority)>;
 impl View {
     /// Both lists have been read: what is not here is not there.
     pub fn is_synced(&self) -> bool {
-        self.nodes_listed && self.records_listed
+        self.nodes_listed && self.records_listed && self.policies_known
     }
 
     pub fn on_node(&mut self, event: Event<Node>, policies: &Policies) -> Asks {
@@ -82,6 +89,11 @@ impl View {
     pub fn put_node(&mut self, node: selection::Node, policies: &Policies) -> Asks {
         let entry = NodeEntry::new(&node, &policies.of(&node));
         let name: Key = Arc::from(node.name.as_str());
+        if entry.gated {
+            self.gated.entry(Arc::clone(&name)).or_insert_with(Instant::now);
+        } else {
+            self.gated.remove(&name);
+        }
         match self.index.put_node(&name, entry) {
             Verdict::Quiet => {
                 self.hot.remove(&name);
@@ -102,13 +114,19 @@ impl View {
         }
     }
 
+    /// Takes in a node under policies that have changed.
+    pub fn reconsider(&mut self, node: selection::Node, policies: &Policies) -> Asks {
+        self.index.outdate(&node.name);
+        self.put_node(node, policies)
+    }
+
     pub fn put_record(&mut self, held: &Held) -> Asks {
         let entry = RecordEntry::new(held);
         let Some(mut asks) = self.index.put_record(&Arc::from(held.name()), entry) else { return Asks::new() };
         // A record that turned up late may be older than a last state that seemed to need nothing.
         for node in self.recent.take_of(held.node_name()) {
             let name: Key = Arc::from(node.name.as_str());
-            self.last.entry(Arc::clone(&name)).or_default().push_back(node);
+            self.last.entry(Arc::clone(&name)).or_default().push_back((node, Instant::now()));
             asks.push((name, Priority::LastState));
         }
         self.when_synced(asks)
@@ -119,9 +137,10 @@ impl View {
         let name: Key = Arc::from(node.name.as_str());
         self.hot.remove(&name);
         self.waiting.remove(&name);
+        self.gated.remove(&name);
         let verdict = self.index.delete_node(&name, &entry);
         if !self.is_synced() || matches!(verdict, Verdict::Look(_)) {
-            self.last.entry(Arc::clone(&name)).or_default().push_back(node);
+            self.last.entry(Arc::clone(&name)).or_default().push_back((node, Instant::now()));
             return self.when_synced(vec![(name, Priority::LastState)]);
         }
         self.recent.push(node);
@@ -135,13 +154,13 @@ impl View {
 
     /// The oldest last state that is still to be looked at.
     pub fn next_last(&self, name: &Key) -> Option<selection::Node> {
-        self.last.get(name)?.front().cloned()
+        self.last.get(name)?.front().map(|(node, _)| node.clone())
     }
 
     /// That last state has been dealt with.
     pub fn done_last(&mut self, name: &Key, uid: &str) {
         if let Some(states) = self.last.get_mut(name) {
-            if states.front().is_some_and(|node| node.uid == uid) {
+            if states.front().is_some_and(|(node, _)| node.uid == uid) {
                 states.pop_front();
             }
             if states.is_empty() {
@@ -151,8 +170,21 @@ impl View {
     }
 
     /// How long a node has waited for its restore.
-    pub fn restored(&mut self, name: &Key) -> Option<std::time::Duration> {
+    pub fn restored(&mut self, name: &Key) -> Option<Duration> {
         self.waiting.remove(name).map(|since| since.elapsed())
+    }
+
+    /// Nodes that have carried our taint for too long.
+    pub fn overdue(&self, limit: Duration) -> Vec<Key> {
+        self.gated.iter().filter(|(_, since)| since.elapsed() > limit).map(|(name, _)| Arc::clone(name)).collect()
+    }
+
+    /// Lets go of last states that nobody came for: they were another replica's, and it has dealt with them.
+    pub fn expire(&mut self) {
+        self.last.retain(|_, states| {
+            states.retain(|(_, since)| since.elapsed() < LAST_FOR);
+            !states.is_empty()
+        });
     }
 
     /// Everything that is to be looked at, from memory.

@@ -1,25 +1,213 @@
-//! Which policy is for which node.
+//! Which policy is for which node: the KeepPolicies of the cluster over the config file.
 
-use std::sync::Arc;
-
-use perennial_core::{
-    config::Keeper,
-    keeper::selection::{Node, Policy},
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    sync::{Arc, PoisonError, RwLock},
 };
 
-/// The policies in force.
+use k8s_openapi::{ClusterResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use kube::runtime::watcher::Event;
+use perennial_core::{
+    config::{Identity, Keeper},
+    keeper::{
+        kept::Key,
+        policy::{KeepPolicy, choose},
+        record::Record,
+        selection::{Node, Policy},
+    },
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// A KeepPolicy as it is in the cluster. Its spec is read by hand: a bad one is reported, not refused by a parser.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Resource {
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    pub spec: Value,
+    #[serde(default)]
+    pub status: Value,
+}
+
+impl kube::Resource for Resource {
+    type DynamicType = ();
+    type Scope = ClusterResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        "KeepPolicy".into()
+    }
+    fn group((): &()) -> Cow<'_, str> {
+        "perennial.dev".into()
+    }
+    fn version((): &()) -> Cow<'_, str> {
+        "v1alpha1".into()
+    }
+    fn plural((): &()) -> Cow<'_, str> {
+        "keeppolicies".into()
+    }
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// One policy of the cluster, read.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub uid: String,
+    pub generation: i64,
+    pub resource_version: String,
+    pub read: Result<KeepPolicy, Vec<String>>,
+    /// What its status says now.
+    pub status: Value,
+}
+
+/// The policies in force, shared by clones.
 #[derive(Clone, Debug)]
 pub struct Policies {
+    keeper: Arc<Keeper>,
     default: Arc<Policy>,
+    state: Arc<RwLock<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    entries: BTreeMap<String, Entry>,
+    /// While a list comes in.
+    listing: Option<BTreeMap<String, Entry>>,
+    /// Those that could be read.
+    good: Vec<KeepPolicy>,
+    listed: bool,
+}
+
+impl State {
+    /// Whether what is in force changed.
+    fn settle(&mut self) -> bool {
+        let good: Vec<KeepPolicy> = self.entries.values().filter_map(|entry| entry.read.clone().ok()).collect();
+        let changed = good != self.good;
+        self.good = good;
+        changed
+    }
 }
 
 impl Policies {
     pub fn new(keeper: &Keeper) -> Self {
-        Self { default: Arc::new(Policy::from_settings(keeper)) }
+        Self {
+            keeper: Arc::new(keeper.clone()),
+            default: Arc::new(Policy::from_settings(keeper)),
+            state: Arc::default(),
+        }
+    }
+
+    /// Reads the policies once, for a command. A cluster without them has none.
+    pub async fn read_all(&self, client: &kube::Client) {
+        let api: kube::Api<Resource> = kube::Api::all(client.clone());
+        if let Ok(list) = api.list(&kube::api::ListParams::default()).await {
+            self.on_event(Event::Init);
+            for resource in list.items {
+                self.on_event(Event::InitApply(resource));
+            }
+            self.on_event(Event::InitDone);
+        }
+    }
+
+    /// Takes in what the watch says. True where the policies in force changed.
+    pub fn on_event(&self, event: Event<Resource>) -> bool {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        match event {
+            Event::Init => state.listing = Some(BTreeMap::new()),
+            Event::InitApply(resource) => {
+                let (name, entry) = self.read(resource);
+                state.listing.get_or_insert_default().insert(name, entry);
+            }
+            Event::InitDone => {
+                state.entries = state.listing.take().unwrap_or_default();
+                let first = !std::mem::replace(&mut state.listed, true);
+                return state.settle() || first;
+            }
+            Event::Apply(resource) => {
+                let (name, entry) = self.read(resource);
+                state.entries.insert(name, entry);
+                return state.settle();
+            }
+            Event::Delete(resource) => {
+                state.entries.remove(resource.metadata.name.as_deref().unwrap_or_default());
+                return state.settle();
+            }
+        }
+        false
+    }
+
+    /// There is no such kind in this cluster, or we may not read it: the config file speaks for all nodes.
+    pub fn on_missing(&self) -> bool {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        !std::mem::replace(&mut state.listed, true)
+    }
+
+    /// The policies are known: decisions can be made.
+    pub fn is_listed(&self) -> bool {
+        self.state.read().unwrap_or_else(PoisonError::into_inner).listed
+    }
+
+    fn read(&self, resource: Resource) -> (String, Entry) {
+        let name = resource.metadata.name.unwrap_or_default();
+        let entry = Entry {
+            uid: resource.metadata.uid.unwrap_or_default(),
+            generation: resource.metadata.generation.unwrap_or_default(),
+            resource_version: resource.metadata.resource_version.unwrap_or_default(),
+            read: KeepPolicy::parse(&name, &resource.spec, &self.keeper),
+            status: resource.status,
+        };
+        (name, entry)
     }
 
     /// The policy for a node.
-    pub fn of(&self, _node: &Node) -> Arc<Policy> {
-        Arc::clone(&self.default)
+    pub fn of(&self, node: &Node) -> Arc<Policy> {
+        self.of_labels(&node.labels)
     }
+
+    /// The policy for a node whose record is known: one that returns bare is selected by what it will be given, too.
+    pub fn with_record(&self, node: &Node, record: Option<&Record>) -> Arc<Policy> {
+        let plain = self.of(node);
+        let Some(record) = record else { return plain };
+        let mut labels = labels_of(record);
+        labels.extend(node.labels.clone());
+        let informed = self.of_labels(&labels);
+        // Another identity would mean another record: that node is somebody else.
+        if informed.identity == plain.identity { informed } else { plain }
+    }
+
+    pub fn of_labels(&self, labels: &BTreeMap<String, String>) -> Arc<Policy> {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        choose(&state.good, labels).map_or_else(|| Arc::clone(&self.default), |found| Arc::new(found.policy.clone()))
+    }
+
+    /// Some nodes are known by something else than their name.
+    pub fn identities_differ(&self) -> bool {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        let cluster = state.good.iter().any(|policy| policy.policy.identity != Identity::Name);
+        cluster || self.default.identity != Identity::Name
+    }
+
+    /// There are KeepPolicies in force.
+    pub fn has_any(&self) -> bool {
+        !self.state.read().unwrap_or_else(PoisonError::into_inner).good.is_empty()
+    }
+
+    /// All policies of the cluster by name.
+    pub fn entries(&self) -> BTreeMap<String, Entry> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner).entries.clone()
+    }
+}
+
+/// The labels that a record holds.
+pub fn labels_of(record: &Record) -> BTreeMap<String, String> {
+    let label = |(key, value): (&Key, &String)| match key {
+        Key::Label(key) => Some((key.clone(), value.clone())),
+        _ => None,
+    };
+    record.kept.iter().filter_map(label).collect()
 }

@@ -32,6 +32,8 @@ pub struct Coordination {
     pub identity: String,
     pub shards: u32,
     pub lease: Duration,
+    /// Holds nothing and announces nothing, only knows who attends to what: for processes that only serve webhooks.
+    pub observer: bool,
     pub report: Report,
 }
 
@@ -43,6 +45,7 @@ impl std::fmt::Debug for Coordination {
             .field("identity", &self.identity)
             .field("shards", &self.shards)
             .field("lease", &self.lease)
+            .field("observer", &self.observer)
             .finish_non_exhaustive()
     }
 }

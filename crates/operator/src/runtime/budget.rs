@@ -55,6 +55,11 @@ impl Budget {
         Self(Arc::new(shared))
     }
 
+    /// For requests that somebody waits for: never in the way.
+    pub fn unlimited() -> Self {
+        Self::new(u32::MAX, u32::MAX)
+    }
+
     /// Waits until a request of this priority may be sent.
     pub async fn spend(&self, priority: Priority) {
         let mut place = Place { shared: &self.0, priority, queued: false };
@@ -75,7 +80,7 @@ impl Budget {
     /// The API server asked to be left alone for a while.
     pub fn close_for(&self, pause: Duration) {
         if let Ok(mut state) = self.0.state.lock() {
-            let until = Instant::now() + pause.min(Duration::from_secs(60));
+            let until = Instant::now() + pause.min(Duration::from_mins(1));
             state.closed_until = Some(state.closed_until.map_or(until, |at| at.max(until)));
         }
     }

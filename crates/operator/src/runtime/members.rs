@@ -66,6 +66,7 @@ struct Coordinator {
     relist: BTreeSet<String>,
     requests: Requests,
     leaving: bool,
+    failing: bool,
     start: Instant,
 }
 
@@ -97,6 +98,7 @@ impl Coordinator {
             relist: BTreeSet::new(),
             requests: FuturesUnordered::new(),
             leaving: false,
+            failing: false,
             start: Instant::now(),
             settings,
         }
@@ -108,7 +110,8 @@ impl Coordinator {
         let config = watcher::Config::default().labels(&selector).timeout(30);
         let events = watcher(self.leases.api().clone(), config).backoff(Steady);
         let mut events = std::pin::pin!(events);
-        info!(identity = self.settings.identity, shards = self.ownership.shards(), "this member announces itself");
+        let (identity, shards) = (&self.settings.identity, self.ownership.shards());
+        info!(identity, shards, observer = self.settings.observer, "this member joins");
         while !stop.is_cancelled() {
             let wake = self.advance();
             tokio::select! {
@@ -154,7 +157,7 @@ impl Coordinator {
         let mut wake = self.roster.next_change(now).unwrap_or(now + self.terms.lease);
         for index in 0..self.contests.len() {
             let wish = match self.contests[index].kind {
-                Kind::Member if self.leaving => Wish::NONE,
+                _ if self.leaving || self.settings.observer => Wish::NONE,
                 Kind::Member => Wish::HOLD,
                 Kind::Shard(shard) => self.roster.wish(now, shard),
             };
@@ -188,6 +191,7 @@ impl Coordinator {
         let Kind::Shard(shard) = contest.kind else { return None };
         let until = contest.election.act_until().filter(|until| now < *until);
         self.ownership.set(shard, until.map(|until| self.start + until));
+        self.ownership.set_attended(shard, contest.election.attended_until().map(|until| self.start + until));
         if contest.held != until.is_some() {
             contest.held = until.is_some();
             info!(lease = contest.name, identity = self.settings.identity, held = contest.held, "leadership changed");
@@ -233,6 +237,10 @@ impl Coordinator {
         let now = self.now();
         let contest = &mut self.contests[index];
         contest.busy = false;
+        let succeeded = matches!(outcome, Outcome::Read(Ok(_)) | Outcome::Written { result: Ok(_), .. });
+        if succeeded && std::mem::take(&mut self.failing) {
+            info!("requests about Leases succeed again");
+        }
         match outcome {
             Outcome::Read(Ok(lease)) => {
                 contest.election.observed(now, lease.as_ref().map(seen));
@@ -250,7 +258,13 @@ impl Coordinator {
                 contest.election.refused();
             }
             Outcome::Read(Err(error)) | Outcome::Written { result: Err(error), .. } => {
-                warn!(lease = contest.name, error = %Chain(&error), "a request about a Lease failed");
+                // One sentence for an outage, not one for each Lease and each try.
+                if self.failing {
+                    debug!(lease = contest.name, error = %Chain(&error), "a request about a Lease failed");
+                } else {
+                    warn!(lease = contest.name, error = %Chain(&error), "requests about Leases fail");
+                }
+                self.failing = true;
                 contest.election.unanswered();
                 contest.not_before = now + self.terms.step;
             }

@@ -58,6 +58,7 @@ pub struct Metrics {
     pub restore_latency: Histogram,
     pub label_flaps: Counter,
     pub protected_refusals: Counter,
+    pub mass_absence: Gauge,
     pub placement_replicas: Family<ClassLabels, Gauge>,
     pub placement_drift: Gauge,
     pub placement_moves: Family<MoveLabels, Counter>,
@@ -131,6 +132,11 @@ impl Metrics {
                 "perennial_protected_refusals",
                 "Protected keys that were not given to another machine",
                 Counter::default(),
+            ),
+            mass_absence: all.add(
+                "perennial_mass_absence",
+                "1 while so many nodes are absent that no record is collected",
+                Gauge::default(),
             ),
             placement_replicas: all.add("perennial_placement_replicas", "Managed replicas by class", Family::default()),
             placement_drift: all.add(

@@ -37,6 +37,8 @@ struct Cell {
 #[derive(Debug, Clone, Copy)]
 struct State {
     window: Window,
+    /// Somebody's, perhaps not ours.
+    attended: Window,
     term: u64,
     working: usize,
 }
@@ -82,7 +84,10 @@ impl Ownership {
 
     fn with(shards: u32, window: Window) -> Self {
         let shards = shards.max(1);
-        let cell = |_| Cell { state: Mutex::new(State { window, term: 1, working: 0 }), idle: Notify::new() };
+        let cell = |_| Cell {
+            state: Mutex::new(State { window, attended: window, term: 1, working: 0 }),
+            idle: Notify::new(),
+        };
         let owned = if window == Window::Closed { Owned::new() } else { (0..shards).map(|shard| (shard, 1)).collect() };
         let cells = (0..shards).map(cell).collect();
         Self { inner: Arc::new(Inner { cells, changed: watch::Sender::new(owned) }) }
@@ -116,9 +121,21 @@ impl Ownership {
         cell.is_some_and(|cell| cell.lock().window.end(Instant::now()).is_some())
     }
 
+    /// Whether somebody, we or another replica, is known to attend to a shard: what needs its owner later can be begun.
+    pub fn is_attended(&self, shard: u32) -> bool {
+        let cell = usize::try_from(shard).ok().and_then(|shard| self.inner.cells.get(shard));
+        cell.is_some_and(|cell| cell.lock().attended.end(Instant::now()).is_some())
+    }
+
     /// Tells whenever the owned set changes, terms included. Whoever gains a shard lists afresh.
     pub fn changes(&self) -> watch::Receiver<Owned> {
         self.inner.changed.subscribe()
+    }
+
+    /// Notes until when somebody attends to a shard.
+    pub(super) fn set_attended(&self, shard: u32, until: Option<Instant>) {
+        let Some(cell) = usize::try_from(shard).ok().and_then(|shard| self.inner.cells.get(shard)) else { return };
+        cell.lock().attended = until.map_or(Window::Closed, Window::Until);
     }
 
     /// Opens, moves or closes the window of a shard.
@@ -283,6 +300,19 @@ mod tests {
         ownership.publish();
         assert!(changes.has_changed().unwrap());
         assert_ne!(first, *changes.borrow_and_update());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_shard_of_another_is_attended_but_not_ours() {
+        let ownership = Ownership::none(2);
+        ownership.set_attended(1, Some(soon(10)));
+
+        assert!(ownership.is_attended(1) && !ownership.is_ours(1));
+        assert!(!ownership.is_attended(0));
+
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert!(!ownership.is_attended(1));
+        assert!(Ownership::all(1).is_attended(0));
     }
 
     #[tokio::test]

@@ -92,7 +92,7 @@ fn report(what: &str, error: &watcher::Error, category: Category, pause: Duratio
             warn!(what, why, retry_in, "may not watch: the operator needs the permission to list and watch these");
         }
         // A watch that expired is listed afresh: part of ordinary life.
-        Category::Refused => debug!(what, why, retry_in, "the watch has to start over"),
+        Category::Refused | Category::NotFound => debug!(what, why, retry_in, "the watch has to start over"),
         _ => warn!(what, why, retry_in, category = category.as_str(), "the watch was interrupted"),
     }
 }

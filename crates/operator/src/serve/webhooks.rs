@@ -71,6 +71,11 @@ impl Outcome {
         }
     }
 
+    /// The API server got an answer.
+    pub fn is_answered(self) -> bool {
+        self != Self::Refused
+    }
+
     fn of(response: &AdmissionResponse) -> Self {
         match response {
             AdmissionResponse { allowed: false, .. } => Self::Denied,
@@ -83,7 +88,7 @@ impl Outcome {
 /// Limits and deadlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The webhook's own timeout in the API server is 2 s: the answer is out before that.
+    /// When an answer is out at the latest, below the timeout that the API server was told.
     pub deadline: Duration,
     /// How many handlers run at once; those that missed their deadline count until they end.
     pub concurrency: usize,
@@ -97,6 +102,13 @@ pub struct Limits {
     pub grace: Duration,
     /// How long requests are still accepted after the stop was asked for: endpoints take a while to be withdrawn.
     pub linger: Duration,
+}
+
+impl Limits {
+    /// With the answer out at three quarters of the webhook's timeout.
+    pub fn for_timeout(timeout: Duration) -> Self {
+        Self { deadline: timeout * 3 / 4, ..Self::default() }
+    }
 }
 
 impl Default for Limits {

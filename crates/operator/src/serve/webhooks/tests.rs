@@ -1,8 +1,12 @@
-//! The router without a socket; the socket is tested with a real API server.
+//! The router without a socket, then what only a socket shows. A real API server is in the tests crate.
 
 use super::*;
+use crate::serve::issue;
+use perennial_core::certs::Lifetimes;
 use serde_json::{Value, json};
 use std::sync::Mutex;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tower::Service;
 
 type Seen = Arc<Mutex<Vec<Outcome>>>;
@@ -133,4 +137,62 @@ async fn bodies_take_no_more_room_than_there_is() {
 
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(first.await.0, StatusCode::REQUEST_TIMEOUT);
+}
+
+/// On a port of its own.
+fn listening(limits: Limits) -> Listening {
+    let now = jiff::Timestamp::now().as_second();
+    let made = issue::create(&["127.0.0.1".to_owned()], &Lifetimes::default(), now).unwrap();
+    let served = Arc::new(Served::default());
+    served.install(made.serving.certificate.as_bytes(), made.serving.key.as_bytes(), "test").unwrap();
+    let (webhooks, _) = webhooks(limits);
+    let webhooks = webhooks.on("/x", |_| async { AdmissionResponse::allowed() });
+    webhooks.listen("127.0.0.1:0".parse().unwrap(), served).unwrap()
+}
+
+/// Reads until the server closes the connection; fails when it does not.
+async fn closed(stream: &mut TcpStream) {
+    let mut buffer = [0; 1024];
+    let end = async { while stream.read(&mut buffer).await.is_ok_and(|read| read > 0) {} };
+    tokio::time::timeout(Duration::from_secs(10), end).await.expect("the server keeps the connection open");
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_greet_is_closed() {
+    let listening = listening(Limits { handshake: Duration::from_millis(100), ..Limits::default() });
+    let (address, stop) = (listening.address(), CancellationToken::new());
+    let server = tokio::spawn(listening.run(stop.clone()));
+    let mut silent = TcpStream::connect(address).await.unwrap();
+    let mut babbling = TcpStream::connect(address).await.unwrap();
+    babbling.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+
+    closed(&mut silent).await;
+    closed(&mut babbling).await;
+
+    stop.cancel();
+    server.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_stop_ends_the_server_also_with_clients_that_stay() {
+    let limits = Limits { grace: Duration::from_millis(100), linger: Duration::from_millis(10), ..Limits::default() };
+    let listening = listening(limits);
+    let (address, stop) = (listening.address(), CancellationToken::new());
+    let server = tokio::spawn(listening.run(stop.clone()));
+    let _stays = TcpStream::connect(address).await.unwrap();
+
+    stop.cancel();
+
+    tokio::time::timeout(Duration::from_secs(10), server).await.expect("the server stays").unwrap().unwrap();
+    assert!(TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test]
+async fn a_taken_port_is_known_at_once() {
+    let first = listening(Limits::default());
+    let (webhooks, _) = webhooks(Limits::default());
+
+    let second = webhooks.listen(first.address(), Arc::new(Served::default()));
+
+    assert!(matches!(second, Err(ServeError::Listen { .. })));
 }

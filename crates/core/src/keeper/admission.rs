@@ -1,0 +1,165 @@
+//! Node CREATE as the API server asks about it: what of the record rides in the create itself.
+//!
+//! # Guarantees
+//! Nothing here makes a create fail: what NodeRestriction would refuse from a kubelet is left to the controller, and an
+//! object that is strange in any way passes unchanged.
+
+use serde_json::{Value, json};
+
+use super::{
+    kept::{Key, Taint},
+    mark::MARK,
+    plan::{Context, Restore, create},
+    record::Record,
+    restore::taints,
+    selection::{GATE_EFFECT, GATE_TAINT, Node},
+};
+use crate::config::settings::Gate;
+
+/// Kubelets are in this group.
+pub const KUBELETS: &str = "system:nodes";
+
+/// What a create is given.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Admitted {
+    /// Operations of a JSON patch. Empty: the create passes unchanged.
+    pub patch: Vec<Value>,
+    /// What was given, where there was a record.
+    pub restore: Option<Restore>,
+}
+
+/// Decides about a create. `object` is the Node as the API server sent it, `node` the same as it was read.
+pub fn admit(
+    object: &Value,
+    node: &Node,
+    record: Option<&Record>,
+    context: &Context<'_>,
+    by_kubelet: bool,
+    gate: Gate,
+) -> Admitted {
+    let unchanged = Admitted { patch: Vec::new(), restore: None };
+    let Some(shape) = Shape::of(object) else { return unchanged };
+    let seen = context.policy.select(node);
+    let restore = create(&seen, record, context, |key| !by_kubelet || kubelet_may_set(key));
+    let more_to_come = restore.as_ref().is_some_and(|restore| !restore.mark.complete);
+    let gated = match gate {
+        Gate::Never => false,
+        Gate::Needed => more_to_come,
+        Gate::Always => true,
+    };
+    Admitted { patch: shape.patch(node, restore.as_ref(), gated), restore }
+}
+
+/// Whether NodeRestriction lets a kubelet set this key on its own Node. Taints and annotations are not checked on create.
+pub fn kubelet_may_set(key: &Key) -> bool {
+    let Key::Label(key) = key else { return true };
+    let Some((domain, _)) = key.split_once('/') else { return true };
+    let within = |parent: &str| domain == parent || domain.strip_suffix(parent).is_some_and(|rest| rest.ends_with('.'));
+    if !within("kubernetes.io") && !within("k8s.io") {
+        return true;
+    }
+    KUBELET_LABELS.contains(&key.as_str()) || within("kubelet.kubernetes.io") || within("node.kubernetes.io")
+}
+
+/// The keys of the reserved domains that a kubelet may set by name.
+const KUBELET_LABELS: &[&str] = &[
+    "kubernetes.io/hostname",
+    "kubernetes.io/os",
+    "kubernetes.io/arch",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+    "beta.kubernetes.io/instance-type",
+    "node.kubernetes.io/instance-type",
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+];
+
+/// Which parts of the object are there, so that a patch adds to them or makes them.
+struct Shape<'a> {
+    object: &'a Value,
+}
+
+impl<'a> Shape<'a> {
+    /// `None` for an object that is not shaped like a Node: the API server will say so itself.
+    fn of(object: &'a Value) -> Option<Self> {
+        let is_map = |pointer: &str| object.pointer(pointer).is_none_or(|value| value.is_object() || value.is_null());
+        let whole = object.pointer("/metadata").is_some_and(Value::is_object)
+            && is_map("/metadata/labels")
+            && is_map("/metadata/annotations")
+            && is_map("/spec");
+        whole.then_some(Self { object })
+    }
+
+    fn patch(&self, node: &Node, restore: Option<&Restore>, gated: bool) -> Vec<Value> {
+        let mut patch = Vec::new();
+        let mut labels = Vec::new();
+        let mut annotations = Vec::new();
+        let mut cordon = false;
+        for (key, value) in restore.iter().flat_map(|restore| &restore.set) {
+            match key {
+                Key::Label(key) => labels.push((key.as_str(), value.clone())),
+                Key::Annotation(key) => annotations.push((key.as_str(), value.clone())),
+                Key::Cordon => cordon = true,
+                Key::Taint { .. } => {}
+            }
+        }
+        if let Some(restore) = restore {
+            annotations.push((MARK, restore.mark.render()));
+        } else if node.annotations.contains_key(MARK) {
+            // A mark that came along says what another incarnation was given.
+            patch.push(json!({"op": "remove", "path": pointer("/metadata/annotations", MARK)}));
+        }
+        self.add(&mut patch, "/metadata/labels", labels);
+        self.add(&mut patch, "/metadata/annotations", annotations);
+
+        let mut wanted = restore.map_or_else(|| node.taints.clone(), |restore| taints(&node.taints, restore));
+        if gated && !wanted.iter().any(is_gate) {
+            wanted.push(gate());
+        }
+        if wanted != node.taints || cordon {
+            self.ensure(&mut patch, "/spec");
+            if wanted != node.taints {
+                patch.push(json!({"op": "add", "path": "/spec/taints", "value": wanted}));
+            }
+            if cordon {
+                patch.push(json!({"op": "add", "path": "/spec/unschedulable", "value": true}));
+            }
+        }
+        patch
+    }
+
+    fn add(&self, patch: &mut Vec<Value>, parent: &str, pairs: Vec<(&str, String)>) {
+        if pairs.is_empty() {
+            return;
+        }
+        self.ensure(patch, parent);
+        for (key, value) in pairs {
+            patch.push(json!({"op": "add", "path": pointer(parent, key), "value": value}));
+        }
+    }
+
+    fn ensure(&self, patch: &mut Vec<Value>, parent: &str) {
+        if !self.object.pointer(parent).is_some_and(Value::is_object) {
+            patch.push(json!({"op": "add", "path": parent, "value": {}}));
+        }
+    }
+}
+
+fn pointer(parent: &str, key: &str) -> String {
+    format!("{parent}/{}", key.replace('~', "~0").replace('/', "~1"))
+}
+
+/// The taint that holds pods back until a node has been given everything.
+pub fn gate() -> Taint {
+    Taint { key: GATE_TAINT.to_owned(), value: String::new(), effect: GATE_EFFECT.to_owned(), time_added: None }
+}
+
+pub fn is_gate(taint: &Taint) -> bool {
+    taint.key == GATE_TAINT
+}
+
+#[cfg(test)]
+#[path = "admission_tests.rs"]
+mod tests;

@@ -1,0 +1,173 @@
+//! Decisions in words and pictures, for `explain`, `simulate` and `workloads`.
+//!
+//! Owns the wording. Decides nothing: it reads a spec, a plan and pods.
+
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::Class;
+use super::action::{Action, Counts, Plan};
+use super::cron::WindowState;
+use super::fallback::{Breaker, State};
+use super::slots::Split;
+use super::spec::{Spec, Strength};
+use super::view::PodView;
+
+/// What a picture's letters mean.
+pub const LEGEND: &str =
+    "D on-demand, s spot, f spot slot running on-demand, ! on-demand slot running on spot, . empty";
+
+/// The slots `0..n` as letters, in groups of ten.
+pub fn picture(split: Split, n: u32) -> String {
+    grouped((0..n).map(|slot| letter(split.class(slot))))
+}
+
+/// The slots `0..n` as they are filled.
+pub fn filled(split: Split, n: u32, pods: &[PodView], strength: Strength) -> String {
+    let mut slots: Vec<Option<Class>> = vec![None; usize::try_from(n).unwrap_or(0)];
+    for pod in pods.iter().filter(|pod| pod.occupies() && !pod.gated) {
+        let slot = pod.slot.and_then(|slot| usize::try_from(slot).ok());
+        if let Some(place) = slot.and_then(|slot| slots.get_mut(slot)) {
+            *place = pod.counts_as(strength);
+        }
+    }
+    grouped((0..n).zip(slots).map(|(slot, class)| match (split.class(slot), class) {
+        (_, None) => '.',
+        (Class::Spot, Some(Class::OnDemand)) => 'f',
+        (Class::OnDemand, Some(Class::Spot)) => '!',
+        (class, Some(_)) => letter(class),
+    }))
+}
+
+fn letter(class: Class) -> char {
+    match class {
+        Class::Spot => 's',
+        Class::OnDemand => 'D',
+    }
+}
+
+fn grouped(letters: impl Iterator<Item = char>) -> String {
+    let mut text = String::new();
+    for (index, letter) in letters.enumerate() {
+        if index > 0 && index % 10 == 0 {
+            text.push(' ');
+        }
+        text.push(letter);
+    }
+    text
+}
+
+/// What a workload of this size would look like. Needs no cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Simulation {
+    pub replicas: u32,
+    pub spot: u32,
+    pub on_demand: u32,
+    pub slots: String,
+    pub notes: Vec<String>,
+}
+
+pub fn simulate(split: Split, replicas: u32) -> Simulation {
+    Simulation {
+        replicas,
+        spot: split.spot(replicas),
+        on_demand: split.on_demand(replicas),
+        slots: picture(split, replicas),
+        notes: Spec::new(split).notes(replicas),
+    }
+}
+
+/// "7 of 10 on spot, 3 on-demand" and, if they differ, what is there instead.
+pub fn headline(counts: &Counts) -> String {
+    let Counts { replicas, desired_spot, desired_on_demand, spot, on_demand, .. } = *counts;
+    let mut text = format!("wanted: {desired_spot} of {replicas} replicas on spot, {desired_on_demand} on-demand");
+    if (spot, on_demand) == (desired_spot, desired_on_demand) {
+        text.push_str("; that is how they run");
+    } else {
+        let _ = write!(text, "; found: {spot} on spot, {on_demand} on-demand");
+    }
+    for (count, what) in [
+        (counts.fallback, "on-demand for lack of spot"),
+        (counts.gated, "waiting for a slot"),
+        (counts.unknown, "of unknown class"),
+    ] {
+        if count > 0 {
+            let _ = write!(text, ", {count} {what}");
+        }
+    }
+    text
+}
+
+/// A sentence for each thing that a person would ask about.
+pub fn explain(spec: &Spec, state: &State, plan: &Plan, now: Timestamp) -> Vec<String> {
+    let counts = &plan.counts;
+    let (percentage, floor) = (spec.split.percentage(), spec.split.floor());
+    let mut lines = vec![format!("asked for: {percentage}% on spot, at least {floor} on-demand"), headline(counts)];
+    if counts.drift > 0 {
+        lines.push(format!("{} in the wrong class", counts.drift));
+    }
+    if counts.ready_on_demand < floor.min(counts.replicas) {
+        lines.push(format!("only {} on-demand replicas are Ready, fewer than min-on-demand", counts.ready_on_demand));
+    }
+    match state.breaker {
+        Breaker::Closed | Breaker::Wary { .. } => {}
+        Breaker::Open { since, probe, .. } => {
+            lines.push(format!("spot has been short since {since}; it is tried again at {probe}"));
+        }
+        Breaker::Probing { since, .. } => lines.push(format!("spot is being tried again since {since}")),
+    }
+    if spec.paused {
+        lines.push("paused: new pods are placed, running ones are left where they are".to_owned());
+    }
+    match spec.window.as_ref().map(|window| window.state(now)) {
+        Some(WindowState::Open { until }) => lines.push(format!("the disruption window is open until {until}")),
+        Some(WindowState::Closed { opens: Some(opens) }) => {
+            lines.push(format!("running pods are not moved before {opens}"));
+        }
+        Some(WindowState::Closed { opens: None }) | None => {}
+    }
+    lines.extend(spec.notes(counts.replicas));
+    lines.extend(plan.actions.iter().filter_map(sentence));
+    lines
+}
+
+/// One action in words. Events repeat what other lines say.
+pub fn sentence(action: &Action) -> Option<String> {
+    Some(match action {
+        Action::Save { reason, .. } => format!("write the state to the workload: {reason}"),
+        Action::Place { pod, class, reason, .. } => format!("place {} on {class}: {reason}", pod.name),
+        Action::Hold { pod, until, reason, .. } => format!("hold {} until {until} at most: {reason}", pod.name),
+        Action::Free { pod, reason, .. } => format!("free {}: {reason}", pod.name),
+        Action::Relabel { pod, reason, .. } => format!("relabel {}: {reason}", pod.name),
+        Action::Evict { pod, reason } => format!("evict {}: {reason}", pod.name),
+        Action::Delete { pod, reason } => format!("delete {}: {reason}", pod.name),
+        Action::Wait { until: Some(until), reason } => format!("wait until {until}: {reason}"),
+        Action::Wait { until: None, reason } => format!("wait: {reason}"),
+        Action::Tell(_) => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_simulation_shows_the_slots() {
+        let simulation = simulate(Split::new(70, 3), 37);
+        assert_eq!(simulation.slots, "DDDsssssss DssDssDsss DssDssDsss DssDssD");
+        assert_eq!((simulation.spot, simulation.on_demand), (25, 12));
+        assert!(simulate(Split::new(70, 9), 4).notes[0].contains("all of them run on-demand"));
+    }
+
+    #[test]
+    fn the_headline_says_what_differs() {
+        let mut counts =
+            Counts { replicas: 10, desired_spot: 7, desired_on_demand: 3, spot: 7, on_demand: 3, ..Counts::default() };
+        assert_eq!(headline(&counts), "wanted: 7 of 10 replicas on spot, 3 on-demand; that is how they run");
+        (counts.spot, counts.on_demand, counts.fallback) = (5, 5, 2);
+        assert!(headline(&counts).ends_with("; found: 5 on spot, 5 on-demand, 2 on-demand for lack of spot"));
+    }
+}

@@ -1,0 +1,161 @@
+//! The arithmetic of slots: how many of `n` replicas are spot, and which slot is of which class.
+//!
+//! Owns `s(n)` and its inverses, each in constant time. Knows nothing of pods.
+//!
+//! `s(n) = max(0, min(floor(n·P/100), n − M))` grows by 0 or 1 with each `n`, and slot `i` is spot exactly when
+//! `s(i+1) > s(i)`. So slots `0..n` hold exactly `s(n)` spot slots at every `n`, and removing replicas from the top stays exact.
+
+use serde::{Deserialize, Serialize};
+
+use super::Class;
+
+/// How replicas are divided: at most `percentage` of them on spot, never fewer than `floor` on-demand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Split {
+    percentage: u8,
+    floor: u32,
+}
+
+impl Split {
+    /// A percentage above 100 counts as 100; [`super::spec::parse`] refuses it before it gets here.
+    pub fn new(percentage: u8, floor: u32) -> Self {
+        Self { percentage: percentage.min(100), floor }
+    }
+
+    pub fn percentage(self) -> u8 {
+        self.percentage
+    }
+
+    /// The least number of on-demand replicas, as asked for: it may be above the number of replicas.
+    pub fn floor(self) -> u32 {
+        self.floor
+    }
+
+    /// `s(n)`: how many of `n` replicas are spot.
+    pub fn spot(self, n: u32) -> u32 {
+        let share = u64::from(n) * u64::from(self.percentage) / 100;
+        // `share` is at most `n`, so this cannot be cut short.
+        u32::try_from(share).unwrap_or(n).min(n.saturating_sub(self.floor))
+    }
+
+    /// How many of `n` replicas are on-demand.
+    pub fn on_demand(self, n: u32) -> u32 {
+        n - self.spot(n)
+    }
+
+    /// How many of `n` replicas are of this class.
+    pub fn quota(self, class: Class, n: u32) -> u32 {
+        match class {
+            Class::Spot => self.spot(n),
+            Class::OnDemand => self.on_demand(n),
+        }
+    }
+
+    pub fn class(self, slot: u32) -> Class {
+        let above = slot.saturating_add(1);
+        if self.spot(above) > self.spot(slot) { Class::Spot } else { Class::OnDemand }
+    }
+
+    /// The position of a slot among the slots of its own class.
+    pub fn index(self, slot: u32) -> u32 {
+        self.quota(self.class(slot), slot)
+    }
+
+    /// The `k`-th slot (from 0) of a class. None where the class has no such slot.
+    pub fn slot(self, class: Class, k: u32) -> Option<u32> {
+        u32::try_from(self.position(class, k)?).ok()
+    }
+
+    /// The class that the next replica takes when `spot` and `on_demand` replicas are there: that of the lower of the next spot
+    /// slot and the next on-demand slot. Whatever the counts are, this leads to `s(n)` as soon as a count of replicas can.
+    pub fn next(self, spot: u32, on_demand: u32) -> Class {
+        match (self.position(Class::Spot, spot), self.position(Class::OnDemand, on_demand)) {
+            (Some(_), None) => Class::Spot,
+            (Some(s), Some(d)) if s < d => Class::Spot,
+            _ => Class::OnDemand,
+        }
+    }
+
+    fn position(self, class: Class, k: u32) -> Option<u64> {
+        let (k, p, floor) = (u64::from(k), u64::from(self.percentage), u64::from(self.floor));
+        match class {
+            // The smallest n with floor(n·P/100) ≥ k+1 and n − M ≥ k+1; its last slot is the one.
+            Class::Spot if p == 0 => None,
+            Class::Spot => Some(((k + 1) * 100).div_ceil(p).max(k + 1 + floor) - 1),
+            Class::OnDemand if k < floor => Some(k),
+            Class::OnDemand if p == 100 => None,
+            // n − floor(n·P/100) ≥ k+1 exactly when n·(100−P) > 100·k.
+            Class::OnDemand => Some(100 * k / (100 - p)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn every_prefix_of_the_slots_holds_exactly_its_share(p in 0u8..=100, m in 0u32..40, n in 0u32..300) {
+            let split = Split::new(p, m);
+            let spot = (0..n).filter(|&i| split.class(i) == Class::Spot).count();
+            let expected = (i64::from(n) * i64::from(p) / 100).min(i64::from(n) - i64::from(m)).max(0);
+            prop_assert_eq!(i64::try_from(spot).unwrap(), expected);
+            prop_assert_eq!(i64::from(split.spot(n)), expected);
+            prop_assert_eq!(split.spot(n) + split.on_demand(n), n);
+            prop_assert!(split.on_demand(n) >= m.min(n));
+        }
+
+        #[test]
+        fn the_kth_slot_of_a_class_is_where_counting_finds_it(p in 0u8..=100, m in 0u32..40) {
+            let split = Split::new(p, m);
+            for class in [Class::Spot, Class::OnDemand] {
+                let counted: Vec<u32> = (0..600).filter(|&i| split.class(i) == class).collect();
+                for (k, &slot) in (0..).zip(&counted) {
+                    prop_assert_eq!(split.slot(class, k), Some(slot));
+                    prop_assert_eq!(split.index(slot), k);
+                }
+                let next = split.slot(class, u32::try_from(counted.len()).unwrap());
+                prop_assert!(next.is_none_or(|slot| slot >= 600));
+            }
+        }
+
+        #[test]
+        fn filling_by_counts_is_exact_at_every_step(p in 0u8..=100, m in 0u32..40) {
+            let split = Split::new(p, m);
+            let (mut x, mut y) = (0, 0);
+            for n in 1..300 {
+                match split.next(x, y) { Class::Spot => x += 1, Class::OnDemand => y += 1 }
+                prop_assert_eq!(x, split.spot(n));
+            }
+        }
+
+        #[test]
+        fn filling_by_counts_mends_any_start(p in 0u8..=100, m in 0u32..40, x in 0u32..60, y in 0u32..60) {
+            let split = Split::new(p, m);
+            let (mut a, mut b) = (x, y);
+            for n in x + y + 1..400 {
+                match split.next(a, b) { Class::Spot => a += 1, Class::OnDemand => b += 1 }
+                // Exact, or still the class that began with too many and has got none since.
+                prop_assert!(a == split.spot(n) || (a == x && a > split.spot(n)) || (b == y && b > split.on_demand(n)));
+            }
+        }
+
+        #[test]
+        fn enormous_numbers_are_no_trouble(p in any::<u8>(), m in any::<u32>(), n in any::<u32>()) {
+            let split = Split::new(p, m);
+            prop_assert!(split.spot(n) <= n);
+            let _ = (split.class(n), split.index(n), split.slot(Class::Spot, n), split.slot(Class::OnDemand, n), split.next(n, n));
+        }
+    }
+
+    #[test]
+    fn seventy_percent_over_a_floor_of_three() {
+        let split = Split::new(70, 3);
+        let picture: String = (0..12).map(|i| if split.class(i) == Class::Spot { 's' } else { 'D' }).collect();
+        assert_eq!(picture, "DDDsssssssDs");
+    }
+}

@@ -1,0 +1,177 @@
+//! Whatever happens, it ends exact, with as few moves as can be, and then it is quiet.
+
+use proptest::prelude::*;
+
+use super::sim::{Dice, Sim};
+use crate::placement::Class;
+use crate::placement::action::Action;
+use crate::placement::slots::Split;
+use crate::placement::spec::Spec;
+
+fn sim(p: u8, m: u32, t: u32, seed: u64) -> Sim {
+    Sim::new(Spec::new(Split::new(p, m)), t, seed)
+}
+
+fn only_relabels(action: &Action) -> bool {
+    matches!(action, Action::Relabel { .. } | Action::Hold { .. } | Action::Wait { .. } | Action::Tell(_))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_new_workload_is_exact_with_one_write_for_each_pod(p in 0u8..=100, m in 0u32..8, t in 0u32..120, seed: u64) {
+        let mut sim = sim(p, m, t, seed);
+        sim.calm();
+        sim.assert_exact();
+        prop_assert_eq!(sim.writes, t);
+        prop_assert_eq!(sim.evictions, 0);
+        let mut slots: Vec<u32> = sim.live().map(|pod| pod.slot.unwrap()).collect();
+        slots.sort_unstable();
+        prop_assert_eq!(slots, (0..t).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn scaling_is_exact_at_every_stop_without_evictions(p in 0u8..=100, m in 0u32..8, stops in prop::collection::vec(0u32..80, 1..8), seed: u64) {
+        let mut sim = sim(p, m, stops[0], seed);
+        for stop in stops {
+            sim.replicas = stop;
+            sim.calm();
+            sim.assert_exact();
+        }
+        prop_assert_eq!(sim.evictions, 0);
+    }
+
+    #[test]
+    fn scaling_in_is_exact_at_once(p in 0u8..=100, m in 0u32..8, t in 1u32..60, seed: u64) {
+        let mut sim = sim(p, m, t, seed);
+        sim.calm();
+        for smaller in (0..t).rev() {
+            sim.replicas = smaller;
+            sim.world();
+            sim.assert_exact();
+        }
+    }
+
+    #[test]
+    fn a_changed_annotation_moves_exactly_the_difference(
+        p in 0u8..=100, m in 0u32..8, q in 0u8..=100, k in 0u32..8, t in 0u32..40, seed: u64,
+    ) {
+        let mut sim = sim(p, m, t, seed);
+        sim.calm();
+        sim.spec = Spec::new(Split::new(q, k));
+        let difference = sim.count(Class::Spot).abs_diff(sim.spec.split.spot(t));
+        sim.calm();
+        sim.assert_exact();
+        prop_assert_eq!(sim.evictions, difference);
+        prop_assert!(sim.look().is_quiet());
+    }
+
+    #[test]
+    fn a_surplus_is_what_scale_in_removes_first(p in 0u8..=100, q in 0u8..=100, m in 0u32..4, t in 2u32..40, less in 1u32..40, seed: u64) {
+        let mut sim = sim(p, m, t, seed);
+        sim.calm();
+        sim.spec = Spec { paused: true, ..Spec::new(Split::new(q, m)) };
+        sim.run(3);
+        let (spot, on_demand) = (sim.count(Class::Spot), sim.count(Class::OnDemand));
+        sim.replicas = t.saturating_sub(less);
+        sim.world();
+        // As near as removing pods can bring it.
+        let (n, wanted) = (sim.replicas, sim.spec.split.spot(sim.replicas));
+        let best = wanted.clamp(n.saturating_sub(on_demand), spot.min(n));
+        prop_assert_eq!(sim.count(Class::Spot), best);
+    }
+
+    #[test]
+    fn after_any_trouble_it_ends_exact_and_quiet(
+        p in 0u8..=100, m in 0u32..6, t in 1u32..40, seed: u64, surge in 1u32..6, unavailable in 0u32..3,
+        trouble in prop::collection::vec((0u8..8, 0u32..40, 1usize..12), 1..8),
+    ) {
+        let mut sim = sim(p, m, t, seed);
+        (sim.max_surge, sim.max_unavailable) = (surge, unavailable);
+        (sim.missed, sim.cut, sim.stale) = (15, 25, 15);
+        let mut dice = Dice(seed ^ 1);
+        for (kind, amount, ticks) in trouble {
+            match kind {
+                0 => sim.rollout(),
+                1 => sim.undo(),
+                2 => sim.spec.split = Split::new(u8::try_from(amount * 2).unwrap(), m),
+                3 => for pod in &mut sim.pods {
+                    pod.deleting |= dice.chance(30);
+                },
+                4 => for pod in &mut sim.pods {
+                    pod.ready &= dice.chance(60);
+                },
+                5 => for pod in &mut sim.pods {
+                    if dice.chance(30) {
+                        (pod.slot, pod.cost) = (None, None);
+                    }
+                },
+                _ => sim.replicas = amount,
+            }
+            sim.run(ticks);
+        }
+        (sim.missed, sim.cut, sim.stale) = (0, 0, 0);
+        // The cooldown after moves that changed nothing may be long; it is tested on its own.
+        sim.run(40);
+        sim.state = None;
+        sim.calm();
+        sim.assert_exact();
+        let before = (sim.evictions, sim.writes);
+        sim.run(30);
+        prop_assert_eq!((sim.evictions, sim.writes), before, "quiet means quiet");
+        for smaller in (0..sim.replicas).rev() {
+            sim.replicas = smaller;
+            sim.world();
+            sim.assert_exact();
+        }
+    }
+
+    #[test]
+    fn a_plan_finds_nothing_to_do_after_its_own_effect(p in 0u8..=100, m in 0u32..6, q in 0u8..=100, t in 0u32..40, ticks in 0usize..20, seed: u64) {
+        let mut sim = sim(p, m, t, seed);
+        (sim.missed, sim.cut) = (20, 20);
+        sim.run(ticks);
+        sim.spec.split = Split::new(q, m);
+        sim.world();
+        // Unseen by the cache.
+        let plan = sim.look();
+        sim.own = Sim::unseen(&plan);
+        let unseen = sim.look();
+        prop_assert!(unseen.is_quiet(), "{:?} after {:?}", unseen.actions, plan.actions);
+        // Seen.
+        sim.own = crate::placement::view::OwnWrites::default();
+        for action in &plan.actions {
+            sim.execute(action);
+        }
+        // Placing may complete a ReplicaSet, whose slots are then put in order in one more round.
+        let again = sim.look();
+        prop_assert!(again.actions.iter().all(only_relabels), "{:?} after {:?}", again.actions, plan.actions);
+        for action in &again.actions {
+            sim.execute(action);
+        }
+        let third = sim.look();
+        prop_assert!(third.is_quiet(), "{:?} after {:?}", third.actions, again.actions);
+    }
+
+    #[test]
+    fn a_rollout_never_leaves_fewer_ready_on_demand_than_the_floor(
+        p in 0u8..=100, m in 0u32..6, t in 1u32..40, seed: u64, surge in 1u32..12, unavailable in 0u32..8, slow in 1i64..40,
+    ) {
+        let mut sim = sim(p, m, t, seed);
+        (sim.max_surge, sim.max_unavailable) = (surge, unavailable.min(t.saturating_sub(1)));
+        sim.calm();
+        sim.start_ticks.insert(Class::OnDemand, slow);
+        sim.rollout();
+        // maxUnavailable is the Deployment's own leave to take pods away, and it may reach the floor of a small workload.
+        let floor = m.min(t - sim.max_unavailable);
+        for _ in 0..400 {
+            sim.tick();
+            let ready = sim.ready_on_demand();
+            prop_assert!(ready >= floor, "{ready} Ready on-demand, floor {floor}");
+        }
+        sim.calm();
+        sim.assert_exact();
+        prop_assert_eq!(sim.evictions, 0);
+    }
+}

@@ -1,0 +1,199 @@
+//! Spot capacity that runs out, stays away, comes back, comes and goes.
+
+use proptest::prelude::*;
+
+use super::sim::Sim;
+use crate::placement::Class;
+use crate::placement::action::Action;
+use crate::placement::fallback::{Breaker, State};
+use crate::placement::slots::Split;
+use crate::placement::spec::{Budget, Spec};
+use crate::placement::view::PodView;
+
+const HOUR: usize = 720;
+
+fn sim(p: u8, m: u32, t: u32, seed: u64) -> Sim {
+    Sim::new(Spec::new(Split::new(p, m)), t, seed)
+}
+
+fn breaker(sim: &Sim) -> Breaker {
+    State::read(sim.state.as_deref()).0.breaker
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_finds_no_spot_runs_on_demand_within_the_budget(
+        p in 1u8..=100, m in 0u32..6, t in 1u32..40, budget in 0u32..40, room in 0usize..40, seed: u64,
+    ) {
+        let mut sim = sim(p, m, t, seed);
+        sim.spec.fallback_budget = Budget::Count(budget);
+        sim.spot_room = room;
+        let (spot, on_demand) = (sim.spec.split.spot(t), sim.spec.split.on_demand(t));
+        let lacking = spot.saturating_sub(u32::try_from(room).unwrap());
+        let fallen = lacking.min(budget);
+        // Before fallback-after nothing falls back.
+        sim.run(55);
+        prop_assert_eq!(sim.count(Class::OnDemand), on_demand);
+        // Long after it, what may has fallen back; a probe may be out at any time.
+        sim.run(HOUR);
+        let run = sim.count(Class::OnDemand);
+        prop_assert!(run == on_demand + fallen || run + 1 == on_demand + fallen, "{run} on-demand, {on_demand} + {fallen}");
+        // Each fell once, and again after each probe that failed.
+        prop_assert!(sim.deletes <= fallen + sim.evictions, "{} deletes for {fallen}", sim.deletes);
+        for pod in sim.live().filter(|pod| pod.fallback) {
+            prop_assert_eq!(sim.spec.split.class(pod.slot.unwrap()), Class::Spot);
+        }
+        prop_assert!(u32::try_from(sim.live().filter(|pod| pod.fallback).count()).unwrap() <= fallen);
+    }
+
+    #[test]
+    fn a_long_shortage_costs_few_evictions_and_its_end_is_noticed(p in 10u8..=100, m in 0u32..6, t in 2u32..30, seed: u64) {
+        let mut sim = sim(p, m, t, seed);
+        sim.spot_room = 0;
+        sim.run(10 * HOUR);
+        prop_assert!(sim.evictions <= 9, "{} evictions in ten hours", sim.evictions);
+        prop_assert!(sim.available() + 1 >= t, "{} of {t} available", sim.available());
+        sim.spot_room = usize::MAX;
+        sim.run(3 * HOUR);
+        sim.calm();
+        sim.assert_exact();
+        prop_assert!(sim.live().all(|pod| !pod.fallback));
+        prop_assert!(!breaker(&sim).is_open());
+        // Each fallen pod came back by one move.
+        prop_assert!(sim.evictions <= 9 + sim.spec.split.spot(t));
+    }
+
+    #[test]
+    fn capacity_that_comes_and_goes_does_not_make_pods_come_and_go(seed: u64, period in 80usize..400) {
+        let mut sim = sim(70, 2, 20, seed);
+        sim.calm();
+        for round in 0..(12 * HOUR / period) {
+            // All spot nodes go, then come back empty.
+            if round % 2 == 0 {
+                sim.spot_room = 0;
+                for pod in &mut sim.pods {
+                    pod.deleting |= pod.node.is_some_and(|node| node.class == Some(Class::Spot));
+                }
+            } else {
+                sim.spot_room = usize::MAX;
+            }
+            sim.run(period);
+        }
+        // Pauses reach two hours: some 11 returns to spot in twelve hours, of 14 pods each, however often capacity flickers.
+        prop_assert!(sim.evictions <= 11 * 14, "{} evictions in twelve hours", sim.evictions);
+        sim.spot_room = usize::MAX;
+        sim.run(5 * HOUR);
+        sim.calm();
+        sim.assert_exact();
+    }
+
+    #[test]
+    fn scaling_in_removes_fallback_pods_first(p in 10u8..=100, m in 0u32..6, t in 4u32..40, room in 1usize..20, less in 1u32..30, seed: u64) {
+        let mut sim = sim(p, m, t, seed);
+        sim.spot_room = room;
+        sim.run(120);
+        prop_assume!(sim.available() == t);
+        let spot = sim.count(Class::Spot);
+        sim.replicas = t.saturating_sub(less);
+        sim.world();
+        prop_assert_eq!(sim.count(Class::Spot), spot.min(sim.spec.split.spot(sim.replicas)));
+    }
+}
+
+#[test]
+fn while_spot_is_short_new_pods_do_not_wait_for_it() {
+    let mut sim = sim(70, 3, 10, 1);
+    sim.spot_room = 4;
+    sim.run(100);
+    assert!(breaker(&sim).is_open());
+    sim.replicas = 20;
+    sim.run(3);
+    assert_eq!(sim.available(), 20);
+    assert_eq!(sim.count(Class::Spot), 4);
+    assert!(sim.live().filter(|pod| pod.fallback).all(|pod| pod.slot.unwrap() < 20));
+}
+
+#[test]
+fn new_pods_beyond_the_budget_are_spot_and_wait() {
+    let mut sim = sim(70, 3, 10, 1);
+    sim.spec.fallback_budget = Budget::Count(3);
+    sim.spot_room = 4;
+    sim.run(100);
+    assert_eq!((sim.count(Class::OnDemand), sim.available()), (6, 10));
+    sim.replicas = 20;
+    sim.run(3);
+    // The quota of six and the budget of three.
+    assert_eq!((sim.count(Class::OnDemand), sim.available()), (9, 13));
+    assert_eq!(sim.count(Class::Spot), 11);
+}
+
+#[test]
+fn what_the_budget_does_not_cover_is_not_deleted_over_and_over() {
+    let mut sim = sim(70, 0, 10, 1);
+    sim.spec.fallback_budget = Budget::Count(2);
+    sim.spot_room = 0;
+    sim.run(HOUR);
+    assert_eq!((sim.deletes, sim.evictions), (2, 0));
+    assert_eq!(sim.available(), 5);
+}
+
+#[test]
+fn a_paused_workload_deletes_and_probes_nothing() {
+    let mut sim = sim(70, 3, 10, 1);
+    sim.spec.paused = true;
+    sim.spot_room = 0;
+    sim.run(HOUR);
+    assert_eq!((sim.deletes, sim.evictions), (0, 0));
+}
+
+#[test]
+fn without_a_budget_pods_wait_and_people_are_told() {
+    let mut sim = sim(70, 3, 10, 1);
+    sim.spec.fallback_budget = Budget::Count(0);
+    sim.spot_room = 0;
+    sim.run(120);
+    assert_eq!(sim.deletes, 0);
+    let told = |action: &Action| matches!(action, Action::Tell(event) if event.reason == "SpotShortage");
+    assert!(sim.last.actions.iter().any(told));
+}
+
+#[test]
+fn replacements_after_a_mass_interruption_come_a_few_at_a_time_and_the_floor_first() {
+    let mut sim = sim(80, 4, 100, 1);
+    sim.calm();
+    // Half of all nodes go; their pods are still on their way out when the replacements come.
+    let doomed: Vec<_> = sim.pods.iter().take(60).cloned().collect();
+    for pod in &mut sim.pods[..60] {
+        pod.deleting = true;
+    }
+    sim.spot_room = 0;
+    sim.world();
+    let mut doomed: Vec<_> = doomed.into_iter().map(|pod| PodView { deleting: true, ..pod }).collect();
+    let present = sim.pods.len();
+    sim.pods.extend(doomed.clone());
+    let held = |sim: &Sim| sim.look().actions.iter().any(|action| matches!(action, Action::Hold { .. }));
+    assert!(!held(&sim), "pods that are merely deleted, as by a scale-in, slow nothing down");
+    sim.pods.truncate(present);
+    for node in doomed.iter_mut().filter_map(|pod| pod.node.as_mut()) {
+        node.leaving = true;
+    }
+    sim.pods.extend(doomed);
+    let plan = sim.look();
+    let placed: Vec<Class> = plan
+        .actions
+        .iter()
+        .filter_map(|action| match action {
+            Action::Place { class, .. } => Some(*class),
+            _ => None,
+        })
+        .collect();
+    let spot = placed.iter().filter(|class| **class == Class::Spot).count();
+    assert_eq!(spot, 8, "a tenth of the spot replicas");
+    assert!(placed.iter().skip_while(|class| **class == Class::OnDemand).all(|class| *class == Class::Spot));
+    assert!(held(&sim));
+    // The damping ends with the gate timeout at the latest.
+    sim.now += sim.settings.gate_timeout;
+    assert!(!held(&sim));
+}

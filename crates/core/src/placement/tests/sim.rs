@@ -1,0 +1,439 @@
+//! A small cluster: the Deployment and ReplicaSet controllers, the scheduler and the kubelets as far as placement can tell them
+//! apart, and an operator that executes plans, sometimes on an old view and sometimes only in part.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+
+use crate::placement::action::{Action, Plan};
+use crate::placement::fallback::State;
+use crate::placement::labels::Choice;
+use crate::placement::rebalance::{Input, plan};
+use crate::placement::spec::Spec;
+use crate::placement::view::{
+    Kind, NodeView, OwnWrite, OwnWrites, PdbView, PodView, ReplicaSetView, Settings, WorkloadView,
+};
+use crate::placement::{CLASS, Class, DELETION_COST, FALLBACK, GATE, SLOT, STATE};
+
+pub(super) const TICK: SignedDuration = SignedDuration::from_secs(5);
+
+/// Numbers that look random and are the same for the same seed.
+#[derive(Debug, Clone)]
+pub(super) struct Dice(pub u64);
+
+impl Dice {
+    pub(super) fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % sides
+    }
+
+    pub(super) fn chance(&mut self, percent: u64) -> bool {
+        self.roll(100) < percent
+    }
+}
+
+pub(super) struct Sim {
+    pub spec: Spec,
+    pub settings: Settings,
+    pub now: Timestamp,
+    pub replicas: u32,
+    pub sets: Vec<ReplicaSetView>,
+    pub pods: Vec<PodView>,
+    pub state: Option<String>,
+    pub own: OwnWrites,
+    pub pdbs: Vec<PdbView>,
+    pub dice: Dice,
+    pub max_unavailable: u32,
+    pub max_surge: u32,
+    /// How many pods spot capacity can take.
+    pub spot_room: usize,
+    /// Ticks from bound to Ready.
+    pub start_ticks: BTreeMap<Class, i64>,
+    /// Percent of pods that the webhook misses, of passes that stop half-way, of passes on the former view.
+    pub missed: u64,
+    pub cut: u64,
+    pub stale: u64,
+    former: Option<(Vec<PodView>, Vec<ReplicaSetView>)>,
+    serial: u64,
+    pub evictions: u32,
+    pub deletes: u32,
+    pub writes: u32,
+    pub last: Plan,
+}
+
+impl Sim {
+    pub(super) fn new(spec: Spec, replicas: u32, seed: u64) -> Self {
+        let mut sim = Self {
+            spec,
+            settings: Settings::default(),
+            now: Timestamp::from_second(1_700_000_000).unwrap(),
+            replicas,
+            sets: Vec::new(),
+            pods: Vec::new(),
+            state: None,
+            own: OwnWrites::default(),
+            pdbs: Vec::new(),
+            dice: Dice(seed),
+            max_unavailable: 0,
+            max_surge: 1,
+            spot_room: usize::MAX,
+            start_ticks: BTreeMap::from([(Class::Spot, 1), (Class::OnDemand, 1)]),
+            missed: 0,
+            cut: 0,
+            stale: 0,
+            former: None,
+            serial: 0,
+            evictions: 0,
+            deletes: 0,
+            writes: 0,
+            last: Plan::default(),
+        };
+        sim.rollout();
+        sim
+    }
+
+    fn serial(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
+    }
+
+    /// A new template.
+    pub(super) fn rollout(&mut self) {
+        for set in &mut self.sets {
+            set.newest = false;
+        }
+        let uid = format!("rs-{}", self.serial());
+        self.sets.push(ReplicaSetView { uid, replicas: 0, newest: true, observed: true });
+    }
+
+    pub(super) fn undo(&mut self) {
+        let last = self.sets.len() - 1;
+        if last > 0 {
+            self.sets[last].newest = false;
+            self.sets[last - 1].newest = true;
+        }
+    }
+
+    pub(super) fn live(&self) -> impl Iterator<Item = &PodView> {
+        self.pods.iter().filter(|pod| pod.occupies())
+    }
+
+    pub(super) fn count(&self, class: Class) -> u32 {
+        let strength = self.spec.strength;
+        u32::try_from(self.live().filter(|pod| !pod.gated && pod.counts_as(strength) == Some(class)).count()).unwrap()
+    }
+
+    pub(super) fn ready_on_demand(&self) -> u32 {
+        let on_demand = |pod: &&PodView| pod.ready && pod.node.is_some_and(|n| n.class == Some(Class::OnDemand));
+        u32::try_from(self.live().filter(on_demand).count()).unwrap()
+    }
+
+    pub(super) fn available(&self) -> u32 {
+        u32::try_from(self.live().filter(|pod| pod.ready).count()).unwrap()
+    }
+
+    fn owned(&self, uid: &str) -> u32 {
+        u32::try_from(self.live().filter(|pod| pod.owner == uid).count()).unwrap()
+    }
+
+    fn create(&mut self, owner: String) {
+        let serial = self.serial();
+        let gated = !self.dice.chance(self.missed);
+        let scramble = self.dice.roll(1_000_000);
+        self.pods.push(PodView {
+            name: format!("web-{scramble:06}-{serial}"),
+            uid: format!("uid-{serial}"),
+            resource_version: serial.to_string(),
+            owner,
+            created: self.now,
+            deleting: false,
+            finished: false,
+            gated,
+            ready: false,
+            choice: Choice::Any,
+            class: None,
+            slot: None,
+            fallback: false,
+            cost: None,
+            node: None,
+            scheduled: None,
+            unschedulable: None,
+            node_affinity: None,
+            ordinal: None,
+        });
+    }
+
+    fn deployment_controller(&mut self) {
+        let Some(newest) = self.sets.iter().position(|set| set.newest) else { return };
+        let old: u32 = self.sets.iter().filter(|set| !set.newest).map(|set| set.replicas).sum();
+        let old_pods = self.live().filter(|pod| pod.owner != self.sets[newest].uid).count();
+        if old == 0 && old_pods == 0 {
+            self.sets[newest].replicas = self.replicas;
+            return;
+        }
+        let room = (self.replicas + self.max_surge).saturating_sub(old + self.sets[newest].replicas);
+        let wanted = (self.sets[newest].replicas + room).min(self.replicas);
+        self.sets[newest].replicas = wanted;
+        let needed = self.replicas.saturating_sub(self.max_unavailable);
+        let unready_new = wanted.saturating_sub(self.ready_of(newest));
+        let total = old + wanted;
+        let mut spare = total.saturating_sub(needed + unready_new);
+        for index in 0..self.sets.len() {
+            if self.sets[index].newest {
+                continue;
+            }
+            let healthy = self.ready_of(index);
+            let unhealthy = self.sets[index].replicas.saturating_sub(healthy).min(spare);
+            let gone = (unhealthy + self.available().saturating_sub(needed).min(spare - unhealthy))
+                .min(self.sets[index].replicas);
+            self.sets[index].replicas -= gone;
+            spare -= gone;
+        }
+    }
+
+    fn ready_of(&self, set: usize) -> u32 {
+        let uid = &self.sets[set].uid;
+        u32::try_from(self.live().filter(|pod| pod.ready && pod.owner == *uid).count()).unwrap()
+    }
+
+    pub(super) fn replica_set_controller(&mut self) {
+        for (uid, wanted) in self.sets.iter().map(|set| (set.uid.clone(), set.replicas)).collect::<Vec<_>>() {
+            let have = self.owned(&uid);
+            for _ in have..wanted {
+                self.create(uid.clone());
+            }
+            let mut order: Vec<usize> =
+                (0..self.pods.len()).filter(|i| self.pods[*i].owner == uid && self.pods[*i].occupies()).collect();
+            order.sort_by_key(|i| {
+                let pod = &self.pods[*i];
+                let cost = pod.cost.as_deref().map_or(0, |cost| cost.parse::<i64>().unwrap());
+                (pod.node.is_some(), pod.ready, cost, std::cmp::Reverse(pod.created))
+            });
+            for index in order.into_iter().take(usize::try_from(have.saturating_sub(wanted)).unwrap()) {
+                self.pods[index].deleting = true;
+            }
+        }
+    }
+
+    fn scheduler(&mut self) {
+        let mut room = self.spot_room.saturating_sub(
+            self.live().filter(|pod| pod.node.is_some_and(|node| node.class == Some(Class::Spot))).count(),
+        );
+        for index in 0..self.pods.len() {
+            let toss = if self.dice.chance(50) { Class::Spot } else { Class::OnDemand };
+            let serial = self.serial();
+            let pod = &mut self.pods[index];
+            if pod.gated || pod.node.is_some() || !pod.occupies() {
+                continue;
+            }
+            let class = match pod.choice {
+                Choice::Only(class) => class,
+                _ if room == 0 => Class::OnDemand,
+                _ => toss,
+            };
+            pod.resource_version = serial.to_string();
+            if class == Class::Spot && room == 0 {
+                pod.unschedulable.get_or_insert(self.now);
+                continue;
+            }
+            room -= usize::from(class == Class::Spot);
+            (pod.node, pod.scheduled) = (Some(NodeView { class: Some(class), leaving: false }), Some(self.now));
+            pod.unschedulable = None;
+        }
+    }
+
+    fn kubelets(&mut self) {
+        let (ticks, now) = (self.start_ticks.clone(), self.now);
+        for pod in self.pods.iter_mut().filter(|pod| pod.occupies() && !pod.ready) {
+            let (Some(NodeView { class: Some(class), .. }), Some(at)) = (pod.node, pod.scheduled) else { continue };
+            let due = at + TICK * i32::try_from(ticks[&class]).unwrap();
+            pod.ready = now >= due;
+        }
+        self.pods.retain(PodView::occupies);
+    }
+
+    pub(super) fn workload(&self) -> WorkloadView {
+        let newest = self.sets.iter().find(|set| set.newest).unwrap();
+        WorkloadView {
+            kind: Kind::Deployment,
+            resource_version: "1".to_owned(),
+            uid: "deployment".to_owned(),
+            generation: 1,
+            observed_generation: 1,
+            replicas: self.replicas,
+            current: u32::try_from(self.live().count()).unwrap(),
+            updated: self.owned(&newest.uid),
+            available: self.available(),
+            max_unavailable: self.max_unavailable,
+            template: Choice::Any,
+            state: self.state.clone(),
+        }
+    }
+
+    pub(super) fn look(&self) -> Plan {
+        self.look_at(&self.pods, &self.sets, &self.own)
+    }
+
+    fn look_at(&self, pods: &[PodView], sets: &[ReplicaSetView], own: &OwnWrites) -> Plan {
+        let workload = self.workload();
+        let (settings, spec, pdbs) = (&self.settings, &self.spec, &self.pdbs[..]);
+        plan(&Input { settings, spec, workload: &workload, replica_sets: sets, pods, own, pdbs, now: self.now })
+    }
+
+    /// Looks and does, as the operator would: in order, conditionally, perhaps on an old view and not to the end.
+    pub(super) fn operate(&mut self) {
+        let stale = self.dice.chance(self.stale);
+        let planned = match &self.former {
+            Some((pods, sets)) if stale => self.look_at(pods, sets, &OwnWrites::default()),
+            _ => self.look(),
+        };
+        self.former = Some((self.pods.clone(), self.sets.clone()));
+        let cut = if self.dice.chance(self.cut) {
+            usize::try_from(self.dice.roll(planned.actions.len() as u64 + 1)).unwrap()
+        } else {
+            planned.actions.len()
+        };
+        for action in &planned.actions[..cut] {
+            self.execute(action);
+        }
+        self.last = planned;
+    }
+
+    pub(super) fn execute(&mut self, action: &Action) {
+        match action {
+            Action::Save { patch, state, .. } => {
+                let text = patch["metadata"]["annotations"][STATE].as_str().unwrap().to_owned();
+                assert_eq!(State::read(Some(&text)), (state.clone(), true));
+                self.state = Some(text);
+                self.writes += 1;
+            }
+            Action::Place { pod, patch, .. } | Action::Free { pod, patch, .. } | Action::Relabel { pod, patch, .. } => {
+                self.patch(&pod.uid, patch);
+            }
+            Action::Evict { pod, .. } => {
+                let floor = self.spec.split.floor().min(self.replicas);
+                let Some(target) = self.pods.iter_mut().find(|p| p.uid == pod.uid && p.occupies()) else { return };
+                target.deleting = true;
+                let guarded = target.ready && target.node.is_some_and(|n| n.class == Some(Class::OnDemand));
+                self.evictions += 1;
+                let ready = self.ready_on_demand();
+                assert!(!guarded || ready >= floor, "our eviction left {ready} Ready on-demand, floor {floor}");
+            }
+            Action::Delete { pod, .. } => {
+                let target = self.pods.iter_mut().find(|p| p.uid == pod.uid);
+                if let Some(target) = target.filter(|target| target.node.is_none()) {
+                    target.deleting = true;
+                    self.deletes += 1;
+                }
+            }
+            Action::Hold { .. } | Action::Wait { .. } | Action::Tell(_) => {}
+        }
+    }
+
+    /// What the API server does with one of our patches on a pod.
+    fn patch(&mut self, uid: &str, patch: &Value) {
+        let serial = self.serial();
+        let labels = self.settings.labels.clone();
+        let Some(pod) = self.pods.iter_mut().find(|pod| pod.uid == uid && pod.occupies()) else { return };
+        if patch["metadata"]["resourceVersion"] != pod.resource_version.as_str() {
+            return;
+        }
+        pod.resource_version = serial.to_string();
+        self.writes += 1;
+        if let Some(selector) = patch["spec"]["nodeSelector"].as_object() {
+            assert!(pod.gated, "nodeSelector is immutable on a pod without gates");
+            let selector: BTreeMap<String, String> =
+                selector.iter().map(|(k, v)| (k.clone(), v.as_str().unwrap().to_owned())).collect();
+            pod.choice = labels.choice(&selector, None);
+        }
+        if let Some(gates) = patch["spec"]["schedulingGates"].as_array() {
+            assert_eq!(gates[0], serde_json::json!({"$patch": "delete", "name": GATE}));
+            pod.gated = false;
+        }
+        let empty = serde_json::Map::new();
+        for (key, value) in patch["metadata"]["annotations"].as_object().unwrap_or(&empty) {
+            let text = value.as_str().map(str::to_owned);
+            match key.as_str() {
+                SLOT => pod.slot = text.map(|text| text.parse().unwrap()),
+                CLASS => pod.class = text.and_then(|text| Class::parse(&text)),
+                FALLBACK => pod.fallback = text.is_some(),
+                DELETION_COST => pod.cost = text,
+                other => panic!("a foreign annotation was written: {other}"),
+            }
+        }
+    }
+
+    /// Remembers a plan's effect as writes that the cache does not show.
+    pub(super) fn unseen(plan: &Plan) -> OwnWrites {
+        let mut own = OwnWrites::default();
+        for action in &plan.actions {
+            let (uid, write) = match action {
+                Action::Place { pod, class, slot, fallback, .. } => {
+                    (&pod.uid, OwnWrite::Placed { class: *class, slot: *slot, fallback: *fallback })
+                }
+                Action::Free { pod, class, .. } => (&pod.uid, OwnWrite::Freed { class: *class }),
+                Action::Relabel { pod, slot, fallback, .. } => {
+                    (&pod.uid, OwnWrite::Relabelled { slot: *slot, fallback: *fallback })
+                }
+                Action::Evict { pod, .. } | Action::Delete { pod, .. } => (&pod.uid, OwnWrite::Removed),
+                Action::Save { state, .. } => {
+                    own.state = Some(state.clone());
+                    continue;
+                }
+                Action::Hold { .. } | Action::Wait { .. } | Action::Tell(_) => continue,
+            };
+            own.pods.insert(uid.clone(), write);
+        }
+        own
+    }
+
+    pub(super) fn world(&mut self) {
+        self.now += TICK;
+        self.deployment_controller();
+        self.replica_set_controller();
+        self.scheduler();
+        self.kubelets();
+    }
+
+    pub(super) fn tick(&mut self) {
+        self.world();
+        self.operate();
+    }
+
+    pub(super) fn run(&mut self, ticks: usize) {
+        for _ in 0..ticks {
+            self.tick();
+        }
+    }
+
+    /// Runs until nothing has changed for a while. Panics if that never happens.
+    pub(super) fn calm(&mut self) {
+        let mut quiet = 0;
+        for _ in 0..6_000 {
+            self.tick();
+            let newest = self.sets.iter().find(|set| set.newest).map(|set| set.uid.clone()).unwrap_or_default();
+            let rolling = self.live().any(|pod| pod.owner != newest);
+            let unready = self.available() != self.replicas;
+            let busy = rolling || unready || !self.last.is_quiet() || self.last.counts.drift > 0;
+            quiet = if busy { 0 } else { quiet + 1 };
+            if quiet > 3 {
+                return;
+            }
+        }
+        panic!("never calm: {:?} {:?}", self.last.counts, self.last.actions.iter().take(5).collect::<Vec<_>>());
+    }
+
+    pub(super) fn assert_exact(&self) {
+        assert_eq!(self.count(Class::Spot), self.spec.split.spot(self.replicas), "spot at {}", self.replicas);
+        assert_eq!(
+            self.count(Class::OnDemand),
+            self.spec.split.on_demand(self.replicas),
+            "on-demand at {}",
+            self.replicas
+        );
+    }
+}

@@ -1,0 +1,240 @@
+//! StatefulSets: placed by ordinal, moved only on request, falling back through the webhook.
+
+use jiff::Timestamp;
+use proptest::prelude::*;
+
+use super::sim::TICK;
+use crate::placement::Class;
+use crate::placement::action::{Action, Plan};
+use crate::placement::fallback::State;
+use crate::placement::labels::{Choice, NodeLabels};
+use crate::placement::mutate::{IncomingPod, Mutation, Owner, Tolerations, mutate};
+use crate::placement::rebalance::{Input, plan};
+use crate::placement::slots::Split;
+use crate::placement::spec::Spec;
+use crate::placement::view::{Kind, NodeView, OwnWrites, PodView, Settings, WorkloadView};
+
+/// A StatefulSet whose pods are created through the real webhook decision.
+struct Set {
+    spec: Spec,
+    start: u32,
+    replicas: u32,
+    pods: Vec<PodView>,
+    state: Option<String>,
+    now: Timestamp,
+    spot: bool,
+    evictions: u32,
+    deletes: u32,
+    created: u32,
+    last: Plan,
+}
+
+impl Set {
+    fn new(spec: Spec, start: u32, replicas: u32) -> Self {
+        let now = Timestamp::from_second(1_700_000_000).unwrap();
+        let (pods, last) = (Vec::new(), Plan::default());
+        Self { spec, start, replicas, pods, state: None, now, spot: true, evictions: 0, deletes: 0, created: 0, last }
+    }
+
+    fn create(&mut self, ordinal: u32) {
+        self.created += 1;
+        let name = format!("db-{ordinal}");
+        let incoming: IncomingPod = serde_json::from_value(serde_json::json!({"metadata": {"name": name}})).unwrap();
+        let (state, _) = State::read(self.state.as_deref());
+        let owner = Owner::StatefulSet { start: self.start, state: &state };
+        let labels = NodeLabels::default();
+        let Mutation::Patch { operations, .. } = mutate(&incoming, &self.spec, owner, &labels, &Tolerations::default())
+        else {
+            panic!("not placed")
+        };
+        let class = Class::parse(operations[0]["value"]["perennial.dev/class"].as_str().unwrap());
+        self.pods.push(PodView {
+            uid: format!("{name}-{}", self.created),
+            name,
+            resource_version: "1".to_owned(),
+            owner: "set".to_owned(),
+            created: self.now,
+            deleting: false,
+            finished: false,
+            gated: false,
+            ready: false,
+            choice: Choice::Only(class.unwrap()),
+            class,
+            slot: None,
+            fallback: operations[0]["value"].get("perennial.dev/fallback").is_some(),
+            cost: None,
+            node: None,
+            scheduled: None,
+            unschedulable: None,
+            node_affinity: None,
+            ordinal: Some(ordinal),
+        });
+    }
+
+    fn tick(&mut self) {
+        self.now += TICK;
+        self.pods.retain(PodView::occupies);
+        for ordinal in self.start..self.start + self.replicas {
+            if self.pods.iter().all(|pod| pod.ordinal != Some(ordinal)) {
+                self.create(ordinal);
+            }
+        }
+        self.pods.retain(|pod| pod.ordinal.unwrap() < self.start + self.replicas);
+        for pod in &mut self.pods {
+            pod.ready = pod.node.is_some();
+            let class = pod.choice.class();
+            if pod.node.is_none() && (self.spot || class == Some(Class::OnDemand)) {
+                (pod.node, pod.scheduled, pod.unschedulable) =
+                    (Some(NodeView { class, leaving: false }), Some(self.now), None);
+            } else if pod.node.is_none() {
+                pod.unschedulable.get_or_insert(self.now);
+            }
+        }
+        self.last = self.look();
+        for action in self.last.actions.clone() {
+            match action {
+                Action::Save { state, .. } => self.state = Some(state.to_annotation()),
+                Action::Evict { pod, .. } | Action::Delete { pod, .. } => {
+                    let target = self.pods.iter_mut().find(|p| p.uid == pod.uid).unwrap();
+                    target.deleting = true;
+                    if target.node.is_some() { self.evictions += 1 } else { self.deletes += 1 }
+                }
+                Action::Hold { .. } | Action::Wait { .. } | Action::Tell(_) => {}
+                other => panic!("a StatefulSet's pods are never written to: {other:?}"),
+            }
+        }
+    }
+
+    fn look(&self) -> Plan {
+        self.look_with(&OwnWrites::default())
+    }
+
+    fn look_with(&self, own: &OwnWrites) -> Plan {
+        let ready = u32::try_from(self.pods.iter().filter(|pod| pod.ready).count()).unwrap();
+        let workload = WorkloadView {
+            kind: Kind::StatefulSet { start: self.start },
+            resource_version: "1".to_owned(),
+            uid: "set".to_owned(),
+            generation: 1,
+            observed_generation: 1,
+            replicas: self.replicas,
+            current: self.replicas,
+            updated: self.replicas,
+            available: ready,
+            max_unavailable: 0,
+            template: Choice::Any,
+            state: self.state.clone(),
+        };
+        plan(&Input {
+            settings: &Settings::default(),
+            spec: &self.spec,
+            workload: &workload,
+            replica_sets: &[],
+            pods: &self.pods,
+            own,
+            pdbs: &[],
+            now: self.now,
+        })
+    }
+
+    fn run(&mut self, ticks: usize) {
+        for _ in 0..ticks {
+            self.tick();
+        }
+    }
+
+    fn wrong(&self) -> u32 {
+        let wrong =
+            |pod: &&PodView| pod.choice.class() != Some(self.spec.split.class(pod.ordinal.unwrap() - self.start));
+        u32::try_from(self.pods.iter().filter(wrong).count()).unwrap()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_size_is_exact_without_a_write(p in 0u8..=100, m in 0u32..8, start in 0u32..5, sizes in prop::collection::vec(0u32..60, 1..5)) {
+        let mut set = Set::new(Spec::new(Split::new(p, m)), start, 0);
+        for size in sizes {
+            set.replicas = size;
+            set.run(3);
+            prop_assert_eq!(set.wrong(), 0);
+            prop_assert!(set.last.is_quiet());
+            prop_assert_eq!(set.last.counts.spot, set.spec.split.spot(size));
+        }
+    }
+
+    #[test]
+    fn pods_are_moved_only_on_request_and_only_those_in_the_wrong_class(p in 0u8..=100, q in 0u8..=100, m in 0u32..5, t in 1u32..25) {
+        let mut set = Set::new(Spec::new(Split::new(p, m)), 0, t);
+        set.run(3);
+        set.spec.split = Split::new(q, m);
+        let wrong = set.wrong();
+        set.run(50);
+        prop_assert_eq!(set.evictions, 0);
+        prop_assert_eq!(set.last.counts.drift, wrong);
+        set.spec.move_stateful = true;
+        set.run(800);
+        prop_assert_eq!((set.wrong(), set.evictions), (0, wrong));
+    }
+
+    #[test]
+    fn a_shortage_is_bridged_and_ends(p in 10u8..=100, m in 0u32..5, t in 2u32..20, movable: bool) {
+        let mut set = Set::new(Spec { move_stateful: movable, ..Spec::new(Split::new(p, m)) }, 0, t);
+        let spot = set.spec.split.spot(t);
+        set.spot = false;
+        set.run(75);
+        prop_assert!(set.pods.iter().all(|pod| pod.ready));
+        prop_assert_eq!(set.deletes, spot);
+        set.run(3 * 720);
+        prop_assert!(set.evictions <= 6, "{} evictions", set.evictions);
+        set.spot = true;
+        set.run(4 * 720);
+        prop_assert!(set.pods.iter().all(|pod| pod.ready));
+        if movable {
+            prop_assert_eq!(set.wrong(), 0);
+        } else {
+            prop_assert_eq!(set.evictions, 0);
+            // The next time that they are created they are spot again.
+            set.pods.clear();
+            set.run(3);
+            prop_assert_eq!(set.wrong(), 0);
+        }
+    }
+}
+
+#[test]
+fn a_ready_on_demand_pod_is_not_taken_from_a_floor_that_is_just_met() {
+    let mut set = Set::new(Spec { move_stateful: true, ..Spec::new(Split::new(50, 2)) }, 0, 4);
+    set.run(3);
+    // By hand, the wrong way round: the floor's slots are on spot, the others on-demand.
+    for (pod, class) in set.pods.iter_mut().zip([Class::Spot, Class::Spot, Class::OnDemand, Class::OnDemand]) {
+        (pod.choice, pod.class) = (Choice::Only(class), Some(class));
+        pod.node = Some(NodeView { class: Some(class), leaving: false });
+    }
+    for _ in 0..60 {
+        set.tick();
+        let ready =
+            set.pods.iter().filter(|p| p.occupies() && p.ready && p.choice.class() == Some(Class::OnDemand)).count();
+        assert!(ready >= 2, "{ready} Ready on-demand");
+    }
+    assert_eq!((set.wrong(), set.evictions), (0, 4));
+}
+
+#[test]
+fn a_pod_is_deleted_only_when_the_webhook_can_know_why() {
+    let mut set = Set::new(Spec::new(Split::new(50, 1)), 0, 4);
+    set.spot = false;
+    set.run(60);
+    set.now += set.spec.fallback_after;
+    let first = set.look();
+    let Some(Action::Save { state, .. }) = first.actions.last() else { panic!("{:?}", first.actions) };
+    assert_eq!(state.fallen, [1, 3]);
+    // Written, but the cache that the webhook answers from does not show it yet.
+    let own = OwnWrites { state: Some(state.clone()), ..OwnWrites::default() };
+    assert!(set.look_with(&own).is_quiet());
+    set.state = Some(state.to_annotation());
+    let deletes = set.look().actions.iter().filter(|action| matches!(action, Action::Delete { .. })).count();
+    assert_eq!(deletes, 2);
+}

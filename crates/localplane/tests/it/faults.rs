@@ -1,0 +1,149 @@
+//! What is done to planes on purpose: stop, kill, restart, pause.
+
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use localplane::{Component, Plane, Program, Sources};
+
+use crate::support::{Folder, eventually, is_alive, kubectl, kubectl_ok, text};
+
+/// A plane that tests break one after the other, and find whole.
+fn plane_to_break() -> MutexGuard<'static, Plane> {
+    static PLANE: OnceLock<Mutex<Plane>> = OnceLock::new();
+    let plane = PLANE.get_or_init(|| Mutex::new(Plane::builder().start().unwrap()));
+    let plane = plane.lock().unwrap_or_else(PoisonError::into_inner);
+    plane.start_again().unwrap();
+    plane
+}
+
+#[test]
+fn data_survives_a_stop_and_a_start() {
+    let plane = plane_to_break();
+    kubectl_ok(&plane, &["create", "configmap", "kept", "--from-literal=a=b"]);
+    let url = plane.url(0);
+    let pids: Vec<_> = plane.components().into_iter().map(|component| plane.pid(component).unwrap()).collect();
+
+    plane.stop();
+    assert!(pids.iter().all(|pid| !is_alive(*pid)), "everything has ended");
+    assert!(!kubectl(&plane, &["get", "configmaps", "--request-timeout=2s"]).status.success());
+    plane.start_again().unwrap();
+
+    assert_eq!(plane.url(0), url, "kubeconfigs stay true");
+    assert_eq!(kubectl_ok(&plane, &["get", "configmap", "kept", "-o", "jsonpath={.data.a}"]), "b");
+}
+
+#[test]
+fn a_killed_api_server_comes_back_by_restart_only() {
+    let plane = plane_to_break();
+    let server = Component::ApiServer(0);
+    let pid = plane.pid(server).unwrap();
+
+    plane.kill(server).unwrap();
+    assert!(!is_alive(pid));
+    assert_eq!(plane.pid(server), None);
+    assert!(!kubectl(&plane, &["get", "namespaces", "--request-timeout=2s"]).status.success());
+    plane.restart(server).unwrap();
+
+    assert_ne!(plane.pid(server), Some(pid));
+    kubectl_ok(&plane, &["get", "namespace", "kube-system"]);
+}
+
+#[test]
+fn a_killed_etcd_loses_nothing() {
+    let plane = plane_to_break();
+    kubectl_ok(&plane, &["create", "configmap", "acknowledged", "--from-literal=a=b"]);
+
+    plane.kill(Component::Etcd).unwrap();
+    plane.restart(Component::Etcd).unwrap();
+
+    // The API server finds its way back by itself.
+    let value = eventually("the API server answers again", || {
+        let output =
+            kubectl(&plane, &["get", "configmap", "acknowledged", "-o", "jsonpath={.data.a}", "--request-timeout=5s"]);
+        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+    });
+    assert_eq!(value, "b");
+}
+
+#[test]
+fn a_paused_api_server_answers_nothing_until_it_is_resumed() {
+    let plane = plane_to_break();
+    let server = Component::ApiServer(0);
+    let pid = plane.pid(server);
+
+    plane.pause(server).unwrap();
+    let paused = kubectl(&plane, &["get", "namespaces", "--request-timeout=1s"]);
+    plane.resume(server).unwrap();
+
+    assert!(!paused.status.success(), "{}", text(&paused.stdout));
+    kubectl_ok(&plane, &["get", "namespaces"]);
+    assert_eq!(plane.pid(server), pid, "it is the same process");
+}
+
+#[test]
+fn two_api_servers_share_one_cluster_and_one_may_fail() {
+    let plane = Plane::builder().apiservers(2).start().unwrap();
+    let folder = Folder::new("second");
+    let second = folder.join("kubeconfig");
+    std::fs::write(&second, plane.kubeconfig_for_server(1, "admin", &["system:masters"]).unwrap()).unwrap();
+    assert_ne!(plane.url(0), plane.url(1));
+
+    kubectl_ok(&plane, &["create", "configmap", "shared", "--from-literal=a=b"]);
+    plane.kill(Component::ApiServer(0)).unwrap();
+
+    let args = ["get", "configmap", "shared", "-o", "jsonpath={.data.a}"];
+    let output = plane.kubectl().env("KUBECONFIG", &second).args(args).output().unwrap();
+    assert_eq!(text(&output.stdout), "b", "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_component_that_is_not_there_is_an_error_not_a_surprise() {
+    let plane = plane_to_break();
+
+    let error = plane.kill(Component::Scheduler).unwrap_err();
+
+    assert_eq!(error.to_string(), "this plane has no kube-scheduler");
+    assert!(plane.restart(Component::ApiServer(7)).is_err());
+}
+
+#[test]
+fn pods_run_on_fake_nodes() {
+    let plane = Plane::builder().everything().nodes(2).start().unwrap();
+
+    kubectl_ok(&plane, &["create", "deployment", "web", "--image=web", "--replicas=4"]);
+    kubectl_ok(&plane, &["rollout", "status", "deployment/web", "--timeout=60s"]);
+
+    let nodes = kubectl_ok(&plane, &["get", "pods", "-o", "jsonpath={.items[*].spec.nodeName}"]);
+    let mut nodes: Vec<_> = nodes.split(' ').collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    assert_eq!(nodes, ["node-0", "node-1"]);
+}
+
+#[test]
+fn somebody_else_on_a_port_is_no_reason_to_fail() {
+    let real = Sources::from_env().find(localplane::Kubernetes::from_env().unwrap(), &[Program::Etcd]).unwrap();
+    let assets = Folder::new("taken");
+    let marker = assets.join("first-time-over");
+    assets.script(
+        "etcd",
+        &format!(
+            "if [ ! -e {marker} ]; then touch {marker}; echo 'listen tcp: bind: address already in use' >&2; exit 1; fi
+exec {real} \"$@\"",
+            marker = marker.display(),
+            real = real.path(Program::Etcd).unwrap().display()
+        ),
+    );
+
+    let plane = Plane::builder().sources(Sources::from_env().folder(assets.path())).start().unwrap();
+
+    assert!(marker.exists(), "the first start failed");
+    kubectl_ok(&plane, &["get", "namespaces"]);
+}
+
+#[test]
+fn an_api_server_that_does_not_start_shows_its_log() {
+    let error = Plane::builder().args(Program::KubeApiserver, ["--no-such-flag"]).start().unwrap_err().to_string();
+
+    assert!(error.contains("kube-apiserver-0 ended while it was starting"), "{error}");
+    assert!(error.contains("unknown flag: --no-such-flag"), "{error}");
+}

@@ -1,0 +1,158 @@
+//! What the tests have in common.
+
+use std::{
+    collections::HashMap,
+    fs,
+    io::{BufRead, BufReader, Write},
+    net::{TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use localplane::Plane;
+
+/// A folder that goes with the test.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new(name: &str) -> Self {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("localplane-test-{}-{number}-{name}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// An executable script in this folder.
+    pub(crate) fn script(&self, name: &str, text: &str) -> PathBuf {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+/// The `localplane` program.
+pub(crate) fn localplane() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_localplane"))
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Runs a command that must succeed and returns what it printed.
+pub(crate) fn succeed(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}\n{}", output.status, text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// `kubectl` as the admin of this plane.
+pub(crate) fn kubectl(plane: &Plane, args: &[&str]) -> Output {
+    plane.kubectl().args(args).output().unwrap()
+}
+
+pub(crate) fn kubectl_ok(plane: &Plane, args: &[&str]) -> String {
+    succeed(plane.kubectl().args(args))
+}
+
+/// Polls until it is so. Fails with the last answer after a while that is long even for a busy machine.
+pub(crate) fn eventually<T>(what: &str, mut check: impl FnMut() -> Result<T, String>) -> T {
+    let deadline = Instant::now() + Duration::from_mins(1);
+    loop {
+        match check() {
+            Ok(value) => return value,
+            Err(why) if Instant::now() > deadline => panic!("{what}: {why}"),
+            Err(_) => thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+/// Whether there is such a process, other than one that only waits to be collected.
+pub(crate) fn is_alive(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z')))
+}
+
+/// What a loopback server does when it is asked for a path.
+#[derive(Clone)]
+pub(crate) enum Reply {
+    Body(Vec<u8>),
+    /// Announces the whole length and closes after so many bytes.
+    Cut(Vec<u8>, usize),
+}
+
+/// An HTTP server on loopback that counts what it is asked for.
+pub(crate) struct Server {
+    pub(crate) url: String,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Server {
+    pub(crate) fn start(replies: impl IntoIterator<Item = (String, Reply)>) -> Self {
+        let replies: HashMap<_, _> = replies.into_iter().collect();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let log = asked.clone();
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                serve(stream, &replies, &log);
+            }
+        });
+        Self { url, asked }
+    }
+
+    pub(crate) fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+fn serve(mut stream: TcpStream, replies: &HashMap<String, Reply>, log: &Mutex<Vec<String>>) {
+    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+    // A connection without a request is the probe whether anyone is there.
+    let Some(request) = lines.next() else { return };
+    let _headers = lines.take_while(|line| !line.is_empty()).count();
+    let path = request.split(' ').nth(1).unwrap_or_default().to_owned();
+    log.lock().unwrap().push(path.clone());
+    let head = |status: &str, length: usize| {
+        format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n").into_bytes()
+    };
+    let answer = match replies.get(&path) {
+        Some(Reply::Body(body)) => [head("200 OK", body.len()), body.clone()].concat(),
+        Some(Reply::Cut(body, sent)) => [head("200 OK", body.len()), body[..*sent].to_vec()].concat(),
+        None => head("404 Not Found", 0),
+    };
+    let _ = stream.write_all(&answer);
+}
+
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    use sha2::Digest;
+    let hex: Vec<_> = sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    hex.concat()
+}

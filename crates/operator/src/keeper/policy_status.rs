@@ -1,0 +1,83 @@
+//! What people see of a KeepPolicy: whether it is in force, and what it decides about.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use tracing::{debug, warn};
+
+use super::{
+    apply::FIELD_MANAGER,
+    controller::Keeper,
+    policies::{Entry, Resource},
+};
+use crate::runtime::{
+    events::{About, Severity},
+    fault,
+};
+
+impl Keeper {
+    /// Brings the status of every policy up to date. Writes only what changed.
+    pub async fn report_policies(&self) {
+        // One replica reports: whoever works on the shard of the policy's name.
+        let entries: BTreeMap<String, Entry> = self.policies.entries();
+        for (name, entry) in entries {
+            if self.ownership.may_act(&name).is_none() {
+                continue;
+            }
+            let counts = self.lock().view.index.matched(&name);
+            let wanted = status(&entry, counts, self.clock.now());
+            if wanted == entry.status || self.duties.dry_run {
+                continue;
+            }
+            if let Err(problems) = &entry.read {
+                let about = About {
+                    api_version: "perennial.dev/v1alpha1",
+                    kind: "KeepPolicy",
+                    namespace: None,
+                    name: name.clone(),
+                    uid: entry.uid.clone(),
+                };
+                warn!(policy = name, problems = problems.join("; "), "a KeepPolicy is ignored");
+                self.events.say(about, Severity::Warning, "Ignored", || problems.join("; "));
+            }
+            let api: Api<Resource> = Api::all(self.client.clone());
+            let patch = json!({ "metadata": { "resourceVersion": entry.resource_version }, "status": wanted });
+            let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+            match api.patch_status(&name, &params, &Patch::Merge(patch)).await {
+                Ok(_) => debug!(policy = name, "status written"),
+                Err(error) => debug!(policy = name, why = fault::message(&error), "status was not written"),
+            }
+        }
+    }
+}
+
+fn status(entry: &Entry, (nodes, records): (usize, usize), now: Timestamp) -> Value {
+    let (ready, reason, message) = match &entry.read {
+        Ok(_) => ("True", "InForce", "the policy is in force".to_owned()),
+        Err(problems) => ("False", "Invalid", format!("ignored: {}", problems.join("; "))),
+    };
+    let before = entry.status.pointer("/conditions/0");
+    let since = before
+        .filter(|before| before["status"] == ready)
+        .and_then(|before| before["lastTransitionTime"].as_str().map(str::to_owned));
+    // Kubernetes keeps whole seconds.
+    let now = Timestamp::from_second(now.as_second()).unwrap_or(now).to_string();
+    json!({
+        "observedGeneration": entry.generation,
+        "nodes": nodes,
+        "records": records,
+        "conditions": [{
+            "type": "Ready",
+            "status": ready,
+            "observedGeneration": entry.generation,
+            "lastTransitionTime": since.unwrap_or(now),
+            "reason": reason,
+            "message": message,
+        }],
+    })
+}

@@ -1,0 +1,145 @@
+//! Admission of nodes: the last state is captured before a delete commits, and what is kept rides in the create itself.
+//!
+//! # Guarantees
+//! Every replica serves both, without leadership. Nothing is ever refused: whatever goes wrong, the request passes, and
+//! the controller does the rest. No write is begun after the deadline.
+
+use std::time::Duration;
+
+use perennial_core::{
+    admission_review::{AdmissionRequest, AdmissionResponse},
+    keeper::{
+        admission::{KUBELETS, admit},
+        identity::Identified,
+        plan::{Act, Plan, gone},
+        record::Fault,
+        selection::{self, ignored},
+    },
+};
+use tracing::{debug, info, warn};
+
+use super::{
+    apply::{Error, Held},
+    controller::Keeper,
+    node::Node,
+};
+use crate::runtime::{
+    budget::Priority,
+    fault::Category,
+    labels::{Via, ViaLabels},
+};
+
+/// Below the deadline of the server, which is below the timeout of the webhook.
+const DEADLINE: Duration = Duration::from_millis(1200);
+
+impl Keeper {
+    /// Node CREATE.
+    pub async fn admit_create(&self, request: AdmissionRequest) -> AdmissionResponse {
+        let (Some(object), Some(mut node)) = (&request.object, read(request.object.as_ref())) else {
+            return AdmissionResponse::allowed();
+        };
+        if node.name.is_empty() {
+            node.name = request.name.clone().unwrap_or_default();
+        }
+        if self.duties.dry_run || ignored(&node) {
+            return AdmissionResponse::allowed();
+        }
+        let Ok(held) = tokio::time::timeout(DEADLINE, self.record_for_create(&node)).await else {
+            debug!(node = node.name, "the record was not read in time; the create passes unchanged");
+            return AdmissionResponse::allowed();
+        };
+        let held = match held {
+            Ok(held) => held,
+            Err(error) => {
+                self.failed_open(&node, &error, "the create passes unchanged");
+                return AdmissionResponse::allowed();
+            }
+        };
+        if held.as_ref().and_then(|held| held.stored.fault()).is_some_and(Fault::is_newer) {
+            return AdmissionResponse::allowed();
+        }
+
+        let (policy, record) = self.informed(&node, held.as_ref());
+        let identity = Identified::of(&policy.identity, &node);
+        let contested = identity.as_ref().is_some_and(|identity| self.has_claimants(identity, &node.name));
+        let record = record.filter(|_| !contested);
+        let context = self.context(&policy, identity.as_ref());
+        let by_kubelet = request.user_info.groups.iter().any(|group| group == KUBELETS);
+        let admitted = admit(object, &node, record.as_ref(), &context, by_kubelet, self.gate);
+
+        if let Some(restore) = &admitted.restore
+            && !request.dry_run
+        {
+            let (set, withheld, complete) = (restore.set.len(), restore.withheld.len(), restore.mark.complete);
+            if set > 0 {
+                info!(node = node.name, set, withheld, complete, "restored in the create");
+                self.metrics.restores.get_or_create(&ViaLabels { via: Via::Admission }).inc();
+                self.metrics.labels_restored.inc_by(set as u64);
+            }
+        }
+        AdmissionResponse::patched(admitted.patch)
+    }
+
+    async fn record_for_create(&self, node: &selection::Node) -> Result<Option<Held>, Error> {
+        match Identified::of(&self.policies.of(node).identity, node) {
+            Some(identity) => self.admission.read_record(&identity.record_name(), Priority::Restore).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Node DELETE: `oldObject` is what is about to be deleted. Called again when it changes before the delete commits.
+    pub async fn admit_delete(&self, request: AdmissionRequest) -> AdmissionResponse {
+        let Some(node) = read(request.old_object.as_ref()) else { return AdmissionResponse::allowed() };
+        if request.dry_run || self.duties.dry_run || ignored(&node) || node.name.is_empty() {
+            return AdmissionResponse::allowed();
+        }
+        match tokio::time::timeout(DEADLINE, self.capture_last(&node)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => self.failed_open(&node, &error, "the delete passes"),
+            Err(_) => warn!(node = node.name, "its last state was not captured in time; the delete passes"),
+        }
+        AdmissionResponse::allowed()
+    }
+
+    async fn capture_last(&self, node: &selection::Node) -> Result<(), Error> {
+        let Some(identity) = Identified::of(&self.policies.of(node).identity, node) else { return Ok(()) };
+        loop {
+            let held = self.admission.read_record(&identity.record_name(), Priority::LastState).await?;
+            if self.is_unreadable(node, held.as_ref()) {
+                return Ok(());
+            }
+            let (policy, record) = self.informed(node, held.as_ref());
+            let seen = policy.select(node);
+            let Plan::Write(act, next) = gone(&seen, record.as_ref(), &self.context(&policy, Some(&identity))) else {
+                return Ok(());
+            };
+            match self.admission.write_record(held.as_ref(), &next, Priority::LastState).await {
+                Ok(_) => {
+                    info!(
+                        node = node.name,
+                        act = act.as_str(),
+                        sequence = next.sequence,
+                        "last state captured before the delete"
+                    );
+                    if act == Act::Capture {
+                        self.metrics.captures.get_or_create(&ViaLabels { via: Via::Admission }).inc();
+                    }
+                    return Ok(());
+                }
+                // Somebody was faster: read again and decide again, until the deadline.
+                Err(error) if error.category() == Category::Conflict => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn failed_open(&self, node: &selection::Node, error: &Error, so: &str) {
+        self.metrics.failed(error.category().as_str());
+        let why = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
+        warn!(node = node.name, category = error.category().as_str(), why, "{error}; {so}");
+    }
+}
+
+fn read(object: Option<&serde_json::Value>) -> Option<selection::Node> {
+    serde::Deserialize::deserialize(object?).ok().map(Node::into_view)
+}

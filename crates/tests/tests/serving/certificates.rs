@@ -1,0 +1,219 @@
+//! Certificates are rotated under load, and no admission request is lost.
+
+use crate::configuration::{settings, turn, upkeep};
+use crate::{client, client_of, eventually, namespace};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::{Node, Secret};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use kube::api::{Api, ObjectMeta, PostParams};
+use perennial::serve::certs::SECRET;
+use perennial::serve::configuration::{ConfigurationSettings, Configurations, MUTATE_NODES, NAME, Target};
+use perennial::serve::webhooks::{Limits, Webhooks};
+use perennial_core::admission_review::AdmissionResponse;
+use perennial_core::certs::{Certificates, Lifetimes};
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+
+/// Spreads connections over the replicas, as a Service does.
+async fn service(backends: Arc<Vec<SocketAddr>>, listener: TcpListener) {
+    for next in 0.. {
+        let (mut incoming, _) = listener.accept().await.unwrap();
+        let backend = backends[next % backends.len()];
+        tokio::spawn(async move {
+            if let Ok(mut outgoing) = TcpStream::connect(backend).await {
+                let _ = tokio::io::copy_bidirectional(&mut incoming, &mut outgoing).await;
+            }
+        });
+    }
+}
+
+/// A handshake of its own, trusting exactly what the configuration says; fails if the replica's certificate is not trusted.
+fn handshake(url: &str, bundle: &[u8]) -> Result<(), String> {
+    let roots: Vec<_> = ureq::tls::parse_pem(bundle)
+        .filter_map(|item| match item {
+            Ok(ureq::tls::PemItem::Certificate(certificate)) => Some(certificate),
+            _ => None,
+        })
+        .collect();
+    let tls = ureq::tls::TlsConfig::builder().root_certs(ureq::tls::RootCerts::from(roots)).build();
+    let agent = ureq::Agent::config_builder().tls_config(tls).timeout_global(Some(Duration::from_secs(5))).build();
+    agent.new_agent().get(format!("{url}/healthz")).call().map(|_| ()).map_err(|error| error.to_string())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_request_is_lost_while_certificates_rotate() {
+    let _turn = turn().await;
+    let client = client().await;
+    let namespace = namespace(&client, "rotation").await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    let configuration = ConfigurationSettings {
+        // A request that is lost fails, so that it is noticed.
+        failure_policy: "Fail".to_owned(),
+        timeout: Duration::from_secs(10),
+        node_delete: false,
+        pods: None,
+        ..settings(&namespace, Target::Url(url.clone()))
+    };
+    let lifetimes = Lifetimes { authority: 21, serving: 9, settle: 2, backdate: 60 };
+    let stop = CancellationToken::new();
+    let mut tasks = Vec::new();
+    let mut backends = Vec::new();
+    for _ in 0..2 {
+        let (upkeep, served) = upkeep(&client, configuration.clone(), lifetimes);
+        let label = json!([{"op": "add", "path": "/metadata/labels", "value": {"seen": "yes"}}]);
+        let patch: Vec<serde_json::Value> = serde_json::from_value(label).unwrap();
+        let listening = Webhooks::new(Limits::default(), Arc::new(|_| {}))
+            .on(MUTATE_NODES, move |_| std::future::ready(AdmissionResponse::patched(patch.clone())))
+            .listen("127.0.0.1:0".parse().unwrap(), Arc::clone(&served))
+            .unwrap();
+        backends.push(listening.address());
+        let (serving, keeping) = (stop.clone(), stop.clone());
+        tasks.push(tokio::spawn(async move { listening.run(serving).await.unwrap() }));
+        tasks.push(tokio::spawn(upkeep.run(keeping)));
+    }
+    let proxy = tokio::spawn(service(Arc::new(backends), listener));
+    let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let bundle = async || -> Result<Vec<u8>, String> {
+        let object = mutating.get(NAME).await.map_err(|error| error.to_string())?;
+        let hook = object.webhooks.unwrap_or_default().pop().ok_or("no webhook")?;
+        Ok(hook.client_config.ca_bundle.ok_or("no bundle")?.0)
+    };
+    let check = async || -> Result<(), String> {
+        let (url, bundle) = (url.clone(), bundle().await?);
+        tokio::task::spawn_blocking(move || handshake(&url, &bundle)).await.unwrap()
+    };
+    let nodes: Api<Node> = Api::all(client.clone());
+    let create = async |name: String| -> Result<(), String> {
+        let metadata = ObjectMeta { name: Some(name), ..ObjectMeta::default() };
+        let node = Node { metadata, ..Node::default() };
+        let dry = PostParams { dry_run: true, ..PostParams::default() };
+        let answer = nodes.create(&dry, &node).await.map_err(|error| error.to_string())?;
+        let seen = answer.metadata.labels.unwrap_or_default().get("seen").cloned();
+        if seen.as_deref() == Some("yes") { Ok(()) } else { Err("passed without the webhook".to_owned()) }
+    };
+    // The API server takes a moment to know the configuration.
+    eventually(Duration::from_secs(20), "the webhook is called", async || create("first".to_owned()).await).await;
+    eventually(Duration::from_secs(20), "handshakes succeed", &check).await;
+
+    let requests = AtomicUsize::new(0);
+    let handshakes = AtomicUsize::new(0);
+    let load = async {
+        loop {
+            let number = requests.fetch_add(1, Ordering::SeqCst);
+            create(format!("n{number}")).await.unwrap_or_else(|error| panic!("request {number} was lost: {error}"));
+        }
+    };
+    let probes = async {
+        loop {
+            // The bundle may change between its read and the handshake; what is served is trusted by the older, too.
+            check().await.unwrap_or_else(|error| panic!("a handshake failed: {error}"));
+            handshakes.fetch_add(1, Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
+    let (mut signers, mut served) = (BTreeSet::new(), BTreeSet::new());
+    let rotation = async {
+        let start = std::time::Instant::now();
+        while signers.len() < 3 || served.len() < 5 {
+            let secret = secrets.get(SECRET).await.unwrap();
+            let kept = Certificates::read(&secret.data.unwrap()["certificates.json"].0).unwrap();
+            signers.insert(kept.serving.authority.clone());
+            served.insert(kept.serving.certificate.clone());
+            assert!(start.elapsed() < Duration::from_secs(90), "only {} authorities signed", signers.len());
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::select! {
+        () = load => unreachable!(),
+        () = probes => unreachable!(),
+        () = rotation => {}
+    }
+
+    let (requests, handshakes) = (requests.into_inner(), handshakes.into_inner());
+    assert!(
+        requests > 200 && handshakes > 100,
+        "too little load to tell: {requests} requests, {handshakes} handshakes"
+    );
+    stop.cancel();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    proxy.abort();
+    Configurations::new(client).remove().await.unwrap();
+}
+
+/// Lets a user read and write everything, but only read webhook configurations.
+async fn forbid_configurations(client: &kube::Client, user: &str) {
+    let role: ClusterRole = serde_json::from_value(json!({
+        "metadata": {"name": user},
+        "rules": [
+            {"apiGroups": [""], "resources": ["secrets"], "verbs": ["*"]},
+            {"apiGroups": ["admissionregistration.k8s.io"], "resources": ["*"], "verbs": ["get"]},
+        ],
+    }))
+    .unwrap();
+    let binding: ClusterRoleBinding = serde_json::from_value(json!({
+        "metadata": {"name": user},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
+    }))
+    .unwrap();
+    Api::all(client.clone()).create(&PostParams::default(), &role).await.unwrap();
+    Api::all(client.clone()).create(&PostParams::default(), &binding).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_signed_by_an_authority_that_the_configurations_do_not_carry() {
+    let _turn = turn().await;
+    let client = client().await;
+    let namespace = namespace(&client, "order").await;
+    forbid_configurations(&client, "hindered").await;
+    let lifetimes = Lifetimes { authority: 24, serving: 24, settle: 1, backdate: 60 };
+    let configuration = settings(&namespace, Target::Service);
+    let (mut free, _) = upkeep(&client, configuration.clone(), lifetimes);
+    let (mut hindered, _) = upkeep(&client_of("hindered", &[]).await, configuration, lifetimes);
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
+    let kept = async || -> Certificates {
+        let secret = secrets.get(SECRET).await.unwrap();
+        Certificates::read(&secret.data.unwrap()["certificates.json"].0).unwrap()
+    };
+    eventually(Duration::from_secs(10), "the first authority is confirmed", async || {
+        free.look().await.map_err(|error| error.to_string())?;
+        if kept().await.authorities[0].confirmed { Ok(()) } else { Err("not yet".to_owned()) }
+    })
+    .await;
+    let first = kept().await.authorities[0].id.clone();
+
+    // One that may not write the configurations adds an authority and can do no more.
+    eventually(Duration::from_secs(30), "a second authority", async || {
+        let _ = hindered.look().await;
+        let authorities = kept().await.authorities.len();
+        if authorities == 2 { Ok(()) } else { Err(format!("{authorities} authorities")) }
+    })
+    .await;
+    let looked = std::time::Instant::now();
+    while looked.elapsed() < Duration::from_secs(3) {
+        assert!(hindered.look().await.is_err(), "the configurations cannot be written");
+        let kept = kept().await;
+        assert_eq!(kept.serving.authority, first, "the new authority signs, but nobody trusts it yet");
+        assert!(!kept.authorities[1].confirmed);
+    }
+
+    // One that may brings it to its end.
+    let second = kept().await.authorities[1].id.clone();
+    eventually(Duration::from_secs(10), "the new authority signs", async || {
+        free.look().await.map_err(|error| error.to_string())?;
+        let signer = kept().await.serving.authority;
+        if signer == second { Ok(()) } else { Err(signer) }
+    })
+    .await;
+    Configurations::new(client).remove().await.unwrap();
+}

@@ -1,0 +1,157 @@
+//! The webhook configurations: written, quiet when right, repaired, removed.
+
+use crate::{client, eventually, namespace};
+use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use perennial::serve::certs::{SECRET, Served};
+use perennial::serve::configuration::{ConfigurationSettings, Configurations, NAME, Repair, Target};
+use perennial::serve::upkeep::{Origin, Upkeep, UpkeepSettings};
+use perennial_core::certs::Lifetimes;
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Mutex, MutexGuard};
+
+/// There is one pair of configurations in a cluster: tests that write it take turns.
+pub(crate) async fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::const_new(());
+    TURN.lock().await
+}
+
+pub(crate) fn settings(namespace: &str, target: Target) -> ConfigurationSettings {
+    ConfigurationSettings {
+        namespace: namespace.to_owned(),
+        target,
+        failure_policy: "Ignore".to_owned(),
+        timeout: Duration::from_secs(2),
+        node_create: true,
+        node_delete: true,
+        pods: Some(LabelSelector::default()),
+    }
+}
+
+pub(crate) fn upkeep(
+    client: &kube::Client,
+    configuration: ConfigurationSettings,
+    lifetimes: Lifetimes,
+) -> (Upkeep, Arc<Served>) {
+    let served = Arc::new(Served::default());
+    let settings = UpkeepSettings {
+        namespace: configuration.namespace.clone(),
+        origin: Origin::Secret { lifetimes },
+        names: configuration.names(),
+        configuration: Some(configuration),
+    };
+    (Upkeep::new(client.clone(), settings, Arc::clone(&served)), served)
+}
+
+/// Looks until all is right.
+async fn right(upkeep: &mut Upkeep) {
+    for _ in 0..10 {
+        if upkeep.look().await.unwrap() == Repair::Right {
+            return;
+        }
+    }
+    panic!("not right after ten looks");
+}
+
+#[tokio::test]
+async fn drift_is_repaired_and_what_is_right_is_left_alone() {
+    let _turn = turn().await;
+    let client = client().await;
+    let namespace = namespace(&client, "drift").await;
+    let (mut upkeep, served) = upkeep(&client, settings(&namespace, Target::Service), Lifetimes::default());
+    let validating: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+    let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
+
+    right(&mut upkeep).await;
+    assert!(served.is_ready());
+    // Once more for the confirmation that follows.
+    right(&mut upkeep).await;
+    let versions = async || {
+        let version = |metadata: kube::api::ObjectMeta| metadata.resource_version.unwrap();
+        [
+            version(validating.get(NAME).await.unwrap().metadata),
+            version(mutating.get(NAME).await.unwrap().metadata),
+            version(secrets.get(SECRET).await.unwrap().metadata),
+        ]
+    };
+    let before = versions().await;
+    for _ in 0..3 {
+        assert_eq!(upkeep.look().await.unwrap(), Repair::Right);
+    }
+    assert_eq!(before, versions().await, "quiet means quiet");
+
+    // Somebody widens a rule, swaps a bundle, removes our label and adds their own.
+    let widen = json!([{"op": "replace", "path": "/webhooks/0/rules/0/resources", "value": ["nodes", "nodes/status"]}]);
+    let patch = Patch::Json::<()>(serde_json::from_value(widen).unwrap());
+    validating.patch(NAME, &PatchParams::default(), &patch).await.unwrap();
+    let labels = json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": null, "team": "infra"}}});
+    mutating.patch(NAME, &PatchParams::default(), &Patch::Merge(labels)).await.unwrap();
+    right(&mut upkeep).await;
+    let rules = validating.get(NAME).await.unwrap().webhooks.unwrap().remove(0).rules.unwrap();
+    assert_eq!(rules[0].resources.as_deref(), Some(&["nodes".to_owned()][..]));
+    let labels = mutating.get(NAME).await.unwrap().metadata.labels.unwrap();
+    assert_eq!((labels["app.kubernetes.io/managed-by"].as_str(), labels["team"].as_str()), ("perennial", "infra"));
+
+    // Somebody deletes one.
+    mutating.delete(NAME, &DeleteParams::default()).await.unwrap();
+    right(&mut upkeep).await;
+    assert_eq!(mutating.get(NAME).await.unwrap().webhooks.unwrap().len(), 2);
+
+    // A deleted or spoilt Secret: what is served is still good, and stays.
+    let state = async || secrets.get(SECRET).await.unwrap().data.unwrap()["certificates.json"].0.clone();
+    let good = state().await;
+    secrets.delete(SECRET, &DeleteParams::default()).await.unwrap();
+    right(&mut upkeep).await;
+    assert_eq!(good, state().await);
+    let spoilt = json!({"stringData": {"certificates.json": "{"}});
+    secrets.patch(SECRET, &PatchParams::default(), &Patch::Merge(spoilt)).await.unwrap();
+    right(&mut upkeep).await;
+    assert_eq!(good, state().await);
+
+    // Removing them, twice.
+    let configurations = Configurations::new(client.clone());
+    configurations.remove().await.unwrap();
+    configurations.remove().await.unwrap();
+    assert!(validating.get_opt(NAME).await.unwrap().is_none());
+    assert!(mutating.get_opt(NAME).await.unwrap().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_that_start_together_agree_on_one_authority() {
+    let _turn = turn().await;
+    let client = client().await;
+    let namespace = namespace(&client, "together").await;
+    let stop = tokio_util::sync::CancellationToken::new();
+    let replicas: Vec<_> = (0..5)
+        .map(|_| {
+            let (upkeep, served) = upkeep(&client, settings(&namespace, Target::Service), Lifetimes::default());
+            (tokio::spawn(upkeep.run(stop.clone())), served)
+        })
+        .collect();
+
+    let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
+    eventually(Duration::from_secs(15), "all serve, and the configurations carry the bundle", || async {
+        if !replicas.iter().all(|(_, served)| served.is_ready()) {
+            return Err("somebody has nothing to serve".to_owned());
+        }
+        let secret = secrets.get(SECRET).await.map_err(|error| error.to_string())?;
+        let bundle = secret.data.unwrap()["ca.crt"].0.clone();
+        let object = mutating.get(NAME).await.map_err(|error| error.to_string())?;
+        let hooks = object.webhooks.unwrap_or_default();
+        let carried = hooks.iter().all(|hook| hook.client_config.ca_bundle.as_ref().is_some_and(|ca| ca.0 == bundle));
+        if carried { Ok(()) } else { Err("another bundle".to_owned()) }
+    })
+    .await;
+
+    stop.cancel();
+    for (task, _) in replicas {
+        task.await.unwrap();
+    }
+    Configurations::new(client).remove().await.unwrap();
+}

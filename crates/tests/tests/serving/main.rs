@@ -1,0 +1,51 @@
+//! Leases, certificates and webhook configurations on a real API server.
+
+// Helpers are not recognised as tests by clippy's settings, but a panic is how they fail, too.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod certificates;
+mod configuration;
+mod members;
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{Api, ObjectMeta, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use localplane::Plane;
+use std::time::{Duration, Instant};
+
+/// The admin's client, without kube's default retry.
+pub(crate) async fn client() -> kube::Client {
+    client_of("kubernetes-admin", &["system:masters"]).await
+}
+
+/// Anyone's client.
+pub(crate) async fn client_of(user: &'static str, groups: &'static [&'static str]) -> kube::Client {
+    let plane = || Plane::shared().unwrap().kubeconfig_for(user, groups).unwrap();
+    let kubeconfig = Kubeconfig::from_yaml(&tokio::task::spawn_blocking(plane).await.unwrap()).unwrap();
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    perennial::runtime::lease::client_without_retry(config).unwrap()
+}
+
+/// A namespace of the test's own.
+pub(crate) async fn namespace(client: &kube::Client, name: &str) -> String {
+    let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+    let namespace = Namespace { metadata, ..Namespace::default() };
+    Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &namespace).await.unwrap();
+    name.to_owned()
+}
+
+/// Waits until something holds; returns how long it took. Panics at the deadline with what was last seen.
+pub(crate) async fn eventually<T>(
+    within: Duration,
+    what: &str,
+    mut look: impl AsyncFnMut() -> Result<T, String>,
+) -> (T, Duration) {
+    let start = Instant::now();
+    loop {
+        match look().await {
+            Ok(value) => return (value, start.elapsed()),
+            Err(seen) if start.elapsed() > within => panic!("not within {within:?}: {what}; last seen: {seen}"),
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
+}
