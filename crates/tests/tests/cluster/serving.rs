@@ -87,9 +87,13 @@ async fn a_restore_is_said_on_the_node() {
 }
 
 #[tokio::test]
-async fn text_logs_are_there_for_people() {
+async fn a_port_that_is_taken_ends_the_operator_with_a_sentence() {
     let cluster = TestCluster::new().await;
-    let answer = cluster.perennial("run --set logging.format=text --set metrics.port=1 --set webhook.enabled=false");
-    let said = answer.expect_failure();
-    assert!(said.contains(" INFO ") && said.contains("metrics.port 1"), "{said}");
+    let taken = std::net::TcpListener::bind("[::]:0").or_else(|_| std::net::TcpListener::bind("0.0.0.0:0")).unwrap();
+    let port = taken.local_addr().unwrap().port();
+
+    let words = format!("run --set logging.format=text --set webhook.enabled=false --set metrics.port={port}");
+    let said = cluster.perennial(&words).expect_failure();
+
+    assert!(said.contains(" INFO ") && said.contains(&format!("could not listen on metrics.port {port}")), "{said}");
 }
