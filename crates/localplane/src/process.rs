@@ -104,7 +104,7 @@ impl Process {
     }
 
     /// Sends a signal, unless it has ended: then its number may already belong to someone else.
-    pub(crate) fn signal(&mut self, signal: Signal) -> io::Result<()> {
+    pub fn signal(&mut self, signal: Signal) -> io::Result<()> {
         if self.ended().is_some() {
             return Err(io::Error::new(io::ErrorKind::NotFound, "the process has ended"));
         }

@@ -52,7 +52,7 @@ const CAPTURE_PAUSE: Duration = Duration::from_secs(1);
 const FLAPS: u32 = 3;
 const FLAP_MEMORY: Duration = Duration::from_mins(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// What is refused is tried again after this: the reason may be gone.
 const REFUSED_PAUSE: Duration = Duration::from_mins(5);
 
