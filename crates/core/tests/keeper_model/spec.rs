@@ -37,7 +37,9 @@ fn content_for(node: &Node, record: &Record) -> Labels {
 }
 
 fn is_settled(node: &Node, record: &Record) -> bool {
-    let given = node.mark.present && node.mark.complete && node.mark.from == content_for(node, record);
+    let content = content_for(node, record);
+    let spoken_of = (0..KEYS).all(|key| content[key] == 0 || node.mark.base[key] != 0);
+    let given = node.mark.present && node.mark.complete && node.mark.from == content && spoken_of;
     !record.present || is_owner(node, record) || given
 }
 
@@ -62,7 +64,9 @@ pub fn person_changes(state: &mut State, rules: &Rules, key: usize, value: u8) {
     let back = value == base(&node, &record)[key] && (!settled || wishes.unsure != 0 || state.creation.on);
     // The record wins until the node is settled.
     let overwritten = rules.config.overwrite && (!settled || wishes.unsure != 0);
-    if !rules.config.strict && (equal || back || overwritten) {
+    // A protected key on a node that does not say yet which machine it is.
+    let unsaid = key == 1 && rules.config.protects_second_key() && node.says < SAYS_ALL;
+    if !rules.config.strict && (equal || back || overwritten || unsaid) {
         wishes.want[slot] |= bit(value) | wishes.seen[slot];
         if record.present {
             wishes.want[slot] |= bit(recorded(&record, slot));
@@ -106,24 +110,35 @@ pub fn last_state_is_processed(state: &mut State, last: &Node) {
     }
 }
 
-/// A person deletes the record: the order of things is lost (limit E).
+/// Every value that is on a node or in a view, an event or a request that somebody may still act on.
+fn on_the_way(state: &State, rules: &Rules) -> [u8; SLOTS] {
+    let log = state.log[..state.events as usize].iter().map(|event| event.node);
+    let views = state.replicas.iter().flat_map(|replica| [replica.cache, replica.last]);
+    let requests = [state.creation.node, state.deletion.node, state.zombie.node, state.node];
+    let mut values = [0; SLOTS];
+    for node in log.chain(views).chain(requests).filter(|node| node.uid != 0) {
+        for key in 0..KEYS {
+            values[slot(rules, key, node.hardware)] |= bit(node.labels[key]);
+        }
+    }
+    values
+}
+
+/// A person deletes the record: the order of things is lost (limit E), so that anything that is still on its way may
+/// become the new record.
 pub fn record_is_deleted(state: &mut State, rules: &Rules) {
-    let here = state.node.uid != 0;
     state.wishes.unsure |= RECORD_DELETED;
+    let on_the_way = on_the_way(state, rules);
     for which in 0..SLOTS {
-        let (key, hardware) = place(which);
-        let this = here && slot(rules, key, state.node.hardware) == which;
+        let (key, _) = place(which);
+        let here = state.node.uid != 0 && !state.deletion.on && slot(rules, key, state.node.hardware) == which;
         let wishes = &mut state.wishes;
-        if !this || state.node.labels[key] == 0 {
-            wishes.want[which] |= 1;
+        if here && state.node.labels[key] != 0 && on_the_way[which] == bit(state.node.labels[key]) {
+            wishes.want[which] |= on_the_way[which];
+        } else {
+            wishes.want[which] |= on_the_way[which] | 1;
         }
-        wishes.seen[which] |= 1;
-        if this {
-            wishes.want[which] |= bit(state.node.labels[key]);
-        }
-        if state.creation.on && (key == 0 || state.creation.node.hardware == hardware || rules.config.machines == 1) {
-            wishes.want[which] |= bit(state.creation.node.labels[key]);
-        }
+        wishes.seen[which] |= wishes.want[which];
     }
 }
 
@@ -149,24 +164,29 @@ pub fn node_is_created(state: &mut State, rules: &Rules, own: Labels) {
     }
 }
 
-/// The policy keeps a key again that it did not keep for a while: whatever is there, or was recorded before, is right.
+/// The policy keeps a key again that it did not keep for a while. What is on the node then is right; otherwise what was
+/// recorded before, or what happened meanwhile and is still on its way.
 pub fn policy_changes(state: &mut State, rules: &Rules, was: u8) {
+    let on_the_way = on_the_way(state, rules);
     for which in 0..SLOTS {
-        let (key, hardware) = place(which);
+        let (key, _) = place(which);
         if rules.keeps(was, key) || !rules.keeps(state.policy, key) {
             continue;
         }
         let here = state.node.uid != 0 && slot(rules, key, state.node.hardware) == which;
         let live = if here { state.node.labels[key] } else { 0 };
+        let theirs = !rules.config.overwrite && live != 0 && state.node.mark.base[key] != live && !state.deletion.on;
         let wishes = &mut state.wishes;
-        let _ = hardware;
-        let mut set = if live != 0 { bit(live) } else { wishes.want[which] | wishes.seen[which] | 1 };
-        if state.record.present && live == 0 {
-            set |= bit(recorded(&state.record, which));
+        let mut set = bit(live);
+        if !theirs {
+            set |= wishes.want[which] | wishes.seen[which] | on_the_way[which] | 1;
+            if state.record.present {
+                set |= bit(recorded(&state.record, which));
+            }
+            wishes.or[which] |= set;
         }
         wishes.want[which] = set;
         wishes.seen[which] |= set;
-        wishes.or[which] |= if live == 0 || wishes.unsure != 0 { wishes.seen[which] } else { 0 };
     }
 }
 
@@ -174,8 +194,11 @@ pub fn policy_changes(state: &mut State, rules: &Rules, was: u8) {
 pub fn judge_write(state: &mut State, rules: &Rules, next: &Record) {
     let old = state.record;
     for key in (0..KEYS).filter(|key| old.present && !rules.keeps(state.policy, *key)) {
-        if next.labels[key] != old.labels[key] && !(old.folded && next.labels[key] == old.before[key]) {
-            state.broken = Broken::PolicyErased;
+        for hardware in 1..=rules.config.machines {
+            let (was, is) = (old.kept_for(key, hardware), next.kept_for(key, hardware));
+            if is != was && !(old.folded && is == old.before[key]) {
+                state.broken = Broken::PolicyErased;
+            }
         }
     }
 }
@@ -258,7 +281,9 @@ fn unmet_wish(state: &State, rules: &Rules, which: usize) -> Option<String> {
 fn leave_and_return(state: &State, rules: &Rules) -> Option<String> {
     let mut node = state.node;
     let says_less = rules.config.protects_second_key() && node.says < SAYS_ALL;
-    if node.uid == 0 || says_less {
+    // A key that the policy keeps again may be in the record and not on the node.
+    let policy_changed = state.left.policies != rules.config.budget.policies;
+    if node.uid == 0 || says_less || policy_changed {
         return None;
     }
     let (mut record, mut writes) = (state.record, 0);

@@ -69,7 +69,7 @@ impl Record {
     /// What is kept of a key for a machine. Only the second key is ever protected.
     pub fn kept_for(&self, key: usize, hardware: u8) -> u8 {
         let its = self.machine == 0 || hardware_of(self.machine) == hardware;
-        if key == 0 || its {
+        if key == 0 || its && self.labels[key] != 0 {
             return self.labels[key];
         }
         let entries = (1..MACHINES).filter(|machine| hardware_of(*machine as u8) == hardware);
