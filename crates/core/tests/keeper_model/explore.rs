@@ -10,7 +10,7 @@ use super::{
     spec,
     steps::{Successors, successors},
     world::{
-        Creation, Deletion, Event, LOG, Node, Record, Replica, SAYS_ALL, SLOTS, State, Wishes,
+        Creation, Deletion, Event, LOG, Mark, Node, Record, Replica, SAYS_ALL, SLOTS, State, Wishes,
     },
 };
 
@@ -29,6 +29,8 @@ pub struct Explored {
     pub found: Option<Found>,
 }
 
+const PREDECESSOR: u8 = 7;
+
 fn start(config: &Config) -> State {
     let labels = config.first_labels;
     let node = Node { uid: 1, rv: 1, labels, hardware: 1, says: config.born_saying.max(SAYS_ALL), ..Node::default() };
@@ -38,6 +40,12 @@ fn start(config: &Config) -> State {
     } else {
         Record::default()
     };
+    let (mut node, mut record) = (node, record);
+    if config.returned {
+        record.uid = PREDECESSOR;
+        node.rv = 2;
+        node.mark = Mark { present: true, complete: true, from: labels, base: labels };
+    }
     let mut replicas = [Replica::default(); 2];
     for replica in &mut replicas[..config.replicas] {
         *replica = Replica { synced: true, cache: node, ..Replica::default() };

@@ -60,6 +60,10 @@ pub enum Mutation {
     DropWithheld,
     /// A capture holds only what the policy keeps now.
     CaptureErasesUnkept,
+    /// A mark settles a node although it does not speak of every key.
+    SilentMarkSettles,
+    /// The state that a record was written from is never captured again.
+    EqualVersionIsOlder,
     /// A state that is known only from a relist is captured.
     CaptureFromRelist,
     /// A live node is captured without another look.
@@ -77,6 +81,37 @@ pub enum Mutation {
 }
 
 impl Mutation {
+    pub const ALL: [Self; 28] = [
+        Self::IgnoreMark,
+        Self::ForgetGiven,
+        Self::OwnCountsAsGiven,
+        Self::DropOwn,
+        Self::NoTombstone,
+        Self::NoMarkFromTombstone,
+        Self::NoVersionGuard,
+        Self::FoldOwns,
+        Self::NoFold,
+        Self::FoldWithoutBefore,
+        Self::BelieveIncomingMark,
+        Self::PartialIsComplete,
+        Self::NoEvidence,
+        Self::OwnerByUidOnly,
+        Self::NoClaim,
+        Self::CaptureUnsettled,
+        Self::GiveProtectedToAnyone,
+        Self::DropWithheld,
+        Self::CaptureErasesUnkept,
+        Self::SilentMarkSettles,
+        Self::EqualVersionIsOlder,
+        Self::CaptureFromRelist,
+        Self::NoLiveCheck,
+        Self::RecordReadBeforeNode,
+        Self::UnconditionalWrite,
+        Self::UnconditionalPatch,
+        Self::SuccessorFirst,
+        Self::NoRetryInDelete,
+    ];
+
     /// Alters what the rules are told.
     pub fn blur(self, node: &mut Incarnation, mut record: Option<&mut Record>) {
         let marked_alike = record.as_ref().is_some_and(|record| record.node.mark == node.mark_digest());
@@ -105,6 +140,12 @@ impl Mutation {
                 let content = if record.folded && record.node.uid == node.uid { &record.before } else { &record.kept };
                 node.mark = Some(Mark { from: digest(content), complete: true, ..node.mark.clone().unwrap_or_default() });
             }
+            (Self::SilentMarkSettles, Some(record)) => {
+                if let Some(mark) = node.mark.as_mut().filter(|mark| mark.complete) {
+                    let silent = record.kept.keys().filter(|key| !mark.given.contains_key(*key) && !mark.own.contains(*key));
+                    mark.same.extend(silent.cloned().collect::<Vec<_>>());
+                }
+            }
             (Self::GiveProtectedToAnyone, Some(record)) => node.machine = record.node.machine.clone(),
             _ => {}
         }
@@ -125,6 +166,11 @@ impl Mutation {
                 if record.is_some_and(|record| record.kept == next.kept && record.node.uid != next.node.uid) =>
             {
                 Plan::Nothing(Why::Current)
+            }
+            (Self::EqualVersionIsOlder, Plan::Write(Act::Capture, next))
+                if record.is_some_and(|record| !record.folded && record.node.resource_version == next.node.resource_version) =>
+            {
+                Plan::Nothing(Why::Older)
             }
             (Self::DropWithheld, Plan::Write(act, mut next)) => {
                 next.withheld.clear();
@@ -152,7 +198,12 @@ impl Mutation {
         };
         match self {
             Self::NoMarkFromTombstone if record.is_some_and(Record::is_tombstone) => return Outcome::Unmarked,
-            Self::PartialIsComplete => restore.mark.complete = true,
+            Self::PartialIsComplete => {
+                let recorded = record.into_iter().flat_map(|record| &record.kept);
+                let left_out = recorded.filter(|(key, _)| restore.withheld.contains(*key));
+                restore.mark.given.extend(left_out.map(|(key, value)| (key.clone(), value.clone())));
+                restore.mark.complete = true;
+            }
             Self::BelieveIncomingMark if node.mark.as_ref().is_some_and(|mark| mark.complete) => {
                 let stranger = Incarnation { uid: "stranger".into(), ..node.clone() };
                 if !matches!(plan::live(&stranger, record, context), Plan::Restore(_)) {

@@ -5,7 +5,7 @@ use super::{
     rules::{Decision, Rules},
     spec,
     steps::Successors,
-    world::{Broken, Node, Read, Record, Replica, State},
+    world::{Node, Read, Record, Replica, State},
 };
 
 /// Whether a conditional write would be accepted.
@@ -18,11 +18,8 @@ pub fn looks_again(rules: &Rules) -> bool {
     rules.mutation != Mutation::NoLiveCheck
 }
 
-/// Carries out a write of the record that was decided on `read`.
-pub fn write(state: &mut State, rules: &Rules, read: Read, decision: Decision) {
-    if !read.fresh {
-        state.broken = Broken::Unconditional;
-    }
+/// Carries out a write of the record.
+pub fn write(state: &mut State, rules: &Rules, decision: Decision) {
     match decision {
         Decision::Write(_, next) => {
             spec::judge_write(state, rules, &next);
@@ -43,7 +40,7 @@ pub fn steps(state: &State, rules: &Rules, index: usize, out: &mut Successors) {
     }
     watch(state, rules, index, out);
     faults(state, rules, index, out);
-    let last = replica.last.uid != 0 && !(rules.mutation == Mutation::SuccessorFirst && replica.cache.uid != 0);
+    let last = replica.last.uid != 0 && !prefers_successor(state, rules, &replica);
     let node = if last { replica.last } else { replica.cache };
     if node.uid == 0 {
         return;
@@ -53,6 +50,11 @@ pub fn steps(state: &State, rules: &Rules, index: usize, out: &mut Successors) {
     } else {
         decide(state, rules, index, &node, last, out);
     }
+}
+
+fn prefers_successor(state: &State, rules: &Rules, replica: &Replica) -> bool {
+    let record = if replica.read.done { &replica.read.record } else { &state.record };
+    rules.mutation == Mutation::SuccessorFirst && rules.live(&replica.cache, record, state.policy) != Decision::Nothing
 }
 
 fn watch(state: &State, rules: &Rules, index: usize, out: &mut Successors) {
@@ -127,16 +129,16 @@ fn decide(state: &State, rules: &Rules, index: usize, node: &Node, last: bool, o
         next.replicas[index].read = Read { done: true, fresh: true, record: state.record };
         out.ours(next, || format!("R{index} decides on {node} and {}: {decision:?}", state.record));
     } else if last {
-        finish_last(&mut next, index, node);
+        finish_last(&mut next, rules, index, node);
         out.ours(next, || format!("R{index} has nothing to write for the last state of U{}", node.uid));
     }
 }
 
-fn finish_last(state: &mut State, index: usize, node: &Node) {
+fn finish_last(state: &mut State, rules: &Rules, index: usize, node: &Node) {
     let it = &mut state.replicas[index];
     it.last = Node::default();
     if !it.guessed {
-        spec::last_state_is_processed(state, node);
+        spec::last_state_is_processed(state, rules, node);
     }
 }
 
@@ -154,14 +156,14 @@ fn act(state: &State, rules: &Rules, index: usize, node: &Node, last: bool, out:
                 out.ours(next, || format!("R{index} may not write: the record or the node is another by now"));
                 return;
             }
-            write(&mut next, rules, read, decision);
+            write(&mut next, rules, decision);
             if last {
                 if state.left.faults > 0 {
                     let mut lost = next;
                     lost.left.faults -= 1;
                     out.ours(lost, || format!("R{index} writes {}, and the answer is lost", lost.record));
                 }
-                finish_last(&mut next, index, node);
+                finish_last(&mut next, rules, index, node);
             } else if same {
                 next.wishes.seen = next.wishes.want;
             }
@@ -172,9 +174,6 @@ fn act(state: &State, rules: &Rules, index: usize, node: &Node, last: bool, out:
             let lands = same || state.node.uid != 0 && rules.mutation == Mutation::UnconditionalPatch;
             if state.log_is_full() {
             } else if lands {
-                if !same {
-                    next.broken = Broken::Unconditional;
-                }
                 let patched = Node { labels, mark, rv: state.next_rv(), ..state.node };
                 spec::judge_gift(&mut next, rules, &node.labels, &patched);
                 next.node = patched;

@@ -130,7 +130,7 @@ fn admit_delete(state: &State, rules: &Rules, out: &mut Successors) {
         next.deletion.phase = Phase::Allowed;
         out.ours(next, || "DELETE admission has nothing to write and allows".into());
     } else if replica::may_write(read, rules) {
-        replica::write(&mut next, rules, read, decision);
+        replica::write(&mut next, rules, decision);
         next.deletion.phase = Phase::Allowed;
         out.ours(next, || format!("DELETE admission writes {} and allows", next.record));
     } else if rules.mutation == super::mutation::Mutation::NoRetryInDelete {
@@ -179,7 +179,7 @@ fn zombie(state: &State, rules: &Rules, out: &mut Successors) {
     next.zombie = Deletion::default();
     let still_so = state.node.uid != node.uid || state.node.labels == node.labels || !replica::looks_again(rules);
     if decision != Decision::Nothing && replica::may_write(read, rules) && still_so {
-        replica::write(&mut next, rules, read, decision);
+        replica::write(&mut next, rules, decision);
         out.ours(next, || format!("the timed-out DELETE handler writes late: {}", next.record));
     } else {
         out.ours(next, || "the timed-out DELETE handler gives up".into());

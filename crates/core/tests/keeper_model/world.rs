@@ -172,8 +172,6 @@ pub enum Broken {
     WrongMachine,
     /// A key that the policy does not keep was written to a node.
     ForeignKey,
-    /// A write landed on something else than it was decided on.
-    Unconditional,
 }
 
 pub const LOG: usize = 7;
