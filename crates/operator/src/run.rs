@@ -21,7 +21,7 @@ use tracing::{error, info, warn};
 use crate::{
     keeper::{
         apply::Cluster,
-        controller::{Duties, Keeper, State},
+        controller::{CONTROLLER, Duties, Keeper, State},
         policies::{self, Policies},
     },
     runtime::{
@@ -146,6 +146,7 @@ pub fn operate(
     let World { client, budget, metrics, clock, jitter, identity, ownership } = world;
     let (events, write_events) = Events::new(client.clone(), clock.clone());
     tasks.spawn(until(stop.clone(), write_events));
+    metrics.expect_controller(CONTROLLER);
 
     let namespace = settings.namespace.as_str();
     let keeper = Arc::new(Keeper {
