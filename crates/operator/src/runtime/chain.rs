@@ -1,6 +1,6 @@
 //! Errors in one line, with all that caused them.
 
-/// An error with all that it was caused by, in one line. A cause that the sentence before ends with is not said twice.
+/// An error with all that it was caused by, in one line. A cause that was said already is not said twice.
 #[derive(Debug)]
 pub struct Chain<'a>(pub &'a dyn std::error::Error);
 
@@ -11,7 +11,7 @@ impl std::fmt::Display for Chain<'_> {
         let mut source = self.0.source();
         while let Some(error) = source {
             let cause = error.to_string();
-            if !said.ends_with(&cause) {
+            if !said.contains(&cause) {
                 write!(f, ": {cause}")?;
                 said = cause;
             }

@@ -148,7 +148,11 @@ pub(crate) async fn the_operator_is_dead_meanwhile(stage: &mut Stage) -> anyhow:
     stage.show_labels("worker-1 worker-2")?;
     let began = Instant::now();
     stage.start_operator()?;
-    stage.say(&format!("The operator starts again; ready after {}.", took(began.elapsed())));
+    stage.say(&format!(
+        "The operator starts again and is ready after {}. It takes over when the Lease of the",
+        took(began.elapsed())
+    ));
+    stage.say("dead one has run out: 2 s here, 15 s unless configured otherwise.");
     stage
         .claim("worker-1, which came back bare meanwhile, has its labels", |seen| {
             let life = seen.node("worker-1").filter(|life| life.is("team", "data") && life.is("disk", "nvme"))?;
