@@ -84,7 +84,7 @@ async fn a_crash_at_any_point_of_a_mass_return_loses_nothing() {
             Some(operator) => operator,
             None => cluster.operator().alone().start_unready().await,
         };
-        eventually_within(Duration::from_secs(120), format!("{share} % are complete"), async || {
+        eventually_within(Duration::from_mins(2), format!("{share} % are complete"), async || {
             let (complete, _) = cluster.complete_nodes().await;
             if complete >= count * share / 100 { Ok(()) } else { Err(complete) }
         })
