@@ -21,7 +21,7 @@ use tracing::{error, info, warn};
 use crate::{
     keeper::{
         apply::Cluster,
-        controller::{Duties, Keeper, State},
+        controller::{CONTROLLER, Duties, Keeper, State},
         policies::{self, Policies},
     },
     runtime::{
@@ -51,6 +51,7 @@ use crate::{
 const SYNCED: &str = "caches";
 const CERTIFIED: &str = "webhooks";
 const LOOPS: &str = "loops";
+const SYNC_CHECK: Duration = Duration::from_millis(50);
 const SURVEY_EVERY: Duration = Duration::from_secs(2);
 /// What has not stopped by itself after this is dropped. Every write is conditional, so nothing is lost by that.
 const STOP_WITHIN: Duration = Duration::from_secs(4);
@@ -146,6 +147,7 @@ pub fn operate(
     let World { client, budget, metrics, clock, jitter, identity, ownership } = world;
     let (events, write_events) = Events::new(client.clone(), clock.clone());
     tasks.spawn(until(stop.clone(), write_events));
+    metrics.expect_controller(CONTROLLER);
 
     let namespace = settings.namespace.as_str();
     let keeper = Arc::new(Keeper {
@@ -172,8 +174,9 @@ pub fn operate(
     });
 
     health.expect(SYNCED);
-    tasks.spawn(watch_nodes(&keeper, &jitter, health, stop));
-    tasks.spawn(watch_records(&keeper, &jitter, health, stop));
+    tasks.spawn(report_synced(Arc::clone(&keeper), health.clone(), stop.clone()));
+    tasks.spawn(watch_nodes(&keeper, &jitter, stop));
+    tasks.spawn(watch_records(&keeper, &jitter, stop));
     tasks.spawn(watch_policies(&keeper, &jitter, stop));
     tasks.spawn(until(stop.clone(), {
         let keeper = Arc::clone(&keeper);
@@ -204,7 +207,6 @@ pub fn operate(
             let (keeper, health) = (Arc::clone(&keeper), health.clone());
             async move {
                 keeper.survey();
-                note_synced(&keeper, &health);
                 keeper.free_overdue().await;
                 keeper.report_policies().await;
                 health.beat(LOOPS);
@@ -221,42 +223,26 @@ pub fn operate(
     keeper
 }
 
-fn watch_nodes(
-    keeper: &Arc<Keeper>,
-    jitter: &Jitter,
-    health: &Health,
-    stop: &CancellationToken,
-) -> impl Future<Output = ()> + use<> {
-    let (on, health) = (Arc::clone(keeper), health.clone());
+fn watch_nodes(keeper: &Arc<Keeper>, jitter: &Jitter, stop: &CancellationToken) -> impl Future<Output = ()> + use<> {
+    let on = Arc::clone(keeper);
     follow(
         keeper.cluster.nodes().clone(),
         Subject { what: "nodes", labels: None },
         jitter.clone(),
         stop.clone(),
-        move |event| {
-            on.on_node(event);
-            note_synced(&on, &health);
-        },
+        move |event| on.on_node(event),
         trouble(keeper),
     )
 }
 
-fn watch_records(
-    keeper: &Arc<Keeper>,
-    jitter: &Jitter,
-    health: &Health,
-    stop: &CancellationToken,
-) -> impl Future<Output = ()> + use<> {
-    let (on, health) = (Arc::clone(keeper), health.clone());
+fn watch_records(keeper: &Arc<Keeper>, jitter: &Jitter, stop: &CancellationToken) -> impl Future<Output = ()> + use<> {
+    let on = Arc::clone(keeper);
     follow(
         keeper.cluster.records().clone(),
         Subject { what: "records", labels: Some(format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}")) },
         jitter.clone(),
         stop.clone(),
-        move |event| {
-            on.on_record(event);
-            note_synced(&on, &health);
-        },
+        move |event| on.on_record(event),
         trouble(keeper),
     )
 }
@@ -441,10 +427,15 @@ fn in_cluster() -> bool {
     std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
 }
 
-fn note_synced(keeper: &Keeper, health: &Health) {
-    if keeper.is_synced() {
-        health.set(SYNCED, true);
+/// Ready once nodes, records and policies are known. What is known once stays known.
+async fn report_synced(keeper: Arc<Keeper>, health: Health, stop: CancellationToken) {
+    while !keeper.is_synced() {
+        if stop.run_until_cancelled(tokio::time::sleep(SYNC_CHECK)).await.is_none() {
+            return;
+        }
     }
+    health.set(SYNCED, true);
+    stop.cancelled().await;
 }
 
 fn trouble(keeper: &Arc<Keeper>) -> impl FnMut(Category) + use<> {

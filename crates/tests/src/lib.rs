@@ -25,7 +25,6 @@
 //! with a fence: something that the operator does afterwards, seen. No assertion is about how long something took.
 
 #![expect(
-    clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::missing_panics_doc,

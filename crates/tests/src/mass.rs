@@ -9,7 +9,7 @@ use crate::{Labels, TestCluster, eventually_within, labels};
 
 /// Requests under way at a time, as a cluster of kubelets would have.
 const AT_ONCE: usize = 32;
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_mins(3);
 
 /// How many nodes a mass event has: 1,000, or what `PERENNIAL_NODES` says.
 pub fn node_count() -> usize {

@@ -5,6 +5,7 @@
 //! failed is not used again: its folder stays for whoever looks into it.
 
 use std::{
+    fmt::Write as _,
     ops::Deref,
     sync::{Mutex, PoisonError},
     thread,
@@ -49,7 +50,7 @@ fn fail(error: &dyn std::error::Error) -> ! {
     let mut text = format!("no control plane: {error}");
     let mut source = error.source();
     while let Some(error) = source {
-        text.push_str(&format!(": {error}"));
+        let _ = write!(text, ": {error}");
         source = error.source();
     }
     panic!("{text}")

@@ -35,8 +35,9 @@ use crate::runtime::{
     random::Jitter,
 };
 
-const CONTROLLER: &str = "keeper";
-pub(super) const QUEUE: QueueLabels = QueueLabels { name: "keeper" };
+/// The name of the controller and its queue, in metrics.
+pub const CONTROLLER: &str = "keeper";
+pub(super) const QUEUE: QueueLabels = QueueLabels { name: CONTROLLER };
 /// Captures of one node are at least so far apart: a burst of changes costs its first and its last state.
 const CAPTURE_PAUSE: Duration = Duration::from_secs(1);
 /// From so many changes back and forth on, a node is captured less often.

@@ -195,6 +195,18 @@ impl Metrics {
         self.errors.get_or_create(&ErrorLabels { category }).inc();
     }
 
+    /// Shows a controller and its queue from the start.
+    pub fn expect_controller(&self, controller: &'static str) {
+        for &result in Outcome::ALL {
+            self.reconciles.get_or_create(&ReconcileLabels { controller, result }).inc_by(0);
+        }
+        self.reconcile_errors.get_or_create(&ControllerLabels { controller }).inc_by(0);
+        let queue = QueueLabels { name: controller };
+        self.queue_depth.get_or_create(&queue).set(0);
+        self.queue_adds.get_or_create(&queue).inc_by(0);
+        self.queue_retries.get_or_create(&queue).inc_by(0);
+    }
+
     /// A counter that appears with its first event has no rate for it: what is known beforehand is there at 0.
     fn show_from_the_start(&self) {
         for &state in NodeState::ALL {

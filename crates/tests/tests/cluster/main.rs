@@ -2,6 +2,8 @@
 //!
 //! One binary, so that all tests share the control planes.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "whatever fails here fails the test")]
+
 mod bad_records;
 mod command_line;
 mod incarnations;

@@ -71,3 +71,16 @@ async fn a_frozen_etcd_delays_and_loses_nothing() {
 
     cluster.wait_for_record("n1", [("team", "web")]).await;
 }
+
+#[tokio::test]
+async fn an_operator_that_starts_while_the_api_server_hangs_is_alive_and_waits() {
+    let cluster = TestCluster::new().await;
+    cluster.plane().pause(ApiServer(0)).unwrap();
+    let operator = cluster.operator().start_unready().await;
+    assert_eq!(operator.get("/readyz").0, 503);
+    assert_eq!(operator.get("/livez").0, 200);
+
+    cluster.plane().resume(ApiServer(0)).unwrap();
+
+    operator.wait_until_ready().await;
+}

@@ -1,7 +1,8 @@
 //! Operators that are away, stop, or crash.
 
-use perennial_tests::{TestCluster, eventually_within, node_count, ten_labels};
 use std::time::Duration;
+
+use perennial_tests::{Labels, TestCluster, eventually_within, node_count, ten_labels};
 
 #[tokio::test]
 async fn what_happened_while_the_operator_was_down_is_made_good() {
@@ -50,16 +51,16 @@ async fn a_crash_at_any_point_of_a_mass_capture_loses_nothing() {
     cluster.create_many(count, ten_labels).await;
 
     for share in [0, 1, 30, 60, 90] {
-        let operator = cluster.operator().start_unready().await;
+        let operator = cluster.operator().alone().start_unready().await;
         cluster.wait_for_records(count * share / 100).await;
         operator.crash();
     }
-    let operator = cluster.operator().start().await;
+    let operator = cluster.operator().alone().start().await;
     cluster.wait_for_records(count).await;
     // The last one written is the last word: nothing else waits.
     operator.wait_for_metric("perennial_nodes_current_ratio", &[], 1.0).await;
     cluster.delete_all_nodes().await;
-    cluster.create_many(count, |_| perennial_tests::Labels::new()).await;
+    cluster.create_many(count, |_| Labels::new()).await;
 
     cluster.wait_for_complete_nodes(count).await;
 }
@@ -69,7 +70,7 @@ async fn a_crash_at_any_point_of_a_mass_return_loses_nothing() {
     let cluster = TestCluster::new().await;
     let count = node_count();
     cluster.create_many(count, ten_labels).await;
-    let operator = cluster.operator().start().await;
+    let operator = cluster.operator().alone().start().await;
     cluster.wait_for_records(count).await;
 
     // While they leave and return: news of both are lost with each crash.
@@ -77,20 +78,20 @@ async fn a_crash_at_any_point_of_a_mass_return_loses_nothing() {
     for share in [0, 1, 20, 50, 80, 99] {
         if share < 2 {
             cluster.delete_all_nodes().await;
-            cluster.create_many(count, |_| perennial_tests::Labels::new()).await;
+            cluster.create_many(count, |_| Labels::new()).await;
         }
         let operator = match running.take() {
             Some(operator) => operator,
-            None => cluster.operator().start_unready().await,
+            None => cluster.operator().alone().start_unready().await,
         };
-        eventually_within(Duration::from_secs(120), format!("{share} % are complete"), async || {
+        eventually_within(Duration::from_mins(2), format!("{share} % are complete"), async || {
             let (complete, _) = cluster.complete_nodes().await;
             if complete >= count * share / 100 { Ok(()) } else { Err(complete) }
         })
         .await;
         operator.crash();
     }
-    let _operator = cluster.operator().start().await;
+    let _operator = cluster.operator().alone().start().await;
 
     cluster.wait_for_complete_nodes(count).await;
 }
