@@ -367,6 +367,7 @@ impl Keeper {
                 self.write(&node, act, held.as_ref(), &next, Priority::Capture).await?;
                 self.lock().captured.insert(Arc::clone(key), Instant::now());
                 self.note_flap(key, &node, held.as_ref(), &next);
+                self.note_refusal(&node, held.as_ref(), &next);
                 Ok(Done::Wrote)
             }
             Plan::Restore(_) if self.duties.restore => {
@@ -475,19 +476,12 @@ impl Keeper {
         info!(node = node.name, set, removed, withheld, sequence, "node restored");
         self.metrics.restores.get_or_create(&ViaLabels { via: Via::Watch }).inc();
         self.metrics.labels_restored.inc_by(set as u64);
-        self.metrics.protected_refusals.inc_by(withheld as u64);
         if let Some(waited) = waited {
             self.metrics.restore_latency.observe(waited.as_secs_f64());
         }
         let about = About::node(&node.name, &node.uid);
         if set + removed > 0 {
-            self.events.say(about.clone(), Severity::Normal, "Restored", || said(restore));
-        }
-        if withheld > 0 {
-            self.events.say(about, Severity::Warning, "Withheld", || {
-                let keys: Vec<String> = restore.withheld.iter().map(ToString::to_string).collect();
-                format!("not given, since they belong to another machine: {}", keys.join(", "))
-            });
+            self.events.say(about, Severity::Normal, "Restored", || said(restore));
         }
         let asks = self.lock().view.put_node(patched, &self.policies);
         self.ask(asks);
@@ -524,6 +518,22 @@ impl Keeper {
             )
         });
         !owner
+    }
+
+    /// Another machine took the record over: what it was not given is said once, however the rest of it was given.
+    fn note_refusal(&self, node: &selection::Node, held: Option<&Held>, next: &Record) {
+        let Some(before) = held.and_then(|held| held.stored.effective(&self.policies.of(node).select(node))) else {
+            return;
+        };
+        let Some(withheld) = next.withheld.first() else { return };
+        if self.duties.dry_run || withheld.machine != before.node.machine || before.node.machine == next.node.machine {
+            return;
+        }
+        let keys: Vec<String> = Kept::from(withheld.content.clone()).keys().map(ToString::to_string).collect();
+        self.metrics.protected_refusals.inc_by(keys.len() as u64);
+        self.events.say(About::node(&node.name, &node.uid), Severity::Warning, "Withheld", || {
+            format!("not given, since they belong to another machine: {}", keys.join(", "))
+        });
     }
 
     /// Something keeps setting labels back and forth: it is said once, captured ever more seldom, and never fought.
