@@ -154,6 +154,7 @@ pub fn operate(
         cluster: Cluster::new(client.clone(), namespace, budget),
         client: client.clone(),
         admission: Cluster::new(client, namespace, Budget::unlimited()),
+        admission_deadline: settings.webhook.timeout * 3 / 5,
         policies: Policies::new(&settings.keeper),
         queue: Queue::default(),
         clock,

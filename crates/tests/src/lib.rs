@@ -31,6 +31,7 @@
     reason = "whatever fails here fails the test, and says where"
 )]
 
+mod admission;
 mod cluster;
 mod command;
 mod events;

@@ -70,6 +70,11 @@ impl NodeBuilder {
         self
     }
 
+    /// The object itself, for requests of another kind.
+    pub fn into_node(self) -> Node {
+        self.node
+    }
+
     pub async fn create(self) -> Node {
         let name = self.node.metadata.name.clone().unwrap_or_default();
         self.try_create().await.unwrap_or_else(|error| panic!("creating node {name}: {error}"))

@@ -71,6 +71,8 @@ pub struct Keeper {
     pub duties: Duties,
     /// The way in for admission: with a budget of its own, since the API server waits for it.
     pub admission: Cluster,
+    /// Below the deadline of the admission server, which is below the timeout of the webhook.
+    pub admission_deadline: Duration,
     /// Which nodes are ours to work on.
     pub ownership: Ownership,
     pub gate: Gate,

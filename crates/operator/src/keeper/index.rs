@@ -401,7 +401,7 @@ impl Index {
 
     fn claim(&mut self, name: &Key, entry: &NodeEntry) {
         if let Some(record) = &entry.record
-            && !record.ends_with(&**name)
+            && !record.starts_with("node-")
         {
             self.claims.entry(Arc::clone(record)).or_default().insert(Arc::clone(name));
         }

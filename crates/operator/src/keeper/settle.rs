@@ -254,7 +254,7 @@ impl Keeper {
             .flat_map(|entry| Kept::from(entry.content.clone()).into_keys())
             .map(|key| key.to_string())
             .collect();
-        if refused.is_empty() {
+        if refused.is_empty() || self.duties.dry_run {
             return;
         }
         self.metrics.protected_refusals.inc_by(refused.len() as u64);

@@ -4,8 +4,6 @@
 //! Every replica serves both, without leadership. Nothing is ever refused: whatever goes wrong, the request passes, and
 //! the controller does the rest. No write is begun after the deadline.
 
-use std::time::Duration;
-
 use perennial_core::{
     admission_review::{AdmissionRequest, AdmissionResponse},
     keeper::{
@@ -29,9 +27,6 @@ use crate::runtime::{
     labels::{Via, ViaLabels},
 };
 
-/// Below the deadline of the server, which is below the timeout of the webhook.
-const DEADLINE: Duration = Duration::from_millis(1200);
-
 impl Keeper {
     /// Node CREATE.
     pub async fn admit_create(&self, request: AdmissionRequest) -> AdmissionResponse {
@@ -44,7 +39,7 @@ impl Keeper {
         if self.duties.dry_run || ignored(&node) {
             return AdmissionResponse::allowed();
         }
-        let Ok(held) = tokio::time::timeout(DEADLINE, self.record_for_create(&node)).await else {
+        let Ok(held) = tokio::time::timeout(self.admission_deadline, self.record_for_create(&node)).await else {
             debug!(node = node.name, "the record was not read in time; the create passes unchanged");
             return AdmissionResponse::allowed();
         };
@@ -93,7 +88,7 @@ impl Keeper {
         if request.dry_run || self.duties.dry_run || ignored(&node) || node.name.is_empty() {
             return AdmissionResponse::allowed();
         }
-        match tokio::time::timeout(DEADLINE, self.capture_last(&node)).await {
+        match tokio::time::timeout(self.admission_deadline, self.capture_last(&node)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => self.failed_open(&node, &error, "the delete passes"),
             Err(_) => warn!(node = node.name, "its last state was not captured in time; the delete passes"),

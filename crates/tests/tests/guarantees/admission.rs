@@ -1,0 +1,352 @@
+//! Admission as people, kubelets and scripts meet it.
+
+use std::time::Duration;
+
+use k8s_openapi::api::{admissionregistration::v1::ValidatingWebhookConfiguration, core::v1::Node};
+use kube::{
+    Api,
+    api::{DeleteParams, PostParams},
+};
+use perennial_tests::{TestCluster, Webhooks, eventually, labels};
+use rstest::rstest;
+use serde_json::json;
+
+const MARK: &str = "perennial.dev/restored";
+const GATE: &str = "perennial.dev/restoring";
+
+fn taint_keys(node: &Node) -> Vec<String> {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+    // The API server puts a taint of its own on every new node.
+    taints.into_iter().map(|taint| taint.key).filter(|key| key != "node.kubernetes.io/not-ready").collect()
+}
+
+#[tokio::test]
+async fn what_is_kept_rides_in_a_create_with_kubectl() {
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.start(Webhooks::On).await;
+    let manifest = cluster.plane().dir().join("bare-node.yaml");
+    std::fs::write(&manifest, "apiVersion: v1\nkind: Node\nmetadata:\n  name: worker-1\n").unwrap();
+    cluster.kubectl(&format!("create -f {}", manifest.display()));
+    cluster.kubectl("label node worker-1 team=ml example.com/rack=r7");
+    cluster.kubectl("delete node worker-1");
+
+    let shown = cluster.kubectl(&format!("create -f {} -o jsonpath={{.metadata.labels}}", manifest.display()));
+
+    assert_eq!(shown, r#"{"example.com/rack":"r7","team":"ml"}"#, "in the answer to the create itself");
+}
+
+#[tokio::test]
+async fn a_kubelet_joins_and_the_controller_adds_what_may_not_ride() {
+    let cluster = TestCluster::new().await;
+    let operator = cluster.start(Webhooks::On).await;
+    let kept = [
+        ("team", "ml"),
+        ("node-restriction.kubernetes.io/tenant", "blue"),
+        ("node-role.kubernetes.io/worker", ""),
+        ("example.k8s.io/unknown", "1"),
+    ];
+    let kubelet = cluster.as_kubelet("n1").await;
+    cluster.node("n1").machine("cloud://1", "system-1", "machine-1").by(kubelet.clone()).create().await;
+    for (key, value) in kept {
+        cluster.label("n1", key, value).await;
+    }
+    cluster.delete_node("n1").await;
+
+    let node = cluster.node("n1").machine("cloud://1", "system-1", "machine-1").by(kubelet).create().await;
+
+    assert_eq!(node.metadata.labels.unwrap_or_default(), labels([("team", "ml")]), "what rides in a kubelet's create");
+    cluster.wait_for_labels("n1", kept).await;
+    assert!(operator.metrics().sum("perennial_restores_total", &[("via", "admission")]) >= 1.0);
+    operator.wait_for_metric("perennial_restores_total", &[("via", "watch")], 1.0).await;
+}
+
+#[tokio::test]
+async fn a_server_side_dry_run_leaves_no_trace() {
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.start(Webhooks::On).await;
+    cluster.node("n1").label("team", "ml").create().await;
+    let record = cluster.wait_for_record("n1", [("team", "ml")]).await;
+    cluster.node("new").create().await;
+
+    // A capture would be due: its delete is only tried.
+    cluster.patch_node("n1", json!({"metadata": {"annotations": {"perennial.dev/ignore": "true"}}})).await;
+    cluster.label("n1", "team", "web").await;
+    cluster.node("fence").label("fence", "1").create().await;
+    cluster.wait_for_record("fence", [("fence", "1")]).await;
+    cluster.nodes().delete("new", &DeleteParams::default().dry_run()).await.unwrap();
+    cluster.nodes().delete("n1", &DeleteParams::default().dry_run()).await.unwrap();
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    cluster.delete_node("fence").await;
+    let tried = cluster.nodes().create(&dry, &cluster.node("fence").into_node()).await.unwrap();
+
+    assert_eq!(tried.metadata.labels.unwrap_or_default(), labels([("fence", "1")]), "it says what would be");
+    assert_eq!(cluster.nodes().get_opt("fence").await.unwrap().map(|_| ()), None);
+    assert_eq!(cluster.record("n1").await, Some(record));
+    assert_eq!(cluster.record("new").await, None);
+}
+
+#[tokio::test]
+async fn a_dry_run_of_a_delete_captures_nothing() {
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.start_with(Webhooks::On, |builder| builder.set("controller.roles", "webhooks")).await;
+    cluster.node("n1").label("team", "ml").create().await;
+
+    cluster.nodes().delete("n1", &DeleteParams::default().dry_run()).await.unwrap();
+    assert_eq!(cluster.record("n1").await, None);
+
+    // The same without the dry run is captured.
+    cluster.delete_node("n1").await;
+    assert!(cluster.record("n1").await.is_some());
+}
+
+/// Refuses deletes of nodes with the label `locked`: a webhook that nobody serves and that must not fail. It is called
+/// beside ours, so ours has captured when it says no.
+async fn refuse_deletes(cluster: &TestCluster, probe: &str) -> Api<ValidatingWebhookConfiguration> {
+    let object: ValidatingWebhookConfiguration = serde_json::from_value(json!({
+        "metadata": {"name": "refuses"},
+        "webhooks": [{
+            "name": "refuses.example.com",
+            "admissionReviewVersions": ["v1"],
+            "clientConfig": {"url": "https://127.0.0.1:1/refuse"},
+            "failurePolicy": "Fail",
+            "sideEffects": "None",
+            "objectSelector": {"matchExpressions": [{"key": "locked", "operator": "Exists"}]},
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["nodes"]}],
+        }],
+    }))
+    .unwrap();
+    let api: Api<ValidatingWebhookConfiguration> = Api::all(cluster.client());
+    api.create(&PostParams::default(), &object).await.unwrap();
+    eventually("deletes are refused", async || {
+        match cluster.nodes().delete(probe, &DeleteParams::default().dry_run()).await {
+            Err(_) => Ok(()),
+            Ok(_) => Err("they are not"),
+        }
+    })
+    .await;
+    api
+}
+
+async fn allow_deletes(cluster: &TestCluster, refusing: Api<ValidatingWebhookConfiguration>, node: &str) {
+    refusing.delete("refuses", &DeleteParams::default()).await.unwrap();
+    eventually("the delete is allowed", async || match cluster.nodes().delete(node, &DeleteParams::default()).await {
+        Ok(_) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_delete_that_is_refused_after_its_capture_changes_nothing() {
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.start(Webhooks::On).await;
+    cluster.node("n1").label("locked", "1").label("team", "ml").label("tier", "gold").create().await;
+    cluster.wait_for_record("n1", [("locked", "1"), ("team", "ml"), ("tier", "gold")]).await;
+    let refusing = refuse_deletes(&cluster, "n1").await;
+
+    cluster.label("n1", "team", "web").await;
+    let refused = cluster.nodes().delete("n1", &DeleteParams::default()).await.map(|_| ());
+    assert!(refused.is_err(), "the delete was not refused");
+    // The capture was for a delete that did not happen: the node stays the authority.
+    cluster.unlabel("n1", "tier").await;
+    cluster.label("n1", "team", "data").await;
+    cluster.wait_for_record("n1", [("locked", "1"), ("team", "data")]).await;
+    allow_deletes(&cluster, refusing, "n1").await;
+    cluster.node("n1").create().await;
+
+    cluster.wait_for_labels("n1", [("locked", "1"), ("team", "data")]).await;
+}
+
+#[tokio::test]
+async fn an_unsettled_node_whose_delete_is_refused_is_restored_all_the_same() {
+    let cluster = TestCluster::new().await;
+    let mut operator = cluster.start_with(Webhooks::On, |builder| builder.set("controller.roles", "webhooks")).await;
+    cluster.node("n1").label("locked", "1").label("team", "ml").create().await;
+    let refusing = refuse_deletes(&cluster, "n1").await;
+    allow_deletes(&cluster, refusing, "n1").await;
+    cluster.wait_for_record("n1", [("locked", "1"), ("team", "ml")]).await;
+
+    // It comes back while nobody can give it anything, with a label of its own; its delete folds and is refused.
+    operator.pause();
+    cluster.node("n1").label("locked", "2").label("rack", "r7").create().await;
+    operator.resume();
+    let refusing = refuse_deletes(&cluster, "n1").await;
+    let refused = cluster.nodes().delete("n1", &DeleteParams::default()).await.map(|_| ());
+    assert!(refused.is_err(), "the delete was not refused");
+    let folded = cluster.wait_for_record("n1", [("locked", "2"), ("rack", "r7"), ("team", "ml")]).await;
+    assert_eq!(folded["folded"], json!(true));
+    cluster.unlabel("n1", "rack").await;
+    let _controller = cluster.operator().set("controller.roles", "capture,restore,placement").start().await;
+
+    eventually("the node is restored", async || {
+        let seen = cluster.labels("n1").await;
+        if seen.get("team").is_some_and(|team| team == "ml") { Ok(()) } else { Err(format!("{seen:?}")) }
+    })
+    .await;
+    allow_deletes(&cluster, refusing, "n1").await;
+}
+
+#[rstest]
+#[case::on(Webhooks::On)]
+#[case::off(Webhooks::Off)]
+#[tokio::test]
+async fn edits_of_a_node_that_a_finalizer_still_holds_count(#[case] webhooks: Webhooks) {
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.start(webhooks).await;
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.patch_node("n1", json!({"metadata": {"finalizers": ["example.com/hold"]}})).await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+
+    cluster.delete_node("n1").await;
+    cluster.label("n1", "team", "web").await;
+    cluster.label("n1", "late", "1").await;
+    cluster.patch_node("n1", json!({"metadata": {"finalizers": null}})).await;
+    eventually("the node is gone", async || match cluster.nodes().get_opt("n1").await.unwrap() {
+        None => Ok(()),
+        Some(_) => Err("it is not"),
+    })
+    .await;
+    cluster.wait_for_record("n1", [("team", "web"), ("late", "1")]).await;
+    cluster.node("n1").create().await;
+
+    cluster.wait_for_labels("n1", [("team", "web"), ("late", "1")]).await;
+}
+
+#[tokio::test]
+async fn a_mark_in_a_saved_manifest_is_not_believed() {
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.start(Webhooks::On).await;
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+    cluster.delete_node("n1").await;
+    let saved = cluster.node("n1").create().await;
+    let mark = saved.metadata.annotations.unwrap_or_default().remove(MARK).expect("a mark");
+    cluster.label("n1", "tier", "gold").await;
+    cluster.wait_for_record("n1", [("team", "ml"), ("tier", "gold")]).await;
+    cluster.delete_node("n1").await;
+
+    // What was given then is no longer on it: with its mark it would look as if a person had removed it.
+    let node = cluster.node("n1").annotation(MARK, &mark).create().await;
+
+    assert_eq!(node.metadata.labels.unwrap_or_default(), labels([("team", "ml"), ("tier", "gold")]));
+    // A node that nobody knows does not keep a mark either.
+    let fresh = cluster.node("fresh").annotation(MARK, &mark).create().await;
+    assert!(!fresh.metadata.annotations.unwrap_or_default().contains_key(MARK));
+}
+
+#[tokio::test]
+async fn strange_objects_pass_unchanged() {
+    let cluster = TestCluster::new().await;
+    let operator = cluster.start(Webhooks::On).await;
+    let mut nameless = cluster.node("x").into_node();
+    nameless.metadata.name = None;
+    nameless.metadata.generate_name = Some("strange-".to_owned());
+
+    let named = cluster.nodes().create(&PostParams::default(), &nameless).await.unwrap();
+    assert!(named.metadata.name.unwrap_or_default().starts_with("strange-"));
+    cluster.node("marked").annotation(MARK, "{not a mark").create().await;
+    cluster.node("tainted").taint(GATE, "whatever", "NoExecute").label("team", "ml").create().await;
+    cluster.spoil_record("spoilt", json!({"record.json": "{"})).await;
+    cluster.node("spoilt").label("own", "1").create().await;
+    cluster.spoil_record("newer", json!({"record.json": json!({"version": 99}).to_string()})).await;
+    cluster.node("newer").label("own", "1").create().await;
+    // What is wrong is said by the API server, not by us.
+    let bad = cluster.node("bad").label("no such key!", "1").try_create().await.unwrap_err();
+    assert!(bad.to_string().contains("Invalid value"), "{bad}");
+
+    for node in ["spoilt", "newer"] {
+        assert_eq!(cluster.labels(node).await, labels([("own", "1")]));
+    }
+    assert!(operator.metrics().sum("controller_runtime_webhook_requests_total", &[("code", "503")]) < 0.5);
+}
+
+#[tokio::test]
+async fn a_node_that_still_waits_for_something_is_gated_until_it_has_it() {
+    let cluster = TestCluster::new().await;
+    let mut operator = cluster.start_with(Webhooks::On, |builder| builder.set("keeper.gate", "needed")).await;
+    let kept = [("team", "ml"), ("node-restriction.kubernetes.io/tenant", "blue")];
+    let kubelet = cluster.as_kubelet("n1").await;
+    let node = || cluster.node("n1").machine("cloud://1", "system-1", "machine-1");
+    let first = node().taint("theirs", "1", "NoSchedule").create().await;
+    assert_eq!(taint_keys(&first), ["theirs"], "nothing is to be restored");
+    for (key, value) in kept {
+        cluster.label("n1", key, value).await;
+    }
+    cluster.wait_for_record("n1", kept).await;
+    cluster.delete_node("n1").await;
+
+    let requests = cluster.requests().await;
+    let gated = node().taint("theirs", "1", "NoSchedule").by(kubelet).create().await;
+
+    assert_eq!(taint_keys(&gated), ["theirs", GATE]);
+    cluster.wait_for_labels("n1", kept).await;
+    assert_eq!(taint_keys(&cluster.get_node("n1").await), ["theirs"], "gone with the very patch that restores");
+    assert_eq!(cluster.requests().await.writes_since(&requests, "nodes").get("PATCH"), Some(&1));
+    // A person's create has everything at once, and is not gated.
+    cluster.delete_node("n1").await;
+    assert_eq!(taint_keys(&node().create().await), Vec::<String>::new());
+    assert!(operator.is_running());
+}
+
+#[tokio::test]
+async fn a_gate_is_lifted_after_its_timeout_also_when_nothing_can_be_restored() {
+    let cluster = TestCluster::new().await;
+    let gate = |builder: perennial_tests::OperatorBuilder| {
+        builder.set("keeper.gate", "always").set("keeper.gateTimeout", "1s")
+    };
+    let _operator = cluster.start_with(Webhooks::On, gate).await;
+    let protected = ("node-restriction.kubernetes.io/tenant", "blue");
+    let first = cluster.node("n1").machine("cloud://1", "system-1", "machine-1").create().await;
+    assert_eq!(taint_keys(&first), [GATE], "always: also a node that nobody knows");
+    cluster.label("n1", protected.0, protected.1).await;
+    cluster.wait_for_record("n1", [protected]).await;
+    cluster.delete_node("n1").await;
+
+    // Which machine it is, it does not say yet: what is protected waits, pods do not.
+    let waits = cluster.node("n1").create().await;
+    assert_eq!(taint_keys(&waits), [GATE]);
+    eventually("the gate is lifted", async || {
+        let keys = taint_keys(&cluster.get_node("n1").await);
+        if keys.is_empty() { Ok(()) } else { Err(format!("{keys:?}")) }
+    })
+    .await;
+    assert_eq!(cluster.labels("n1").await, labels::<String, String>([]));
+}
+
+#[tokio::test]
+async fn a_gate_is_lifted_by_any_replica() {
+    let cluster = TestCluster::new().await;
+    let mut asked = cluster
+        .start_with(Webhooks::On, |builder| builder.set("keeper.gate", "always").set("controller.roles", "webhooks"))
+        .await;
+    cluster.node("n1").label("team", "ml").create().await;
+    assert_eq!(taint_keys(&cluster.get_node("n1").await), [GATE]);
+    asked.pause();
+
+    let _other = cluster.operator().set("controller.roles", "capture,restore,placement").start().await;
+
+    eventually("the gate is lifted", async || {
+        let keys = taint_keys(&cluster.get_node("n1").await);
+        if keys.is_empty() { Ok(()) } else { Err(format!("{keys:?}")) }
+    })
+    .await;
+    asked.resume();
+}
+
+#[tokio::test]
+async fn changes_right_before_a_delete_in_the_same_second_are_ordered() {
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.start(Webhooks::On).await;
+    for number in 0..20 {
+        let value = number.to_string();
+        cluster.node("n1").create().await;
+        cluster.label("n1", "first", &value).await;
+        cluster.label("n1", "second", &value).await;
+        cluster.delete_node("n1").await;
+        let node = tokio::time::timeout(Duration::from_secs(30), cluster.node("n1").create()).await.unwrap();
+        let seen = node.metadata.labels.unwrap_or_default();
+        assert_eq!((seen.get("first"), seen.get("second")), (Some(&value), Some(&value)));
+        cluster.unlabel("n1", "first").await;
+        cluster.delete_node("n1").await;
+    }
+}

@@ -1,0 +1,110 @@
+//! G2: a live value, a newer value or a removal by a person is never overwritten or resurrected.
+
+use futures::future::join_all;
+use perennial_tests::{TestCluster, Webhooks, labels};
+use rstest::rstest;
+
+#[rstest]
+#[case::on(Webhooks::On)]
+#[case::off(Webhooks::Off)]
+#[tokio::test]
+async fn a_label_that_was_removed_stays_removed(#[case] webhooks: Webhooks) {
+    let cluster = TestCluster::new().await;
+    let operator = cluster.start(webhooks).await;
+    cluster.node("n1").label("team", "ml").label("tier", "gold").label("last", "1").create().await;
+    cluster.wait_for_record("n1", [("team", "ml"), ("tier", "gold"), ("last", "1")]).await;
+
+    // Before a delete, and after a restore.
+    cluster.unlabel("n1", "tier").await;
+    cluster.delete_node("n1").await;
+    operator.wait_for_metric("perennial_records", &[("state", "absent")], 1.0).await;
+    cluster.wait_for_record("n1", [("team", "ml"), ("last", "1")]).await;
+    cluster.node("n1").create().await;
+    cluster.wait_for_labels("n1", [("team", "ml"), ("last", "1")]).await;
+    cluster.unlabel("n1", "team").await;
+    cluster.wait_for_record("n1", [("last", "1")]).await;
+    cluster.delete_node("n1").await;
+    cluster.node("n1").create().await;
+    cluster.wait_for_labels("n1", [("last", "1")]).await;
+
+    // The last one as well: an empty record remembers that there is nothing.
+    cluster.unlabel("n1", "last").await;
+    cluster.wait_for_record("n1", [("", ""); 0]).await;
+    cluster.delete_node("n1").await;
+    cluster.node("n1").create().await;
+    cluster.node("fence").label("fence", "1").create().await;
+    cluster.wait_for_record("fence", [("fence", "1")]).await;
+    operator.wait_for_metric("perennial_nodes_current_ratio", &[], 1.0).await;
+    assert_eq!(cluster.labels("n1").await, labels([("", ""); 0]));
+}
+
+#[rstest]
+#[case::on(Webhooks::On)]
+#[case::off(Webhooks::Off)]
+#[tokio::test]
+async fn a_value_that_the_next_incarnation_brings_wins(#[case] webhooks: Webhooks) {
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.start(webhooks).await;
+    cluster.node("n1").label("team", "ml").label("tier", "gold").create().await;
+    cluster.wait_for_record("n1", [("team", "ml"), ("tier", "gold")]).await;
+    cluster.delete_node("n1").await;
+
+    cluster.node("n1").label("team", "web").create().await;
+
+    cluster.wait_for_labels("n1", [("team", "web"), ("tier", "gold")]).await;
+    cluster.wait_for_record("n1", [("team", "web"), ("tier", "gold")]).await;
+    cluster.delete_node("n1").await;
+    cluster.node("n1").create().await;
+    cluster.wait_for_labels("n1", [("team", "web"), ("tier", "gold")]).await;
+}
+
+/// The person's request and ours meet: forty nodes, each changed the moment it is back.
+#[rstest]
+#[case::on(Webhooks::On)]
+#[case::off(Webhooks::Off)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_person_who_is_faster_or_slower_than_the_restore_wins(#[case] webhooks: Webhooks) {
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.start(webhooks).await;
+    let names: Vec<String> = (0..40).map(|number| format!("n{number}")).collect();
+    let each = async |name: &String| {
+        cluster.node(name).label("team", "ml").label("tier", "gold").create().await;
+        cluster.wait_for_record(name, [("team", "ml"), ("tier", "gold")]).await;
+    };
+    join_all(names.iter().map(each)).await;
+
+    let race = async |(number, name): (usize, &String)| {
+        cluster.delete_node(name).await;
+        cluster.node(name).create().await;
+        for change in 0..=number % 4 {
+            cluster.label(name, "team", &format!("person-{change}")).await;
+        }
+        let last = format!("person-{}", number % 4);
+        cluster.wait_for_labels(name, [("team", last.as_str()), ("tier", "gold")]).await;
+        cluster.wait_for_record(name, [("team", last.as_str()), ("tier", "gold")]).await;
+        assert_eq!(cluster.labels(name).await, labels([("team", last.as_str()), ("tier", "gold")]));
+    };
+    join_all(names.iter().enumerate().map(race)).await;
+}
+
+#[tokio::test]
+async fn something_that_sets_a_label_back_and_forth_is_noticed_and_not_fought() {
+    let cluster = TestCluster::new().await;
+    let operator = cluster.start(Webhooks::Off).await;
+    cluster.node("n1").label("team", "a").create().await;
+    cluster.wait_for_record("n1", [("team", "a")]).await;
+
+    for round in 0..6 {
+        let value = if round % 2 == 0 { "b" } else { "a" };
+        cluster.label("n1", "team", value).await;
+        if operator.metrics().sum("perennial_label_flaps_total", &[]) < 3.0 {
+            cluster.wait_for_record("n1", [("team", value)]).await;
+        }
+    }
+
+    let said = cluster.wait_for_event("n1", "LabelsFlap").await;
+    assert!(said.contains("team"), "{said}");
+    assert!(operator.metrics().sum("perennial_label_flaps_total", &[]) >= 3.0);
+    assert_eq!(cluster.labels("n1").await, labels([("team", "a")]), "whoever sets it has the last word");
+    assert!(operator.metrics().sum("perennial_restores_total", &[]) < 0.5, "nothing was set by us");
+}

@@ -1,0 +1,117 @@
+//! G3: only kept keys, the mark and our own taint are ever written to a node; nobody else's fields become ours.
+
+use std::collections::BTreeSet;
+
+use perennial_tests::{TestCluster, Webhooks, eventually, labels};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+/// The paths of fields that a manager owns, as `metadata.labels.team`.
+fn owned(fields: &Value, at: &str, found: &mut BTreeSet<String>) {
+    let Some(map) = fields.as_object() else { return };
+    for (key, below) in map {
+        let Some(name) = key.strip_prefix("f:").or_else(|| key.strip_prefix("k:")) else { continue };
+        let path = if at.is_empty() { name.to_owned() } else { format!("{at} {name}") };
+        if below.as_object().is_some_and(|map| map.keys().all(|key| key == ".")) {
+            found.insert(path);
+        } else {
+            owned(below, &path, found);
+        }
+    }
+}
+
+#[rstest]
+#[case::on(Webhooks::On)]
+#[case::off(Webhooks::Off)]
+#[tokio::test]
+async fn only_what_was_given_is_ours(#[case] webhooks: Webhooks) {
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.start(webhooks).await;
+    let protected = "node-restriction.kubernetes.io/tenant";
+    cluster.node("n1").machine("p", "s", "m").label("team", "ml").label(protected, "blue").create().await;
+    cluster.wait_for_record("n1", [("team", "ml"), (protected, "blue")]).await;
+    cluster.delete_node("n1").await;
+
+    let kubelet = cluster.as_kubelet("n1").await;
+    cluster
+        .node("n1")
+        .machine("p", "s", "m")
+        .label("kubernetes.io/hostname", "n1")
+        .annotation("theirs", "1")
+        .taint("their-taint", "1", "NoSchedule")
+        .by(kubelet)
+        .create()
+        .await;
+    cluster.wait_for_labels("n1", [("team", "ml"), (protected, "blue"), ("kubernetes.io/hostname", "n1")]).await;
+
+    let node = cluster.get_node("n1").await;
+    let mut ours = BTreeSet::new();
+    for entry in node.metadata.managed_fields.unwrap_or_default() {
+        if entry.manager.as_deref() == Some("perennial") {
+            owned(&json!(entry.fields_v1.expect("fields").0), "", &mut ours);
+        }
+    }
+    let mut expected = BTreeSet::from([
+        "metadata annotations perennial.dev/restored".to_owned(),
+        format!("metadata labels {protected}"),
+    ]);
+    if webhooks == Webhooks::Off {
+        expected.insert("metadata labels team".to_owned());
+    }
+    assert!(ours.is_subset(&expected) && ours.len() >= expected.len() - 1, "ours: {ours:?}");
+    assert_eq!(node.metadata.annotations.unwrap_or_default().get("theirs").map(String::as_str), Some("1"));
+    assert!(node.metadata.finalizers.is_none(), "no finalizers");
+    let taints = node.spec.unwrap_or_default().taints.unwrap_or_default();
+    assert!(taints.iter().any(|taint| taint.key == "their-taint"), "{taints:?}");
+}
+
+#[rstest]
+#[case::on(Webhooks::On)]
+#[case::off(Webhooks::Off)]
+#[tokio::test]
+async fn what_is_not_kept_is_neither_given_nor_taken(#[case] webhooks: Webhooks) {
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.start(webhooks).await;
+    cluster
+        .node("n1")
+        .label("team", "ml")
+        .label("topology.kubernetes.io/zone", "a")
+        .annotation("note", "1")
+        .create()
+        .await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+    cluster.delete_node("n1").await;
+
+    cluster.node("n1").label("topology.kubernetes.io/zone", "b").cordoned().create().await;
+
+    cluster.wait_for_labels("n1", [("team", "ml"), ("topology.kubernetes.io/zone", "b")]).await;
+    let node = cluster.get_node("n1").await;
+    assert!(!node.metadata.annotations.unwrap_or_default().contains_key("note"));
+    assert_eq!(node.spec.unwrap_or_default().unschedulable, Some(true), "a cordon is left alone");
+}
+
+#[rstest]
+#[case::on(Webhooks::On)]
+#[case::off(Webhooks::Off)]
+#[tokio::test]
+async fn a_node_that_asks_to_be_ignored_is(#[case] webhooks: Webhooks) {
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.start(webhooks).await;
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+    cluster.delete_node("n1").await;
+
+    cluster.node("n1").label("own", "1").annotation("perennial.dev/ignore", "true").create().await;
+    cluster.node("fence").label("fence", "1").create().await;
+    cluster.wait_for_record("fence", [("fence", "1")]).await;
+    assert_eq!(cluster.labels("n1").await, labels([("own", "1")]));
+    assert_eq!(cluster.record("n1").await.unwrap()["labels"], json!({"team": "ml"}));
+
+    // It may change its mind.
+    cluster.patch_node("n1", json!({"metadata": {"annotations": {"perennial.dev/ignore": null}}})).await;
+    eventually("it has everything", async || {
+        let seen = cluster.labels("n1").await;
+        if seen == labels([("own", "1"), ("team", "ml")]) { Ok(()) } else { Err(format!("{seen:?}")) }
+    })
+    .await;
+}

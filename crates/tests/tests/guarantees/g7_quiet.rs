@@ -1,0 +1,107 @@
+//! G7: quiet means quiet, counted by the API server itself. Renewals of Leases are apart: they are how replicas agree on
+//! who works, and go to Leases only. See also `quiet` in the tests of the cluster.
+
+use std::collections::BTreeMap;
+
+use perennial_tests::{Requests, TestCluster, Webhooks, eventually};
+use rstest::rstest;
+use serde_json::json;
+
+fn writes(pairs: &[(&'static str, u64)]) -> BTreeMap<&'static str, u64> {
+    pairs.iter().copied().collect()
+}
+
+/// Until everything that happened so far has been looked at: something later is recorded. One POST each of a node and
+/// of a ConfigMap.
+async fn fence(cluster: &TestCluster, name: &str) {
+    cluster.node(name).label("fence", name).create().await;
+    cluster.wait_for_record(name, [("fence", name)]).await;
+}
+
+async fn counted(cluster: &TestCluster, before: &Requests, nodes: &[(&'static str, u64)]) -> Requests {
+    eventually("the API server has counted the requests", async || {
+        let now = cluster.requests().await;
+        let seen = now.writes_since(before, "nodes");
+        if seen == writes(nodes) { Ok(now) } else { Err(format!("{seen:?}")) }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_unchanged_node_that_leaves_and_returns_costs_no_write_with_webhooks_on() {
+    let cluster = TestCluster::new().await;
+    let operator = cluster.start(Webhooks::On).await;
+    cluster.node("n1").label("team", "ml").label("tier", "gold").create().await;
+    cluster.wait_for_record("n1", [("team", "ml"), ("tier", "gold")]).await;
+    operator.wait_for_metric("perennial_nodes_current_ratio", &[], 1.0).await;
+    let before = cluster.requests().await;
+
+    for _ in 0..5 {
+        cluster.delete_node("n1").await;
+        let node = cluster.node("n1").create().await;
+        assert_eq!(node.metadata.labels.unwrap_or_default().len(), 2, "the labels ride in the create");
+    }
+    fence(&cluster, "fence").await;
+    operator.wait_for_metric("perennial_nodes_current_ratio", &[], 1.0).await;
+
+    let after = counted(&cluster, &before, &[("DELETE", 5), ("POST", 6)]).await;
+    assert_eq!(after.writes_since(&before, "configmaps"), writes(&[("POST", 1)]), "the fence's");
+}
+
+#[tokio::test]
+async fn an_unchanged_node_that_leaves_and_returns_costs_one_write_with_webhooks_off() {
+    let cluster = TestCluster::new().await;
+    let operator = cluster.start(Webhooks::Off).await;
+    cluster.node("n1").label("team", "ml").label("tier", "gold").create().await;
+    cluster.wait_for_record("n1", [("team", "ml"), ("tier", "gold")]).await;
+    operator.wait_for_metric("perennial_nodes_current_ratio", &[], 1.0).await;
+    let before = cluster.requests().await;
+
+    for _ in 0..5 {
+        cluster.delete_node("n1").await;
+        cluster.node("n1").create().await;
+        cluster.wait_for_labels("n1", [("team", "ml"), ("tier", "gold")]).await;
+    }
+    fence(&cluster, "fence").await;
+    operator.wait_for_metric("perennial_nodes_current_ratio", &[], 1.0).await;
+
+    let after = counted(&cluster, &before, &[("DELETE", 5), ("PATCH", 5), ("POST", 6)]).await;
+    assert_eq!(after.writes_since(&before, "configmaps"), writes(&[("POST", 1)]), "the fence's");
+}
+
+#[rstest]
+#[case::on(Webhooks::On)]
+#[case::off(Webhooks::Off)]
+#[tokio::test]
+async fn a_cluster_where_nothing_changes_gets_no_write(#[case] webhooks: Webhooks) {
+    let cluster = TestCluster::new().await;
+    let often = |builder: perennial_tests::OperatorBuilder| {
+        builder.set("controller.resyncPeriod", "5s").set("controller.auditPeriod", "5s")
+    };
+    let operator = cluster.start_with(webhooks, often).await;
+    for number in 0..20 {
+        cluster.node(&format!("n{number}")).label("team", "ml").create().await;
+    }
+    cluster.wait_for_records(20).await;
+    operator.wait_for_metric("perennial_nodes_current_ratio", &[], 1.0).await;
+    let before = cluster.requests().await;
+
+    // What does not matter changes; resyncs and audits go by: one that notes an absence shows that they did.
+    for number in 0..20 {
+        cluster.patch_node(&format!("n{number}"), json!({"metadata": {"annotations": {"heartbeat": "1"}}})).await;
+    }
+    cluster.delete_node("n19").await;
+    eventually("an audit notes the absence", async || {
+        let object = cluster.config_map("n19").await.ok_or("no record")?;
+        let noted = object.metadata.annotations.unwrap_or_default().contains_key("perennial.dev/absent-since");
+        if noted { Ok(()) } else { Err("it does not") }
+    })
+    .await;
+    fence(&cluster, "fence").await;
+
+    let after = counted(&cluster, &before, &[("DELETE", 1), ("PATCH", 20), ("POST", 1)]).await;
+    assert_eq!(after.writes_since(&before, "configmaps"), writes(&[("PATCH", 1), ("POST", 1)]), "note and fence");
+    for resource in ["events", "secrets", "mutatingwebhookconfigurations", "validatingwebhookconfigurations"] {
+        assert_eq!(after.writes_since(&before, resource), writes(&[]), "{resource}");
+    }
+}
