@@ -1,6 +1,7 @@
 //! `perennial run`: the flat list of everything that runs.
 
 use std::{
+    fmt::Debug,
     net::{Ipv6Addr, SocketAddr},
     sync::{Arc, Mutex},
     time::Duration,
@@ -8,12 +9,13 @@ use std::{
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::{Api, Client, api::PostParams};
+use kube::{Api, Client, Resource, api::PostParams};
 use perennial_core::{
     certs::Lifetimes,
     config::{Role, Settings},
     keeper::record::{RECORD_LABEL, RECORD_LABEL_VALUE},
 };
+use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -23,6 +25,13 @@ use crate::{
         apply::Cluster,
         controller::{Duties, Keeper, State},
         policies::{self, Policies},
+    },
+    placement::{
+        self,
+        controller::Placer,
+        objects::{Deployment, Namespace as Defaults, Node, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
+        observe::{MANAGED, Observed},
+        settings::Configured,
     },
     runtime::{
         announcement::{Coordination, identity},
@@ -40,7 +49,7 @@ use crate::{
     },
     serve::{
         certs::Served,
-        configuration::{self, ConfigurationSettings, Configurations, MUTATE_NODES, VALIDATE_NODES},
+        configuration::{self, ConfigurationSettings, Configurations, MUTATE_NODES, MUTATE_PODS, VALIDATE_NODES},
         health::Health,
         http,
         upkeep::{Origin, Upkeep, UpkeepSettings},
@@ -49,6 +58,7 @@ use crate::{
 };
 
 const SYNCED: &str = "caches";
+const PLACING: &str = "placement";
 const CERTIFIED: &str = "webhooks";
 const LOOPS: &str = "loops";
 const SURVEY_EVERY: Duration = Duration::from_secs(2);
@@ -100,10 +110,10 @@ pub async fn run(mut settings: Settings, target: &Target) -> anyhow::Result<()> 
         identity,
         ownership,
     };
-    let keeper = operate(&settings, world, &health, &stop, &mut tasks);
+    let parts = operate(&settings, world, &health, &stop, &mut tasks)?;
     if settings.controller.roles.contains(&Role::Webhooks) {
         if settings.webhook.enabled {
-            serve_webhooks(&settings, &client, &keeper, &health, &stop, &mut tasks)?;
+            serve_webhooks(&settings, &client, &parts, &health, &stop, &mut tasks)?;
         } else {
             remove_webhooks(&client).await;
         }
@@ -134,6 +144,15 @@ pub async fn run(mut settings: Settings, target: &Target) -> anyhow::Result<()> 
     Ok(())
 }
 
+/// The parts that work on the cluster.
+#[derive(Clone)]
+#[expect(missing_debug_implementations, reason = "kube's client has none")]
+pub struct Parts {
+    pub keeper: Arc<Keeper>,
+    /// None where placement is off.
+    pub placer: Option<Arc<Placer>>,
+}
+
 /// Starts every part that works on the cluster. All that it knows of the world comes in.
 pub fn operate(
     settings: &Settings,
@@ -141,11 +160,27 @@ pub fn operate(
     health: &Health,
     stop: &CancellationToken,
     tasks: &mut JoinSet<()>,
+) -> anyhow::Result<Parts> {
+    let (events, write_events) = Events::new(world.client.clone(), world.clock.clone());
+    tasks.spawn(until(stop.clone(), write_events));
+    let roles = &settings.controller.roles;
+    let wanted = settings.placement.enabled && (roles.contains(&Role::Placement) || roles.contains(&Role::Webhooks));
+    let placer = if wanted { Some(place(settings, &world, events.clone(), health, stop, tasks)?) } else { None };
+    let keeper = keep(settings, world, events, health, stop, tasks);
+    Ok(Parts { keeper, placer })
+}
+
+/// Starts the keeper.
+fn keep(
+    settings: &Settings,
+    world: World,
+    events: Events,
+    health: &Health,
+    stop: &CancellationToken,
+    tasks: &mut JoinSet<()>,
 ) -> Arc<Keeper> {
     let controller = &settings.controller;
     let World { client, budget, metrics, clock, jitter, identity, ownership } = world;
-    let (events, write_events) = Events::new(client.clone(), clock.clone());
-    tasks.spawn(until(stop.clone(), write_events));
 
     let namespace = settings.namespace.as_str();
     let keeper = Arc::new(Keeper {
@@ -216,6 +251,115 @@ pub fn operate(
         }
     });
     keeper
+}
+
+/// Starts placement.
+fn place(
+    settings: &Settings,
+    world: &World,
+    events: Events,
+    health: &Health,
+    stop: &CancellationToken,
+    tasks: &mut JoinSet<()>,
+) -> anyhow::Result<Arc<Placer>> {
+    let controller = &settings.controller;
+    let client = &world.client;
+    let placer = Arc::new(Placer {
+        configured: Configured::new(settings).context("nodeLabels cannot be used")?,
+        cluster: placement::apply::Cluster::new(client.clone(), world.budget.clone()),
+        admission: placement::apply::Cluster::new(client.clone(), Budget::unlimited()),
+        queue: Queue::default(),
+        clock: world.clock.clone(),
+        jitter: world.jitter.clone(),
+        metrics: world.metrics.clone(),
+        events,
+        ownership: world.ownership.clone(),
+        decides: controller.roles.contains(&Role::Placement),
+        dry_run: controller.dry_run,
+        state: Mutex::default(),
+    });
+
+    health.expect(PLACING);
+    let managed = Some(format!("{MANAGED}=true"));
+    tasks.spawn(observe::<Defaults>(&placer, client, "namespaces", None, &world.jitter, stop));
+    tasks.spawn(observe::<Deployment>(&placer, client, "deployments", None, &world.jitter, stop));
+    tasks.spawn(observe::<StatefulSet>(&placer, client, "statefulsets", None, &world.jitter, stop));
+    tasks.spawn(observe::<ReplicaSet>(&placer, client, "replicasets", None, &world.jitter, stop));
+    tasks.spawn(observe::<Pod>(&placer, client, "pods", managed, &world.jitter, stop));
+    tasks.spawn(observe::<PodDisruptionBudget>(&placer, client, "poddisruptionbudgets", None, &world.jitter, stop));
+    tasks.spawn(observe::<Node>(&placer, client, "nodes for placement", None, &world.jitter, stop));
+    if placer.decides {
+        for _ in 0..controller.workers {
+            tasks.spawn(Arc::clone(&placer).work());
+        }
+        tasks.spawn({
+            let (placer, stop) = (Arc::clone(&placer), stop.clone());
+            async move {
+                let mut changes = placer.ownership.changes();
+                while let Some(Ok(())) = stop.run_until_cancelled(changes.changed()).await {
+                    changes.mark_unchanged();
+                    placer.resync();
+                }
+                stop.cancelled().await;
+            }
+        });
+        tasks.spawn(every(stop.clone(), controller.resync_period, {
+            let placer = Arc::clone(&placer);
+            move || {
+                placer.resync();
+                std::future::ready(())
+            }
+        }));
+    }
+    tasks.spawn(every(stop.clone(), SURVEY_EVERY, {
+        let placer = Arc::clone(&placer);
+        move || {
+            let placer = Arc::clone(&placer);
+            async move {
+                placer.survey();
+                placer.free_overdue().await;
+            }
+        }
+    }));
+    tasks.spawn(every(stop.clone(), Duration::from_millis(250), {
+        let (placer, health) = (Arc::clone(&placer), health.clone());
+        move || {
+            if placer.is_synced() {
+                health.set(PLACING, true);
+            }
+            std::future::ready(())
+        }
+    }));
+    tasks.spawn({
+        let (queue, stop) = (placer.queue.clone(), stop.clone());
+        async move {
+            stop.cancelled().await;
+            queue.close();
+        }
+    });
+    Ok(placer)
+}
+
+fn observe<K>(
+    placer: &Arc<Placer>,
+    client: &Client,
+    what: &'static str,
+    labels: Option<String>,
+    jitter: &Jitter,
+    stop: &CancellationToken,
+) -> impl Future<Output = ()> + use<K>
+where
+    K: Observed + Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let (on, metrics) = (Arc::clone(placer), placer.metrics.clone());
+    follow(
+        Api::<K>::all(client.clone()),
+        Subject { what, labels },
+        jitter.clone(),
+        stop.clone(),
+        move |event| on.on(event),
+        move |category| metrics.failed(category.as_str()),
+    )
 }
 
 fn watch_nodes(
@@ -331,7 +475,7 @@ fn lease_group(settings: &Settings) -> String {
 fn serve_webhooks(
     settings: &Settings,
     client: &Client,
-    keeper: &Arc<Keeper>,
+    parts: &Parts,
     health: &Health,
     stop: &CancellationToken,
     tasks: &mut JoinSet<()>,
@@ -345,10 +489,10 @@ fn serve_webhooks(
         timeout: webhook.timeout,
         node_create: true,
         node_delete: true,
-        pods: None,
+        pods: parts.placer.as_ref().map(|placer| placer.configured.namespaces()),
     };
     let served = Arc::new(Served::default());
-    let listening = listen(settings, keeper, &served)?;
+    let listening = listen(settings, parts, &served)?;
     info!(address = %listening.address(), "serving admission");
     tasks.spawn({
         let stop = stop.clone();
@@ -377,14 +521,15 @@ fn serve_webhooks(
     Ok(())
 }
 
-fn listen(settings: &Settings, keeper: &Arc<Keeper>, served: &Arc<Served>) -> anyhow::Result<Listening> {
+fn listen(settings: &Settings, parts: &Parts, served: &Arc<Served>) -> anyhow::Result<Listening> {
+    let Parts { keeper, placer } = parts;
     let metrics = keeper.metrics.clone();
     let report = move |seen: &Observation| {
         let code = if seen.outcome.is_answered() { http_code(200) } else { http_code(503) };
         metrics.admitted(seen.path.trim_start_matches('/'), code, seen.elapsed);
     };
     let (on_create, on_delete) = (Arc::clone(keeper), Arc::clone(keeper));
-    let webhooks = Webhooks::new(Limits::for_timeout(settings.webhook.timeout), Arc::new(report))
+    let mut webhooks = Webhooks::new(Limits::for_timeout(settings.webhook.timeout), Arc::new(report))
         .on(MUTATE_NODES, move |request| {
             let keeper = Arc::clone(&on_create);
             async move { keeper.admit_create(request).await }
@@ -393,6 +538,12 @@ fn listen(settings: &Settings, keeper: &Arc<Keeper>, served: &Arc<Served>) -> an
             let keeper = Arc::clone(&on_delete);
             async move { keeper.admit_delete(request).await }
         });
+    if let Some(placer) = placer.clone() {
+        webhooks = webhooks.on(MUTATE_PODS, move |request| {
+            let placer = Arc::clone(&placer);
+            async move { placer.admit_pod(request).await }
+        });
+    }
     let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, settings.webhook.port));
     Ok(webhooks.listen(address, Arc::clone(served))?)
 }
