@@ -12,13 +12,15 @@ help: ## Show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Play the whole story on a local Kubernetes, check it, clean up
-	$(CARGO) run --quiet -p perennial-tests --bin demo
+	@$(CARGO) build --locked -p perennial-tests --bin demo
+	@$(CARGO) run --locked --quiet -p perennial-tests --bin demo
 
 up: ## Start a local Kubernetes with Perennial and leave it running
-	$(CARGO) run --quiet -p perennial-tests --bin up -- start
+	@$(CARGO) build --locked -p perennial-tests --bin up
+	@$(CARGO) run --locked --quiet -p perennial-tests --bin up -- start
 
 down: ## End what `make up` started
-	$(CARGO) run --quiet -p perennial-tests --bin up -- stop
+	@$(CARGO) run --locked --quiet -p perennial-tests --bin up -- stop
 
 test: ## Run all tests: unit, property, and on a real Kubernetes
 	$(CARGO) test --workspace --locked

@@ -31,16 +31,16 @@ enum Tether {
     Guard,
 }
 
-/// A running child.
+/// A running child. It ends when this is dropped, and when this process ends in whatever way.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub struct Process {
     child: Child,
     guard: Option<Child>,
 }
 
 impl Process {
     /// Starts a program; both its outputs are appended to `log`.
-    pub(crate) fn start(program: &Path, args: &[String], log: &Path) -> io::Result<Self> {
+    pub fn start(program: &Path, args: &[String], log: &Path) -> io::Result<Self> {
         let log = File::options().create(true).append(true).open(log)?;
         match tether() {
             Tether::DeathSignal => Self::start_with_death_signal(program, args, &log),
@@ -90,12 +90,12 @@ impl Process {
         Ok(process)
     }
 
-    pub(crate) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// How it ended; `None` while it runs.
-    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+    pub fn ended(&mut self) -> Option<ExitStatus> {
         let status = self.child.try_wait().ok().flatten();
         if status.is_some() {
             self.dismiss_guard();
@@ -104,7 +104,7 @@ impl Process {
     }
 
     /// Sends a signal, unless it has ended: then its number may already belong to someone else.
-    pub(crate) fn signal(&mut self, signal: Signal) -> io::Result<()> {
+    pub fn signal(&mut self, signal: Signal) -> io::Result<()> {
         if self.ended().is_some() {
             return Err(io::Error::new(io::ErrorKind::NotFound, "the process has ended"));
         }
@@ -113,7 +113,7 @@ impl Process {
     }
 
     /// SIGKILL, and waits until it is gone.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         // An error means that it is gone already.
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -121,7 +121,7 @@ impl Process {
     }
 
     /// SIGTERM, and SIGKILL for what has not ended within `patience`.
-    pub(crate) fn terminate(&mut self, patience: Duration) {
+    pub fn terminate(&mut self, patience: Duration) {
         let deadline = Instant::now() + patience;
         if self.signal(Signal::TERM).is_ok() {
             while self.ended().is_none() && Instant::now() < deadline {

@@ -220,7 +220,10 @@ fn keep(
     tasks.spawn(follow_ownership(Arc::clone(&keeper), stop.clone()));
     tasks.spawn(every(stop.clone(), controller.resync_period, {
         let keeper = Arc::clone(&keeper);
-        move || std::future::ready(keeper.resync())
+        move || {
+            keeper.resync();
+            std::future::ready(())
+        }
     }));
     tasks.spawn(every(stop.clone(), controller.audit_period, {
         let keeper = Arc::clone(&keeper);
@@ -516,7 +519,10 @@ fn serve_webhooks(
     health.expect(CERTIFIED);
     tasks.spawn({
         let (stop, health) = (stop.clone(), health.clone());
-        every(stop, Duration::from_millis(250), move || std::future::ready(health.set(CERTIFIED, served.is_ready())))
+        every(stop, Duration::from_millis(250), move || {
+            health.set(CERTIFIED, served.is_ready());
+            std::future::ready(())
+        })
     });
     Ok(())
 }
@@ -577,7 +583,7 @@ async fn ensure_namespace(client: &Client, name: &str) {
         Ok(()) => {}
         Err(error) if matches!(Category::of(&error), Category::Conflict) => {}
         Err(error) => {
-            warn!(namespace = name, why = fault::message(&error), "could not make sure that our namespace exists")
+            warn!(namespace = name, why = fault::message(&error), "could not make sure that our namespace exists");
         }
     }
 }

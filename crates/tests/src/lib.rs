@@ -1,1 +1,56 @@
-//! Placeholder
+//! The words in which Perennial's tests on a real control plane are written.
+//!
+//! ```no_run
+//! # use perennial_tests::TestCluster;
+//! # async fn example() {
+//! let cluster = TestCluster::new().await;
+//! let _operator = cluster.operator().start().await;
+//! cluster.node("n1").label("team", "ml").create().await;
+//! cluster.wait_for_record("n1", [("team", "ml")]).await;
+//!
+//! cluster.delete_node("n1").await;
+//! cluster.node("n1").create().await;
+//!
+//! cluster.wait_for_labels("n1", [("team", "ml")]).await;
+//! # }
+//! ```
+//!
+//! # Guarantees
+//! A [`TestCluster`] is a test's own: nobody else's nodes, operators or requests are on it. Nothing that is started
+//! here outlives the test process. When a test fails, the logs of its operators are in its output, and the control
+//! plane's folder stays.
+//!
+//! # Habits
+//! No sleep waits for something to happen: [`eventually`] asks until it has. That something does *not* happen is shown
+//! with a fence: something that the operator does afterwards, seen. No assertion is about how long something took.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::missing_panics_doc,
+    reason = "whatever fails here fails the test, and says where"
+)]
+
+mod cluster;
+mod command;
+mod events;
+mod eventually;
+mod mass;
+mod nodes;
+mod planes;
+mod program;
+mod records;
+mod requests;
+mod running;
+mod samples;
+
+pub use cluster::TestCluster;
+pub use command::{Answer, perennial};
+pub use eventually::{eventually, eventually_within};
+pub use mass::{node_count, ten_labels};
+pub use nodes::{Labels, NodeBuilder, labels};
+pub use records::record_name;
+pub use requests::Requests;
+pub use running::{Operator, OperatorBuilder, Webhooks};
+pub use samples::Samples;

@@ -21,6 +21,7 @@ const MASS: usize = 4;
 
 /// What the audit sees of a record.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one thing that was seen")]
 pub struct Seen {
     /// A node of its identity is in the fresh list.
     pub present: bool,

@@ -33,6 +33,9 @@ pub fn rollback(record: &Record, to: &Entry, node: Option<&Incarnation>, context
         record.kept.iter().filter(|(key, _)| !policy.keeps(key)).map(|(key, value)| (key.clone(), value.clone())),
     );
     let mut next = next(record, node, kept, context);
+    // Newer than the node as it is now, older than the node as it will be once it is patched: both of the writes that
+    // follow come later in the API server's order.
+    next.node.resource_version += u64::from(node.is_some());
     next.history.insert(0, record.entry());
     next.history.truncate(policy.history.max(1));
     Change { record: next, set, remove }
@@ -170,7 +173,7 @@ mod tests {
         assert_eq!(change.set, kept("team=ml rack=r1"));
         assert_eq!(change.remove, BTreeSet::from([Key::label("extra")]));
         assert_eq!(live(&now, Some(&change.record), &context(&policy)), Plan::Nothing(Why::Older));
-        let after = node(7, "team=ml rack=r1");
+        let after = node(8, "team=ml rack=r1");
         assert_eq!(live(&after, Some(&change.record), &context(&policy)), Plan::Nothing(Why::Current));
         assert_eq!(change.record.sequence, 3);
         assert_eq!(Kept::from(change.record.history[0].content.clone()), kept("team=db extra=x"));

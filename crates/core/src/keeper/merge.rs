@@ -60,10 +60,9 @@ pub(super) fn merge(
         }
         let (value, touched) = match base(mark, key) {
             Base::Nodes if how == Merge::Overwrite && in_record.is_some() => (in_record, true),
-            Base::Nodes => (on_node, true),
             Base::Agreed(base) if on_node == base => (in_record, false),
             Base::Agreed(base) if how == Merge::Overwrite && in_record != base => (in_record, true),
-            Base::Agreed(_) => (on_node, true),
+            Base::Nodes | Base::Agreed(_) => (on_node, true),
         };
         decided |= touched;
         kept.extend(value.map(|value| (key.clone(), value.clone())));

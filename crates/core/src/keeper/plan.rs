@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use super::{
+    hash::Digest,
     kept::{Content, Kept, Key, digest},
     machine::Sameness,
     mark::Mark,
@@ -99,7 +100,13 @@ struct View<'a> {
     visible: Kept,
     /// Kept keys that are not for this node, or not yet.
     withheld: BTreeSet<Key>,
-    sameness: Sameness,
+    /// Some of them wait for the node to say which machine it is.
+    waits: bool,
+    /// Protected keys of the machine that the record was taken from, where that is not known to be the node's: kept by
+    /// the policy or not, they stay with that machine.
+    foreign: Kept,
+    /// What this machine had left in the record before another one came.
+    returned: Kept,
     own_fold: bool,
 }
 
@@ -107,27 +114,39 @@ impl<'a> View<'a> {
     fn new(node: &Incarnation, record: &'a Record, policy: &Policy) -> Self {
         let own_fold = record.folded && record.node.uid == node.uid;
         let content = if own_fold { &record.before } else { &record.kept };
-        let sameness =
-            if record.node.uid == node.uid { Sameness::Same } else { node.machine.compare(&record.node.machine) };
-        let mut visible = Kept::new();
-        let mut withheld = BTreeSet::new();
-        for (key, value) in content.iter().filter(|(key, value)| policy.keeps(key) && is_writable(key, value)) {
-            if sameness != Sameness::Same && policy.protects(key) {
-                withheld.insert(key.clone());
-            } else {
-                visible.insert(key.clone(), value.clone());
-            }
-        }
-        // What this machine left here before another one came.
-        for other in record.withheld.iter().filter(|other| other.machine == node.machine) {
-            for (key, value) in Kept::from(other.content.clone()) {
-                if policy.keeps(&key) && record.node.uid != node.uid && !visible.contains_key(&key) {
-                    withheld.remove(&key);
-                    visible.insert(key, value);
+        let sameness = sameness(node, record);
+        let gives = |key: &Key, value: &str| policy.keeps(key) && is_writable(key, value);
+        let is_foreign = |key: &Key| sameness != Sameness::Same && policy.protects(key);
+        let foreign = pick(content, is_foreign);
+        let mut visible = pick(content, |key| !is_foreign(key));
+        visible.retain(|key, value| gives(key, value));
+
+        let mut pending = BTreeSet::new();
+        let mut returned = Kept::new();
+        for other in &record.withheld {
+            match node.machine.compare(&other.machine) {
+                Sameness::Same => {
+                    for (key, value) in Kept::from(other.content.clone()) {
+                        if !visible.contains_key(&key) {
+                            returned.entry(key).or_insert(value);
+                        }
+                    }
                 }
+                Sameness::Unknown => pending.extend(Kept::from(other.content.clone()).into_keys()),
+                Sameness::Different => {}
             }
         }
-        Self { record, content, visible, withheld, sameness, own_fold }
+        if sameness == Sameness::Unknown {
+            pending.extend(foreign.keys().cloned());
+        }
+        visible.extend(returned.iter().filter(|(key, value)| gives(key, value)).map(|(k, v)| (k.clone(), v.clone())));
+        visible.retain(|key, _| !pending.contains(key));
+        pending.retain(|key| policy.keeps(key));
+
+        let waits = !pending.is_empty();
+        let mut withheld = pending;
+        withheld.extend(foreign.keys().filter(|key| policy.keeps(key) && !visible.contains_key(*key)).cloned());
+        Self { record, content, visible, withheld, waits, foreign, returned, own_fold }
     }
 
     /// The record was last written from this incarnation, as it is marked now.
@@ -135,8 +154,24 @@ impl<'a> View<'a> {
         self.record.node.uid == node.uid && !self.record.folded && self.record.node.mark == node.mark_digest()
     }
 
+    /// The record knows this state of the node, or a newer one. The very state that it was written from is news again
+    /// when the policy has come to keep more of it.
+    fn is_older(&self, node: &Incarnation) -> bool {
+        let (ours, theirs) = (node.resource_version, self.record.node.resource_version);
+        ours < theirs || ours == theirs && !self.is_owner(node)
+    }
+
+    /// Whether the node was given everything. A mark that does not speak of a key was written when the policy did not
+    /// keep it, or when it was not known to be for this machine: then that key is still to come.
     fn is_settled(&self, node: &Incarnation) -> bool {
-        self.is_owner(node) || node.mark.as_ref().is_some_and(|mark| mark.complete && mark.from == digest(self.content))
+        if self.is_owner(node) {
+            return self.visible.keys().all(|key| !self.returned.contains_key(key));
+        }
+        let speaks_of = |mark: &Mark, key: &Key| mark.given.contains_key(key) || mark.is_nodes(key);
+        !self.waits
+            && node.mark.as_ref().is_some_and(|mark| {
+                mark.complete && mark.from == self.digest() && self.visible.keys().all(|key| speaks_of(mark, key))
+            })
     }
 
     /// Settled by its mark alone, with keys that it decided itself: the record has yet to hear of them.
@@ -144,40 +179,47 @@ impl<'a> View<'a> {
         !self.is_owner(node) && node.mark.as_ref().is_some_and(|mark| !mark.own.is_empty())
     }
 
-    /// Keys are withheld that this node may turn out to be the right machine for.
-    fn waits(&self) -> bool {
-        self.sameness == Sameness::Unknown && !self.withheld.is_empty()
+    /// What the node's mark says it was given from.
+    fn digest(&self) -> Digest {
+        if self.returned.is_empty() {
+            return digest(self.content);
+        }
+        let mut whole = self.content.clone();
+        whole.extend(self.returned.clone());
+        digest(&whole)
     }
 
     fn merge(&self, node: &Incarnation, policy: &Policy) -> Merged {
-        merge(&node.kept, node.mark.as_ref(), &self.visible, &self.withheld, digest(self.content), policy.merge)
+        // An owner and its record agreed on all that the record holds.
+        let agreed = self.is_owner(node).then(|| Mark { given: self.content.clone(), ..Mark::default() });
+        let mark = agreed.as_ref().or(node.mark.as_ref());
+        merge(&node.kept, mark, &self.visible, &self.withheld, self.digest(), policy.merge)
     }
 
     /// The record's successor, with what the node says under the policy's keys.
     fn write(&self, node: &Incarnation, kept: &Kept, act: Act, context: &Context<'_>) -> Plan {
+        Plan::Write(act, Box::new(self.next(node, kept, act, context)))
+    }
+
+    /// Whether a capture of a settled node, which is not as the record says, would tell the record anything.
+    fn is_news(&self, node: &Incarnation, context: &Context<'_>) -> bool {
+        if !self.is_owner(node) {
+            return true;
+        }
+        let next = self.next(node, &node.kept, Act::Capture, context);
+        next.kept != self.record.kept || next.withheld != self.record.withheld
+    }
+
+    fn next(&self, node: &Incarnation, kept: &Kept, act: Act, context: &Context<'_>) -> Record {
         let policy = context.policy;
         let mut next = fresh(node, kept, context);
         next.sequence = self.record.sequence + 1;
+        let mut rest = pick(self.content, |key| !self.foreign.contains_key(key));
+        rest.extend(self.returned.clone());
         // A policy that keeps less never takes anything out of records.
-        next.kept.extend(pick(self.content, |key| !policy.keeps(key)));
-
-        next.withheld = self.record.withheld.iter().filter(|other| other.machine != node.machine).cloned().collect();
-        let foreign = pick(self.content, |key| self.withheld.contains(key));
-        match self.sameness {
-            // Not known to be another machine: what is protected stays with the machine that it was taken from.
-            Sameness::Unknown if !foreign.is_empty() => {
-                next.node.machine.clone_from(&self.record.node.machine);
-                next.kept.extend(foreign);
-            }
-            Sameness::Different if !foreign.is_empty() => {
-                next.withheld.insert(
-                    0,
-                    Withheld { machine: self.record.node.machine.clone(), content: Content::from(&foreign) },
-                );
-                next.withheld.truncate(policy.history.max(1));
-            }
-            _ => {}
-        }
+        next.kept.extend(pick(&rest, |key| !policy.keeps(key)));
+        next.withheld = self.withheld_by(node, policy);
+        next.withheld.truncate(policy.history.max(1));
 
         next.history.clone_from(&self.record.history);
         if self.record.kept != next.kept {
@@ -187,10 +229,40 @@ impl<'a> View<'a> {
         if act == Act::Fold {
             next.folded = true;
             next.node.mark.clear();
-            next.before = pick(self.content, |key| !self.withheld.contains(key) || next.kept.contains_key(key));
+            next.before = rest;
         }
-        Plan::Write(act, Box::new(next))
+        next
     }
+
+    /// What waits for other machines once this node writes the record.
+    fn withheld_by(&self, node: &Incarnation, policy: &Policy) -> Vec<Withheld> {
+        let foreign = Withheld { machine: self.record.node.machine.clone(), content: Content::from(&self.foreign) };
+        let others = self.record.withheld.iter().filter(|other| other.machine != node.machine).cloned();
+        std::iter::once(foreign).chain(others).filter_map(|other| unsaid(other, node, policy)).collect()
+    }
+}
+
+/// The machine of a record's own incarnation stays the same one when it says more of itself.
+fn sameness(node: &Incarnation, record: &Record) -> Sameness {
+    let recorded = &record.node.machine;
+    if record.node.uid == node.uid && node.machine.completes(recorded) {
+        Sameness::Same
+    } else {
+        node.machine.compare(recorded)
+    }
+}
+
+/// What is still to wait for a machine: where the node is that one and says more now, not the keys that it was given
+/// or decided itself.
+fn unsaid(mut other: Withheld, node: &Incarnation, policy: &Policy) -> Option<Withheld> {
+    let mut content = Kept::from(other.content);
+    if node.machine.completes(&other.machine) {
+        let mark = node.mark.as_ref();
+        let given = |key: &Key| mark.is_some_and(|mark| mark.given.contains_key(key) || mark.is_nodes(key));
+        content.retain(|key, _| !policy.keeps(key) || !node.kept.contains_key(key) && !given(key));
+    }
+    other.content = Content::from(&content);
+    (!content.is_empty()).then_some(other)
 }
 
 /// What the API server would refuse is not given: one bad key must not keep the others from a node.
@@ -248,9 +320,10 @@ pub fn live(node: &Incarnation, record: Option<&Record>, context: &Context<'_>) 
             return view.write(node, &node.kept, Act::Capture, context);
         }
         let says_more = view.is_owner(node) && node.machine.completes(&record.node.machine);
-        return if node.kept == view.visible && !view.has_news(node) && !says_more {
+        let differs = node.kept != view.visible && view.is_news(node, context);
+        return if !differs && !view.has_news(node) && !says_more {
             Plan::Nothing(Why::Current)
-        } else if ours <= theirs {
+        } else if view.is_older(node) {
             Plan::Nothing(Why::Older)
         } else {
             view.write(node, &node.kept, Act::Capture, context)
@@ -259,10 +332,10 @@ pub fn live(node: &Incarnation, record: Option<&Record>, context: &Context<'_>) 
 
     let merged = view.merge(node, context.policy);
     if merged.kept != node.kept {
-        let waits = view.waits();
+        let waits = view.waits;
         return Plan::Restore(Restore { waits, ..Restore::new(&node.kept, merged, view.withheld) });
     }
-    if view.waits() {
+    if view.waits {
         return Plan::Nothing(Why::MachineUnknown);
     }
     if ours < theirs { Plan::Nothing(Why::Older) } else { view.write(node, &node.kept, Act::Claim, context) }
@@ -271,14 +344,19 @@ pub fn live(node: &Incarnation, record: Option<&Record>, context: &Context<'_>) 
 /// What is to be done about the last state of a node that is gone, or about to be.
 pub fn gone(node: &Incarnation, record: Option<&Record>, context: &Context<'_>) -> Plan {
     let Some(record) = record else { return first(node, context) };
-    if node.resource_version <= record.node.resource_version {
+    let view = View::new(node, record, context.policy);
+    if view.is_older(node) {
         return Plan::Nothing(Why::Older);
     }
-    let view = View::new(node, record, context.policy);
-    let held = if view.own_fold { pick(&record.kept, |key| context.policy.keeps(key)) } else { view.visible.clone() };
+    let mut held = view.visible.clone();
+    if view.own_fold {
+        held.retain(|key, _| view.returned.contains_key(key));
+        held.extend(pick(&record.kept, |key| context.policy.keeps(key)));
+    }
 
     if view.is_settled(node) {
-        if node.kept == held && !view.has_news(node) {
+        let differs = node.kept != held && view.is_news(node, context);
+        if !differs && !view.has_news(node) {
             return Plan::Nothing(Why::Current);
         }
         return view.write(node, &node.kept, Act::Capture, context);

@@ -108,10 +108,11 @@ fn a_settled_node_that_differs_is_captured(#[case] now: &str) {
 #[test]
 fn an_older_view_of_a_settled_node_changes_nothing() {
     let record = record_of(&node("u1", 5, "team=ml"));
-    for rv in [4, 5] {
-        assert_eq!(live(&node("u1", rv, "team=db"), Some(&record), &context(&policy())), Plan::Nothing(Why::Older));
-        assert_eq!(gone(&node("u1", rv, "team=db"), Some(&record), &context(&policy())), Plan::Nothing(Why::Older));
-    }
+    let older = node("u1", 4, "team=db");
+    assert_eq!(live(&older, Some(&record), &context(&policy())), Plan::Nothing(Why::Older));
+    assert_eq!(gone(&older, Some(&record), &context(&policy())), Plan::Nothing(Why::Older));
+    let predecessor = node("u0", 5, "team=db");
+    assert_eq!(gone(&predecessor, Some(&record), &context(&policy())), Plan::Nothing(Why::Older));
 }
 
 #[test]
@@ -289,11 +290,131 @@ fn a_machine_that_is_not_known_yet_waits_for_its_protected_keys() {
 }
 
 #[test]
-fn an_unknown_machine_that_goes_again_leaves_protected_keys_where_they_are() {
+fn an_unknown_machine_that_goes_again_leaves_protected_keys_to_their_machine() {
     let record = record_of(&on("p,s,m", node("u1", 5, &format!("team=ml {ROLE}=yes"))));
-    let folded = written(gone(&on("", node("u2", 8, "team=db")), Some(&record), &context(&policy())), Act::Fold);
-    assert_eq!(folded.kept, kept(&format!("team=db {ROLE}=yes")));
-    assert_eq!(folded.node.machine, record.node.machine);
+    let folded = written(gone(&on(",s,m", node("u2", 8, "team=db")), Some(&record), &context(&policy())), Act::Fold);
+    assert_eq!(folded.kept, kept("team=db"));
+    let back = on("p,s,m", node("u3", 12, ""));
+    let restore = restored(live(&back, Some(&folded), &context(&policy())));
+    assert_eq!(restore.set, kept(&format!("team=db {ROLE}=yes")));
+}
+
+#[test]
+fn a_machine_that_returns_after_another_waits_until_it_says_who_it_is() {
+    let record = record_of(&on("p,s,m", node("u1", 5, &format!("team=ml {ROLE}=yes"))));
+    let other = on("q,t,n", node("u2", 8, "team=ml"));
+    let record = written(live(&other, Some(&record), &context(&policy())), Act::Claim);
+
+    let early = on(",s,m", node("u3", 12, ""));
+    let restore = restored(live(&early, Some(&record), &context(&policy())));
+    assert!(!restore.mark.complete);
+    let early = after(&early, &restore);
+    assert_eq!(live(&early, Some(&record), &context(&policy())), Plan::Nothing(Why::MachineUnknown));
+    let known = on("p,s,m", early);
+    assert_eq!(restored(live(&known, Some(&record), &context(&policy()))).set, kept(&format!("{ROLE}=yes")));
+}
+
+#[test]
+fn two_machines_that_have_the_same_protected_key_keep_a_value_each() {
+    let record = record_of(&on("p,s,m", node("u1", 5, &format!("{ROLE}=one"))));
+    let other = on("q,t,n", node("u2", 8, &format!("{ROLE}=two")));
+    let record = written(gone(&other, Some(&record), &context(&policy())), Act::Fold);
+    assert_eq!(record.before, kept(""), "what another machine had is not what this one was merged into");
+
+    let back = on("p,s,m", node("u3", 12, "team=ml"));
+    let restore = restored(live(&back, Some(&record), &context(&policy())));
+    assert_eq!(restore.set, kept(&format!("{ROLE}=one")));
+    let record = written(live(&after(&back, &restore), Some(&record), &context(&policy())), Act::Capture);
+    let other = on("q,t,n", node("u4", 20, ""));
+    assert_eq!(restored(live(&other, Some(&record), &context(&policy()))).set, kept(&format!("team=ml {ROLE}=two")));
+}
+
+#[test]
+fn what_a_machine_had_before_it_said_who_it_is_does_not_come_back_over_newer_values() {
+    let record = record_of(&on(",s,m", node("u1", 5, &format!("{ROLE}=old"))));
+    let born = on(",s,m", node("u2", 8, ""));
+    let full = on("p,s,m", after(&born, &restored(live(&born, Some(&record), &context(&policy())))));
+    let record = written(live(&full, Some(&record), &context(&policy())), Act::Capture);
+    assert!(record.withheld.is_empty(), "the machine has spoken of that key since");
+    let changed = Incarnation { kept: kept(&format!("{ROLE}=new")), resource_version: 20, ..full };
+    let record = written(live(&changed, Some(&record), &context(&policy())), Act::Capture);
+    let again = on(",s,m", node("u3", 25, "x=y"));
+    let early = after_its_restore(&again, &record);
+    assert_eq!(live(&early, Some(&record), &context(&policy())), Plan::Nothing(Why::MachineUnknown));
+    assert_eq!(
+        restored(live(&on("p,s,m", early), Some(&record), &context(&policy()))).set,
+        kept(&format!("{ROLE}=new"))
+    );
+}
+
+/// The node after its restore, if it is given anything.
+fn after_its_restore(node: &Incarnation, record: &Record) -> Incarnation {
+    match live(node, Some(record), &context(&policy())) {
+        Plan::Restore(restore) => after(node, &restore),
+        _ => node.clone(),
+    }
+}
+
+#[test]
+fn a_machine_that_is_folded_away_and_returns_before_it_left_is_still_given_its_keys() {
+    let record = record_of(&on("p,s,m", node("u1", 5, &format!("{ROLE}=yes"))));
+    let early = on(",s,m", node("u2", 8, "team=ml"));
+    // The delete was captured and then refused; meanwhile the node says who it is.
+    let folded = written(gone(&early, Some(&record), &context(&policy())), Act::Fold);
+    let known = on("p,s,m", early);
+    let restore = restored(live(&known, Some(&folded), &context(&policy())));
+    assert_eq!(restore.set, kept(&format!("{ROLE}=yes")));
+    let removed = Incarnation { kept: kept("team=ml"), resource_version: 11, ..after(&known, &restore) };
+    let last = written(gone(&removed, Some(&folded), &context(&policy())), Act::Capture);
+    assert_eq!((last.kept, last.withheld), (kept("team=ml"), Vec::new()), "its removal is not undone");
+}
+
+fn narrow(keep: &str) -> Policy {
+    Policy { keep: crate::config::pattern::Patterns::of(&[keep]), ..policy() }
+}
+
+#[test]
+fn a_key_that_the_policy_keeps_again_is_given_to_a_node_that_came_meanwhile() {
+    let record = record_of(&node("u1", 5, "team=ml rack=r1"));
+    let restore = create(&node("", 0, ""), Some(&record), &context(&narrow("rack")), |_| true).unwrap();
+    let born = after(&node("u2", 8, ""), &restore);
+    assert_eq!(live(&born, Some(&record), &context(&narrow("rack"))), Plan::Nothing(Why::Current));
+    assert_eq!(restored(live(&born, Some(&record), &context(&policy()))).set, kept("team=ml"));
+}
+
+#[test]
+fn a_key_that_the_policy_comes_to_keep_is_captured_from_a_node_that_did_not_change() {
+    let wide = node("u1", 5, "team=ml rack=r1");
+    let seen = Incarnation { kept: kept("rack=r1"), ..wide.clone() };
+    let record = written(live(&seen, None, &context(&narrow("rack"))), Act::Capture);
+    for plan in [live(&wide, Some(&record), &context(&policy())), gone(&wide, Some(&record), &context(&policy()))] {
+        let next = written(plan, Act::Capture);
+        assert_eq!(next.kept, wide.kept);
+        assert_eq!(live(&wide, Some(&next), &context(&policy())), Plan::Nothing(Why::Current));
+        assert_eq!(gone(&wide, Some(&next), &context(&policy())), Plan::Nothing(Why::Current));
+    }
+}
+
+#[test]
+fn a_protected_key_that_is_not_kept_now_stays_with_its_machine() {
+    let record = record_of(&on("p,s,m", node("u1", 5, &format!("team=ml {ROLE}=yes"))));
+    let other = on("q,t,n", node("u2", 8, "team=db"));
+    let record = written(gone(&other, Some(&record), &context(&narrow("team"))), Act::Fold);
+    let again = on("q,t,n", node("u3", 12, ""));
+    assert_eq!(restored(live(&again, Some(&record), &context(&policy()))).set, kept("team=db"));
+    let back = on("p,s,m", node("u4", 12, ""));
+    assert_eq!(restored(live(&back, Some(&record), &context(&policy()))).set, kept(&format!("team=db {ROLE}=yes")));
+}
+
+#[test]
+fn a_waiting_owner_costs_nothing() {
+    let mut record = record_of(&on(",s,m", node("u1", 5, &format!("{ROLE}=yes"))));
+    let machine = on("p,s,m", node("", 0, "")).machine;
+    record.withheld = vec![Withheld { machine, content: Content::from(&kept(&format!("{ROLE}=old"))) }];
+    for rv in [5, 6] {
+        let owner = on(",s,m", node("u1", rv, &format!("{ROLE}=yes")));
+        assert_eq!(live(&owner, Some(&record), &context(&policy())), Plan::Nothing(Why::Current));
+    }
 }
 
 #[test]

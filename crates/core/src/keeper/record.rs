@@ -91,7 +91,7 @@ pub struct Entry {
 pub struct Invalid {
     pub why: Fault,
     /// The newest history entry whose own checksum holds.
-    pub good: Option<Entry>,
+    pub good: Option<Box<Entry>>,
 }
 
 /// Why bytes are not a record.
@@ -189,9 +189,14 @@ impl Entry {
 }
 
 /// History is read entry by entry: a bad one does not hide the others.
-fn newest_good(record: &serde_json::Value) -> Option<Entry> {
+fn newest_good(record: &serde_json::Value) -> Option<Box<Entry>> {
     let entries = record.get("history")?.as_array()?;
-    entries.iter().filter_map(|entry| Entry::deserialize(entry).ok()).filter(Entry::is_good).max_by_key(|e| e.sequence)
+    entries
+        .iter()
+        .filter_map(|entry| Entry::deserialize(entry).ok())
+        .filter(Entry::is_good)
+        .max_by_key(|e| e.sequence)
+        .map(Box::new)
 }
 
 fn sum_of(value: &impl Serialize) -> Digest {
@@ -280,6 +285,7 @@ impl From<Wire> for Record {
 mod text {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
     pub(super) fn serialize<S: Serializer>(value: &u64, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(value)
     }

@@ -73,7 +73,7 @@ fn a_changed_label_is_noticed_and_history_serves() {
     let text = record().encode().unwrap().replace("\"ml\"", "\"evil\"");
     let invalid = Record::decode(&text).unwrap_err();
     assert_eq!(invalid.why, Fault::Checksum);
-    assert_eq!(invalid.good.map(|e| Kept::from(e.content)), Some(kept(&[("team", "old")])));
+    assert_eq!(invalid.good.map(|e| Kept::from(e.content.clone())), Some(kept(&[("team", "old")])));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::{
 /// What was found in a record's ConfigMap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stored {
-    Good(Record),
+    Good(Box<Record>),
     /// The record's bytes are quarantined; `good` is what serves instead: a record written since, or history.
     Bad {
         fault: Fault,
@@ -40,11 +40,11 @@ impl Stored {
             }
         };
         match (read(RECORD_KEY), read(RECOVERED_KEY)) {
-            (Ok(record), Ok(recovered)) if recovered.sequence > record.sequence => Self::Good(recovered),
-            (Ok(record), _) => Self::Good(record),
+            (Ok(record), Ok(recovered)) if recovered.sequence > record.sequence => Self::Good(Box::new(recovered)),
+            (Ok(record), _) => Self::Good(Box::new(record)),
             (Err(bad), Ok(recovered)) => Self::Bad { fault: bad.why, good: Substitute::Recovered(Box::new(recovered)) },
             (Err(bad), Err(_)) => {
-                let good = bad.good.map_or(Substitute::Nothing, |entry| Substitute::History(Box::new(entry)));
+                let good = bad.good.map_or(Substitute::Nothing, Substitute::History);
                 Self::Bad { fault: bad.why, good }
             }
         }
@@ -60,8 +60,7 @@ impl Stored {
     /// The record to decide on. An entry of history stands for the incarnation that it was captured from.
     pub fn effective(&self, node: &Incarnation) -> Option<Record> {
         match self {
-            Self::Good(record) => Some(record.clone()),
-            Self::Bad { good: Substitute::Recovered(record), .. } => Some((**record).clone()),
+            Self::Good(record) | Self::Bad { good: Substitute::Recovered(record), .. } => Some((**record).clone()),
             Self::Bad { good: Substitute::History(entry), .. } => Some(from_history(entry, node)),
             Self::Bad { good: Substitute::Nothing, .. } => None,
         }

@@ -45,7 +45,8 @@ pub struct ProcessState {
 }
 
 impl ProcessState {
-    pub(crate) fn of(pid: u32) -> Self {
+    /// The process that has this number now.
+    pub fn of(pid: u32) -> Self {
         Self { pid, started: process::started(pid) }
     }
 

@@ -1,5 +1,7 @@
 //! The command line, in kubectl's manners.
 
+mod change;
+mod leave;
 mod objects;
 mod output;
 mod records;
@@ -11,7 +13,7 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use perennial_core::config::{Layers, Loaded, load};
 
-use crate::runtime::client::Target;
+use crate::runtime::{chain::Chain, client::Target};
 
 /// Keeps what people wrote on nodes, and places replicas on spot and on-demand capacity.
 #[derive(Debug, Parser)]
@@ -49,6 +51,22 @@ enum Command {
     /// List the records
     #[command(visible_alias = "record")]
     Records(records::Records),
+    /// Go back to what was kept before
+    Rollback(change::Rollback),
+    /// Give a node what its record has, now: the record's values win
+    Restore(change::RestoreNow),
+    /// Forget what is kept for a node
+    Forget(change::Forget),
+    /// Keep a record for ever, whether its node returns or not
+    Hold(change::Hold),
+    /// The webhooks
+    #[command(subcommand)]
+    Webhook(leave::Webhook),
+    /// Remove everything of Perennial from the cluster but the records
+    Uninstall(leave::Uninstall),
+    /// Print what is installed in a cluster
+    #[command(subcommand)]
+    Manifests(leave::Manifests),
     /// Print a completion script
     Completion {
         /// bash, zsh, fish, elvish or powershell
@@ -62,7 +80,7 @@ pub fn main() -> ExitCode {
     match execute(cli) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", Chain(error.as_ref()));
             ExitCode::FAILURE
         }
     }
@@ -74,6 +92,13 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Run(run) => run.execute(&global),
         Command::Show(show) => show.execute(&global),
         Command::Records(records) => records.execute(&global),
+        Command::Rollback(rollback) => rollback.execute(&global),
+        Command::Restore(restore) => restore.execute(&global),
+        Command::Forget(forget) => forget.execute(&global),
+        Command::Hold(hold) => hold.execute(&global),
+        Command::Webhook(webhook) => webhook.execute(&global),
+        Command::Uninstall(uninstall) => uninstall.execute(&global),
+        Command::Manifests(manifests) => manifests.execute(),
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "perennial", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)

@@ -27,6 +27,7 @@ const PAGE: u32 = 500;
 
 /// A cluster as a command sees it.
 pub(super) struct Session {
+    pub(super) client: kube::Client,
     pub(super) cluster: Cluster,
     pub(super) settings: Settings,
     pub(super) policies: Policies,
@@ -38,9 +39,10 @@ impl Session {
         let config = client::config(&global.target()).await?;
         let client = client::connect(config, Metrics::new(), None)?;
         let budget = Budget::new(1000, 1000);
-        let cluster = Cluster::new(client, settings.namespace.as_str(), budget);
+        let cluster = Cluster::new(client.clone(), settings.namespace.as_str(), budget);
         let policies = Policies::new(&settings.keeper);
-        Ok(Self { cluster, settings, policies })
+        policies.read_all(&client).await;
+        Ok(Self { client, cluster, settings, policies })
     }
 
     pub(super) async fn node(&self, name: &str) -> anyhow::Result<Option<selection::Node>> {

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use clap::ValueEnum;
 use comfy_table::{ContentArrangement, Table, presets};
+use perennial_core::keeper::kept::Kept;
 use serde::Serialize;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -60,4 +61,12 @@ pub(super) fn age(then: jiff::Timestamp, now: jiff::Timestamp) -> String {
         7_200..172_800 => format!("{}h", seconds / 3_600),
         _ => format!("{}d", seconds / 86_400),
     }
+}
+
+/// Keys and values on one line.
+pub(super) fn pairs(kept: &Kept) -> String {
+    if kept.is_empty() {
+        return "(nothing)".to_owned();
+    }
+    kept.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
 }

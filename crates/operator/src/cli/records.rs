@@ -33,8 +33,9 @@ impl Records {
                     print_value(&json!({"kind": "RecordList", "items": items}), self.output)?;
                 }
                 Format::Name => {
-                    let names: String = held.iter().map(|held| format!("configmap/{}\n", held.name())).collect();
-                    print_text(&names)?;
+                    for held in &held {
+                        print_text(&format!("configmap/{}\n", held.name()))?;
+                    }
                 }
                 Format::Table | Format::Wide if held.is_empty() => {
                     eprintln!("No records found in namespace {}.", session.settings.namespace);

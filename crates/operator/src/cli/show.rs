@@ -17,7 +17,7 @@ use serde_json::json;
 use super::{
     Global, block_on,
     objects::Session,
-    output::{Format, age, print_text, print_value},
+    output::{Format, age, pairs, print_text, print_value},
     records::{as_json, state},
 };
 use crate::keeper::apply::Held;
@@ -125,7 +125,7 @@ fn story(
     let empty = Kept::new();
     let on_node = seen.map_or(&empty, |seen| &seen.kept);
     let record = held.and_then(|held| match &held.stored {
-        Stored::Good(record) => Some(record),
+        Stored::Good(record) => Some(&**record),
         Stored::Bad { .. } => None,
     });
     text.push_str(&keys(on_node, record, seen));
@@ -153,17 +153,10 @@ fn keys(on_node: &Kept, record: Option<&Record>, seen: Option<&Incarnation>) -> 
             (Some(now), Some(then)) if now == then => String::new(),
             (Some(_), Some(then)) => format!("   (record: {then})"),
             (Some(_), None) => "   (not in the record)".to_owned(),
-            (None, _) if seen.is_none() => "   (given back when the node returns)".to_owned(),
+            (None, _) if seen.is_none() => String::new(),
             (None, _) => "   (not on the node)".to_owned(),
         };
         let _ = writeln!(text, "  {key}={}{remark}", node.or(record).map_or("", String::as_str));
     }
     text
-}
-
-fn pairs(kept: &Kept) -> String {
-    if kept.is_empty() {
-        return "(nothing)".to_owned();
-    }
-    kept.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
 }

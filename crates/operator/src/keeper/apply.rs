@@ -10,6 +10,7 @@ use kube::{
 };
 use perennial_core::keeper::{
     identity::RecordName,
+    mark::MARK,
     plan::Restore,
     record::{RECORD_KEY, RECORD_LABEL, RECORD_LABEL_VALUE, RECOVERED_KEY, Record, TooLarge},
     restore::{node_patch, ungate_patch},
@@ -180,6 +181,16 @@ impl Cluster {
     /// Gives a node what the plan says, if it is still the node that was decided on.
     pub async fn patch_node(&self, node: &selection::Node, restore: &Restore) -> Result<selection::Node, Error> {
         self.patch(node, node_patch(node, restore)).await
+    }
+
+    /// Changes kept keys of a node at a person's word. Its mark stays: to us it is a change like any other.
+    pub async fn change_node(&self, node: &selection::Node, change: &Restore) -> Result<selection::Node, Error> {
+        let mut patch = node_patch(node, change);
+        if let Some(annotations) = patch.pointer_mut("/metadata/annotations").and_then(serde_json::Value::as_object_mut)
+        {
+            annotations.remove(MARK);
+        }
+        self.patch(node, patch).await
     }
 
     /// Takes our taint from a node, if it is still the node that was decided on.

@@ -20,6 +20,7 @@ use crate::runtime::{budget::Priority, queue::Key};
 
 /// What is known of one live node.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one thing that was seen")]
 pub struct NodeEntry {
     uid: u64,
     resource_version: u64,
@@ -134,7 +135,7 @@ impl NodeEntry {
             return Verdict::Look(Priority::Restore);
         }
         let same = self.kept == record.kept && if owner { self.machine == record.machine } else { !self.own };
-        let older = self.resource_version <= record.node_resource_version;
+        let older = self.resource_version < record.node_resource_version;
         if same || (owner && older) { Verdict::Quiet } else { Verdict::Look(Priority::Capture) }
     }
 
@@ -312,7 +313,9 @@ impl Index {
     pub fn end_nodes(&mut self) {
         if let Some(listed) = self.listing_nodes.take() {
             let gone: Vec<Key> = self.nodes.keys().filter(|name| !listed.contains(*name)).cloned().collect();
-            gone.iter().for_each(|name| self.forget_node(name));
+            for name in &gone {
+                self.forget_node(name);
+            }
             self.nodes.shrink_to_fit();
         }
     }

@@ -9,4 +9,6 @@ pub mod node;
 pub mod observe;
 pub mod policies;
 mod policy_status;
+mod settle;
+mod survey;
 mod webhook;

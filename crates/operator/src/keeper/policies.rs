@@ -102,6 +102,18 @@ impl Policies {
         }
     }
 
+    /// Reads the policies once, for a command. A cluster without them has none.
+    pub async fn read_all(&self, client: &kube::Client) {
+        let api: kube::Api<Resource> = kube::Api::all(client.clone());
+        if let Ok(list) = api.list(&kube::api::ListParams::default()).await {
+            self.on_event(Event::Init);
+            for resource in list.items {
+                self.on_event(Event::InitApply(resource));
+            }
+            self.on_event(Event::InitDone);
+        }
+    }
+
     /// Takes in what the watch says. True where the policies in force changed.
     pub fn on_event(&self, event: Event<Resource>) -> bool {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);

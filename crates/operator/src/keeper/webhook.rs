@@ -12,6 +12,7 @@ use perennial_core::{
         admission::{KUBELETS, admit},
         identity::Identified,
         plan::{Act, Plan, gone},
+        record::Fault,
         selection::{self, ignored},
     },
 };
@@ -54,7 +55,7 @@ impl Keeper {
                 return AdmissionResponse::allowed();
             }
         };
-        if held.as_ref().and_then(|held| held.stored.fault()).is_some_and(|fault| fault.is_newer()) {
+        if held.as_ref().and_then(|held| held.stored.fault()).is_some_and(Fault::is_newer) {
             return AdmissionResponse::allowed();
         }
 

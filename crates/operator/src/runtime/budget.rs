@@ -80,7 +80,7 @@ impl Budget {
     /// The API server asked to be left alone for a while.
     pub fn close_for(&self, pause: Duration) {
         if let Ok(mut state) = self.0.state.lock() {
-            let until = Instant::now() + pause.min(Duration::from_secs(60));
+            let until = Instant::now() + pause.min(Duration::from_mins(1));
             state.closed_until = Some(state.closed_until.map_or(until, |at| at.max(until)));
         }
     }

@@ -96,14 +96,14 @@ impl Events {
         let task = async move {
             while let Some((about, severity, reason, message)) = receiver.recv().await {
                 let namespace = about.namespace.clone().unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
-                let event = event(&about, &namespace, severity, reason, message, &clock);
+                let event = event(&about, &namespace, severity, reason, &message, &clock);
                 let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
                 let written =
                     tokio::time::timeout(Duration::from_secs(5), api.create(&PostParams::default(), &event)).await;
                 match written {
                     Ok(Ok(_)) => {}
                     Ok(Err(error)) => {
-                        debug!(object = about.name, reason, why = fault::message(&error), "an Event was not written")
+                        debug!(object = about.name, reason, why = fault::message(&error), "an Event was not written");
                     }
                     Err(_) => debug!(object = about.name, reason, "an Event was not written in time"),
                 }
@@ -122,7 +122,7 @@ impl Events {
     }
 }
 
-fn event(about: &About, namespace: &str, severity: Severity, reason: &str, message: String, clock: &Clock) -> Event {
+fn event(about: &About, namespace: &str, severity: Severity, reason: &str, message: &str, clock: &Clock) -> Event {
     let now = Time(clock.now());
     // Event messages hold 1,024 characters.
     let message = message.chars().take(1000).collect();

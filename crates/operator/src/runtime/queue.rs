@@ -66,9 +66,8 @@ impl Queue {
         let next = match state.items.get(key).copied() {
             None => Some((priority, due)),
             Some(Item::Ready(at, since)) if priority < at => Some((priority, since)),
-            Some(Item::Ready(..)) => None,
             Some(Item::Later(at, then)) if due < then || priority < at => Some((at.min(priority), due.min(then))),
-            Some(Item::Later(..)) => None,
+            Some(Item::Ready(..) | Item::Later(..)) => None,
             Some(Item::Busy(again)) => {
                 let again = again.map_or((priority, due), |(at, then)| (at.min(priority), then.min(due)));
                 state.items.insert(Arc::clone(key), Item::Busy(Some(again)));
@@ -235,11 +234,11 @@ mod tests {
     async fn later_work_comes_when_due_and_sooner_when_asked_for_sooner() {
         let queue = Queue::default();
         let start = Instant::now();
-        queue.add_after(&key("a"), Priority::Capture, Duration::from_secs(60));
+        queue.add_after(&key("a"), Priority::Capture, Duration::from_mins(1));
         queue.add_after(&key("a"), Priority::Capture, Duration::from_secs(5));
         drop(queue.next().await.unwrap());
         assert_eq!(start.elapsed().as_secs(), 5);
-        assert!(tokio::time::timeout(Duration::from_secs(120), queue.next()).await.is_err());
+        assert!(tokio::time::timeout(Duration::from_mins(2), queue.next()).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]

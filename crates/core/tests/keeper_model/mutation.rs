@@ -1,0 +1,238 @@
+//! Rules switched off one at a time, by altering what the real `plan` is told and what it answers.
+
+use std::collections::BTreeSet;
+
+use perennial_core::keeper::{
+    kept::{Kept, digest},
+    mark::Mark,
+    plan::{self, Act, Context, Plan, Restore, Why},
+    record::Record,
+    selection::Incarnation,
+};
+
+pub enum Outcome {
+    Plan(Plan),
+    DeleteRecord,
+    /// A create that is let through as it came, mark and all.
+    AsItCame,
+    /// A create that is let through without a mark.
+    Unmarked,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mutation {
+    None,
+    /// The mark is not looked at.
+    IgnoreMark,
+    /// What was given is not remembered: a two-way merge.
+    ForgetGiven,
+    /// Keys that the node decided count as given by us.
+    OwnCountsAsGiven,
+    /// Keys that the node decided are in no set of the mark.
+    DropOwn,
+    /// A record that became empty is deleted.
+    NoTombstone,
+    /// A tombstone leaves no mark on a created node.
+    NoMarkFromTombstone,
+    /// Versions are compared within one incarnation only.
+    NoVersionGuard,
+    /// A fold makes the node the record's owner.
+    FoldOwns,
+    /// What an unsettled node decided is not folded in.
+    NoFold,
+    /// The same incarnation decides against its own fold.
+    FoldWithoutBefore,
+    /// A create believes the mark that it came with.
+    BelieveIncomingMark,
+    /// A create that left keys out counts as complete.
+    PartialIsComplete,
+    /// A decision that leaves the labels equal is not written down.
+    NoEvidence,
+    /// The UID alone makes a node the owner of its record.
+    OwnerByUidOnly,
+    /// An unsettled node that has everything does not take the record over.
+    NoClaim,
+    /// Every node counts as settled.
+    CaptureUnsettled,
+    /// Protected keys go to any machine.
+    GiveProtectedToAnyone,
+    /// Another machine's protected keys are dropped when the record is taken over.
+    DropWithheld,
+    /// A capture holds only what the policy keeps now.
+    CaptureErasesUnkept,
+    /// A mark settles a node although it does not speak of every key.
+    SilentMarkSettles,
+    /// The state that a record was written from is never captured again.
+    EqualVersionIsOlder,
+    /// A state that is known only from a relist is captured.
+    CaptureFromRelist,
+    /// A live node is captured without another look.
+    NoLiveCheck,
+    /// The record is not read again when the node changes.
+    RecordReadBeforeNode,
+    /// A record is written whatever it is by then.
+    UnconditionalWrite,
+    /// A node is patched whatever it is by then.
+    UnconditionalPatch,
+    /// The successor is acted on before the pending last state.
+    SuccessorFirst,
+    /// A DELETE handler that lost a race gives up instead of deciding again.
+    NoRetryInDelete,
+}
+
+impl Mutation {
+    pub const ALL: [Self; 28] = [
+        Self::IgnoreMark,
+        Self::ForgetGiven,
+        Self::OwnCountsAsGiven,
+        Self::DropOwn,
+        Self::NoTombstone,
+        Self::NoMarkFromTombstone,
+        Self::NoVersionGuard,
+        Self::FoldOwns,
+        Self::NoFold,
+        Self::FoldWithoutBefore,
+        Self::BelieveIncomingMark,
+        Self::PartialIsComplete,
+        Self::NoEvidence,
+        Self::OwnerByUidOnly,
+        Self::NoClaim,
+        Self::CaptureUnsettled,
+        Self::GiveProtectedToAnyone,
+        Self::DropWithheld,
+        Self::CaptureErasesUnkept,
+        Self::SilentMarkSettles,
+        Self::EqualVersionIsOlder,
+        Self::CaptureFromRelist,
+        Self::NoLiveCheck,
+        Self::RecordReadBeforeNode,
+        Self::UnconditionalWrite,
+        Self::UnconditionalPatch,
+        Self::SuccessorFirst,
+        Self::NoRetryInDelete,
+    ];
+
+    /// Alters what the rules are told.
+    pub fn blur(self, node: &mut Incarnation, mut record: Option<&mut Record>) {
+        let marked_alike = record.as_ref().is_some_and(|record| record.node.mark == node.mark_digest());
+        self.blur_one(node, record.as_deref_mut());
+        if marked_alike && let Some(record) = record {
+            record.node.mark = node.mark_digest();
+        }
+    }
+
+    fn blur_one(self, node: &mut Incarnation, record: Option<&mut Record>) {
+        match (self, record) {
+            (Self::IgnoreMark, _) => node.mark = None,
+            (Self::ForgetGiven, _) => {
+                if let Some(mark) = &mut node.mark {
+                    mark.given = Kept::new();
+                }
+            }
+            (Self::NoVersionGuard, Some(record)) if record.node.uid != node.uid => record.node.resource_version = 0,
+            (Self::FoldWithoutBefore, Some(record)) if record.folded && record.node.uid == node.uid => {
+                record.before.clone_from(&record.kept);
+            }
+            (Self::OwnerByUidOnly, Some(record)) if record.node.uid == node.uid && !record.folded => {
+                record.node.mark = node.mark_digest();
+            }
+            (Self::CaptureUnsettled, Some(record)) => {
+                let content = if record.folded && record.node.uid == node.uid { &record.before } else { &record.kept };
+                node.mark =
+                    Some(Mark { from: digest(content), complete: true, ..node.mark.clone().unwrap_or_default() });
+            }
+            (Self::SilentMarkSettles, Some(record)) => {
+                if let Some(mark) = node.mark.as_mut().filter(|mark| mark.complete) {
+                    let silent =
+                        record.kept.keys().filter(|key| !mark.given.contains_key(*key) && !mark.own.contains(*key));
+                    mark.same.extend(silent.cloned().collect::<Vec<_>>());
+                }
+            }
+            (Self::GiveProtectedToAnyone, Some(record)) => node.machine = record.node.machine.clone(),
+            _ => {}
+        }
+    }
+
+    /// Alters what the rules answer.
+    pub fn distort(self, record: Option<&Record>, context: &Context<'_>, plan: Plan) -> Outcome {
+        let plan = match (self, plan) {
+            (Self::OwnCountsAsGiven | Self::DropOwn, Plan::Restore(restore)) => {
+                Plan::Restore(self.distort_mark(restore, record))
+            }
+            (Self::NoTombstone, Plan::Write(_, next)) if next.is_tombstone() => return Outcome::DeleteRecord,
+            (Self::FoldOwns, Plan::Write(Act::Fold, mut next)) => {
+                next.folded = false;
+                next.before = Kept::new();
+                Plan::Write(Act::Fold, next)
+            }
+            (Self::NoFold, Plan::Write(Act::Fold, _)) | (Self::NoClaim, Plan::Write(Act::Claim, _)) => {
+                Plan::Nothing(Why::Current)
+            }
+            (Self::NoEvidence, Plan::Write(Act::Capture | Act::Fold, next))
+                if record.is_some_and(|record| record.kept == next.kept && record.node.uid != next.node.uid) =>
+            {
+                Plan::Nothing(Why::Current)
+            }
+            (Self::EqualVersionIsOlder, Plan::Write(Act::Capture, next))
+                if record.is_some_and(|record| {
+                    !record.folded && record.node.resource_version == next.node.resource_version
+                }) =>
+            {
+                Plan::Nothing(Why::Older)
+            }
+            (Self::DropWithheld, Plan::Write(act, mut next)) => {
+                next.withheld.clear();
+                Plan::Write(act, next)
+            }
+            (Self::CaptureErasesUnkept, Plan::Write(act, mut next)) => {
+                next.kept.retain(|key, _| context.policy.keeps(key));
+                Plan::Write(act, next)
+            }
+            (_, plan) => plan,
+        };
+        Outcome::Plan(plan)
+    }
+
+    /// Alters what a create is answered with.
+    pub fn distort_create(
+        self,
+        node: &Incarnation,
+        record: Option<&Record>,
+        context: &Context<'_>,
+        restore: Option<Restore>,
+    ) -> Outcome {
+        let Some(mut restore) = restore else {
+            return if self == Self::BelieveIncomingMark { Outcome::AsItCame } else { Outcome::Unmarked };
+        };
+        match self {
+            Self::NoMarkFromTombstone if record.is_some_and(Record::is_tombstone) => return Outcome::Unmarked,
+            Self::PartialIsComplete => {
+                let recorded = record.into_iter().flat_map(|record| &record.kept);
+                let left_out = recorded.filter(|(key, _)| restore.withheld.contains(*key));
+                restore.mark.given.extend(left_out.map(|(key, value)| (key.clone(), value.clone())));
+                restore.mark.complete = true;
+            }
+            Self::BelieveIncomingMark if node.mark.as_ref().is_some_and(|mark| mark.complete) => {
+                let stranger = Incarnation { uid: "stranger".into(), ..node.clone() };
+                if !matches!(plan::live(&stranger, record, context), Plan::Restore(_)) {
+                    return Outcome::AsItCame;
+                }
+            }
+            _ => {}
+        }
+        Outcome::Plan(Plan::Restore(restore))
+    }
+
+    fn distort_mark(self, mut restore: Restore, record: Option<&Record>) -> Restore {
+        let mark = &mut restore.mark;
+        let decided: BTreeSet<_> =
+            std::mem::take(&mut mark.own).into_iter().chain(std::mem::take(&mut mark.same)).collect();
+        if self == Self::OwnCountsAsGiven
+            && let Some(record) = record
+        {
+            let recorded = decided.into_iter().filter_map(|key| Some((key.clone(), record.kept.get(&key)?.clone())));
+            mark.given.extend(recorded);
+        }
+        restore
+    }
+}

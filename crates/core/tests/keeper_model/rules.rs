@@ -1,0 +1,280 @@
+//! The bridge to the real rules: compact states go in, [`plan`] decides, compact decisions come out. Nothing is
+//! decided here.
+
+use std::{cell::RefCell, collections::BTreeSet};
+
+use jiff::Timestamp;
+use perennial_core::{
+    config::{
+        pattern::Patterns,
+        settings::{Merge, Settings},
+    },
+    keeper::{
+        hash::Digest,
+        kept::{Content, Kept, Key, digest},
+        machine::Machine as RealMachine,
+        mark::Mark as RealMark,
+        plan::{self, Act, Context, Plan, Restore},
+        record::{Origin, Record as RealRecord, Withheld},
+        selection::{Incarnation, Policy},
+    },
+};
+
+use super::{
+    config::Config,
+    hash::FastMap,
+    mutation::{Mutation, Outcome},
+    world::{KEYS, Labels, MACHINES, Mark, NAMES, Node, OWN, Record, SAME},
+};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Decision {
+    Nothing,
+    Write(Act, Record),
+    /// No rule does this; a mutation may.
+    DeleteRecord,
+    Patch(Labels, Mark),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Question {
+    Live,
+    Gone,
+    Create,
+}
+
+pub struct Rules {
+    pub config: Config,
+    pub mutation: Mutation,
+    policies: [Policy; 2],
+    keys: [Key; KEYS],
+    memo: RefCell<FastMap<(Question, Node, Record, u8), Decision>>,
+}
+
+const SEQUENCE: u64 = 7;
+
+impl Rules {
+    pub fn new(config: Config, mutation: Mutation) -> Self {
+        let second = if config.protects_second_key() { "node-role.kubernetes.io/b" } else { NAMES[1] };
+        let names = [NAMES[0], second];
+        let merge = if config.overwrite { Merge::Overwrite } else { Merge::KeepExisting };
+        let wide = Policy { merge, ..Policy::from_settings(&Settings::default().keeper) };
+        let narrow = Policy { drop: Patterns::of(&[names[config.unkept_key]]), ..wide.clone() };
+        let keys = names.map(Key::label);
+        Self { config, mutation, policies: [wide, narrow], keys, memo: RefCell::default() }
+    }
+
+    pub fn keeps(&self, policy: u8, key: usize) -> bool {
+        self.policies[policy as usize].keeps(&self.keys[key])
+    }
+
+    /// What is to be done about a node that is there.
+    pub fn live(&self, node: &Node, record: &Record, policy: u8) -> Decision {
+        if node.uid == 0 { Decision::Nothing } else { self.ask(Question::Live, node, record, policy) }
+    }
+
+    /// What is to be done about a node's last state.
+    pub fn gone(&self, node: &Node, record: &Record, policy: u8) -> Decision {
+        self.ask(Question::Gone, node, record, policy)
+    }
+
+    /// What a node is created with.
+    pub fn create(&self, node: &Node, record: &Record, policy: u8) -> (Labels, Mark) {
+        match self.ask(Question::Create, node, record, policy) {
+            Decision::Patch(labels, mark) => (labels, mark),
+            other => unreachable!("a create is answered with {other:?}"),
+        }
+    }
+
+    /// Only the order of versions and the equality of UIDs matter, so few questions are really asked.
+    fn ask(&self, question: Question, node: &Node, record: &Record, policy: u8) -> Decision {
+        let (mut asked_node, mut asked_record) = (*node, *record);
+        asked_node.uid = 1;
+        asked_record.uid = if !record.present {
+            0
+        } else if record.uid == node.uid {
+            1
+        } else {
+            2
+        };
+        asked_node.rv = 2;
+        asked_record.rv =
+            if record.present { 2 + u8::from(record.rv > node.rv) - u8::from(record.rv < node.rv) } else { 0 };
+        let key = (question, asked_node, asked_record, policy);
+        let known = self.memo.borrow().get(&key).copied();
+        let decision = known.unwrap_or_else(|| {
+            let decision = self.decide(question, &asked_node, &asked_record, policy);
+            self.memo.borrow_mut().insert(key, decision);
+            decision
+        });
+        match decision {
+            Decision::Write(act, next) => Decision::Write(act, Record { uid: node.uid, rv: node.rv, ..next }),
+            other => other,
+        }
+    }
+
+    fn decide(&self, question: Question, node: &Node, record: &Record, policy: u8) -> Decision {
+        let policy = &self.policies[policy as usize];
+        let context = Context { policy, identity: None, now: Timestamp::UNIX_EPOCH, by: "model" };
+        let mut seen = self.incarnation(node, policy);
+        let mut found = record.present.then(|| self.real_record(record));
+        self.mutation.blur(&mut seen, found.as_mut());
+        let outcome = match question {
+            Question::Live => Outcome::Plan(plan::live(&seen, found.as_ref(), &context)),
+            Question::Gone => Outcome::Plan(plan::gone(&seen, found.as_ref(), &context)),
+            Question::Create => {
+                let rides = |key: &Key| !(self.config.kubelet_creates && policy.protects(key));
+                let restore = plan::create(&seen, found.as_ref(), &context, rides);
+                self.mutation.distort_create(&seen, found.as_ref(), &context, restore)
+            }
+        };
+        let outcome = match outcome {
+            Outcome::Plan(plan) => self.mutation.distort(found.as_ref(), &context, plan),
+            other => other,
+        };
+        match outcome {
+            Outcome::Plan(Plan::Nothing(_)) => Decision::Nothing,
+            Outcome::Plan(Plan::Write(act, next)) => {
+                Decision::Write(act, self.compact_record(&next, &seen, node, record))
+            }
+            Outcome::Plan(Plan::Restore(restore)) => {
+                let labels = self.apply(node.labels, &restore);
+                Decision::Patch(labels, self.compact_mark(&restore.mark))
+            }
+            Outcome::DeleteRecord => Decision::DeleteRecord,
+            Outcome::AsItCame => Decision::Patch(node.labels, node.mark),
+            Outcome::Unmarked => Decision::Patch(node.labels, Mark::default()),
+        }
+    }
+
+    fn kept(&self, labels: &Labels) -> Kept {
+        let present = self.keys.iter().zip(labels).filter(|(_, value)| **value != 0);
+        present.map(|(key, value)| (key.clone(), value.to_string())).collect()
+    }
+
+    fn compact(&self, kept: &Kept) -> Labels {
+        assert!(kept.keys().all(|key| self.keys.contains(key)), "foreign keys in {kept:?}");
+        self.keys.each_ref().map(|key| kept.get(key).map_or(0, |value| value.parse().expect("a value of the model")))
+    }
+
+    fn apply(&self, mut labels: Labels, restore: &Restore) -> Labels {
+        for (label, key) in labels.iter_mut().zip(&self.keys) {
+            if restore.remove.contains(key) {
+                *label = 0;
+            }
+            if let Some(value) = restore.set.get(key) {
+                *label = value.parse().expect("a value of the model");
+            }
+        }
+        labels
+    }
+
+    fn incarnation(&self, node: &Node, policy: &Policy) -> Incarnation {
+        let mut kept = self.kept(&node.labels);
+        kept.retain(|key, _| policy.keeps(key));
+        let mark = node.mark.present.then(|| self.real_mark(&node.mark));
+        let machine = real_machine(node.machine());
+        let uid = format!("u{}", node.uid);
+        Incarnation { name: "n".into(), uid, resource_version: node.rv.into(), kept, mark, machine }
+    }
+
+    fn real_mark(&self, mark: &Mark) -> RealMark {
+        let with = |code: u8| -> BTreeSet<Key> {
+            self.keys.iter().zip(mark.base).filter(|(_, base)| *base == code).map(|(key, _)| key.clone()).collect()
+        };
+        RealMark {
+            from: digest(&self.kept(&mark.from)),
+            complete: mark.complete,
+            given: self.kept(&mark.base.map(|base| if base < SAME { base } else { 0 })),
+            own: with(OWN),
+            same: with(SAME),
+        }
+    }
+
+    fn compact_mark(&self, mark: &RealMark) -> Mark {
+        let mut base = self.compact(&mark.given);
+        for (base, key) in base.iter_mut().zip(&self.keys) {
+            if mark.own.contains(key) {
+                *base = OWN;
+            } else if mark.same.contains(key) {
+                *base = SAME;
+            }
+        }
+        let from = self.undigest(&mark.from);
+        let compact = Mark { present: true, complete: mark.complete, from, base };
+        assert_eq!(self.real_mark(&compact), *mark, "a mark that the model cannot hold");
+        compact
+    }
+
+    fn undigest(&self, wanted: &Digest) -> Labels {
+        let all = (0..4).flat_map(|a| (0..4).map(move |b| [a, b]));
+        all.into_iter().find(|labels| digest(&self.kept(labels)) == *wanted).expect("a digest of some content")
+    }
+
+    fn real_record(&self, record: &Record) -> RealRecord {
+        let mark = if record.mark.present {
+            Digest::of([self.real_mark(&record.mark).render()]).to_string()
+        } else {
+            String::new()
+        };
+        let withheld = (0..MACHINES).filter(|machine| record.withheld[*machine] != 0).map(|machine| Withheld {
+            machine: real_machine(machine as u8),
+            content: Content::from(&self.kept(&[0, record.withheld[machine]])),
+        });
+        RealRecord {
+            sequence: SEQUENCE,
+            node: Origin {
+                name: "n".into(),
+                uid: format!("u{}", record.uid),
+                resource_version: record.rv.into(),
+                mark,
+                machine: real_machine(record.machine),
+            },
+            identity: None,
+            kept: self.kept(&record.labels),
+            folded: record.folded,
+            before: self.kept(&record.before),
+            withheld: withheld.collect(),
+            captured_at: Timestamp::UNIX_EPOCH,
+            captured_by: "model".into(),
+            history: Vec::new(),
+        }
+    }
+
+    fn compact_record(&self, next: &RealRecord, seen: &Incarnation, node: &Node, old: &Record) -> Record {
+        assert_eq!(next.sequence, if old.present { SEQUENCE + 1 } else { 1 }, "G6: a sequence grows by one");
+        assert_eq!(next.node.uid, format!("u{}", node.uid), "a record names the node that it was written from");
+        assert_eq!(next.node.resource_version, u64::from(node.rv));
+        let unmarked = next.folded || next.node.mark.is_empty();
+        assert!(unmarked || next.node.mark == seen.mark_digest(), "a record knows the node's mark, or none");
+        let mark = if unmarked { Mark::default() } else { node.mark };
+        let mut withheld = [0; MACHINES];
+        // The first entry of a machine is the one that counts.
+        for other in next.withheld.iter().rev() {
+            let content = self.compact(&Kept::from(other.content.clone()));
+            assert_eq!(content[0], 0, "only protected keys are withheld");
+            withheld[compact_machine(&other.machine)] = content[1];
+        }
+        Record {
+            present: true,
+            folded: next.folded,
+            uid: node.uid,
+            rv: node.rv,
+            labels: self.compact(&next.kept),
+            before: self.compact(&next.before),
+            mark,
+            machine: compact_machine(&next.node.machine) as u8,
+            withheld,
+        }
+    }
+}
+
+fn real_machine(machine: u8) -> RealMachine {
+    let (provider, rest) = [("", ""), ("", "1"), ("p1", "1"), ("", "2"), ("p2", "2")][machine as usize];
+    let named = |kind: &str| if rest.is_empty() { String::new() } else { format!("{kind}{rest}") };
+    RealMachine { provider_id: provider.into(), system_uuid: named("s"), machine_id: named("m") }
+}
+
+fn compact_machine(machine: &RealMachine) -> usize {
+    (0..MACHINES).find(|code| real_machine(*code as u8) == *machine).expect("a machine of the model")
+}

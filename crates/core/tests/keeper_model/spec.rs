@@ -1,0 +1,333 @@
+//! What people may expect: the wishes that follow from what happened, and the guarantees, checked by name.
+
+use super::{
+    rules::{Decision, Rules},
+    world::{Broken, KEYS, Labels, Mark, NAMES, Node, Record, SAYS_ALL, SLOTS, State},
+};
+
+/// More writes than this with nothing happening outside is a livelock.
+const WRITES_TO_REST: u8 = 7;
+const RECORD_DELETED: u8 = 128;
+
+pub fn bit(value: u8) -> u8 {
+    1 << value
+}
+
+/// Which wish a key on a machine belongs to.
+pub fn slot(rules: &Rules, key: usize, hardware: u8) -> usize {
+    if key == 1 && rules.config.machines > 1 && hardware == 2 { 2 } else { key }
+}
+
+fn place(slot: usize) -> (usize, u8) {
+    [(0, 1), (1, 1), (1, 2)][slot]
+}
+
+fn recorded(record: &Record, slot: usize) -> u8 {
+    let (key, hardware) = place(slot);
+    record.kept_for(key, hardware)
+}
+
+/// The design's words, for telling its documented limits from violations.
+fn is_owner(node: &Node, record: &Record) -> bool {
+    record.uid == node.uid && !record.folded && record.mark == node.mark
+}
+
+fn content_for(node: &Node, record: &Record) -> Labels {
+    if record.folded && record.uid == node.uid { record.before } else { record.labels }
+}
+
+fn is_settled(node: &Node, record: &Record) -> bool {
+    let content = content_for(node, record);
+    let spoken_of = (0..KEYS).all(|key| content[key] == 0 || node.mark.base[key] != 0);
+    let given = node.mark.present && node.mark.complete && node.mark.from == content && spoken_of;
+    !record.present || is_owner(node, record) || given
+}
+
+/// The last value that node and record agreed on.
+fn base(node: &Node, record: &Record) -> Labels {
+    if record.present && is_owner(node, record) { record.labels } else { node.mark.base }
+}
+
+/// A person sets a key of the live node, or removes it.
+pub fn person_changes(state: &mut State, rules: &Rules, key: usize, value: u8) {
+    let (node, record) = (state.node, state.record);
+    let slot = slot(rules, key, node.hardware);
+    let wishes = &mut state.wishes;
+    let settled = is_settled(&node, &record);
+    // Equal to the record is no decision while an older last state is unprocessed.
+    let equal = record.present
+        && value == recorded(&record, slot)
+        && value != 0
+        && wishes.unsure != 0
+        && !is_owner(&node, &record);
+    // A change back to what was given cannot be told from "untouched" (limit B).
+    let back = value == base(&node, &record)[key] && (!settled || wishes.unsure != 0 || state.creation.on);
+    // The record wins until the node is settled.
+    let overwritten = rules.config.overwrite && (!settled || wishes.unsure != 0);
+    // A protected key on a node that does not say yet which machine it is.
+    let unsaid = key == 1 && rules.config.protects_second_key() && node.says < SAYS_ALL;
+    if equal || back || overwritten || unsaid {
+        wishes.want[slot] |= bit(value) | wishes.seen[slot];
+        if record.present {
+            wishes.want[slot] |= bit(recorded(&record, slot));
+            if record.folded {
+                wishes.want[slot] |= bit(record.before[key]);
+            }
+        }
+    } else {
+        wishes.want[slot] = bit(value);
+        wishes.or[slot] = 0;
+    }
+    wishes.seen[slot] |= wishes.want[slot];
+}
+
+/// A DELETE commits; `looked`: admission has processed this very state.
+pub fn node_is_deleted(state: &mut State, looked: bool) {
+    let record = state.record;
+    let wishes = &mut state.wishes;
+    if looked {
+        wishes.seen = wishes.want;
+        return;
+    }
+    wishes.unsure |= bit(state.node.uid);
+    for slot in 0..SLOTS {
+        wishes.or[slot] |= wishes.seen[slot];
+        if record.present {
+            wishes.or[slot] |= bit(recorded(&record, slot));
+        }
+    }
+}
+
+/// The exact last state of an incarnation has been processed: strict again, unless a later one was captured first.
+pub fn last_state_is_processed(state: &mut State, rules: &Rules, last: &Node) {
+    let config = &rules.config;
+    // One replica that never fails has no excuse for that.
+    let excusable = config.replicas > 1 || config.delete_webhook || config.budget.faults > 0;
+    let wishes = &mut state.wishes;
+    let overtaken = excusable && state.record.present && state.record.rv > last.rv;
+    if wishes.unsure & bit(last.uid) != 0 && !overtaken {
+        wishes.unsure &= !bit(last.uid);
+        if wishes.unsure == 0 {
+            wishes.or = [0; SLOTS];
+        }
+    }
+}
+
+/// Every value that is on a node or in a view, an event or a request that somebody may still act on.
+fn on_the_way(state: &State, rules: &Rules) -> [u8; SLOTS] {
+    let log = state.log[..state.events as usize].iter().map(|event| event.node);
+    let views = state.replicas.iter().flat_map(|replica| [replica.cache, replica.last]);
+    let requests = [state.creation.node, state.deletion.node, state.zombie.node, state.node];
+    let mut values = [0; SLOTS];
+    for node in log.chain(views).chain(requests).filter(|node| node.uid != 0) {
+        for key in 0..KEYS {
+            values[slot(rules, key, node.hardware)] |= bit(node.labels[key]);
+        }
+    }
+    values
+}
+
+/// A person deletes the record: the order of things is lost (limit E), so that anything that is still on its way may
+/// become the new record.
+pub fn record_is_deleted(state: &mut State, rules: &Rules) {
+    state.wishes.unsure |= RECORD_DELETED;
+    let on_the_way = on_the_way(state, rules);
+    for which in 0..SLOTS {
+        let (key, _) = place(which);
+        let here = state.node.uid != 0 && !state.deletion.on && slot(rules, key, state.node.hardware) == which;
+        let wishes = &mut state.wishes;
+        if here && state.node.labels[key] != 0 && on_the_way[which] == bit(state.node.labels[key]) {
+            wishes.want[which] |= on_the_way[which];
+        } else {
+            wishes.want[which] |= on_the_way[which] | 1;
+        }
+        wishes.seen[which] |= wishes.want[which];
+    }
+}
+
+/// A CREATE commits that brought labels of its own.
+pub fn node_is_created(state: &mut State, rules: &Rules, own: Labels) {
+    let (node, record) = (state.node, state.record);
+    for key in (0..KEYS).filter(|key| own[*key] != 0) {
+        let slot = slot(rules, key, node.hardware);
+        let wishes = &mut state.wishes;
+        let brought = bit(own[key]);
+        let certain = wishes.want[slot] & 1 == 0 && wishes.or[slot] == 0;
+        let marked = node.mark.present && node.mark.base[key] == own[key];
+        let equal = record.present && wishes.unsure != 0 && recorded(&record, slot) == own[key];
+        if rules.config.overwrite && certain {
+            // The record wins.
+        } else if rules.config.overwrite || marked || equal {
+            wishes.want[slot] |= brought;
+        } else {
+            wishes.want[slot] = brought;
+            wishes.or[slot] = 0;
+        }
+        wishes.seen[slot] |= wishes.want[slot];
+    }
+}
+
+/// The policy keeps a key again that it did not keep for a while. What is on the node then is right; otherwise what was
+/// recorded before, or what happened meanwhile and is still on its way.
+pub fn policy_changes(state: &mut State, rules: &Rules, was: u8) {
+    let on_the_way = on_the_way(state, rules);
+    for which in 0..SLOTS {
+        let (key, _) = place(which);
+        if rules.keeps(was, key) || !rules.keeps(state.policy, key) {
+            continue;
+        }
+        let here = state.node.uid != 0 && slot(rules, key, state.node.hardware) == which;
+        let live = if here { state.node.labels[key] } else { 0 };
+        let theirs = !rules.config.overwrite && live != 0 && state.node.mark.base[key] != live && !state.deletion.on;
+        let wishes = &mut state.wishes;
+        let mut set = bit(live);
+        if !theirs {
+            set |= wishes.want[which] | wishes.seen[which] | on_the_way[which] | 1;
+            if state.record.present {
+                set |= bit(recorded(&state.record, which));
+            }
+            wishes.or[which] |= set;
+        }
+        wishes.want[which] = set;
+        wishes.seen[which] |= set;
+    }
+}
+
+/// Marks the state as broken if this write takes away what the policy does not speak of.
+pub fn judge_write(state: &mut State, rules: &Rules, next: &Record) {
+    let old = state.record;
+    for key in (0..KEYS).filter(|key| old.present && !rules.keeps(state.policy, *key)) {
+        for hardware in 1..=rules.config.machines {
+            let (was, is) = (old.kept_for(key, hardware), next.kept_for(key, hardware));
+            if is != was && !(old.folded && is == old.before[key]) {
+                state.broken = Broken::PolicyErased;
+            }
+        }
+    }
+}
+
+/// Marks the state as broken if a node is given what is not for it.
+pub fn judge_gift(state: &mut State, rules: &Rules, before: &Labels, node: &Node) {
+    for key in (0..KEYS).filter(|key| node.labels[*key] != before[*key]) {
+        if !rules.keeps(state.policy, key) {
+            state.broken = Broken::ForeignKey;
+        }
+        let slot = slot(rules, key, node.hardware);
+        let known = state.wishes.want[slot] | state.wishes.or[slot] | state.wishes.seen[slot];
+        if key == 1 && rules.config.machines > 1 && node.labels[key] != 0 && known & bit(node.labels[key]) == 0 {
+            state.broken = Broken::WrongMachine;
+        }
+    }
+}
+
+/// Nothing is under way and nobody has anything to do.
+pub fn is_at_rest(state: &State, rules: &Rules) -> bool {
+    if state.deletion.on || state.creation.on || state.zombie.on {
+        return false;
+    }
+    state.replicas[..rules.config.replicas].iter().all(|replica| {
+        replica.synced
+            && replica.position == state.events
+            && replica.last.uid == 0
+            && !replica.read.done
+            && rules.live(&replica.cache, &state.record, state.policy) == Decision::Nothing
+    })
+}
+
+/// The guarantee that this state violates.
+pub fn violation(state: &State, rules: &Rules) -> Option<String> {
+    match state.broken {
+        Broken::Nothing => {}
+        Broken::PolicyErased => {
+            return Some("G1: a key that the policy does not keep was taken out of the record".into());
+        }
+        Broken::WrongMachine => return Some("G4: a protected key was given to another machine".into()),
+        Broken::ForeignKey => return Some("G3: a key that the policy does not keep was written to a node".into()),
+    }
+    if state.writes > WRITES_TO_REST {
+        return Some(format!("G7: more than {WRITES_TO_REST} writes of ours while nothing happens outside"));
+    }
+    if !is_at_rest(state, rules) {
+        return None;
+    }
+    (0..SLOTS).find_map(|slot| unmet_wish(state, rules, slot)).or_else(|| leave_and_return(state, rules))
+}
+
+fn unmet_wish(state: &State, rules: &Rules, which: usize) -> Option<String> {
+    let (key, hardware) = place(which);
+    if which == 2 && rules.config.machines == 1 || !rules.keeps(state.policy, key) {
+        return None;
+    }
+    let node = &state.node;
+    let here = node.uid != 0 && slot(rules, key, node.hardware) == which;
+    // A protected key waits until the node says which machine it is.
+    let waits = key == 1 && rules.config.protects_second_key() && node.says < SAYS_ALL && node.labels[1] == 0;
+    let have = if here && !waits {
+        node.labels[key]
+    } else if state.record.present {
+        recorded(&state.record, which)
+    } else {
+        0
+    };
+    if (state.wishes.want[which] | state.wishes.or[which]) & bit(have) != 0 {
+        return None;
+    }
+    let wanted = state.wishes.want[which];
+    let name = match (have, wanted) {
+        (0, _) => "G1: lost",
+        (_, 1) => "G2: a removal undone",
+        _ => "G2: newer overwritten by older",
+    };
+    Some(format!("{name}: key {} (machine {hardware}) is {have}, wanted is one of {wanted:03b}", NAMES[key]))
+}
+
+/// G7: a node that leaves and returns unchanged costs nothing, or one write.
+fn leave_and_return(state: &State, rules: &Rules) -> Option<String> {
+    let mut node = state.node;
+    let says_less = rules.config.protects_second_key() && node.says < SAYS_ALL;
+    // A key that the policy keeps again may be in the record and not on the node.
+    let policy_changed = state.left.policies != rules.config.budget.policies;
+    if node.uid == 0 || says_less || policy_changed {
+        return None;
+    }
+    let (mut record, mut writes) = (state.record, 0);
+    let mut write = |decision, record: &mut Record| match decision {
+        Decision::Write(_, next) => {
+            *record = next;
+            writes += 1;
+        }
+        Decision::DeleteRecord => {
+            *record = Record::default();
+            writes += 1;
+        }
+        _ => {}
+    };
+    if rules.config.delete_webhook {
+        write(rules.gone(&node, &record, state.policy), &mut record);
+    }
+    node.rv = state.next_rv();
+    write(rules.gone(&node, &record, state.policy), &mut record);
+    let had = node.labels;
+    node = Node { uid: node.uid + 1, rv: node.rv + 1, labels: [0; KEYS], mark: Mark::default(), ..node };
+    if rules.config.create_webhook {
+        (node.labels, node.mark) = rules.create(&node, &record, state.policy);
+    }
+    let mut patches = 0;
+    for _ in 0..6 {
+        match rules.live(&node, &record, state.policy) {
+            Decision::Nothing => break,
+            Decision::Patch(labels, mark) => {
+                node = Node { labels, mark, rv: node.rv + 1, ..node };
+                patches += 1;
+            }
+            other => write(other, &mut record),
+        }
+    }
+    let rides = rules.config.create_webhook && !(rules.config.kubelet_creates && had[1] != 0);
+    let allowed = if rides { 0 } else { 1 };
+    if writes + patches > allowed {
+        return Some(format!("G7: an unchanged node that leaves and returns costs {} writes", writes + patches));
+    }
+    let same = (0..KEYS).all(|key| !rules.keeps(state.policy, key) || node.labels[key] == had[key]);
+    (!same).then(|| format!("G1: a node that leaves with {had:?} returns with {:?}", node.labels))
+}

@@ -1,0 +1,131 @@
+//! `perennial webhook disable`, `uninstall` and `manifests`.
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{ConfigMap, Secret},
+};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, ListParams},
+};
+use perennial_core::keeper::record::{RECORD_LABEL, RECORD_LABEL_VALUE};
+use serde_json::json;
+
+use super::{Global, block_on, objects::Session, output::print_text};
+use crate::{
+    manifests,
+    runtime::fault,
+    serve::{certs, configuration::Configurations},
+};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Webhook {
+    /// Remove the webhook configurations. An operator that still runs with webhooks on writes them again
+    Disable,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Uninstall {
+    /// Remove the records as well: everything that is kept is lost
+    #[arg(long)]
+    records: bool,
+    /// Do it without asking
+    #[arg(short, long)]
+    yes: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Manifests {
+    /// The CustomResourceDefinitions
+    Crds,
+}
+
+impl Webhook {
+    pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
+        let Self::Disable = self;
+        block_on(async {
+            let session = Session::open(global).await?;
+            Configurations::new(session.client).remove().await?;
+            println!("webhook configurations removed");
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}
+
+impl Uninstall {
+    pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
+        block_on(async {
+            let session = Session::open(global).await?;
+            if !self.yes {
+                let records = if self.records { " and every record" } else { "" };
+                anyhow::bail!("this removes Perennial's webhooks, taints and Leases{records}: say --yes");
+            }
+            let namespace = session.settings.namespace.to_string();
+            Configurations::new(session.client.clone()).remove().await?;
+            println!("webhook configurations removed");
+            let freed = free_nodes(&session).await?;
+            println!("{freed} node(s) freed of our taint");
+            remove_all::<Lease>(&session.client, &namespace, "app.kubernetes.io/managed-by=perennial", "leases")
+                .await?;
+            println!("leases removed");
+            let secrets: Api<Secret> = Api::namespaced(session.client.clone(), &namespace);
+            match secrets.delete(certs::SECRET, &DeleteParams::default()).await {
+                Ok(_) => println!("certificates removed"),
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(error) => anyhow::bail!("could not remove the certificates: {}", fault::message(&error)),
+            }
+            if self.records {
+                let selector = format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}");
+                remove_all::<ConfigMap>(&session.client, &namespace, &selector, "records").await?;
+                println!("records removed");
+            } else {
+                println!("records stay in namespace {namespace}");
+            }
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}
+
+/// Takes our taint from every node that has it.
+async fn free_nodes(session: &Session) -> anyhow::Result<usize> {
+    let mut params = ListParams::default().limit(500);
+    let mut freed = 0;
+    loop {
+        let (page, next) = session.cluster.list_nodes(&params).await?;
+        for node in page.iter().filter(|node| node.is_gated()) {
+            session.cluster.ungate_node(node).await?;
+            freed += 1;
+        }
+        match next {
+            Some(token) => params.continue_token = Some(token),
+            None => return Ok(freed),
+        }
+    }
+}
+
+async fn remove_all<K>(client: &Client, namespace: &str, selector: &str, what: &str) -> anyhow::Result<()>
+where
+    K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+        + serde::de::DeserializeOwned
+        + Clone
+        + std::fmt::Debug,
+{
+    let api: Api<K> = Api::namespaced(client.clone(), namespace);
+    let removed = api.delete_collection(&DeleteParams::default(), &ListParams::default().labels(selector)).await;
+    removed
+        .map(drop)
+        .map_err(|error| anyhow::anyhow!(fault::message(&error)))
+        .with_context(|| format!("could not remove the {what}"))
+}
+
+impl Manifests {
+    pub(super) fn execute(&self) -> anyhow::Result<ExitCode> {
+        let Self::Crds = self;
+        print_text(&serde_saphyr::to_string(&json!(manifests::keep_policy_crd()))?)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

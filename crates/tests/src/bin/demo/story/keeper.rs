@@ -1,0 +1,177 @@
+//! What the keeper does for one node.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api,
+    api::{DeleteParams, PostParams},
+};
+
+use crate::{
+    stage::{Stage, bare_node, manifest},
+    terminal::took,
+    witness::{Life, Seen},
+};
+
+const FLAPS: usize = 20;
+/// Long enough for anything that would come late.
+const WATCHED: Duration = Duration::from_secs(1);
+
+pub(crate) async fn people_label_nodes(stage: &mut Stage) -> anyhow::Result<()> {
+    let nodes = ["worker-1", "worker-2", "worker-3"];
+    for node in nodes {
+        stage.write(&format!("{node}.yaml"), &manifest(node, node, &[]))?;
+    }
+    let began = Instant::now();
+    for node in nodes {
+        stage.run(&format!("kubectl create -f {node}.yaml"))?;
+    }
+    stage.run("kubectl label node worker-1 team=ml disk=nvme rack=r7")?;
+    stage.run("kubectl label node worker-2 worker-3 team=web")?;
+    stage.show_labels("worker-1 worker-2 worker-3")?;
+    stage
+        .claim("each labelled node has a record, which holds its labels", |seen| {
+            nodes
+                .iter()
+                .all(|node| {
+                    seen.node(node).is_some_and(|life| life.has("team") && seen.record(node) == Some(&life.labels))
+                })
+                .then(|| began.elapsed())
+        })
+        .await?;
+    stage.show("kubectl get configmaps -n perennial-system -l perennial.dev/record")
+}
+
+pub(crate) async fn a_node_comes_back(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.run("kubectl delete node worker-1")?;
+    stage.show("perennial show worker-1")?;
+    stage.run("kubectl create -f worker-1.yaml")?;
+    stage
+        .claim("its labels are back", |seen| {
+            given(seen, "worker-1", |life| life.is("team", "ml") && life.is("disk", "nvme") && life.is("rack", "r7"))
+        })
+        .await?;
+    stage.show_labels("worker-1")
+}
+
+pub(crate) async fn a_removed_label_stays_removed(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.run("kubectl label node worker-1 rack-")?;
+    stage.run("kubectl delete node worker-1")?;
+    stage.run("kubectl create -f worker-1.yaml")?;
+    stage
+        .claim("the other labels are back", |seen| {
+            given(seen, "worker-1", |life| life.is("team", "ml") && life.is("disk", "nvme"))
+        })
+        .await?;
+    stage
+        .lasting_claim("the removed one is not", WATCHED, |seen| {
+            seen.node("worker-1").is_some_and(|life| life.has("team") && !life.has("rack"))
+        })
+        .await?;
+    stage.show_labels("worker-1")
+}
+
+pub(crate) async fn a_new_value_wins(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.say("While worker-1 is away somebody gives it to another team: it registers with team=data.");
+    stage.write("worker-1-data.yaml", &manifest("worker-1", "worker-1", &[("team", "data")]))?;
+    stage.run("kubectl delete node worker-1")?;
+    stage.run("kubectl create -f worker-1-data.yaml")?;
+    stage
+        .claim("what it does not say itself is given back", |seen| {
+            given(seen, "worker-1", |life| life.is("disk", "nvme"))
+        })
+        .await?;
+    stage
+        .lasting_claim("its own team=data is left alone", WATCHED, |seen| is(seen, "worker-1", "team", "data"))
+        .await?;
+    stage.show_labels("worker-1")?;
+    stage.run("kubectl delete node worker-1")?;
+    stage.run("kubectl create -f worker-1.yaml")?;
+    stage
+        .claim("the next time it comes back bare, it is team=data", |seen| {
+            given(seen, "worker-1", |life| life.is("team", "data") && life.is("disk", "nvme"))
+        })
+        .await
+}
+
+pub(crate) async fn a_role_stays_with_its_machine(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.run("kubectl label node worker-2 node-role.kubernetes.io/gpu=")?;
+    stage.run("kubectl delete node worker-2")?;
+    stage.say("Another machine registers under the same name (its spec.providerID differs).");
+    stage.write("worker-2-other.yaml", &manifest("worker-2", "other-machine", &[]))?;
+    stage.run("kubectl create -f worker-2-other.yaml")?;
+    stage.claim("it gets the ordinary labels", |seen| given(seen, "worker-2", |life| life.is("team", "web"))).await?;
+    stage
+        .lasting_claim("it does not get the role", WATCHED, |seen| {
+            seen.node("worker-2").is_some_and(|life| !life.has("node-role.kubernetes.io/gpu"))
+        })
+        .await?;
+    stage.run("kubectl delete node worker-2")?;
+    stage.run("kubectl create -f worker-2.yaml")?;
+    stage
+        .claim("the machine that had it does", |seen| {
+            given(seen, "worker-2", |life| life.is("team", "web") && life.has("node-role.kubernetes.io/gpu"))
+        })
+        .await?;
+    stage.show_labels("worker-2")
+}
+
+pub(crate) async fn a_node_flaps(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.say(&format!("worker-3 is deleted and created bare {FLAPS} times, as fast as the API server answers."));
+    let nodes: Api<Node> = Api::all(stage.client.0.clone());
+    let bare = bare_node("worker-3")?;
+    let before = stage.witness.look().ended.len();
+    let began = Instant::now();
+    for _ in 0..FLAPS {
+        nodes.delete("worker-3", &DeleteParams::default()).await?;
+        nodes.create(&PostParams::default(), &bare).await?;
+    }
+    let flapped = began.elapsed();
+    let bare = stage
+        .until("every end of the flapping node is seen", |seen| {
+            let ended = seen.ended.get(before..)?;
+            (ended.len() >= FLAPS).then(|| ended.iter().filter(|(_, life)| life.labels.is_empty()).count())
+        })
+        .await?;
+    stage.say(&format!("That took {}; {bare} incarnations were gone before they were given anything.", took(flapped)));
+    stage.claim("it has its label", |seen| given(seen, "worker-3", |life| life.is("team", "web"))).await?;
+    stage.lasting_claim("and keeps it", WATCHED, |seen| is(seen, "worker-3", "team", "web")).await
+}
+
+pub(crate) async fn the_operator_is_dead_meanwhile(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.kill_operator();
+    stage.say("kill -9: the operator is gone. Nothing that people do now waits for it.");
+    stage.run("kubectl delete node worker-1")?;
+    stage.run("kubectl create -f worker-1.yaml")?;
+    stage.run("kubectl label node worker-2 disk=hdd")?;
+    stage.show_labels("worker-1 worker-2")?;
+    let began = Instant::now();
+    stage.start_operator()?;
+    stage.say(&format!(
+        "The operator starts again and is ready after {}. It takes over when the Lease of the",
+        took(began.elapsed())
+    ));
+    stage.say("dead one has run out: 2 s here, 15 s unless configured otherwise.");
+    stage
+        .claim("worker-1, which came back bare meanwhile, has its labels", |seen| {
+            let life = seen.node("worker-1").filter(|life| life.is("team", "data") && life.is("disk", "nvme"))?;
+            Some(life.since.saturating_duration_since(began))
+        })
+        .await?;
+    stage
+        .claim("what was written on worker-2 meanwhile is in its record", |seen| {
+            seen.record("worker-2")?.get("disk").filter(|disk| *disk == "hdd").map(|_| began.elapsed())
+        })
+        .await?;
+    stage.show_labels("worker-1 worker-2")
+}
+
+fn is(seen: &Seen, node: &str, key: &str, value: &str) -> bool {
+    seen.node(node).is_some_and(|life| life.is(key, value))
+}
+
+/// How long after its birth the node was complete; `None` until it is.
+fn given(seen: &Seen, node: &str, complete: impl Fn(&Life) -> bool) -> Option<Duration> {
+    seen.node(node).filter(|life| life.marked && complete(life)).map(Life::completed_in)
+}

@@ -1,0 +1,28 @@
+//! Events about nodes.
+
+use k8s_openapi::api::core::v1::Event;
+use kube::{Api, api::ListParams};
+
+use crate::{TestCluster, eventually};
+
+impl TestCluster {
+    /// What was said about a node, as `Reason: message`.
+    pub async fn events(&self, node: &str) -> Vec<String> {
+        let events: Api<Event> = Api::default_namespaced(self.client());
+        let params = ListParams::default().fields(&format!("involvedObject.kind=Node,involvedObject.name={node}"));
+        let list = events.list(&params).await.expect("listing events");
+        let said =
+            |event: Event| format!("{}: {}", event.reason.unwrap_or_default(), event.message.unwrap_or_default());
+        list.items.into_iter().map(said).collect()
+    }
+
+    /// Until something is said about a node for this reason; what is said.
+    pub async fn wait_for_event(&self, node: &str, reason: &str) -> String {
+        eventually(format!("an Event {reason} about node {node}"), async || {
+            let events = self.events(node).await;
+            let found = events.iter().find(|event| event.starts_with(&format!("{reason}: "))).cloned();
+            found.ok_or_else(|| format!("{events:?}"))
+        })
+        .await
+    }
+}

@@ -1,0 +1,56 @@
+//! Control planes for tests. A plane belongs to one test at a time: the operator watches all nodes of a cluster, so two
+//! operators of two tests would each keep the other's nodes.
+//!
+//! A plane that a test has given back serves the next one, which saves most of the time of a start. One on which a test
+//! failed is not used again: its folder stays for whoever looks into it.
+
+use std::{
+    ops::Deref,
+    sync::{Mutex, PoisonError},
+    thread,
+};
+
+use localplane::Plane;
+
+static FREE: Mutex<Vec<Plane>> = Mutex::new(Vec::new());
+
+/// A plane, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Borrowed(Option<Plane>);
+
+impl Borrowed {
+    /// One that is free, or a new one.
+    pub(crate) fn take() -> Self {
+        let free = FREE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let plane = free.unwrap_or_else(|| Plane::builder().start().unwrap_or_else(|error| fail(&error)));
+        Self(Some(plane))
+    }
+}
+
+impl Deref for Borrowed {
+    type Target = Plane;
+
+    fn deref(&self) -> &Plane {
+        self.0.as_ref().expect("a plane is there until it is dropped")
+    }
+}
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        let Some(plane) = self.0.take() else { return };
+        if !thread::panicking() && plane.dead().is_empty() && plane.components().iter().all(|c| plane.pid(*c).is_some())
+        {
+            FREE.lock().unwrap_or_else(PoisonError::into_inner).push(plane);
+        }
+    }
+}
+
+fn fail(error: &dyn std::error::Error) -> ! {
+    let mut text = format!("no control plane: {error}");
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(&format!(": {error}"));
+        source = error.source();
+    }
+    panic!("{text}")
+}

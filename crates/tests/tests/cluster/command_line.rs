@@ -1,0 +1,118 @@
+//! What people type.
+
+use perennial_tests::{TestCluster, perennial};
+use serde_json::json;
+
+#[tokio::test]
+async fn records_are_listed_as_a_table_and_as_json() {
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.operator().start().await;
+    cluster.node("n1").label("team", "ml").label("tier", "gold").create().await;
+    cluster.node("n2").label("team", "web").create().await;
+    cluster.wait_for_record("n1", [("team", "ml"), ("tier", "gold")]).await;
+    cluster.wait_for_record("n2", [("team", "web")]).await;
+    cluster.delete_node("n2").await;
+
+    let table = cluster.perennial("records").expect_success();
+    let json = cluster.perennial_json("records -o json");
+    let names = cluster.perennial("records -o name").expect_success();
+    let wide = cluster.perennial("records -o wide").expect_success();
+
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0], ["NODE", "STATE", "LABELS", "SEQUENCE", "CAPTURED"]);
+    assert_eq!(rows[1][..4], ["n1", "Good", "2", "1"]);
+    assert_eq!(rows[2][..4], ["n2", "Good", "1", "1"]);
+    assert_eq!(json["kind"], "RecordList");
+    assert_eq!(json["items"][0]["node"], "n1");
+    assert_eq!(json["items"][0]["record"]["labels"], json!({"team": "ml", "tier": "gold"}));
+    assert_eq!(names, "configmap/node-n1\nconfigmap/node-n2\n");
+    assert!(wide.contains("RECORD") && wide.contains("node-n2"), "{wide}");
+}
+
+#[tokio::test]
+async fn no_records_are_said_to_be_none() {
+    let cluster = TestCluster::new().await;
+    let answer = cluster.perennial("records");
+    assert!(answer.success && answer.stdout.is_empty());
+    assert_eq!(answer.stderr, format!("No records found in namespace {}.\n", cluster.namespace()));
+    assert_eq!(cluster.perennial_json("records -o json")["items"], json!([]));
+}
+
+#[tokio::test]
+async fn show_tells_where_a_node_stands() {
+    let cluster = TestCluster::new().await;
+    let operator = cluster.operator().start().await;
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+
+    let there = cluster.perennial("show n1").expect_success();
+    assert!(there.contains("current: node and record agree") && there.contains("team=ml"), "{there}");
+    assert_eq!(cluster.perennial_json("show n1 -o json")["live"]["kept"]["labels"], json!({"team": "ml"}));
+
+    cluster.delete_node("n1").await;
+    let away = cluster.perennial("show n1").expect_success();
+    assert!(away.contains("away") && away.contains("team=ml   (given back when the node returns)"), "{away}");
+    let json = cluster.perennial_json("show n1 -o json");
+    assert_eq!((&json["live"], &json["record"]["record"]["labels"]["team"]), (&json!(null), &json!("ml")));
+
+    operator.crash();
+    cluster.node("n1").create().await;
+    let bare = cluster.perennial("show n1").expect_success();
+    assert!(bare.contains("unsettled: 1 key(s) are still to be given"), "{bare}");
+    cluster.label("n1", "team", "web").await;
+    let yaml = cluster.perennial("show n1 -o yaml").expect_success();
+    assert!(yaml.contains("standing: ") && yaml.contains("team: web"), "{yaml}");
+}
+
+#[tokio::test]
+async fn show_of_what_nobody_knows_fails() {
+    let cluster = TestCluster::new().await;
+    let said = cluster.perennial("show nobody").expect_failure();
+    assert!(said.contains("there is no node nobody and no record for it"), "{said}");
+}
+
+#[test]
+fn a_bad_configuration_is_refused_with_every_error_and_its_path() {
+    let file = std::env::temp_dir().join(format!("perennial-config-{}.yaml", std::process::id()));
+    std::fs::write(&file, "controller: {qps: fast, wrkers: 3}\nkeeper: {merge: sometimes}\n").unwrap();
+
+    let words = ["run", "--config", file.to_str().unwrap(), "--set", "webhook.port=99999"];
+    let said = perennial(words, &[("PERENNIAL_CONTROLLER_WORKERS", "0")]).expect_failure();
+    std::fs::remove_file(&file).unwrap();
+
+    for path in [
+        "controller.qps: ",
+        "controller.wrkers: unknown key; did you mean `controller.workers`?",
+        "keeper.merge: ",
+        "webhook.port (flag): ",
+    ] {
+        assert!(said.contains(path), "no {path:?} in {said}");
+    }
+    assert!(said.starts_with("error: the configuration is not valid:\n"), "{said}");
+}
+
+#[test]
+fn values_out_of_range_are_refused_with_where_they_came_from() {
+    let said =
+        perennial(["run", "--set", "controller.qps=0"], &[("PERENNIAL_CONTROLLER_WORKERS", "0")]).expect_failure();
+    assert!(said.contains("controller.workers") && said.contains("controller.qps"), "{said}");
+}
+
+#[test]
+fn a_kubeconfig_that_is_not_there_is_named() {
+    let said = perennial(["records", "--kubeconfig", "/nowhere/kubeconfig"], &[]).expect_failure();
+    assert!(said.contains("could not read the kubeconfig /nowhere/kubeconfig"), "{said}");
+}
+
+#[tokio::test]
+async fn a_dry_run_writes_nothing() {
+    let cluster = TestCluster::new().await;
+    let operator = cluster.operator().set("controller.dryRun", "true").start().await;
+    cluster.node("n1").label("team", "ml").create().await;
+
+    operator
+        .wait_for_log("would write", |line| line["message"] == "would write the record" && line["node"] == "n1")
+        .await;
+
+    assert_eq!(cluster.record("n1").await, None);
+}

@@ -1,0 +1,73 @@
+//! API servers that go away.
+
+use localplane::Component::{ApiServer, Etcd};
+use perennial_tests::{Labels, TestCluster, labels, ten_labels};
+
+#[tokio::test]
+async fn an_api_server_that_restarts_in_the_middle_of_a_mass_return_costs_nothing() {
+    let cluster = TestCluster::new().await;
+    let mut operator = cluster.operator().start().await;
+    cluster.create_many(300, ten_labels).await;
+    cluster.wait_for_records(300).await;
+    operator.wait_for_metric("perennial_nodes_current_ratio", &[], 1.0).await;
+    cluster.delete_all_nodes().await;
+    cluster.create_many(300, |_| Labels::new()).await;
+
+    cluster.plane().restart(ApiServer(0)).unwrap();
+
+    cluster.wait_for_complete_nodes(300).await;
+    assert!(operator.is_running());
+    assert_eq!(operator.get("/livez").0, 200);
+}
+
+#[tokio::test]
+async fn what_changes_while_the_operator_cannot_see_it_is_seen_afterwards() {
+    let cluster = TestCluster::new().await;
+    let mut operator = cluster.operator().start().await;
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.node("n2").label("team", "web").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+    cluster.wait_for_record("n2", [("team", "web")]).await;
+
+    // The watch is cut, and the operator cannot come back before all of this has happened.
+    operator.pause();
+    cluster.plane().restart(ApiServer(0)).unwrap();
+    cluster.delete_node("n1").await;
+    cluster.node("n1").create().await;
+    cluster.label("n2", "team", "data").await;
+    operator.resume();
+
+    cluster.wait_for_labels("n1", [("team", "ml")]).await;
+    cluster.wait_for_record("n2", [("team", "data")]).await;
+    assert_eq!(cluster.labels("n2").await, labels([("team", "data")]));
+}
+
+#[tokio::test]
+async fn an_operator_that_starts_before_the_api_server_waits_for_it() {
+    let cluster = TestCluster::new().await;
+    cluster.plane().kill(ApiServer(0)).unwrap();
+    let operator = cluster.operator().start_unready().await;
+    assert_eq!(operator.get("/readyz").0, 503);
+    assert_eq!(operator.get("/livez").0, 200);
+
+    cluster.plane().restart(ApiServer(0)).unwrap();
+
+    operator.wait_until_ready().await;
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+}
+
+#[tokio::test]
+async fn a_frozen_etcd_delays_and_loses_nothing() {
+    let cluster = TestCluster::new().await;
+    let operator = cluster.operator().start().await;
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+    cluster.label("n1", "team", "web").await;
+
+    cluster.plane().pause(Etcd).unwrap();
+    assert_eq!(operator.get("/livez").0, 200);
+    cluster.plane().resume(Etcd).unwrap();
+
+    cluster.wait_for_record("n1", [("team", "web")]).await;
+}

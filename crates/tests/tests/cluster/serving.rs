@@ -1,0 +1,99 @@
+//! What the operator says about itself.
+
+use perennial_tests::TestCluster;
+
+#[tokio::test]
+async fn probes_answer_and_say_why() {
+    let cluster = TestCluster::new().await;
+    let operator = cluster.operator().start().await;
+
+    let (ready, why) = operator.get("/readyz");
+    let (live, alive) = operator.get("/livez");
+
+    assert_eq!((ready, live), (200, 200));
+    assert!(why.contains("[+] caches: ok"), "{why}");
+    assert!(alive.contains("[+] loops: ok"), "{alive}");
+    assert_eq!(operator.get("/nothing").0, 404);
+}
+
+#[tokio::test]
+async fn metrics_have_the_names_that_dashboards_use() {
+    let cluster = TestCluster::new().await;
+    let operator = cluster.operator().start().await;
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+    cluster.delete_node("n1").await;
+    cluster.node("n1").create().await;
+    cluster.wait_for_labels("n1", [("team", "ml")]).await;
+    operator.wait_for_metric("perennial_restores_total", &[("via", "watch")], 1.0).await;
+
+    let metrics = operator.metrics();
+
+    let names = [
+        "controller_runtime_reconcile_total",
+        "controller_runtime_reconcile_errors_total",
+        "controller_runtime_reconcile_time_seconds_count",
+        "workqueue_depth",
+        "workqueue_adds_total",
+        "workqueue_retries_total",
+        "workqueue_queue_duration_seconds_count",
+        "workqueue_work_duration_seconds_count",
+        "rest_client_requests_total",
+        "perennial_nodes",
+        "perennial_records",
+        "perennial_captures_total",
+        "perennial_restores_total",
+        "perennial_labels_restored_total",
+        "perennial_restore_latency_seconds_count",
+        "perennial_nodes_current_ratio",
+        "perennial_label_flaps_total",
+        "perennial_records_invalid",
+        "perennial_records_collected_total",
+        "perennial_placement_replicas",
+        "perennial_placement_drift",
+        "perennial_placement_moves_total",
+        "perennial_fallback_active",
+        "process_resident_memory_bytes",
+    ];
+    let missing: Vec<_> = names.into_iter().filter(|name| !metrics.has(name)).collect();
+    assert!(missing.is_empty(), "{missing:?} in {}", metrics.text());
+    let expected = [
+        ("perennial_captures_total", 1.0),
+        ("perennial_restores_total", 1.0),
+        ("perennial_labels_restored_total", 1.0),
+        ("perennial_restore_latency_seconds_count", 1.0),
+    ];
+    for (name, value) in expected {
+        assert!((metrics.sum(name, &[]) - value).abs() < 1e-9, "{name} is {}", metrics.sum(name, &[]));
+    }
+    operator.wait_for_metric("perennial_nodes", &[("state", "settled")], 1.0).await;
+    operator.wait_for_metric("perennial_records", &[("state", "present")], 1.0).await;
+}
+
+#[tokio::test]
+async fn a_restore_is_said_on_the_node() {
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.operator().start().await;
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+
+    cluster.delete_node("n1").await;
+    cluster.node("n1").create().await;
+
+    let said = cluster.wait_for_event("n1", "Restored").await;
+    assert_eq!(said, "Restored: gave back team");
+    let shown = cluster.kubectl("describe node n1");
+    assert!(shown.contains("Restored") && shown.contains("gave back team"), "{shown}");
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_ends_the_operator_with_a_sentence() {
+    let cluster = TestCluster::new().await;
+    let taken = std::net::TcpListener::bind("[::]:0").or_else(|_| std::net::TcpListener::bind("0.0.0.0:0")).unwrap();
+    let port = taken.local_addr().unwrap().port();
+
+    let words = format!("run --set logging.format=text --set webhook.enabled=false --set metrics.port={port}");
+    let said = cluster.perennial(&words).expect_failure();
+
+    assert!(said.contains(" INFO ") && said.contains(&format!("could not listen on metrics.port {port}")), "{said}");
+}
