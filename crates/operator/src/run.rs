@@ -284,13 +284,21 @@ fn place(
 
     health.expect(PLACING);
     let managed = Some(format!("{MANAGED}=true"));
-    tasks.spawn(observe::<Defaults>(&placer, client, "namespaces", None, &world.jitter, stop));
-    tasks.spawn(observe::<Deployment>(&placer, client, "deployments", None, &world.jitter, stop));
-    tasks.spawn(observe::<StatefulSet>(&placer, client, "statefulsets", None, &world.jitter, stop));
-    tasks.spawn(observe::<ReplicaSet>(&placer, client, "replicasets", None, &world.jitter, stop));
-    tasks.spawn(observe::<Pod>(&placer, client, "pods", managed, &world.jitter, stop));
-    tasks.spawn(observe::<PodDisruptionBudget>(&placer, client, "poddisruptionbudgets", None, &world.jitter, stop));
-    tasks.spawn(observe::<Node>(&placer, client, "nodes for placement", None, &world.jitter, stop));
+    tasks.spawn(observe::<Defaults>(&placer, client, health, "namespaces", None, &world.jitter, stop));
+    tasks.spawn(observe::<Deployment>(&placer, client, health, "deployments", None, &world.jitter, stop));
+    tasks.spawn(observe::<StatefulSet>(&placer, client, health, "statefulsets", None, &world.jitter, stop));
+    tasks.spawn(observe::<ReplicaSet>(&placer, client, health, "replicasets", None, &world.jitter, stop));
+    tasks.spawn(observe::<Pod>(&placer, client, health, "pods", managed, &world.jitter, stop));
+    tasks.spawn(observe::<PodDisruptionBudget>(
+        &placer,
+        client,
+        health,
+        "poddisruptionbudgets",
+        None,
+        &world.jitter,
+        stop,
+    ));
+    tasks.spawn(observe::<Node>(&placer, client, health, "nodes for placement", None, &world.jitter, stop));
     if placer.decides {
         for _ in 0..controller.workers {
             tasks.spawn(Arc::clone(&placer).work());
@@ -346,6 +354,7 @@ fn place(
 fn observe<K>(
     placer: &Arc<Placer>,
     client: &Client,
+    health: &Health,
     what: &'static str,
     labels: Option<String>,
     jitter: &Jitter,
@@ -354,14 +363,20 @@ fn observe<K>(
 where
     K: Observed + Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    let (on, metrics) = (Arc::clone(placer), placer.metrics.clone());
+    let (on, metrics, health) = (Arc::clone(placer), placer.metrics.clone(), health.clone());
     follow(
         Api::<K>::all(client.clone()),
         Subject { what, labels },
         jitter.clone(),
         stop.clone(),
         move |event| on.on(event),
-        move |category| metrics.failed(category.as_str()),
+        move |category| {
+            metrics.failed(category.as_str());
+            // Where placement has no permissions it does nothing, and the rest of the operator goes on.
+            if category == Category::Forbidden {
+                health.set(PLACING, true);
+            }
+        },
     )
 }
 

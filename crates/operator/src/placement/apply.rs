@@ -155,6 +155,27 @@ impl Cluster {
         self.ask(Priority::Restore, api.patch(name, &params(), &Patch::Strategic(patch))).await
     }
 
+    /// Removes the gate; where the API server refuses the first patch, by the second. None: the pod is gone.
+    pub async fn free_pod(
+        &self,
+        namespace: &str,
+        name: &str,
+        patch: &Value,
+        on_refusal: Option<&Value>,
+    ) -> Result<Option<Pod>, Error> {
+        let mut answer = self.patch_pod(namespace, name, patch).await;
+        if let (Err(failure), Some(gate_only)) = (&answer, on_refusal)
+            && failure.code() == Some(422)
+        {
+            answer = self.patch_pod(namespace, name, gate_only).await;
+        }
+        match answer {
+            Ok(pod) => Ok(Some(pod)),
+            Err(failure) if failure.category() == Category::NotFound => Ok(None),
+            Err(source) => Err(Error::Free { pod: name.to_owned(), source }),
+        }
+    }
+
     /// Gives a pod that was made without us our label, so that the watch shows it.
     pub async fn adopt(&self, namespace: &str, pod: &PodRef) -> Result<Pod, Error> {
         let patch = json!({"metadata": {"uid": pod.uid, "labels": {MANAGED: "true"}}});

@@ -464,21 +464,11 @@ impl Placer {
         on_refusal: Option<&serde_json::Value>,
         reason: &str,
     ) -> Result<(), Error> {
-        let mut answer = self.cluster.patch_pod(namespace, &pod.name, patch).await;
-        if let (Err(failure), Some(gate_only)) = (&answer, on_refusal)
-            && failure.code() == Some(422)
-        {
-            answer = self.cluster.patch_pod(namespace, &pod.name, gate_only).await;
+        if let Some(answer) = self.cluster.free_pod(namespace, &pod.name, patch, on_refusal).await? {
+            info!(namespace, pod = pod.name, reason, "freed");
+            self.take(answer);
         }
-        match answer {
-            Ok(answer) => {
-                info!(namespace, pod = pod.name, reason, "freed");
-                self.take(answer);
-                Ok(())
-            }
-            Err(failure) if failure.category() == Category::NotFound => Ok(()),
-            Err(source) => Err(Error::Free { pod: pod.name.clone(), source }),
-        }
+        Ok(())
     }
 
     async fn evict(&self, workload: &Workload, pod: &PodRef, reason: &str) -> Result<Option<Duration>, Error> {

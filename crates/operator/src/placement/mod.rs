@@ -5,5 +5,6 @@ pub mod controller;
 pub mod index;
 pub mod objects;
 pub mod observe;
+pub mod roll_call;
 pub mod settings;
 pub mod webhook;
