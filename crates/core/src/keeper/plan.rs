@@ -1,7 +1,7 @@
 //! What is to be done about one node and its record: the transition table, as pure functions.
 //!
 //! # Guarantees
-//! The rules were explored to exhaustion as an explicit-state model. Change them only with a model that says so.
+//! `tests/keeper_model` explores these very functions to exhaustion in small worlds. Change them only with it.
 //! `plan` after its own effect plans nothing; keys that the policy does not keep are never in a plan for a node and
 //! never leave a record; sequences only grow.
 //!
@@ -15,7 +15,7 @@ use jiff::Timestamp;
 
 use super::{
     hash::Digest,
-    kept::{Content, Key, Kept, digest},
+    kept::{Content, Kept, Key, digest},
     machine::Sameness,
     mark::Mark,
     merge::{Merged, merge},
@@ -156,9 +156,10 @@ impl<'a> View<'a> {
             return self.visible.keys().all(|key| !self.returned.contains_key(key));
         }
         let speaks_of = |mark: &Mark, key: &Key| mark.given.contains_key(key) || mark.is_nodes(key);
-        !self.waits && node.mark.as_ref().is_some_and(|mark| {
-            mark.complete && mark.from == self.digest() && self.visible.keys().all(|key| speaks_of(mark, key))
-        })
+        !self.waits
+            && node.mark.as_ref().is_some_and(|mark| {
+                mark.complete && mark.from == self.digest() && self.visible.keys().all(|key| speaks_of(mark, key))
+            })
     }
 
     /// Settled by its mark alone, with keys that it decided itself: the record has yet to hear of them.

@@ -341,7 +341,10 @@ fn what_a_machine_had_before_it_said_who_it_is_does_not_come_back_over_newer_val
     let again = on(",s,m", node("u3", 25, "x=y"));
     let early = after_its_restore(&again, &record);
     assert_eq!(live(&early, Some(&record), &context(&policy())), Plan::Nothing(Why::MachineUnknown));
-    assert_eq!(restored(live(&on("p,s,m", early), Some(&record), &context(&policy()))).set, kept(&format!("{ROLE}=new")));
+    assert_eq!(
+        restored(live(&on("p,s,m", early), Some(&record), &context(&policy()))).set,
+        kept(&format!("{ROLE}=new"))
+    );
 }
 
 /// The node after its restore, if it is given anything.

@@ -10,7 +10,7 @@ use perennial_core::keeper::{
     selection::Incarnation,
 };
 
-pub enum Outcome {
+pub(crate) enum Outcome {
     Plan(Plan),
     DeleteRecord,
     /// A create that is let through as it came, mark and all.
@@ -20,7 +20,7 @@ pub enum Outcome {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mutation {
+pub(crate) enum Mutation {
     None,
     /// The mark is not looked at.
     IgnoreMark,
@@ -81,7 +81,7 @@ pub enum Mutation {
 }
 
 impl Mutation {
-    pub const ALL: [Self; 28] = [
+    pub(crate) const ALL: [Self; 28] = [
         Self::IgnoreMark,
         Self::ForgetGiven,
         Self::OwnCountsAsGiven,
@@ -113,7 +113,7 @@ impl Mutation {
     ];
 
     /// Alters what the rules are told.
-    pub fn blur(self, node: &mut Incarnation, mut record: Option<&mut Record>) {
+    pub(crate) fn blur(self, node: &mut Incarnation, mut record: Option<&mut Record>) {
         let marked_alike = record.as_ref().is_some_and(|record| record.node.mark == node.mark_digest());
         self.blur_one(node, record.as_deref_mut());
         if marked_alike && let Some(record) = record {
@@ -138,11 +138,13 @@ impl Mutation {
             }
             (Self::CaptureUnsettled, Some(record)) => {
                 let content = if record.folded && record.node.uid == node.uid { &record.before } else { &record.kept };
-                node.mark = Some(Mark { from: digest(content), complete: true, ..node.mark.clone().unwrap_or_default() });
+                node.mark =
+                    Some(Mark { from: digest(content), complete: true, ..node.mark.clone().unwrap_or_default() });
             }
             (Self::SilentMarkSettles, Some(record)) => {
                 if let Some(mark) = node.mark.as_mut().filter(|mark| mark.complete) {
-                    let silent = record.kept.keys().filter(|key| !mark.given.contains_key(*key) && !mark.own.contains(*key));
+                    let silent =
+                        record.kept.keys().filter(|key| !mark.given.contains_key(*key) && !mark.own.contains(*key));
                     mark.same.extend(silent.cloned().collect::<Vec<_>>());
                 }
             }
@@ -152,23 +154,29 @@ impl Mutation {
     }
 
     /// Alters what the rules answer.
-    pub fn distort(self, record: Option<&Record>, context: &Context<'_>, plan: Plan) -> Outcome {
+    pub(crate) fn distort(self, record: Option<&Record>, context: &Context<'_>, plan: Plan) -> Outcome {
         let plan = match (self, plan) {
-            (Self::OwnCountsAsGiven | Self::DropOwn, Plan::Restore(restore)) => Plan::Restore(self.distort_mark(restore, record)),
+            (Self::OwnCountsAsGiven | Self::DropOwn, Plan::Restore(restore)) => {
+                Plan::Restore(self.distort_mark(restore, record))
+            }
             (Self::NoTombstone, Plan::Write(_, next)) if next.is_tombstone() => return Outcome::DeleteRecord,
             (Self::FoldOwns, Plan::Write(Act::Fold, mut next)) => {
                 next.folded = false;
                 next.before = Kept::new();
                 Plan::Write(Act::Fold, next)
             }
-            (Self::NoFold, Plan::Write(Act::Fold, _)) | (Self::NoClaim, Plan::Write(Act::Claim, _)) => Plan::Nothing(Why::Current),
+            (Self::NoFold, Plan::Write(Act::Fold, _)) | (Self::NoClaim, Plan::Write(Act::Claim, _)) => {
+                Plan::Nothing(Why::Current)
+            }
             (Self::NoEvidence, Plan::Write(Act::Capture | Act::Fold, next))
                 if record.is_some_and(|record| record.kept == next.kept && record.node.uid != next.node.uid) =>
             {
                 Plan::Nothing(Why::Current)
             }
             (Self::EqualVersionIsOlder, Plan::Write(Act::Capture, next))
-                if record.is_some_and(|record| !record.folded && record.node.resource_version == next.node.resource_version) =>
+                if record.is_some_and(|record| {
+                    !record.folded && record.node.resource_version == next.node.resource_version
+                }) =>
             {
                 Plan::Nothing(Why::Older)
             }
@@ -186,7 +194,7 @@ impl Mutation {
     }
 
     /// Alters what a create is answered with.
-    pub fn distort_create(
+    pub(crate) fn distort_create(
         self,
         node: &Incarnation,
         record: Option<&Record>,
@@ -217,8 +225,11 @@ impl Mutation {
 
     fn distort_mark(self, mut restore: Restore, record: Option<&Record>) -> Restore {
         let mark = &mut restore.mark;
-        let decided: BTreeSet<_> = std::mem::take(&mut mark.own).into_iter().chain(std::mem::take(&mut mark.same)).collect();
-        if self == Self::OwnCountsAsGiven && let Some(record) = record {
+        let decided: BTreeSet<_> =
+            std::mem::take(&mut mark.own).into_iter().chain(std::mem::take(&mut mark.same)).collect();
+        if self == Self::OwnCountsAsGiven
+            && let Some(record) = record
+        {
             let recorded = decided.into_iter().filter_map(|key| Some((key.clone(), record.kept.get(&key)?.clone())));
             mark.given.extend(recorded);
         }

@@ -9,17 +9,17 @@ use super::{
 
 /// The states that can follow one state.
 #[derive(Default)]
-pub struct Successors {
-    pub states: Vec<State>,
-    pub names: Vec<String>,
+pub(crate) struct Successors {
+    pub(crate) states: Vec<State>,
+    pub(crate) names: Vec<String>,
     /// Names cost time and are only wanted for a trace.
-    pub with_names: bool,
-    pub replicas: usize,
+    pub(crate) with_names: bool,
+    pub(crate) replicas: usize,
 }
 
 impl Successors {
     /// Something that we do.
-    pub fn ours(&mut self, mut state: State, name: impl FnOnce() -> String) {
+    pub(crate) fn ours(&mut self, mut state: State, name: impl FnOnce() -> String) {
         state.normalise(self.replicas);
         self.states.push(state);
         if self.with_names {
@@ -28,13 +28,13 @@ impl Successors {
     }
 
     /// Something that happens outside.
-    pub fn outside(&mut self, mut state: State, name: impl FnOnce() -> String) {
+    pub(crate) fn outside(&mut self, mut state: State, name: impl FnOnce() -> String) {
         state.writes = 0;
         self.ours(state, name);
     }
 }
 
-pub fn successors(state: &State, rules: &Rules, out: &mut Successors) {
+pub(crate) fn successors(state: &State, rules: &Rules, out: &mut Successors) {
     out.states.clear();
     out.names.clear();
     out.replicas = rules.config.replicas;
@@ -76,11 +76,16 @@ fn people(state: &State, rules: &Rules, out: &mut Successors) {
             out.outside(next, || format!("the node says more of its machine: {}", next.node));
         }
     }
-    if here && state.saved.uid == 0 && let Some(mut next) = spend(state, |left| &mut left.saves) {
+    if here
+        && state.saved.uid == 0
+        && let Some(mut next) = spend(state, |left| &mut left.saves)
+    {
         next.saved = Node { uid: 1, rv: 0, ..state.node };
         out.outside(next, || format!("a person saves the manifest of {}", state.node));
     }
-    if state.record.present && let Some(mut next) = spend(state, |left| &mut left.forgets) {
+    if state.record.present
+        && let Some(mut next) = spend(state, |left| &mut left.forgets)
+    {
         spec::record_is_deleted(&mut next, rules);
         next.record = Record::default();
         next.outdate_reads();
@@ -110,7 +115,8 @@ fn deletion(state: &State, rules: &Rules, out: &mut Successors) {
                 next.deletion.phase = Phase::Decided;
                 out.ours(next, || format!("DELETE admission reads {}", state.record));
             }
-            let failed = if rules.config.delete_webhook { spend(state, |left| &mut left.delete_failures) } else { Some(*state) };
+            let failed =
+                if rules.config.delete_webhook { spend(state, |left| &mut left.delete_failures) } else { Some(*state) };
             if let Some(mut next) = failed {
                 next.deletion.phase = Phase::FailedOpen;
                 out.outside(next, || "DELETE admission fails open".into());
@@ -196,7 +202,14 @@ fn creation(state: &State, rules: &Rules, out: &mut Successors) {
         }
         for hardware in 1..=rules.config.machines {
             for (labels, mark) in &manifests {
-                let node = Node { uid: u8::MAX, labels: *labels, mark: *mark, hardware, says: rules.config.born_saying, rv: 0 };
+                let node = Node {
+                    uid: u8::MAX,
+                    labels: *labels,
+                    mark: *mark,
+                    hardware,
+                    says: rules.config.born_saying,
+                    rv: 0,
+                };
                 begin_create(state, rules, node, out);
             }
         }
@@ -215,10 +228,17 @@ fn begin_create(state: &State, rules: &Rules, node: Node, out: &mut Successors) 
         next.creation = Creation { on: true, own, node: answered };
         spec::judge_gift(&mut next, rules, &own, &answered);
         out.outside(next, || {
-            format!("CREATE with {} {} on M{}: admission reads {} and answers {answered}", show(&own), node.mark, node.hardware, state.record)
+            format!(
+                "CREATE with {} {} on M{}: admission reads {} and answers {answered}",
+                show(&own),
+                node.mark,
+                node.hardware,
+                state.record
+            )
         });
     }
-    let failed = if rules.config.create_webhook { spend(state, |left| &mut left.create_failures) } else { Some(*state) };
+    let failed =
+        if rules.config.create_webhook { spend(state, |left| &mut left.create_failures) } else { Some(*state) };
     if let Some(mut next) = failed {
         next.creation = Creation { on: true, own, node };
         out.outside(next, || format!("CREATE with {} {} on M{}: no admission", show(&own), node.mark, node.hardware));
