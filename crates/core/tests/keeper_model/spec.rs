@@ -2,12 +2,11 @@
 
 use super::{
     rules::{Decision, Rules},
-    world::{Broken, KEYS, Labels, Mark, NAMES, Node, Record, SAYS_ALL, SLOTS, State},
+    world::{Broken, KEYS, Labels, Mark, NAMES, Node, RECORD_DELETED, Record, SAYS_ALL, SLOTS, State},
 };
 
 /// More writes than this with nothing happening outside is a livelock.
 const WRITES_TO_REST: u8 = 7;
-const RECORD_DELETED: u8 = 128;
 
 pub(crate) fn bit(value: u8) -> u8 {
     1 << value
@@ -76,7 +75,7 @@ pub(crate) fn person_changes(state: &mut State, rules: &Rules, key: usize, value
         }
     } else {
         wishes.want[slot] = bit(value);
-        wishes.or[slot] = 0;
+        wishes.is_certain(slot);
     }
     wishes.seen[slot] |= wishes.want[slot];
 }
@@ -136,18 +135,21 @@ pub(crate) fn record_is_deleted(state: &mut State, rules: &Rules) {
         let (key, _) = place(which);
         let here = state.node.uid != 0 && !state.deletion.on && slot(rules, key, state.node.hardware) == which;
         let wishes = &mut state.wishes;
-        if here && state.node.labels[key] != 0 && on_the_way[which] == bit(state.node.labels[key]) {
-            wishes.want[which] |= on_the_way[which];
-        } else {
-            wishes.want[which] |= on_the_way[which] | 1;
-        }
+        let only_here = here && state.node.labels[key] != 0 && on_the_way[which] == bit(state.node.labels[key]);
+        wishes.want[which] |= on_the_way[which] | u8::from(!only_here);
+        wishes.or[which] |= on_the_way[which];
         wishes.seen[which] |= wishes.want[which];
     }
 }
 
 /// A CREATE commits that brought labels of its own.
-pub(crate) fn node_is_created(state: &mut State, rules: &Rules, own: Labels) {
+pub(crate) fn node_is_created(state: &mut State, rules: &Rules, own: Labels, believed: bool) {
     let (node, record) = (state.node, state.record);
+    for key in (0..KEYS).filter(|_| believed) {
+        let slot = slot(rules, key, node.hardware);
+        state.wishes.want[slot] |= bit(own[key]);
+        state.wishes.seen[slot] |= bit(own[key]);
+    }
     for key in (0..KEYS).filter(|key| own[*key] != 0) {
         let slot = slot(rules, key, node.hardware);
         let wishes = &mut state.wishes;
@@ -161,7 +163,7 @@ pub(crate) fn node_is_created(state: &mut State, rules: &Rules, own: Labels) {
             wishes.want[slot] |= brought;
         } else {
             wishes.want[slot] = brought;
-            wishes.or[slot] = 0;
+            wishes.is_certain(slot);
         }
         wishes.seen[slot] |= wishes.want[slot];
     }

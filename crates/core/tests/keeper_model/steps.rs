@@ -225,7 +225,7 @@ fn begin_create(state: &State, rules: &Rules, node: Node, out: &mut Successors) 
         let mut next = *state;
         let (labels, mark) = rules.create(&node, &state.record, state.policy);
         let answered = Node { labels, mark, ..node };
-        next.creation = Creation { on: true, own, node: answered };
+        next.creation = Creation { on: true, own, node: answered, believed: false };
         spec::judge_gift(&mut next, rules, &own, &answered);
         out.outside(next, || {
             format!(
@@ -240,7 +240,7 @@ fn begin_create(state: &State, rules: &Rules, node: Node, out: &mut Successors) 
     let failed =
         if rules.config.create_webhook { spend(state, |left| &mut left.create_failures) } else { Some(*state) };
     if let Some(mut next) = failed {
-        next.creation = Creation { on: true, own, node };
+        next.creation = Creation { on: true, own, node, believed: node.mark.present };
         out.outside(next, || format!("CREATE with {} {} on M{}: no admission", show(&own), node.mark, node.hardware));
     }
 }
@@ -253,7 +253,7 @@ fn finish_create(state: &State, rules: &Rules, out: &mut Successors) {
     } else if !state.log_is_full() {
         let uid = rules.config.budget.deletes - state.left.deletes + 1;
         next.node = Node { uid, rv: state.next_rv(), ..state.creation.node };
-        spec::node_is_created(&mut next, rules, state.creation.own);
+        spec::node_is_created(&mut next, rules, state.creation.own, state.creation.believed);
         next.announce(false, next.node);
         out.outside(next, || format!("CREATE commits: {}", next.node));
     }

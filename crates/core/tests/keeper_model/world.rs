@@ -132,6 +132,8 @@ pub(crate) struct Creation {
     /// What the request brought.
     pub(crate) own: Labels,
     pub(crate) node: Node,
+    /// It came with a mark, and admission did not look: the mark is believed (limit C).
+    pub(crate) believed: bool,
 }
 
 /// How often each thing may still happen.
@@ -148,6 +150,8 @@ pub(crate) struct Budget {
     pub(crate) policies: u8,
 }
 
+/// In [`Wishes::unsure`].
+pub(crate) const RECORD_DELETED: u8 = 128;
 pub(crate) const SLOTS: usize = 3;
 
 /// What people want, for each slot (the first key, the second one for each machine) as a set of values.
@@ -195,6 +199,15 @@ pub(crate) struct State {
     /// Writes of ours since something last happened outside.
     pub(crate) writes: u8,
     pub(crate) broken: Broken,
+}
+
+impl Wishes {
+    /// What people want of a key is certain again, unless the order of things was lost with the record.
+    pub(crate) fn is_certain(&mut self, slot: usize) {
+        if self.unsure & RECORD_DELETED == 0 {
+            self.or[slot] = 0;
+        }
+    }
 }
 
 impl State {
