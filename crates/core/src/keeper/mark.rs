@@ -35,6 +35,12 @@ pub struct Mark {
     /// Keys that the node brought itself with the very value of the record: the node's as well, but no news to it.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub same: BTreeSet<Key>,
+    /// `given` was too large to be written down: it is what `from` held, but for `withheld`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unlisted: bool,
+    /// Keys that were withheld. Written down only where `given` is not: otherwise they are those that are nowhere.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub withheld: BTreeSet<Key>,
 }
 
 impl Mark {
@@ -47,11 +53,22 @@ impl Mark {
         Self::parse(annotations.get(MARK)?)
     }
 
-    /// The annotation's value. Without `given` past the limit: then what we gave counts as the node's own, so that a
-    /// record that moves on changes nothing on this incarnation.
+    /// The annotation's value. Past the limit it does without `given`: then a record that moves on changes nothing on
+    /// this incarnation that it was given.
     pub fn render(&self) -> String {
-        let text = render(self);
-        if text.len() <= MARK_LIMIT { text } else { render(&Self { given: Kept::new(), ..self.clone() }) }
+        if self.unlisted {
+            return render(self);
+        }
+        let text = render(&Self { withheld: BTreeSet::new(), ..self.clone() });
+        if text.len() <= MARK_LIMIT {
+            return text;
+        }
+        render(&Self { given: Kept::new(), unlisted: true, ..self.clone() })
+    }
+
+    /// Whether this key was given or left to the node, as opposed to withheld or unknown at the time.
+    pub fn speaks_of(&self, key: &Key) -> bool {
+        self.is_nodes(key) || if self.unlisted { !self.withheld.contains(key) } else { self.given.contains_key(key) }
     }
 
     /// Whether the node itself decides about this key.
@@ -75,7 +92,7 @@ mod tests {
             complete: true,
             given: Kept::from([(Key::label("team"), "ml".into()), (Key::Annotation("a".into()), "b".into())]),
             own: BTreeSet::from([Key::label("zone")]),
-            same: BTreeSet::new(),
+            ..Mark::default()
         };
         assert_eq!(
             mark.render(),
@@ -89,7 +106,7 @@ mod tests {
         let given: Kept = (0..10_000).map(|i| (Key::Label(format!("example.com/key-{i}")), "value".into())).collect();
         let mark = Mark { from: Digest::of(["x"]), complete: true, given, ..Mark::default() };
         assert!(mark.render().len() < 100);
-        assert!(Mark::parse(&mark.render()).is_some_and(|m| m.complete && m.given.is_empty()));
+        assert!(Mark::parse(&mark.render()).is_some_and(|m| m.complete && m.given.is_empty() && m.unlisted));
     }
 
     #[test]

@@ -16,9 +16,17 @@ enum Base<'a> {
     Nodes,
 }
 
-fn base<'a>(mark: Option<&'a Mark>, key: &Key) -> Base<'a> {
+fn base<'a>(mark: Option<&'a Mark>, key: &Key, in_record: Option<&'a String>, from: &Digest) -> Base<'a> {
     match mark {
         Some(mark) if mark.is_nodes(key) => Base::Nodes,
+        // What was given is not written down: it is what the record holds, or, if that has moved on, not known.
+        Some(mark) if mark.unlisted && !mark.withheld.contains(key) => {
+            if mark.from == *from {
+                Base::Agreed(in_record)
+            } else {
+                Base::Nodes
+            }
+        }
         Some(mark) => Base::Agreed(mark.given.get(key)),
         None => Base::Agreed(None),
     }
@@ -58,7 +66,7 @@ pub(super) fn merge(
             kept.extend(on_node.map(|value| (key.clone(), value.clone())));
             continue;
         }
-        let (value, touched) = match base(mark, key) {
+        let (value, touched) = match base(mark, key, in_record, &from) {
             Base::Nodes if how == Merge::Overwrite && in_record.is_some() => (in_record, true),
             Base::Agreed(base) if on_node == base => (in_record, false),
             Base::Agreed(base) if how == Merge::Overwrite && in_record != base => (in_record, true),
@@ -76,5 +84,7 @@ pub(super) fn merge(
             given.insert(key.clone(), value.clone());
         }
     }
-    Merged { kept, mark: Mark { from, complete: withheld.is_empty(), given, own, same }, decided }
+    let mark =
+        Mark { from, complete: withheld.is_empty(), given, own, same, unlisted: false, withheld: withheld.clone() };
+    Merged { kept, mark, decided }
 }

@@ -167,10 +167,9 @@ impl<'a> View<'a> {
         if self.is_owner(node) {
             return self.visible.keys().all(|key| !self.returned.contains_key(key));
         }
-        let speaks_of = |mark: &Mark, key: &Key| mark.given.contains_key(key) || mark.is_nodes(key);
         !self.waits
             && node.mark.as_ref().is_some_and(|mark| {
-                mark.complete && mark.from == self.digest() && self.visible.keys().all(|key| speaks_of(mark, key))
+                mark.complete && mark.from == self.digest() && self.visible.keys().all(|key| mark.speaks_of(key))
             })
     }
 
@@ -258,7 +257,7 @@ fn unsaid(mut other: Withheld, node: &Incarnation, policy: &Policy) -> Option<Wi
     let mut content = Kept::from(other.content);
     if node.machine.completes(&other.machine) {
         let mark = node.mark.as_ref();
-        let given = |key: &Key| mark.is_some_and(|mark| mark.given.contains_key(key) || mark.is_nodes(key));
+        let given = |key: &Key| mark.is_some_and(|mark| mark.speaks_of(key));
         content.retain(|key, _| !policy.keeps(key) || !node.kept.contains_key(key) && !given(key));
     }
     other.content = Content::from(&content);

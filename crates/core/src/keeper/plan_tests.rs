@@ -610,3 +610,52 @@ proptest! {
         }
     }
 }
+
+/// So many labels that a mark cannot list them.
+fn thousands() -> String {
+    use std::fmt::Write as _;
+    (0..4000).fold(String::new(), |mut text, i| {
+        let _ = write!(text, "example.com/some-label-{i}=value-{i} ");
+        text
+    })
+}
+
+/// A mark as it comes back from the API server.
+fn reread(mut node: Incarnation) -> Incarnation {
+    node.mark = node.mark.and_then(|mark| Mark::parse(&mark.render()));
+    node
+}
+
+#[test]
+fn thousands_of_labels_are_given_and_then_left_alone() {
+    let record = record_of(&node("u1", 5, &thousands()));
+    let bare = node("u2", 8, "");
+    let given = reread(after(&bare, &restored(live(&bare, Some(&record), &context(&policy())))));
+    assert!(given.mark.as_ref().unwrap().unlisted);
+    assert_eq!(live(&given, Some(&record), &context(&policy())), Plan::Nothing(Why::Current));
+    let mut less = given.clone();
+    less.kept.remove(&Key::label("example.com/some-label-7"));
+    less.resource_version += 1;
+    let next = written(live(&less, Some(&record), &context(&policy())), Act::Capture);
+    assert_eq!(next.kept, less.kept);
+}
+
+#[test]
+fn thousands_of_labels_that_rode_in_a_kubelets_create_are_completed() {
+    let record = record_of(&node("u1", 5, &format!("{ROLE}=yes {}", thousands())));
+    let restore = create(&node("", 0, ""), Some(&record), &context(&policy()), |key| *key != Key::label(ROLE)).unwrap();
+    let mut born = reread(after(&node("u2", 8, ""), &restore));
+    assert!(!born.mark.as_ref().unwrap().complete);
+    born.kept.remove(&Key::label("example.com/some-label-7"));
+    let rest = restored(live(&born, Some(&record), &context(&policy())));
+    assert_eq!(rest.set, kept(&format!("{ROLE}=yes")));
+}
+
+#[test]
+fn a_record_that_moves_on_changes_nothing_where_the_mark_lists_nothing() {
+    let record = record_of(&node("u1", 5, &thousands()));
+    let bare = node("u2", 8, "");
+    let given = reread(after(&bare, &restored(live(&bare, Some(&record), &context(&policy())))));
+    let moved = written(gone(&node("u1", 7, "team=db"), Some(&record), &context(&policy())), Act::Capture);
+    assert_eq!(written(live(&given, Some(&moved), &context(&policy())), Act::Claim).kept, given.kept);
+}
