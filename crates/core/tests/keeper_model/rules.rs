@@ -188,6 +188,7 @@ impl Rules {
             given: self.kept(&mark.base.map(|base| if base < SAME { base } else { 0 })),
             own: with(OWN),
             same: with(SAME),
+            ..RealMark::default()
         }
     }
 
