@@ -95,6 +95,13 @@ impl Subject {
         }
     }
 
+    /// A node that is away: what a person says now is newer than any last state of it that an operator still remembers.
+    fn outlast(&self, record: &mut Record) {
+        if self.node.is_none() {
+            record.node.resource_version = record.node.resource_version.max(self.held.resource_version());
+        }
+    }
+
     fn context(&self) -> Context<'_> {
         let identity = self.identity.clone().or_else(|| match &self.held.stored {
             Stored::Good(record) => record.identity.clone(),
@@ -112,7 +119,8 @@ impl Rollback {
                 let subject = Subject::read(&session, &self.node).await?;
                 let record = subject.record()?;
                 let entry = self.entry(&record)?;
-                let change = rollback(&record, entry, subject.seen.as_ref(), &subject.context());
+                let mut change = rollback(&record, entry, subject.seen.as_ref(), &subject.context());
+                subject.outlast(&mut change.record);
                 println!("record: {} -> {}", pairs(&record.kept), pairs(&change.record.kept));
                 for (key, value) in &change.set {
                     println!("node:   set {key}={value}");
@@ -175,7 +183,8 @@ impl Forget {
                         return Ok(ExitCode::SUCCESS);
                     }
                 };
-                let forgotten = forget(&record, subject.seen.as_ref(), &subject.context());
+                let mut forgotten = forget(&record, subject.seen.as_ref(), &subject.context());
+                subject.outlast(&mut forgotten);
                 match write(&session, &subject, &forgotten, None).await {
                     Err(error) if is_conflict(&error) => {}
                     done => {
