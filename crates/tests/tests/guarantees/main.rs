@@ -3,6 +3,8 @@
 //! `docs/guarantees.md` names these tests; `page` checks that it names what exists.
 
 mod admission;
+mod collection;
+mod commands;
 mod g1_nothing_lost;
 mod g2_nothing_undone;
 mod g3_nothing_foreign;
@@ -11,4 +13,7 @@ mod g5_quarantine;
 mod g6_conditional;
 mod g7_quiet;
 mod g8_in_nobodys_way;
+mod identity;
+mod kept;
+mod policy;
 mod races;
