@@ -89,10 +89,8 @@ async fn a_mass_absence_stops_collection_until_a_person_or_time_clears_it() {
     away_since(&cluster, "gone", 11);
     away_since(&cluster, "told", 11);
     let told = record_name("told");
-    cluster.kubectl(&format!(
-        "annotate configmap {told} -n {} perennial.dev/absence-confirmed=true",
-        cluster.namespace()
-    ));
+    cluster
+        .kubectl(&format!("annotate configmap {told} -n {} perennial.dev/absence-confirmed=true", cluster.namespace()));
     away_since(&cluster, "long", 21);
 
     wait_until_collected(&cluster, "told").await;

@@ -1,5 +1,7 @@
 //! What people change by hand.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use perennial_tests::{TestCluster, Webhooks, eventually, labels};
 use rstest::rstest;
 use serde_json::json;
@@ -10,6 +12,14 @@ async fn two_teams(cluster: &TestCluster) {
     cluster.label("n1", "team", "second").await;
     cluster.label("n1", "new", "1").await;
     cluster.wait_for_record("n1", [("team", "second"), ("new", "1")]).await;
+}
+
+/// Until the operator has looked at everything before this.
+async fn fence(cluster: &TestCluster) {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed).to_string();
+    cluster.node("fence").label("fence", &number).create().await;
+    cluster.wait_for_record("fence", [("fence", &number)]).await;
 }
 
 /// A change that nobody keeps: the node's last state is newer than its record, and says the same.
@@ -57,6 +67,9 @@ async fn a_rollback_of_a_node_that_is_away_counts_when_it_returns(#[case] webhoo
     operator.wait_for_metric("perennial_records", &[("state", "absent")], 1.0).await;
 
     cluster.perennial("rollback n1").expect_success();
+    // Nobody who remembers its last state takes that back.
+    fence(&cluster).await;
+    cluster.wait_for_record("n1", [("team", "first")]).await;
     cluster.node("n1").create().await;
 
     cluster.wait_for_labels("n1", [("team", "first")]).await;
@@ -83,9 +96,10 @@ async fn what_was_forgotten_does_not_come_back(#[case] webhooks: Webhooks) {
     cluster.delete_node("n1").await;
     operator.wait_for_metric("perennial_records", &[("state", "absent")], 1.0).await;
     cluster.perennial("forget n1 --yes").expect_success();
+    fence(&cluster).await;
     cluster.node("n1").create().await;
-    cluster.node("fence").label("fence", "1").create().await;
-    cluster.wait_for_record("fence", [("fence", "1")]).await;
+    cluster.delete_node("fence").await;
+    fence(&cluster).await;
 
     assert_eq!(cluster.labels("n1").await, labels([("", ""); 0]));
 }
@@ -152,7 +166,12 @@ async fn uninstalling_leaves_nothing_but_the_records() {
     cluster.wait_for_record("n1", [("team", "ml")]).await;
     operator.stop().await.expect("it stops in time");
     // Somebody was still waiting for us.
-    cluster.node("waits").taint("perennial.dev/restoring", "", "NoSchedule").taint("theirs", "", "NoSchedule").create().await;
+    cluster
+        .node("waits")
+        .taint("perennial.dev/restoring", "", "NoSchedule")
+        .taint("theirs", "", "NoSchedule")
+        .create()
+        .await;
 
     let said = cluster.perennial("uninstall").expect_failure();
     assert!(said.contains("--yes"), "{said}");

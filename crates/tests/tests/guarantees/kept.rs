@@ -8,10 +8,7 @@ use rstest::rstest;
 use serde_json::json;
 
 fn everything(builder: OperatorBuilder) -> OperatorBuilder {
-    builder
-        .set("keeper.annotations", "example.com/*")
-        .set("keeper.taints", "*")
-        .set("keeper.cordon", "true")
+    builder.set("keeper.annotations", "example.com/*").set("keeper.taints", "*").set("keeper.cordon", "true")
 }
 
 /// Taints as `key=value:effect`, without those that the API server puts on by itself.
@@ -141,6 +138,9 @@ async fn nothing_but_labels_is_kept_unless_it_is_asked_for() {
     let record = cluster.wait_for_record("n1", [("team", "ml")]).await;
 
     for key in ["annotations", "taints", "unschedulable"] {
-        assert!(record.get(key).is_none_or(|value| value == &json!({}) || value == &json!([]) || value == false), "{record}");
+        assert!(
+            record.get(key).is_none_or(|value| value == &json!({}) || value == &json!([]) || value == false),
+            "{record}"
+        );
     }
 }

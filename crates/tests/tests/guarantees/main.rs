@@ -15,5 +15,6 @@ mod g7_quiet;
 mod g8_in_nobodys_way;
 mod identity;
 mod kept;
+mod page;
 mod policy;
 mod races;

@@ -35,8 +35,7 @@ fn end(cluster: &TestCluster, operator: Operator) {
 
 async fn wait_for_status(cluster: &TestCluster, name: &str, is_it: impl Fn(&Value) -> bool) -> Value {
     eventually(format!("the status of {name}"), async || {
-        let object: Value =
-            serde_json::from_str(&cluster.kubectl(&format!("get keeppolicy {name} -o json"))).unwrap();
+        let object: Value = serde_json::from_str(&cluster.kubectl(&format!("get keeppolicy {name} -o json"))).unwrap();
         if is_it(&object["status"]) { Ok(object) } else { Err(object["status"].to_string()) }
     })
     .await
@@ -144,7 +143,8 @@ async fn a_bad_policy_that_got_in_anyway_is_reported_and_ignored() {
     let object = wait_for_status(&cluster, "bad", |status| status["conditions"][0]["status"] == "False").await;
     assert!(object["status"]["conditions"][0]["message"].as_str().unwrap().contains("spec.retention"), "{object}");
     eventually("an Event says so", async || {
-        let said = cluster.kubectl("get events --field-selector involvedObject.kind=KeepPolicy -o jsonpath={.items[*].reason}");
+        let said = cluster
+            .kubectl("get events --field-selector involvedObject.kind=KeepPolicy -o jsonpath={.items[*].reason}");
         if said.contains("Ignored") { Ok(()) } else { Err(said) }
     })
     .await;
