@@ -23,8 +23,8 @@ fn minutes_ago(minutes: i64) -> String {
 /// The node has been away since then, as far as its record says.
 fn away_since(cluster: &TestCluster, node: &str, minutes: i64) {
     let (name, since) = (record_name(node), minutes_ago(minutes));
-    let note = format!("perennial.dev/absent-since={since}");
-    cluster.kubectl(&format!("annotate configmap {name} -n {} --overwrite {note}", cluster.namespace()));
+    let absence = format!("perennial.dev/absent-since={since}");
+    cluster.kubectl(&format!("annotate configmap {name} -n {} --overwrite {absence}", cluster.namespace()));
 }
 
 async fn wait_until_collected(cluster: &TestCluster, node: &str) {

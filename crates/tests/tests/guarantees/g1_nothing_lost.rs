@@ -91,7 +91,8 @@ async fn a_thousand_changes_in_the_request_before_the_delete_are_kept_by_admissi
     let bare = return_bare(&cluster, count).await;
     assert_eq!(bare, 0, "nodes without their labels in the create itself");
     // The API server asks again where the change had not reached it yet: more captures than nodes are fine.
-    assert!(operator.metrics().sum("perennial_captures_total", &[("via", "admission")]) >= count as f64);
+    let captures = operator.metrics().sum("perennial_captures_total", &[("via", "admission")]);
+    assert!(captures >= f64::from(u32::try_from(count).unwrap()), "{captures}");
     assert!(operator.metrics().sum("perennial_captures_total", &[("via", "watch")]) < 0.5);
 }
 
