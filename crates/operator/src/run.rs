@@ -1,29 +1,29 @@
 //! `perennial run`: the flat list of everything that runs.
 
-use std::{
-    net::{Ipv6Addr, SocketAddr},
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+mod admission;
+mod keep;
+mod place;
+mod tasks;
+
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client, api::PostParams};
-use perennial_core::{
-    certs::Lifetimes,
-    config::{Role, Settings},
-    keeper::record::{RECORD_LABEL, RECORD_LABEL_VALUE},
-};
+use perennial_core::config::{Role, Settings};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
+use self::{
+    admission::{remove_webhooks, serve_webhooks},
+    keep::keep,
+    place::place,
+    tasks::until,
+};
 use crate::{
-    keeper::{
-        apply::Cluster,
-        controller::{CONTROLLER, Duties, Keeper, State},
-        policies::{self, Policies},
-    },
+    keeper::controller::Keeper,
+    placement::controller::Placer,
     runtime::{
         announcement::{Coordination, identity},
         budget::Budget,
@@ -34,24 +34,11 @@ use crate::{
         members::coordinate,
         metrics::Metrics,
         ownership::Ownership,
-        queue::Queue,
         random::Jitter,
-        watch::{Subject, follow},
     },
-    serve::{
-        certs::Served,
-        configuration::{self, ConfigurationSettings, Configurations, MUTATE_NODES, VALIDATE_NODES},
-        health::Health,
-        http,
-        upkeep::{Origin, Upkeep, UpkeepSettings},
-        webhooks::{Limits, Listening, Observation, Webhooks},
-    },
+    serve::{health::Health, http},
 };
 
-const SYNCED: &str = "caches";
-const CERTIFIED: &str = "webhooks";
-const LOOPS: &str = "loops";
-const SYNC_CHECK: Duration = Duration::from_millis(50);
 const SURVEY_EVERY: Duration = Duration::from_secs(2);
 /// What has not stopped by itself after this is dropped. Every write is conditional, so nothing is lost by that.
 const STOP_WITHIN: Duration = Duration::from_secs(4);
@@ -101,10 +88,10 @@ pub async fn run(mut settings: Settings, target: &Target) -> anyhow::Result<()> 
         identity,
         ownership,
     };
-    let keeper = operate(&settings, world, &health, &stop, &mut tasks);
+    let parts = operate(&settings, world, &health, &stop, &mut tasks)?;
     if settings.controller.roles.contains(&Role::Webhooks) {
         if settings.webhook.enabled {
-            serve_webhooks(&settings, &client, &keeper, &health, &stop, &mut tasks)?;
+            serve_webhooks(&settings, &client, &parts, &health, &stop, &mut tasks)?;
         } else {
             remove_webhooks(&client).await;
         }
@@ -135,6 +122,15 @@ pub async fn run(mut settings: Settings, target: &Target) -> anyhow::Result<()> 
     Ok(())
 }
 
+/// The parts that work on the cluster.
+#[derive(Clone)]
+#[expect(missing_debug_implementations, reason = "kube's client has none")]
+pub struct Parts {
+    pub keeper: Arc<Keeper>,
+    /// None where placement is off.
+    pub placer: Option<Arc<Placer>>,
+}
+
 /// Starts every part that works on the cluster. All that it knows of the world comes in.
 pub fn operate(
     settings: &Settings,
@@ -142,137 +138,14 @@ pub fn operate(
     health: &Health,
     stop: &CancellationToken,
     tasks: &mut JoinSet<()>,
-) -> Arc<Keeper> {
-    let controller = &settings.controller;
-    let World { client, budget, metrics, clock, jitter, identity, ownership } = world;
-    let (events, write_events) = Events::new(client.clone(), clock.clone());
+) -> anyhow::Result<Parts> {
+    let (events, write_events) = Events::new(world.client.clone(), world.clock.clone());
     tasks.spawn(until(stop.clone(), write_events));
-    metrics.expect_controller(CONTROLLER);
-
-    let namespace = settings.namespace.as_str();
-    let keeper = Arc::new(Keeper {
-        cluster: Cluster::new(client.clone(), namespace, budget),
-        client: client.clone(),
-        admission: Cluster::new(client, namespace, Budget::unlimited()),
-        admission_deadline: settings.webhook.timeout * 3 / 5,
-        policies: Policies::new(&settings.keeper),
-        queue: Queue::default(),
-        clock,
-        jitter: jitter.clone(),
-        metrics,
-        events,
-        duties: Duties {
-            capture: controller.roles.contains(&Role::Capture),
-            restore: controller.roles.contains(&Role::Restore),
-            dry_run: controller.dry_run,
-        },
-        ownership,
-        gate: settings.keeper.gate,
-        gate_timeout: settings.keeper.gate_timeout,
-        identity,
-        replan: tokio::sync::Notify::new(),
-        state: Mutex::new(State::default()),
-    });
-
-    health.expect(SYNCED);
-    tasks.spawn(report_synced(Arc::clone(&keeper), health.clone(), stop.clone()));
-    tasks.spawn(watch_nodes(&keeper, &jitter, stop));
-    tasks.spawn(watch_records(&keeper, &jitter, stop));
-    tasks.spawn(watch_policies(&keeper, &jitter, stop));
-    tasks.spawn(until(stop.clone(), {
-        let keeper = Arc::clone(&keeper);
-        async move { keeper.follow_policies().await }
-    }));
-    for _ in 0..controller.workers {
-        tasks.spawn(Arc::clone(&keeper).work());
-    }
-    tasks.spawn(follow_ownership(Arc::clone(&keeper), stop.clone()));
-    tasks.spawn(every(stop.clone(), controller.resync_period, {
-        let keeper = Arc::clone(&keeper);
-        move || {
-            keeper.resync();
-            std::future::ready(())
-        }
-    }));
-    tasks.spawn(every(stop.clone(), controller.audit_period, {
-        let keeper = Arc::clone(&keeper);
-        move || {
-            let keeper = Arc::clone(&keeper);
-            async move { keeper.audit().await }
-        }
-    }));
-    health.watch(LOOPS, SURVEY_EVERY * 15);
-    tasks.spawn(every(stop.clone(), SURVEY_EVERY, {
-        let (keeper, health) = (Arc::clone(&keeper), health.clone());
-        move || {
-            let (keeper, health) = (Arc::clone(&keeper), health.clone());
-            async move {
-                keeper.survey();
-                keeper.free_overdue().await;
-                keeper.report_policies().await;
-                health.beat(LOOPS);
-            }
-        }
-    }));
-    tasks.spawn({
-        let (queue, stop) = (keeper.queue.clone(), stop.clone());
-        async move {
-            stop.cancelled().await;
-            queue.close();
-        }
-    });
-    keeper
-}
-
-fn watch_nodes(keeper: &Arc<Keeper>, jitter: &Jitter, stop: &CancellationToken) -> impl Future<Output = ()> + use<> {
-    let on = Arc::clone(keeper);
-    follow(
-        keeper.cluster.nodes().clone(),
-        Subject { what: "nodes", labels: None },
-        jitter.clone(),
-        stop.clone(),
-        move |event| on.on_node(event),
-        trouble(keeper),
-    )
-}
-
-fn watch_records(keeper: &Arc<Keeper>, jitter: &Jitter, stop: &CancellationToken) -> impl Future<Output = ()> + use<> {
-    let on = Arc::clone(keeper);
-    follow(
-        keeper.cluster.records().clone(),
-        Subject { what: "records", labels: Some(format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}")) },
-        jitter.clone(),
-        stop.clone(),
-        move |event| on.on_record(event),
-        trouble(keeper),
-    )
-}
-
-fn watch_policies(keeper: &Arc<Keeper>, jitter: &Jitter, stop: &CancellationToken) -> impl Future<Output = ()> + use<> {
-    let (on, missing) = (Arc::clone(keeper), Arc::clone(keeper));
-    follow(
-        Api::<policies::Resource>::all(keeper.client.clone()),
-        Subject { what: "keeppolicies", labels: None },
-        jitter.clone(),
-        stop.clone(),
-        move |event| on.on_policy(event),
-        move |category| {
-            if matches!(category, Category::NotFound | Category::Forbidden) && missing.policies.on_missing() {
-                missing.on_policies();
-            }
-        },
-    )
-}
-
-async fn follow_ownership(keeper: Arc<Keeper>, stop: CancellationToken) {
-    let mut changes = keeper.ownership.changes();
-    while let Some(Ok(())) = stop.run_until_cancelled(changes.changed()).await {
-        let owned: Vec<u32> = changes.borrow_and_update().keys().copied().collect();
-        info!(shards = ?owned, "our share of the nodes changed");
-        keeper.resync();
-    }
-    // The sender is gone only when the process stops.
-    stop.cancelled().await;
+    let roles = &settings.controller.roles;
+    let wanted = settings.placement.enabled && (roles.contains(&Role::Placement) || roles.contains(&Role::Webhooks));
+    let placer = if wanted { Some(place(settings, &world, events.clone(), health, stop, tasks)?) } else { None };
+    let keeper = keep(settings, world, events, health, stop, tasks);
+    Ok(Parts { keeper, placer })
 }
 
 /// Takes part in the election for shards; owns everything where there is none.
@@ -317,90 +190,6 @@ fn lease_group(settings: &Settings) -> String {
     }
 }
 
-/// Starts the admission server, and keeps its certificate and the webhook configurations right.
-fn serve_webhooks(
-    settings: &Settings,
-    client: &Client,
-    keeper: &Arc<Keeper>,
-    health: &Health,
-    stop: &CancellationToken,
-    tasks: &mut JoinSet<()>,
-) -> anyhow::Result<()> {
-    let webhook = &settings.webhook;
-    let target = webhook.url.clone().map_or(configuration::Target::Service, configuration::Target::Url);
-    let configuration = ConfigurationSettings {
-        namespace: settings.namespace.to_string(),
-        target,
-        failure_policy: webhook.failure_policy.to_string(),
-        timeout: webhook.timeout,
-        node_create: true,
-        node_delete: true,
-        pods: None,
-    };
-    let served = Arc::new(Served::default());
-    let listening = listen(settings, keeper, &served)?;
-    info!(address = %listening.address(), "serving admission");
-    tasks.spawn({
-        let stop = stop.clone();
-        async move {
-            if let Err(error) = listening.run(stop).await {
-                error!(%error, "the admission server ended");
-            }
-        }
-    });
-    let origin = webhook
-        .cert_dir
-        .as_ref()
-        .map_or_else(|| Origin::Secret { lifetimes: Lifetimes::default() }, |dir| Origin::Directory(dir.into()));
-    let upkeep = UpkeepSettings {
-        namespace: settings.namespace.to_string(),
-        origin,
-        names: configuration.names(),
-        configuration: Some(configuration),
-    };
-    tasks.spawn(Upkeep::new(client.clone(), upkeep, Arc::clone(&served)).run(stop.clone()));
-    health.expect(CERTIFIED);
-    tasks.spawn({
-        let (stop, health) = (stop.clone(), health.clone());
-        every(stop, Duration::from_millis(250), move || {
-            health.set(CERTIFIED, served.is_ready());
-            std::future::ready(())
-        })
-    });
-    Ok(())
-}
-
-fn listen(settings: &Settings, keeper: &Arc<Keeper>, served: &Arc<Served>) -> anyhow::Result<Listening> {
-    let metrics = keeper.metrics.clone();
-    let report = move |seen: &Observation| {
-        let code = if seen.outcome.is_answered() { http_code(200) } else { http_code(503) };
-        metrics.admitted(seen.path.trim_start_matches('/'), code, seen.elapsed);
-    };
-    let (on_create, on_delete) = (Arc::clone(keeper), Arc::clone(keeper));
-    let webhooks = Webhooks::new(Limits::for_timeout(settings.webhook.timeout), Arc::new(report))
-        .on(MUTATE_NODES, move |request| {
-            let keeper = Arc::clone(&on_create);
-            async move { keeper.admit_create(request).await }
-        })
-        .on(VALIDATE_NODES, move |request| {
-            let keeper = Arc::clone(&on_delete);
-            async move { keeper.admit_delete(request).await }
-        });
-    let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, settings.webhook.port));
-    Ok(webhooks.listen(address, Arc::clone(served))?)
-}
-
-fn http_code(code: u16) -> ::http::StatusCode {
-    ::http::StatusCode::from_u16(code).unwrap_or_default()
-}
-
-/// Webhooks that were switched off would only be failed open: they are taken away.
-async fn remove_webhooks(client: &Client) {
-    if let Err(error) = Configurations::new(client.clone()).remove().await {
-        warn!(%error, "webhooks are off, but their configurations could not be removed");
-    }
-}
-
 /// Outside a cluster nobody made the namespace for us.
 async fn ensure_namespace(client: &Client, name: &str) {
     let api: Api<Namespace> = Api::all(client.clone());
@@ -426,35 +215,6 @@ async fn ensure_namespace(client: &Client, name: &str) {
 
 fn in_cluster() -> bool {
     std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
-}
-
-/// Ready once nodes, records and policies are known. What is known once stays known.
-async fn report_synced(keeper: Arc<Keeper>, health: Health, stop: CancellationToken) {
-    while !keeper.is_synced() {
-        if stop.run_until_cancelled(tokio::time::sleep(SYNC_CHECK)).await.is_none() {
-            return;
-        }
-    }
-    health.set(SYNCED, true);
-    stop.cancelled().await;
-}
-
-fn trouble(keeper: &Arc<Keeper>) -> impl FnMut(Category) + use<> {
-    let metrics = keeper.metrics.clone();
-    move |category| metrics.failed(category.as_str())
-}
-
-async fn until(stop: CancellationToken, task: impl Future<Output = ()>) {
-    stop.run_until_cancelled(task).await;
-}
-
-async fn every<F: Future<Output = ()>>(stop: CancellationToken, period: Duration, mut tick: impl FnMut() -> F) {
-    let mut interval = tokio::time::interval(period);
-    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    interval.tick().await;
-    while stop.run_until_cancelled(interval.tick()).await.is_some() {
-        tick().await;
-    }
 }
 
 /// The name of the pod or host.

@@ -28,8 +28,16 @@ pub struct TestCluster {
 
 impl TestCluster {
     pub async fn new() -> Self {
+        Self::on(Borrowed::take()).await
+    }
+
+    /// One with everything that makes pods run: scheduler, controller manager, and kwok for the kubelets.
+    pub async fn whole() -> Self {
+        Self::on(Borrowed::whole()).await
+    }
+
+    async fn on(plane: Borrowed) -> Self {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
-        let plane = Borrowed::take();
         let config = std::fs::read_to_string(plane.kubeconfig_path()).expect("the admin's kubeconfig");
         let client = connect(&config).await;
         // Whoever had the plane before left these. Namespaces stay: nobody here would finish deleting one.

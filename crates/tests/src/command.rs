@@ -68,6 +68,14 @@ impl TestCluster {
         Answer::of(command.output().expect("the program under test starts"))
     }
 
+    /// `perennial` about the workloads of all namespaces. It must not fail.
+    #[track_caller]
+    pub fn about_workloads(&self, words: &str) -> String {
+        let mut command = command();
+        command.args(words.split_whitespace()).arg("--kubeconfig").arg(self.plane().kubeconfig_path());
+        Answer::of(command.output().expect("the program under test starts")).expect_success()
+    }
+
     /// The same for commands that print JSON.
     #[track_caller]
     pub fn perennial_json(&self, words: &str) -> Value {

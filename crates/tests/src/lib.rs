@@ -44,6 +44,7 @@ mod records;
 mod requests;
 mod running;
 mod samples;
+mod workloads;
 
 pub use cluster::TestCluster;
 pub use command::{Answer, perennial};
@@ -54,3 +55,4 @@ pub use records::record_name;
 pub use requests::Requests;
 pub use running::{Operator, OperatorBuilder, Webhooks};
 pub use samples::Samples;
+pub use workloads::{Placed, WorkloadBuilder};

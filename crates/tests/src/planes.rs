@@ -17,14 +17,24 @@ static FREE: Mutex<Vec<Plane>> = Mutex::new(Vec::new());
 
 /// A plane, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Borrowed(Option<Plane>);
+pub(crate) struct Borrowed {
+    plane: Option<Plane>,
+    /// It has controllers, and so remnants of a test that live on: nobody else gets it.
+    whole: bool,
+}
 
 impl Borrowed {
     /// One that is free, or a new one.
     pub(crate) fn take() -> Self {
         let free = FREE.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let plane = free.unwrap_or_else(|| Plane::builder().start().unwrap_or_else(|error| fail(&error)));
-        Self(Some(plane))
+        Self { plane: Some(plane), whole: false }
+    }
+
+    /// A new one with scheduler, controller manager and kwok.
+    pub(crate) fn whole() -> Self {
+        let plane = Plane::builder().everything().start().unwrap_or_else(|error| fail(&error));
+        Self { plane: Some(plane), whole: true }
     }
 }
 
@@ -32,13 +42,16 @@ impl Deref for Borrowed {
     type Target = Plane;
 
     fn deref(&self) -> &Plane {
-        self.0.as_ref().expect("a plane is there until it is dropped")
+        self.plane.as_ref().expect("a plane is there until it is dropped")
     }
 }
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
-        let Some(plane) = self.0.take() else { return };
+        let Some(plane) = self.plane.take() else { return };
+        if self.whole {
+            return;
+        }
         if !thread::panicking() && plane.dead().is_empty() && plane.components().iter().all(|c| plane.pid(*c).is_some())
         {
             FREE.lock().unwrap_or_else(PoisonError::into_inner).push(plane);

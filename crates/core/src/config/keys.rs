@@ -66,6 +66,7 @@ keys! {
     "placement.annotationPrefixes" = placement.annotation_prefixes: "Domains whose annotations are understood, the first one first."
     "placement.cooldown" = placement.cooldown: "Time between two moves of one workload."
     "placement.gateTimeout" = placement.gate_timeout: "After this time a gated pod is freed as on-demand."
+    "placement.holdTimeout" = placement.hold_timeout: "How long spot pods of a rollout wait for its on-demand pods to be Ready."
     "placement.spotTolerations" = placement.spot_tolerations: "Tolerations that spot pods get, as `key=value:Effect` or in Kubernetes' own shape."
 
     "nodeLabels.spot" = node_labels.spot: "Labels, as `key=value`, any of which makes a node spot."

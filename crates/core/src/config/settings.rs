@@ -80,6 +80,7 @@ pub struct Placement {
     pub annotation_prefixes: Vec<Prefix>,
     pub cooldown: Duration,
     pub gate_timeout: Duration,
+    pub hold_timeout: Duration,
     pub spot_tolerations: Vec<Toleration>,
 }
 
@@ -250,6 +251,7 @@ impl Default for Placement {
             annotation_prefixes: vec![Prefix("perennial.dev".to_owned())],
             cooldown: Duration::from_secs(30),
             gate_timeout: Duration::from_secs(30),
+            hold_timeout: Duration::from_mins(5),
             spot_tolerations: Vec::new(),
         }
     }

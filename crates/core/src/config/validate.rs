@@ -96,6 +96,7 @@ fn keeper(keeper: &Keeper, findings: &mut Findings) {
 fn placement(settings: &Settings, findings: &mut Findings) {
     let (placement, labels) = (&settings.placement, &settings.node_labels);
     findings.positive("placement.gateTimeout", placement.gate_timeout);
+    findings.positive("placement.holdTimeout", placement.hold_timeout);
     if placement.enabled && placement.annotation_prefixes.is_empty() {
         findings.problem("placement.annotationPrefixes", "must have at least one domain");
     }

@@ -1,7 +1,7 @@
 //! What is to be done about one node and its record: the transition table, as pure functions.
 //!
 //! # Guarantees
-//! The rules were explored to exhaustion as an explicit-state model. Change them only with a model that says so.
+//! `tests/keeper_model` explores these very functions to exhaustion in small worlds. Change them only with it.
 //! `plan` after its own effect plans nothing; keys that the policy does not keep are never in a plan for a node and
 //! never leave a record; sequences only grow.
 //!

@@ -2,31 +2,31 @@
 
 use super::{mutation::Mutation, world::Budget};
 
-#[derive(Clone, Copy, Debug)]
-pub struct Config {
-    pub name: &'static str,
-    pub budget: Budget,
-    pub replicas: usize,
-    pub delete_webhook: bool,
-    pub create_webhook: bool,
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Config {
+    pub(crate) name: &'static str,
+    pub(crate) budget: Budget,
+    pub(crate) replicas: usize,
+    pub(crate) delete_webhook: bool,
+    pub(crate) create_webhook: bool,
     /// The second key is protected and may not ride in a create.
-    pub kubelet_creates: bool,
+    pub(crate) kubelet_creates: bool,
     /// The second key is protected, and the name may come back on another machine.
-    pub machines: u8,
+    pub(crate) machines: u8,
     /// What a new node says of its machine; the rest follows.
-    pub born_saying: u8,
+    pub(crate) born_saying: u8,
     /// A DELETE handler that timed out may still write.
-    pub zombies: bool,
-    pub overwrite: bool,
+    pub(crate) zombies: bool,
+    pub(crate) overwrite: bool,
     /// The key that the narrower policy no longer keeps.
-    pub unkept_key: usize,
+    pub(crate) unkept_key: usize,
     /// The highest value of each key.
-    pub values: [u8; 2],
-    pub first_labels: [u8; 2],
+    pub(crate) values: [u8; 2],
+    pub(crate) first_labels: [u8; 2],
     /// The first node is one that returned and was given its labels back.
-    pub returned: bool,
+    pub(crate) returned: bool,
     /// More states than this are not explored.
-    pub limit: usize,
+    pub(crate) limit: usize,
 }
 
 const NONE: Budget = Budget {
@@ -41,7 +41,7 @@ const NONE: Budget = Budget {
     policies: 0,
 };
 
-pub const PLAIN: Config = Config {
+pub(crate) const PLAIN: Config = Config {
     name: "one replica, webhooks on",
     budget: NONE,
     replicas: 1,
@@ -60,7 +60,7 @@ pub const PLAIN: Config = Config {
 };
 
 impl Config {
-    pub fn protects_second_key(&self) -> bool {
+    pub(crate) fn protects_second_key(&self) -> bool {
         self.kubelet_creates || self.machines > 1 || self.born_saying < 2
     }
 
@@ -123,7 +123,7 @@ const fn one_change() -> Budget {
 }
 
 /// Explored with every `cargo test`.
-pub fn small() -> Vec<Config> {
+pub(crate) fn small() -> Vec<Config> {
     let one = one_change();
     vec![
         world("webhooks on", NONE),
@@ -160,7 +160,7 @@ pub fn small() -> Vec<Config> {
 }
 
 /// Millions of states each, for a release build.
-pub fn full() -> Vec<Config> {
+pub(crate) fn full() -> Vec<Config> {
     let one = one_change();
     let failing = Budget { delete_failures: 1, create_failures: 1, ..NONE };
     vec![
@@ -200,28 +200,31 @@ pub fn full() -> Vec<Config> {
 }
 
 /// A small world in which a rule is needed.
-pub fn that_needs(rule: Mutation) -> Config {
+pub(crate) fn that_needs(rule: Mutation) -> Config {
     use Mutation as M;
     let one = one_change();
     match rule {
         M::NoEvidence | M::NoRetryInDelete => {
-            world("", Budget { deletes: 3, faults: 1, delete_failures: 1, ..NONE }).values(1, 0)
+            world("needs a rule", Budget { deletes: 3, faults: 1, delete_failures: 1, ..NONE }).values(1, 0)
         }
-        M::BelieveIncomingMark => Config { returned: true, ..world("", Budget { saves: 1, ..NONE }).values(1, 0) },
-        M::RecordReadBeforeNode => world("", Budget { deletes: 3, faults: 1, ..NONE }).values(2, 0),
-        M::CaptureFromRelist => world("", Budget { faults: 1, ..NONE }).webhooks_off(),
-        M::FoldOwns => world("", Budget { faults: 1, ..NONE }).webhooks_off(),
-        M::FoldWithoutBefore => world("", Budget { refusals: 1, ..NONE }).kubelet(),
+        M::BelieveIncomingMark => {
+            Config { returned: true, ..world("needs a rule", Budget { saves: 1, ..NONE }).values(1, 0) }
+        }
+        M::RecordReadBeforeNode => world("needs a rule", Budget { deletes: 3, faults: 1, ..NONE }).values(2, 0),
+        M::CaptureFromRelist | M::FoldOwns => world("needs a rule", Budget { faults: 1, ..NONE }).webhooks_off(),
+        M::FoldWithoutBefore => world("needs a rule", Budget { refusals: 1, ..NONE }).kubelet(),
         M::OwnerByUidOnly => {
-            world("", Budget { faults: 1, ..one }).webhooks_off().replicas(2).values(1, 1).first([1, 1])
+            world("needs a rule", Budget { faults: 1, ..one }).webhooks_off().replicas(2).values(1, 1).first([1, 1])
         }
-        M::UnconditionalWrite => world("", Budget { delete_failures: 1, create_failures: 1, ..NONE }).values(1, 0),
-        M::PartialIsComplete => world("", one).kubelet(),
-        M::GiveProtectedToAnyone => world("", one).machines(2, 2),
-        M::DropWithheld => world("", Budget { deletes: 3, ..one }).machines(2, 2),
-        M::CaptureErasesUnkept | M::SilentMarkSettles => world("", Budget { policies: 2, ..one }),
-        M::EqualVersionIsOlder => world("", Budget { policies: 2, faults: 1, ..one }),
-        M::SuccessorFirst => world("", one).webhooks_off(),
+        M::UnconditionalWrite => {
+            world("needs a rule", Budget { delete_failures: 1, create_failures: 1, ..NONE }).values(1, 0)
+        }
+        M::PartialIsComplete => world("needs a rule", one).kubelet(),
+        M::GiveProtectedToAnyone => world("needs a rule", one).machines(2, 2),
+        M::DropWithheld => world("needs a rule", Budget { deletes: 3, ..one }).machines(2, 2),
+        M::CaptureErasesUnkept | M::SilentMarkSettles => world("needs a rule", Budget { policies: 2, ..one }),
+        M::EqualVersionIsOlder => world("needs a rule", Budget { policies: 2, faults: 1, ..one }),
+        M::SuccessorFirst => world("needs a rule", one).webhooks_off(),
         _ => PLAIN,
     }
 }

@@ -12,33 +12,33 @@ use super::{
     world::{Creation, Deletion, Event, LOG, Mark, Node, Record, Replica, SAYS_ALL, SLOTS, State, Wishes},
 };
 
-pub struct Found {
-    pub violation: String,
-    pub trace: String,
+pub(crate) struct Found {
+    pub(crate) violation: String,
+    pub(crate) trace: String,
 }
 
-pub struct Explored {
-    pub states: usize,
-    pub depth: usize,
-    pub at_rest: usize,
-    pub seconds: f32,
+pub(crate) struct Explored {
+    pub(crate) states: usize,
+    pub(crate) depth: usize,
+    pub(crate) at_rest: usize,
+    pub(crate) seconds: f32,
     /// Every state that can be reached was seen.
-    pub exhausted: bool,
-    pub found: Option<Found>,
+    pub(crate) exhausted: bool,
+    pub(crate) found: Option<Found>,
 }
 
 const PREDECESSOR: u8 = 7;
 
 fn start(config: &Config) -> State {
     let labels = config.first_labels;
-    let node = Node { uid: 1, rv: 1, labels, hardware: 1, says: config.born_saying.max(SAYS_ALL), ..Node::default() };
+    let mut node =
+        Node { uid: 1, rv: 1, labels, hardware: 1, says: config.born_saying.max(SAYS_ALL), ..Node::default() };
     let present = labels != [0, 0];
-    let record = if present {
+    let mut record = if present {
         Record { present, uid: 1, rv: 1, labels, machine: node.machine(), ..Record::default() }
     } else {
         Record::default()
     };
-    let (mut node, mut record) = (node, record);
     if config.returned {
         record.uid = PREDECESSOR;
         node.rv = 2;
@@ -70,7 +70,7 @@ fn start(config: &Config) -> State {
     }
 }
 
-pub fn explore(config: Config, mutation: Mutation) -> Explored {
+pub(crate) fn explore(config: Config, mutation: Mutation) -> Explored {
     let begun = Instant::now();
     let rules = Rules::new(config, mutation);
     let first = start(&config);
@@ -93,8 +93,9 @@ pub fn explore(config: Config, mutation: Mutation) -> Explored {
                 }
                 let index = parents.len() as u32;
                 parents.push((*parent, choice as u16));
-                at_rest += usize::from(spec::is_at_rest(state, &rules));
-                if let Some(violation) = spec::violation(state, &rules) {
+                let rests = spec::is_at_rest(state, &rules);
+                at_rest += usize::from(rests);
+                if let Some(violation) = spec::violation(state, &rules, rests) {
                     found = Some(Found { violation, trace: trace(&first, &rules, &parents, index) });
                     break 'search;
                 }

@@ -10,7 +10,7 @@ use perennial_core::keeper::{
     selection::Incarnation,
 };
 
-pub enum Outcome {
+pub(crate) enum Outcome {
     Plan(Plan),
     DeleteRecord,
     /// A create that is let through as it came, mark and all.
@@ -20,7 +20,7 @@ pub enum Outcome {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mutation {
+pub(crate) enum Mutation {
     None,
     /// The mark is not looked at.
     IgnoreMark,
@@ -81,7 +81,7 @@ pub enum Mutation {
 }
 
 impl Mutation {
-    pub const ALL: [Self; 28] = [
+    pub(crate) const ALL: [Self; 28] = [
         Self::IgnoreMark,
         Self::ForgetGiven,
         Self::OwnCountsAsGiven,
@@ -113,7 +113,7 @@ impl Mutation {
     ];
 
     /// Alters what the rules are told.
-    pub fn blur(self, node: &mut Incarnation, mut record: Option<&mut Record>) {
+    pub(crate) fn blur(self, node: &mut Incarnation, mut record: Option<&mut Record>) {
         let marked_alike = record.as_ref().is_some_and(|record| record.node.mark == node.mark_digest());
         self.blur_one(node, record.as_deref_mut());
         if marked_alike && let Some(record) = record {
@@ -154,7 +154,7 @@ impl Mutation {
     }
 
     /// Alters what the rules answer.
-    pub fn distort(self, record: Option<&Record>, context: &Context<'_>, plan: Plan) -> Outcome {
+    pub(crate) fn distort(self, record: Option<&Record>, context: &Context<'_>, plan: Plan) -> Outcome {
         let plan = match (self, plan) {
             (Self::OwnCountsAsGiven | Self::DropOwn, Plan::Restore(restore)) => {
                 Plan::Restore(self.distort_mark(restore, record))
@@ -194,7 +194,7 @@ impl Mutation {
     }
 
     /// Alters what a create is answered with.
-    pub fn distort_create(
+    pub(crate) fn distort_create(
         self,
         node: &Incarnation,
         record: Option<&Record>,

@@ -9,17 +9,17 @@ use super::{
 };
 
 /// Whether a conditional write would be accepted.
-pub fn may_write(read: Read, rules: &Rules) -> bool {
+pub(crate) fn may_write(read: Read, rules: &Rules) -> bool {
     read.fresh || rules.mutation == Mutation::UnconditionalWrite
 }
 
 /// Whether a live node is looked at once more before it is captured.
-pub fn looks_again(rules: &Rules) -> bool {
+pub(crate) fn looks_again(rules: &Rules) -> bool {
     rules.mutation != Mutation::NoLiveCheck
 }
 
 /// Carries out a write of the record.
-pub fn write(state: &mut State, rules: &Rules, decision: Decision) {
+pub(crate) fn write(state: &mut State, rules: &Rules, decision: Decision) {
     match decision {
         Decision::Write(_, next) => {
             spec::judge_write(state, rules, &next);
@@ -30,7 +30,7 @@ pub fn write(state: &mut State, rules: &Rules, decision: Decision) {
     }
 }
 
-pub fn steps(state: &State, rules: &Rules, index: usize, out: &mut Successors) {
+pub(crate) fn steps(state: &State, rules: &Rules, index: usize, out: &mut Successors) {
     let replica = state.replicas[index];
     if !replica.synced {
         let mut next = *state;
@@ -160,9 +160,9 @@ fn act(state: &State, rules: &Rules, index: usize, node: &Node, last: bool, out:
             write(&mut next, rules, decision);
             if last {
                 if state.left.faults > 0 {
-                    let mut lost = next;
-                    lost.left.faults -= 1;
-                    out.ours(lost, || format!("R{index} writes {}, and the answer is lost", lost.record));
+                    let mut unanswered = next;
+                    unanswered.left.faults -= 1;
+                    out.ours(unanswered, || format!("R{index} writes {}, and the answer is lost", unanswered.record));
                 }
                 finish_last(&mut next, rules, index, node);
             } else if same {

@@ -28,7 +28,7 @@ use super::{
 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Decision {
+pub(crate) enum Decision {
     Nothing,
     Write(Act, Record),
     /// No rule does this; a mutation may.
@@ -43,9 +43,9 @@ enum Question {
     Create,
 }
 
-pub struct Rules {
-    pub config: Config,
-    pub mutation: Mutation,
+pub(crate) struct Rules {
+    pub(crate) config: Config,
+    pub(crate) mutation: Mutation,
     policies: [Policy; 2],
     keys: [Key; KEYS],
     memo: RefCell<FastMap<(Question, Node, Record, u8), Decision>>,
@@ -54,7 +54,7 @@ pub struct Rules {
 const SEQUENCE: u64 = 7;
 
 impl Rules {
-    pub fn new(config: Config, mutation: Mutation) -> Self {
+    pub(crate) fn new(config: Config, mutation: Mutation) -> Self {
         let second = if config.protects_second_key() { "node-role.kubernetes.io/b" } else { NAMES[1] };
         let names = [NAMES[0], second];
         let merge = if config.overwrite { Merge::Overwrite } else { Merge::KeepExisting };
@@ -64,22 +64,22 @@ impl Rules {
         Self { config, mutation, policies: [wide, narrow], keys, memo: RefCell::default() }
     }
 
-    pub fn keeps(&self, policy: u8, key: usize) -> bool {
+    pub(crate) fn keeps(&self, policy: u8, key: usize) -> bool {
         self.policies[policy as usize].keeps(&self.keys[key])
     }
 
     /// What is to be done about a node that is there.
-    pub fn live(&self, node: &Node, record: &Record, policy: u8) -> Decision {
+    pub(crate) fn live(&self, node: &Node, record: &Record, policy: u8) -> Decision {
         if node.uid == 0 { Decision::Nothing } else { self.ask(Question::Live, node, record, policy) }
     }
 
     /// What is to be done about a node's last state.
-    pub fn gone(&self, node: &Node, record: &Record, policy: u8) -> Decision {
+    pub(crate) fn gone(&self, node: &Node, record: &Record, policy: u8) -> Decision {
         self.ask(Question::Gone, node, record, policy)
     }
 
     /// What a node is created with.
-    pub fn create(&self, node: &Node, record: &Record, policy: u8) -> (Labels, Mark) {
+    pub(crate) fn create(&self, node: &Node, record: &Record, policy: u8) -> (Labels, Mark) {
         match self.ask(Question::Create, node, record, policy) {
             Decision::Patch(labels, mark) => (labels, mark),
             other => unreachable!("a create is answered with {other:?}"),

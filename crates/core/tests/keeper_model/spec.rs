@@ -2,19 +2,18 @@
 
 use super::{
     rules::{Decision, Rules},
-    world::{Broken, KEYS, Labels, Mark, NAMES, Node, Record, SAYS_ALL, SLOTS, State},
+    world::{Broken, KEYS, Labels, Mark, NAMES, Node, RECORD_DELETED, Record, SAYS_ALL, SLOTS, State},
 };
 
 /// More writes than this with nothing happening outside is a livelock.
 const WRITES_TO_REST: u8 = 7;
-const RECORD_DELETED: u8 = 128;
 
-pub fn bit(value: u8) -> u8 {
+pub(crate) fn bit(value: u8) -> u8 {
     1 << value
 }
 
 /// Which wish a key on a machine belongs to.
-pub fn slot(rules: &Rules, key: usize, hardware: u8) -> usize {
+pub(crate) fn slot(rules: &Rules, key: usize, hardware: u8) -> usize {
     if key == 1 && rules.config.machines > 1 && hardware == 2 { 2 } else { key }
 }
 
@@ -49,7 +48,7 @@ fn base(node: &Node, record: &Record) -> Labels {
 }
 
 /// A person sets a key of the live node, or removes it.
-pub fn person_changes(state: &mut State, rules: &Rules, key: usize, value: u8) {
+pub(crate) fn person_changes(state: &mut State, rules: &Rules, key: usize, value: u8) {
     let (node, record) = (state.node, state.record);
     let slot = slot(rules, key, node.hardware);
     let wishes = &mut state.wishes;
@@ -76,13 +75,13 @@ pub fn person_changes(state: &mut State, rules: &Rules, key: usize, value: u8) {
         }
     } else {
         wishes.want[slot] = bit(value);
-        wishes.or[slot] = 0;
+        wishes.is_certain(slot);
     }
     wishes.seen[slot] |= wishes.want[slot];
 }
 
 /// A DELETE commits; `looked`: admission has processed this very state.
-pub fn node_is_deleted(state: &mut State, looked: bool) {
+pub(crate) fn node_is_deleted(state: &mut State, looked: bool) {
     let record = state.record;
     let wishes = &mut state.wishes;
     if looked {
@@ -99,7 +98,7 @@ pub fn node_is_deleted(state: &mut State, looked: bool) {
 }
 
 /// The exact last state of an incarnation has been processed: strict again, unless a later one was captured first.
-pub fn last_state_is_processed(state: &mut State, rules: &Rules, last: &Node) {
+pub(crate) fn last_state_is_processed(state: &mut State, rules: &Rules, last: &Node) {
     let config = &rules.config;
     // One replica that never fails has no excuse for that.
     let excusable = config.replicas > 1 || config.delete_webhook || config.budget.faults > 0;
@@ -129,25 +128,28 @@ fn on_the_way(state: &State, rules: &Rules) -> [u8; SLOTS] {
 
 /// A person deletes the record: the order of things is lost (limit E), so that anything that is still on its way may
 /// become the new record.
-pub fn record_is_deleted(state: &mut State, rules: &Rules) {
+pub(crate) fn record_is_deleted(state: &mut State, rules: &Rules) {
     state.wishes.unsure |= RECORD_DELETED;
     let on_the_way = on_the_way(state, rules);
     for which in 0..SLOTS {
         let (key, _) = place(which);
         let here = state.node.uid != 0 && !state.deletion.on && slot(rules, key, state.node.hardware) == which;
         let wishes = &mut state.wishes;
-        if here && state.node.labels[key] != 0 && on_the_way[which] == bit(state.node.labels[key]) {
-            wishes.want[which] |= on_the_way[which];
-        } else {
-            wishes.want[which] |= on_the_way[which] | 1;
-        }
+        let only_here = here && state.node.labels[key] != 0 && on_the_way[which] == bit(state.node.labels[key]);
+        wishes.want[which] |= on_the_way[which] | u8::from(!only_here);
+        wishes.or[which] |= on_the_way[which];
         wishes.seen[which] |= wishes.want[which];
     }
 }
 
 /// A CREATE commits that brought labels of its own.
-pub fn node_is_created(state: &mut State, rules: &Rules, own: Labels) {
+pub(crate) fn node_is_created(state: &mut State, rules: &Rules, own: Labels, believed: bool) {
     let (node, record) = (state.node, state.record);
+    for key in (0..KEYS).filter(|_| believed) {
+        let slot = slot(rules, key, node.hardware);
+        state.wishes.want[slot] |= bit(own[key]);
+        state.wishes.seen[slot] |= bit(own[key]);
+    }
     for key in (0..KEYS).filter(|key| own[*key] != 0) {
         let slot = slot(rules, key, node.hardware);
         let wishes = &mut state.wishes;
@@ -161,7 +163,7 @@ pub fn node_is_created(state: &mut State, rules: &Rules, own: Labels) {
             wishes.want[slot] |= brought;
         } else {
             wishes.want[slot] = brought;
-            wishes.or[slot] = 0;
+            wishes.is_certain(slot);
         }
         wishes.seen[slot] |= wishes.want[slot];
     }
@@ -169,7 +171,7 @@ pub fn node_is_created(state: &mut State, rules: &Rules, own: Labels) {
 
 /// The policy keeps a key again that it did not keep for a while. What is on the node then is right; otherwise what was
 /// recorded before, or what happened meanwhile and is still on its way.
-pub fn policy_changes(state: &mut State, rules: &Rules, was: u8) {
+pub(crate) fn policy_changes(state: &mut State, rules: &Rules, was: u8) {
     let on_the_way = on_the_way(state, rules);
     for which in 0..SLOTS {
         let (key, _) = place(which);
@@ -194,7 +196,7 @@ pub fn policy_changes(state: &mut State, rules: &Rules, was: u8) {
 }
 
 /// Marks the state as broken if this write takes away what the policy does not speak of.
-pub fn judge_write(state: &mut State, rules: &Rules, next: &Record) {
+pub(crate) fn judge_write(state: &mut State, rules: &Rules, next: &Record) {
     let old = state.record;
     for key in (0..KEYS).filter(|key| old.present && !rules.keeps(state.policy, *key)) {
         for hardware in 1..=rules.config.machines {
@@ -207,7 +209,7 @@ pub fn judge_write(state: &mut State, rules: &Rules, next: &Record) {
 }
 
 /// Marks the state as broken if a node is given what is not for it.
-pub fn judge_gift(state: &mut State, rules: &Rules, before: &Labels, node: &Node) {
+pub(crate) fn judge_gift(state: &mut State, rules: &Rules, before: &Labels, node: &Node) {
     for key in (0..KEYS).filter(|key| node.labels[*key] != before[*key]) {
         if !rules.keeps(state.policy, key) {
             state.broken = Broken::ForeignKey;
@@ -221,7 +223,7 @@ pub fn judge_gift(state: &mut State, rules: &Rules, before: &Labels, node: &Node
 }
 
 /// Nothing is under way and nobody has anything to do.
-pub fn is_at_rest(state: &State, rules: &Rules) -> bool {
+pub(crate) fn is_at_rest(state: &State, rules: &Rules) -> bool {
     if state.deletion.on || state.creation.on || state.zombie.on {
         return false;
     }
@@ -235,7 +237,7 @@ pub fn is_at_rest(state: &State, rules: &Rules) -> bool {
 }
 
 /// The guarantee that this state violates.
-pub fn violation(state: &State, rules: &Rules) -> Option<String> {
+pub(crate) fn violation(state: &State, rules: &Rules, at_rest: bool) -> Option<String> {
     match state.broken {
         Broken::Nothing => {}
         Broken::PolicyErased => {
@@ -247,7 +249,7 @@ pub fn violation(state: &State, rules: &Rules) -> Option<String> {
     if state.writes > WRITES_TO_REST {
         return Some(format!("G7: more than {WRITES_TO_REST} writes of ours while nothing happens outside"));
     }
-    if !is_at_rest(state, rules) {
+    if !at_rest {
         return None;
     }
     (0..SLOTS).find_map(|slot| unmet_wish(state, rules, slot)).or_else(|| leave_and_return(state, rules))
@@ -324,7 +326,7 @@ fn leave_and_return(state: &State, rules: &Rules) -> Option<String> {
         }
     }
     let rides = rules.config.create_webhook && !(rules.config.kubelet_creates && had[1] != 0);
-    let allowed = if rides { 0 } else { 1 };
+    let allowed = i32::from(!rides);
     if writes + patches > allowed {
         return Some(format!("G7: an unchanged node that leaves and returns costs {} writes", writes + patches));
     }

@@ -9,17 +9,17 @@ use super::{
 
 /// The states that can follow one state.
 #[derive(Default)]
-pub struct Successors {
-    pub states: Vec<State>,
-    pub names: Vec<String>,
+pub(crate) struct Successors {
+    pub(crate) states: Vec<State>,
+    pub(crate) names: Vec<String>,
     /// Names cost time and are only wanted for a trace.
-    pub with_names: bool,
-    pub replicas: usize,
+    pub(crate) with_names: bool,
+    pub(crate) replicas: usize,
 }
 
 impl Successors {
     /// Something that we do.
-    pub fn ours(&mut self, mut state: State, name: impl FnOnce() -> String) {
+    pub(crate) fn ours(&mut self, mut state: State, name: impl FnOnce() -> String) {
         state.normalise(self.replicas);
         self.states.push(state);
         if self.with_names {
@@ -28,13 +28,13 @@ impl Successors {
     }
 
     /// Something that happens outside.
-    pub fn outside(&mut self, mut state: State, name: impl FnOnce() -> String) {
+    pub(crate) fn outside(&mut self, mut state: State, name: impl FnOnce() -> String) {
         state.writes = 0;
         self.ours(state, name);
     }
 }
 
-pub fn successors(state: &State, rules: &Rules, out: &mut Successors) {
+pub(crate) fn successors(state: &State, rules: &Rules, out: &mut Successors) {
     out.states.clear();
     out.names.clear();
     out.replicas = rules.config.replicas;
@@ -225,7 +225,7 @@ fn begin_create(state: &State, rules: &Rules, node: Node, out: &mut Successors) 
         let mut next = *state;
         let (labels, mark) = rules.create(&node, &state.record, state.policy);
         let answered = Node { labels, mark, ..node };
-        next.creation = Creation { on: true, own, node: answered };
+        next.creation = Creation { on: true, own, node: answered, believed: false };
         spec::judge_gift(&mut next, rules, &own, &answered);
         out.outside(next, || {
             format!(
@@ -240,7 +240,7 @@ fn begin_create(state: &State, rules: &Rules, node: Node, out: &mut Successors) 
     let failed =
         if rules.config.create_webhook { spend(state, |left| &mut left.create_failures) } else { Some(*state) };
     if let Some(mut next) = failed {
-        next.creation = Creation { on: true, own, node };
+        next.creation = Creation { on: true, own, node, believed: node.mark.present };
         out.outside(next, || format!("CREATE with {} {} on M{}: no admission", show(&own), node.mark, node.hardware));
     }
 }
@@ -253,7 +253,7 @@ fn finish_create(state: &State, rules: &Rules, out: &mut Successors) {
     } else if !state.log_is_full() {
         let uid = rules.config.budget.deletes - state.left.deletes + 1;
         next.node = Node { uid, rv: state.next_rv(), ..state.creation.node };
-        spec::node_is_created(&mut next, rules, state.creation.own);
+        spec::node_is_created(&mut next, rules, state.creation.own, state.creation.believed);
         next.announce(false, next.node);
         out.outside(next, || format!("CREATE commits: {}", next.node));
     }

@@ -3,71 +3,71 @@
 
 use std::fmt;
 
-pub const KEYS: usize = 2;
-pub const NAMES: [&str; KEYS] = ["a", "b"];
+pub(crate) const KEYS: usize = 2;
+pub(crate) const NAMES: [&str; KEYS] = ["a", "b"];
 /// A value for each key; 0 is "not there".
-pub type Labels = [u8; KEYS];
+pub(crate) type Labels = [u8; KEYS];
 
 /// In [`Mark::base`]: the node brought the key itself, with the value of the record.
-pub const SAME: u8 = 8;
+pub(crate) const SAME: u8 = 8;
 /// In [`Mark::base`]: the node decided the key itself.
-pub const OWN: u8 = 9;
+pub(crate) const OWN: u8 = 9;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
-pub struct Mark {
-    pub present: bool,
-    pub complete: bool,
+pub(crate) struct Mark {
+    pub(crate) present: bool,
+    pub(crate) complete: bool,
     /// The content that the digest stands for.
-    pub from: Labels,
+    pub(crate) from: Labels,
     /// For each key the value that was given, [`SAME`], [`OWN`] or 0.
-    pub base: Labels,
+    pub(crate) base: Labels,
 }
 
 /// `uid` 0 is no node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
-pub struct Node {
-    pub uid: u8,
-    pub rv: u8,
-    pub labels: Labels,
-    pub mark: Mark,
+pub(crate) struct Node {
+    pub(crate) uid: u8,
+    pub(crate) rv: u8,
+    pub(crate) labels: Labels,
+    pub(crate) mark: Mark,
     /// The machine that it really runs on, 1 or 2.
-    pub hardware: u8,
+    pub(crate) hardware: u8,
     /// How much it says of that: nothing, all but the providerID, all.
-    pub says: u8,
+    pub(crate) says: u8,
 }
 
-pub const SAYS_ALL: u8 = 2;
+pub(crate) const SAYS_ALL: u8 = 2;
 /// Machines as a record knows them: unknown, and two that each say all but the providerID, or all.
-pub const MACHINES: usize = 5;
+pub(crate) const MACHINES: usize = 5;
 
 impl Node {
-    pub fn machine(&self) -> u8 {
+    pub(crate) fn machine(&self) -> u8 {
         if self.says == 0 { 0 } else { (self.hardware - 1) * 2 + self.says }
     }
 }
 
-pub fn hardware_of(machine: u8) -> u8 {
+pub(crate) fn hardware_of(machine: u8) -> u8 {
     machine.div_ceil(2)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
-pub struct Record {
-    pub present: bool,
-    pub folded: bool,
-    pub uid: u8,
-    pub rv: u8,
-    pub labels: Labels,
-    pub before: Labels,
+pub(crate) struct Record {
+    pub(crate) present: bool,
+    pub(crate) folded: bool,
+    pub(crate) uid: u8,
+    pub(crate) rv: u8,
+    pub(crate) labels: Labels,
+    pub(crate) before: Labels,
     /// The mark whose digest the record holds.
-    pub mark: Mark,
-    pub machine: u8,
+    pub(crate) mark: Mark,
+    pub(crate) machine: u8,
     /// The protected key (the second one) of other machines.
-    pub withheld: [u8; MACHINES],
+    pub(crate) withheld: [u8; MACHINES],
 }
 
 impl Record {
     /// What is kept of a key for a machine. Only the second key is ever protected.
-    pub fn kept_for(&self, key: usize, hardware: u8) -> u8 {
+    pub(crate) fn kept_for(&self, key: usize, hardware: u8) -> u8 {
         let its = self.machine == 0 || hardware_of(self.machine) == hardware;
         if key == 0 || its && self.labels[key] != 0 {
             return self.labels[key];
@@ -79,34 +79,34 @@ impl Record {
 
 /// A record as somebody read it. `fresh`: it has not been written since, so a conditional write will succeed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
-pub struct Read {
-    pub done: bool,
-    pub fresh: bool,
-    pub record: Record,
+pub(crate) struct Read {
+    pub(crate) done: bool,
+    pub(crate) fresh: bool,
+    pub(crate) record: Record,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
-pub struct Event {
-    pub deleted: bool,
-    pub node: Node,
+pub(crate) struct Event {
+    pub(crate) deleted: bool,
+    pub(crate) node: Node,
 }
 
 /// One replica of the operator: its view of the node, and what it is about to do.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
-pub struct Replica {
-    pub synced: bool,
-    pub cache: Node,
+pub(crate) struct Replica {
+    pub(crate) synced: bool,
+    pub(crate) cache: Node,
     /// A last state that is still to be written.
-    pub last: Node,
+    pub(crate) last: Node,
     /// It was only concluded from a relist.
-    pub guessed: bool,
+    pub(crate) guessed: bool,
     /// How far it has read the log.
-    pub position: u8,
-    pub read: Read,
+    pub(crate) position: u8,
+    pub(crate) read: Read,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
-pub enum Phase {
+pub(crate) enum Phase {
     #[default]
     Called,
     Decided,
@@ -118,52 +118,56 @@ pub enum Phase {
 
 /// A DELETE on its way through admission.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
-pub struct Deletion {
-    pub on: bool,
-    pub node: Node,
-    pub phase: Phase,
-    pub read: Read,
+pub(crate) struct Deletion {
+    pub(crate) on: bool,
+    pub(crate) node: Node,
+    pub(crate) phase: Phase,
+    pub(crate) read: Read,
 }
 
 /// A CREATE that went through admission and is not committed yet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
-pub struct Creation {
-    pub on: bool,
+pub(crate) struct Creation {
+    pub(crate) on: bool,
     /// What the request brought.
-    pub own: Labels,
-    pub node: Node,
+    pub(crate) own: Labels,
+    pub(crate) node: Node,
+    /// It came with a mark, and admission did not look: the mark is believed (limit C).
+    pub(crate) believed: bool,
 }
 
 /// How often each thing may still happen.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
-pub struct Budget {
-    pub changes: u8,
-    pub deletes: u8,
-    pub faults: u8,
-    pub delete_failures: u8,
-    pub create_failures: u8,
-    pub refusals: u8,
-    pub forgets: u8,
-    pub saves: u8,
-    pub policies: u8,
+pub(crate) struct Budget {
+    pub(crate) changes: u8,
+    pub(crate) deletes: u8,
+    pub(crate) faults: u8,
+    pub(crate) delete_failures: u8,
+    pub(crate) create_failures: u8,
+    pub(crate) refusals: u8,
+    pub(crate) forgets: u8,
+    pub(crate) saves: u8,
+    pub(crate) policies: u8,
 }
 
-pub const SLOTS: usize = 3;
+/// In [`Wishes::unsure`].
+pub(crate) const RECORD_DELETED: u8 = 128;
+pub(crate) const SLOTS: usize = 3;
 
 /// What people want, for each slot (the first key, the second one for each machine) as a set of values.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
-pub struct Wishes {
-    pub want: [u8; SLOTS],
+pub(crate) struct Wishes {
+    pub(crate) want: [u8; SLOTS],
     /// Acceptable as well, while a last state that admission did not see is unprocessed.
-    pub or: [u8; SLOTS],
+    pub(crate) or: [u8; SLOTS],
     /// Everything wanted since the last state that is known to have been processed.
-    pub seen: [u8; SLOTS],
+    pub(crate) seen: [u8; SLOTS],
     /// Incarnations whose last state is unprocessed; the highest bit: a record was deleted by hand.
-    pub unsure: u8,
+    pub(crate) unsure: u8,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
-pub enum Broken {
+pub(crate) enum Broken {
     #[default]
     Nothing,
     /// A write took a key that the policy does not keep out of the record.
@@ -174,27 +178,36 @@ pub enum Broken {
     ForeignKey,
 }
 
-pub const LOG: usize = 7;
+pub(crate) const LOG: usize = 7;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct State {
-    pub node: Node,
-    pub record: Record,
-    pub log: [Event; LOG],
-    pub events: u8,
-    pub replicas: [Replica; 2],
-    pub deletion: Deletion,
+pub(crate) struct State {
+    pub(crate) node: Node,
+    pub(crate) record: Record,
+    pub(crate) log: [Event; LOG],
+    pub(crate) events: u8,
+    pub(crate) replicas: [Replica; 2],
+    pub(crate) deletion: Deletion,
     /// A DELETE handler that timed out and still runs.
-    pub zombie: Deletion,
-    pub creation: Creation,
+    pub(crate) zombie: Deletion,
+    pub(crate) creation: Creation,
     /// Somebody's `kubectl get node -o yaml`.
-    pub saved: Node,
-    pub policy: u8,
-    pub left: Budget,
-    pub wishes: Wishes,
+    pub(crate) saved: Node,
+    pub(crate) policy: u8,
+    pub(crate) left: Budget,
+    pub(crate) wishes: Wishes,
     /// Writes of ours since something last happened outside.
-    pub writes: u8,
-    pub broken: Broken,
+    pub(crate) writes: u8,
+    pub(crate) broken: Broken,
+}
+
+impl Wishes {
+    /// What people want of a key is certain again, unless the order of things was lost with the record.
+    pub(crate) fn is_certain(&mut self, slot: usize) {
+        if self.unsure & RECORD_DELETED == 0 {
+            self.or[slot] = 0;
+        }
+    }
 }
 
 impl State {
@@ -215,7 +228,7 @@ impl State {
         }
     }
 
-    pub fn next_rv(&self) -> u8 {
+    pub(crate) fn next_rv(&self) -> u8 {
         let mut highest = 0;
         let mut copy = *self;
         copy.each_rv(&mut |rv| highest = highest.max(*rv));
@@ -223,7 +236,7 @@ impl State {
     }
 
     /// Makes states equal that differ only in the numbers of resource versions or in events that everyone has read.
-    pub fn normalise(&mut self, replicas: usize) {
+    pub(crate) fn normalise(&mut self, replicas: usize) {
         let running = self.replicas[..replicas].iter().filter(|replica| replica.synced);
         let read = running.map(|replica| replica.position).min().unwrap_or(self.events).min(self.events);
         if read > 0 {
@@ -244,22 +257,22 @@ impl State {
         });
     }
 
-    pub fn log_is_full(&self) -> bool {
+    pub(crate) fn log_is_full(&self) -> bool {
         self.events as usize >= LOG
     }
 
-    pub fn announce(&mut self, deleted: bool, node: Node) {
+    pub(crate) fn announce(&mut self, deleted: bool, node: Node) {
         self.log[self.events as usize] = Event { deleted, node };
         self.events += 1;
     }
 
-    pub fn write_record(&mut self, record: Record) {
+    pub(crate) fn write_record(&mut self, record: Record) {
         self.record = record;
         self.writes += 1;
         self.outdate_reads();
     }
 
-    pub fn outdate_reads(&mut self) {
+    pub(crate) fn outdate_reads(&mut self) {
         for replica in &mut self.replicas {
             replica.read.fresh = false;
         }
@@ -283,7 +296,7 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-pub fn show(labels: &Labels) -> String {
+pub(crate) fn show(labels: &Labels) -> String {
     Shown(labels).to_string()
 }
 

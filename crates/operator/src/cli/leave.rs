@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use jiff::Timestamp;
 use k8s_openapi::api::{
     coordination::v1::Lease,
     core::v1::{ConfigMap, Secret},
@@ -12,13 +13,27 @@ use kube::{
     Api, Client,
     api::{DeleteParams, ListParams},
 };
-use perennial_core::keeper::record::{RECORD_LABEL, RECORD_LABEL_VALUE};
+use perennial_core::{
+    keeper::record::{RECORD_LABEL, RECORD_LABEL_VALUE},
+    placement::{
+        action::Action,
+        release::{Why, free},
+        spec::Strength,
+    },
+};
 use serde_json::json;
 
 use super::{Global, block_on, objects::Session, output::print_text};
 use crate::{
     manifests,
-    runtime::fault,
+    placement::{
+        self,
+        index::Reading,
+        objects::Pod,
+        observe::{MANAGED, pod_entry},
+        settings::Configured,
+    },
+    runtime::{budget::Budget, fault},
     serve::{certs, configuration::Configurations},
 };
 
@@ -69,6 +84,8 @@ impl Uninstall {
             println!("webhook configurations removed");
             let freed = free_nodes(&session).await?;
             println!("{freed} node(s) freed of our taint");
+            let freed = free_pods(&session).await?;
+            println!("{freed} pod(s) freed of our gate");
             remove_all::<Lease>(&session.client, &namespace, "app.kubernetes.io/managed-by=perennial", "leases")
                 .await?;
             println!("leases removed");
@@ -101,6 +118,32 @@ async fn free_nodes(session: &Session) -> anyhow::Result<usize> {
             freed += 1;
         }
         match next {
+            Some(token) => params.continue_token = Some(token),
+            None => return Ok(freed),
+        }
+    }
+}
+
+/// Frees every pod that still waits for its slot, as on-demand.
+async fn free_pods(session: &Session) -> anyhow::Result<usize> {
+    let configured = Configured::new(&session.settings).context("nodeLabels cannot be used")?;
+    let cluster = placement::apply::Cluster::new(session.client.clone(), Budget::unlimited());
+    let api: Api<Pod> = Api::all(session.client.clone());
+    let mut params = ListParams::default().labels(&format!("{MANAGED}=true")).limit(500);
+    let mut freed = 0;
+    loop {
+        let page = api.list(&params).await.map_err(|error| anyhow::anyhow!(fault::message(&error)));
+        let page = page.context("could not list the pods")?;
+        let reading = Reading { configured: &configured, now: Timestamp::now(), listed: true };
+        let pods = page.items.into_iter().map(|pod| pod_entry(pod, None, &reading));
+        for pod in pods.filter(|pod| pod.view.gated && pod.view.occupies()) {
+            let decided = free(&pod.view, Why::Uninstall, Strength::Required, &configured.settings);
+            if let Action::Free { patch, on_refusal, .. } = decided {
+                cluster.free_pod(&pod.namespace, &pod.view.name, &patch, on_refusal.as_ref()).await?;
+                freed += 1;
+            }
+        }
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params.continue_token = Some(token),
             None => return Ok(freed),
         }

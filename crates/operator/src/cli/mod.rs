@@ -4,9 +4,11 @@ mod change;
 mod leave;
 mod objects;
 mod output;
+mod plan;
 mod records;
 mod run;
 mod show;
+mod workloads;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -51,6 +53,14 @@ enum Command {
     /// List the records
     #[command(visible_alias = "record")]
     Records(records::Records),
+    /// List the workloads that ask for placement: what they asked for, what they have, and why
+    Workloads(workloads::Workloads),
+    /// Explain where a workload's replicas run, and what is about to be done
+    Explain(workloads::Explain),
+    /// Show the slots of a workload. Needs no cluster
+    Simulate(workloads::Simulate),
+    /// Show what the workloads in a file would get. Needs no cluster
+    Plan(plan::PlanFile),
     /// Go back to what was kept before
     Rollback(change::Rollback),
     /// Give a node what its record has, now: the record's values win
@@ -92,6 +102,10 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Run(run) => run.execute(&global),
         Command::Show(show) => show.execute(&global),
         Command::Records(records) => records.execute(&global),
+        Command::Workloads(workloads) => workloads.execute(&global),
+        Command::Explain(explain) => explain.execute(&global),
+        Command::Simulate(simulate) => simulate.execute(),
+        Command::Plan(plan) => plan.execute(&global),
         Command::Rollback(rollback) => rollback.execute(&global),
         Command::Restore(restore) => restore.execute(&global),
         Command::Forget(forget) => forget.execute(&global),

@@ -32,6 +32,10 @@ pub(super) struct Show {
 }
 
 impl Show {
+    pub(super) fn of(node: String, output: Format) -> Self {
+        Self { node, output }
+    }
+
     pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
             let session = Session::open(global).await?;

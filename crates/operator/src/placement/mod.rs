@@ -1,1 +1,10 @@
-//! See the modules.
+//! Placement: spot and on-demand replicas, exact. The decisions are in `perennial_core::placement`.
+
+pub mod apply;
+pub mod controller;
+pub mod index;
+pub mod objects;
+pub mod observe;
+pub mod roll_call;
+pub mod settings;
+pub mod webhook;

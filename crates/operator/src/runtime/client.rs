@@ -106,6 +106,8 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let method = request.method().clone();
+        // A 429 to an eviction is the word of a disruption budget, not of a server that has too much to do.
+        let eviction = request.uri().path().ends_with("/eviction");
         let answer = self.inner.call(request);
         let observe = self.observe.clone();
         Box::pin(async move {
@@ -114,6 +116,7 @@ where
             observe.metrics.requested(status, &method, &observe.host);
             if let (Some(budget), Ok(answer)) = (&observe.budget, &answer)
                 && answer.status() == http::StatusCode::TOO_MANY_REQUESTS
+                && !eviction
             {
                 budget.close_for(patience(answer).unwrap_or(Duration::from_secs(1)));
             }

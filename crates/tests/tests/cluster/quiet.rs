@@ -1,6 +1,6 @@
 //! G7: what does not change costs nothing, counted by the API server itself.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Instant};
 
 use perennial_tests::{TestCluster, eventually, labels};
 use serde_json::json;
@@ -71,12 +71,15 @@ async fn a_burst_of_changes_costs_few_writes_and_its_last_state_is_kept() {
     cluster.wait_for_record("n1", [("count", "0")]).await;
     let before = cluster.requests().await;
 
+    let began = Instant::now();
     for i in 1..=100 {
         cluster.label("n1", "count", &i.to_string()).await;
     }
     cluster.wait_for_record("n1", [("count", "100")]).await;
 
+    // One a second; one more at either end, and one for the look that was under way.
+    let most = began.elapsed().as_secs() + 3;
     let written = cluster.requests().await.writes_since(&before, "configmaps");
-    assert!(written.values().sum::<u64>() < 50, "{written:?}");
+    assert!(written.values().sum::<u64>() <= most, "{written:?}, at most {most}");
     assert_eq!(cluster.labels("n1").await, labels([("count", "100")]));
 }

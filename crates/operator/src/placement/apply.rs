@@ -1,0 +1,295 @@
+//! The one place where placement reads and writes: pods and workloads, each write conditional, each request with a deadline and
+//! within the budget.
+
+use std::{fmt::Debug, time::Duration};
+
+use kube::{
+    Api, Client, Resource,
+    api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams, Preconditions},
+    core::NamespaceResourceScope,
+};
+use perennial_core::placement::action::PodRef;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::{
+    index::{Workload, selector_text},
+    objects::{Deployment, Namespace, Pod, ReplicaSet, StatefulSet},
+    observe::MANAGED,
+};
+use crate::{
+    keeper::apply::FIELD_MANAGER,
+    runtime::{
+        budget::{Budget, Priority},
+        fault::{self, Category},
+    },
+};
+
+/// No request waits longer than this for its answer.
+const DEADLINE: Duration = Duration::from_secs(10);
+const PAGE: u32 = 500;
+
+/// A request that did not do what it should.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("could not place pod {pod}")]
+    Place { pod: String, source: Failure },
+    #[error("could not relabel pod {pod}")]
+    Relabel { pod: String, source: Failure },
+    #[error("could not free pod {pod}")]
+    Free { pod: String, source: Failure },
+    #[error("could not take in pod {pod}")]
+    Adopt { pod: String, source: Failure },
+    #[error("could not evict pod {pod}")]
+    Evict { pod: String, source: Failure },
+    #[error("could not delete pod {pod}")]
+    Delete { pod: String, source: Failure },
+    #[error("could not write the state of {workload}")]
+    Save { workload: String, source: Failure },
+    #[error("could not list the pods of {workload}")]
+    List { workload: String, source: Failure },
+    #[error("could not read {what}")]
+    Read { what: String, source: Failure },
+}
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error("{}", fault::message(.0))]
+    Request(Box<kube::Error>),
+    #[error("there was no answer in time")]
+    Timeout,
+}
+
+impl Failure {
+    pub fn category(&self) -> Category {
+        match self {
+            Self::Request(error) => Category::of(error),
+            Self::Timeout => Category::Unreachable,
+        }
+    }
+
+    /// The API server's own code.
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Self::Request(error) => match error.as_ref() {
+                kube::Error::Api(status) => Some(status.code),
+                _ => None,
+            },
+            Self::Timeout => None,
+        }
+    }
+}
+
+impl Error {
+    pub fn failure(&self) -> &Failure {
+        match self {
+            Self::Place { source, .. }
+            | Self::Relabel { source, .. }
+            | Self::Free { source, .. }
+            | Self::Adopt { source, .. }
+            | Self::Evict { source, .. }
+            | Self::Delete { source, .. }
+            | Self::Save { source, .. }
+            | Self::List { source, .. }
+            | Self::Read { source, .. } => source,
+        }
+    }
+
+    pub fn category(&self) -> Category {
+        self.failure().category()
+    }
+
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.failure() {
+            Failure::Request(error) => fault::retry_after(error),
+            Failure::Timeout => None,
+        }
+    }
+
+    /// The permission that is missing, where that is what failed.
+    pub fn missing_permission(&self) -> Option<&'static str> {
+        (self.category() == Category::Forbidden).then_some(match self {
+            Self::Place { .. } | Self::Relabel { .. } | Self::Free { .. } | Self::Adopt { .. } => "patch pods",
+            Self::Evict { .. } => "create pods/eviction",
+            Self::Delete { .. } => "delete pods",
+            Self::Save { .. } => "patch deployments and statefulsets",
+            Self::List { .. } => "list pods",
+            Self::Read { .. } => "get deployments, replicasets, statefulsets and namespaces",
+        })
+    }
+}
+
+/// How an eviction was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Eviction {
+    Done,
+    /// A disruption budget says no for now.
+    Blocked,
+    /// More than one disruption budget selects the pod: nobody can evict it.
+    Ambiguous,
+    /// It is not the pod any more that was decided on.
+    Gone,
+}
+
+/// Reads and writes pods and workloads.
+#[derive(Clone)]
+#[expect(missing_debug_implementations, reason = "kube's client has none")]
+pub struct Cluster {
+    client: Client,
+    budget: Budget,
+}
+
+impl Cluster {
+    pub fn new(client: Client, budget: Budget) -> Self {
+        Self { client, budget }
+    }
+
+    fn pods(&self, namespace: &str) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// A strategic merge patch of a pod, conditional on the resourceVersion in it.
+    pub async fn patch_pod(&self, namespace: &str, name: &str, patch: &Value) -> Result<Pod, Failure> {
+        let api = self.pods(namespace);
+        self.ask(Priority::Restore, api.patch(name, &params(), &Patch::Strategic(patch))).await
+    }
+
+    /// Removes the gate; where the API server refuses the first patch, by the second. None: the pod is gone.
+    pub async fn free_pod(
+        &self,
+        namespace: &str,
+        name: &str,
+        patch: &Value,
+        on_refusal: Option<&Value>,
+    ) -> Result<Option<Pod>, Error> {
+        let mut answer = self.patch_pod(namespace, name, patch).await;
+        if let (Err(failure), Some(gate_only)) = (&answer, on_refusal)
+            && failure.code() == Some(422)
+        {
+            answer = self.patch_pod(namespace, name, gate_only).await;
+        }
+        match answer {
+            Ok(pod) => Ok(Some(pod)),
+            Err(failure) if failure.category() == Category::NotFound => Ok(None),
+            Err(source) => Err(Error::Free { pod: name.to_owned(), source }),
+        }
+    }
+
+    /// Gives a pod that was made without us our label, so that the watch shows it.
+    pub async fn adopt(&self, namespace: &str, pod: &PodRef) -> Result<Pod, Error> {
+        let patch = json!({"metadata": {"uid": pod.uid, "labels": {MANAGED: "true"}}});
+        let api = self.pods(namespace);
+        let patched = self.ask(Priority::Capture, api.patch(&pod.name, &params(), &Patch::Merge(patch))).await;
+        patched.map_err(|source| Error::Adopt { pod: pod.name.clone(), source })
+    }
+
+    /// A merge patch of the workload, conditional on the resourceVersion in it.
+    pub async fn save(&self, workload: &Workload, patch: &Value) -> Result<Saved, Error> {
+        let (namespace, name) = (&workload.namespace, &workload.name);
+        let patch = Patch::Merge(patch);
+        let saved = if workload.kind == "Deployment" {
+            let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
+            self.ask(Priority::Restore, api.patch(name, &params(), &patch)).await.map(Saved::Deployment)
+        } else {
+            let api: Api<StatefulSet> = Api::namespaced(self.client.clone(), namespace);
+            self.ask(Priority::Restore, api.patch(name, &params(), &patch)).await.map(Saved::StatefulSet)
+        };
+        saved.map_err(|source| Error::Save { workload: workload.key.to_string(), source })
+    }
+
+    pub async fn evict(&self, namespace: &str, pod: &PodRef) -> Result<Eviction, Error> {
+        let params = EvictParams { delete_options: Some(only(pod)), ..EvictParams::default() };
+        let api: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(self.client.clone(), namespace);
+        match self.ask(Priority::Capture, api.evict(&pod.name, &params)).await {
+            Ok(_) => Ok(Eviction::Done),
+            Err(source) => match source.code() {
+                Some(429) => Ok(Eviction::Blocked),
+                Some(500) => Ok(Eviction::Ambiguous),
+                Some(404 | 409) => Ok(Eviction::Gone),
+                _ => Err(Error::Evict { pod: pod.name.clone(), source }),
+            },
+        }
+    }
+
+    pub async fn delete(&self, namespace: &str, pod: &PodRef) -> Result<(), Error> {
+        match self.ask(Priority::Capture, self.pods(namespace).delete(&pod.name, &only(pod))).await {
+            Ok(_) => Ok(()),
+            Err(source) if matches!(source.code(), Some(404 | 409)) => Ok(()),
+            Err(source) => Err(Error::Delete { pod: pod.name.clone(), source }),
+        }
+    }
+
+    /// Every pod that the workload's selector means, as it is now.
+    pub async fn list_pods(&self, workload: &Workload) -> Result<Vec<Pod>, Error> {
+        let api = self.pods(&workload.namespace);
+        let mut params = ListParams::default().labels(&selector_text(&workload.selector)).limit(PAGE);
+        let mut all = Vec::new();
+        loop {
+            let page = self.ask(Priority::Restore, api.list(&params)).await;
+            let page = page.map_err(|source| Error::List { workload: workload.key.to_string(), source })?;
+            all.extend(page.items);
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params.continue_token = Some(token),
+                None => return Ok(all),
+            }
+        }
+    }
+
+    pub async fn replica_set(&self, namespace: &str, name: &str) -> Result<Option<ReplicaSet>, Error> {
+        self.read(namespace, name).await
+    }
+
+    pub async fn deployment(&self, namespace: &str, name: &str) -> Result<Option<Deployment>, Error> {
+        self.read(namespace, name).await
+    }
+
+    pub async fn stateful_set(&self, namespace: &str, name: &str) -> Result<Option<StatefulSet>, Error> {
+        self.read(namespace, name).await
+    }
+
+    pub async fn namespace(&self, name: &str) -> Result<Option<Namespace>, Error> {
+        let api: Api<Namespace> = Api::all(self.client.clone());
+        let found = self.ask(Priority::Restore, api.get_opt(name)).await;
+        found.map_err(|source| Error::Read { what: format!("namespace {name}"), source })
+    }
+
+    async fn read<K>(&self, namespace: &str, name: &str) -> Result<Option<K>, Error>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
+    {
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        let found = self.ask(Priority::Restore, api.get_opt(name)).await;
+        found.map_err(|source| Error::Read { what: format!("{} {namespace}/{name}", K::plural(&())), source })
+    }
+
+    async fn ask<T>(
+        &self,
+        priority: Priority,
+        request: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, Failure> {
+        self.budget.spend(priority).await;
+        match tokio::time::timeout(DEADLINE, request).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) => Err(Failure::Request(Box::new(error))),
+            Err(_) => Err(Failure::Timeout),
+        }
+    }
+}
+
+/// A workload as the API server answered.
+#[derive(Debug)]
+pub enum Saved {
+    Deployment(Deployment),
+    StatefulSet(StatefulSet),
+}
+
+fn params() -> PatchParams {
+    PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+/// This pod and no successor of the same name.
+fn only(pod: &PodRef) -> DeleteParams {
+    let preconditions = Preconditions { resource_version: None, uid: Some(pod.uid.clone()) };
+    DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() }
+}

@@ -1,0 +1,589 @@
+//! Placement's loop: what the watches say becomes work, the pure plan says what to do, [`apply`](super::apply) does it.
+//!
+//! # Guarantees
+//! Whoever becomes the owner of a workload reads its pods afresh before deciding anything. Placements and relabels of one
+//! plan are independent of each other and run side by side; the state is written after them and before anything is
+//! removed. Answers are taken into the caches at once, so that the next plan rests on what was just written.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
+use kube::runtime::watcher::Event;
+use perennial_core::placement::{
+    action::{Action, Counts, Plan, PodRef},
+    fallback::State as Remembered,
+    rebalance::{Input, plan},
+    release::{Why, bystander_frees_at, free},
+    spec::{Problem, Spec, Strength},
+    view::{OwnWrite, OwnWrites, PodView},
+};
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use super::{
+    apply::{Cluster, Error, Eviction, Failure, Saved},
+    index::{Look, Reading, Workload, shard_key},
+    objects::Pod,
+    observe::{Asks, Observed, View, pod_entry},
+    settings::Configured,
+};
+use crate::runtime::{
+    budget::Priority,
+    clock::Clock,
+    events::{Events, Severity},
+    fault::Category,
+    labels::{Class as ClassLabel, ClassLabels, MoveLabels, MoveResult, Outcome, QueueLabels},
+    metrics::Metrics,
+    ownership::Ownership,
+    queue::{Key, Queue, Work},
+    random::Jitter,
+};
+
+const CONTROLLER: &str = "placement";
+const QUEUE: QueueLabels = QueueLabels { name: "placement" };
+const FIRST_PAUSE: Duration = Duration::from_millis(25);
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// What is refused is tried again after this: the reason may be gone.
+const REFUSED_PAUSE: Duration = Duration::from_mins(5);
+/// A disruption budget that said no is asked again after this.
+const BLOCKED_PAUSE: Duration = Duration::from_secs(30);
+/// So many pods of one workload are written to at once.
+const SIDE_BY_SIDE: usize = 32;
+/// An eviction that nobody has seen the effect of counts for so long.
+const REMOVED_FOR: Duration = Duration::from_mins(1);
+/// When a workload has more pods than the watch shows for so long, somebody made pods without us.
+const MISSING_FOR: Duration = Duration::from_secs(2);
+
+/// Everything that placement works with. All of it is passed in.
+#[expect(missing_debug_implementations, reason = "kube's client has none")]
+pub struct Placer {
+    pub configured: Configured,
+    pub cluster: Cluster,
+    /// The way in for admission: with a budget of its own, since the API server waits for it.
+    pub admission: Cluster,
+    pub queue: Queue,
+    pub clock: Clock,
+    pub jitter: Jitter,
+    pub metrics: Metrics,
+    pub events: Events,
+    pub ownership: Ownership,
+    /// This process decides about workloads; otherwise it only answers admission and frees what nobody attends to.
+    pub decides: bool,
+    /// Say what would be done, and do nothing.
+    pub dry_run: bool,
+    pub state: Mutex<State>,
+}
+
+/// What placement has in memory.
+#[derive(Debug, Default)]
+pub struct State {
+    pub view: View,
+    attempts: HashMap<Key, u32>,
+    /// The term of ownership in which a workload's pods were read afresh.
+    read_in: HashMap<Key, u64>,
+    /// Since when a workload has more pods than the watch shows.
+    missing: HashMap<Key, Instant>,
+    /// Pods that were evicted or deleted, until that is seen.
+    removed: HashMap<String, Instant>,
+    standings: HashMap<Key, Standing>,
+}
+
+/// How a workload was found at the last look.
+#[derive(Clone, Copy, Debug)]
+struct Standing {
+    counts: Counts,
+    short: bool,
+}
+
+/// What came of looking at a workload.
+enum Done {
+    Quiet,
+    Again,
+    Later(Duration),
+}
+
+impl Placer {
+    pub fn on<K: Observed>(&self, event: Event<K>) {
+        let asks = {
+            let mut state = self.lock();
+            let reading = Reading { configured: &self.configured, now: self.clock.now(), listed: false };
+            state.view.on(event, reading)
+        };
+        self.ask(asks);
+    }
+
+    pub fn is_synced(&self) -> bool {
+        self.lock().view.is_synced()
+    }
+
+    /// Looks at every workload. Costs no request where nothing is to be done.
+    pub fn resync(&self) {
+        let asks = self.lock().view.everything();
+        self.ask(asks);
+    }
+
+    fn ask(&self, asks: Asks) {
+        if !self.decides {
+            return;
+        }
+        for key in asks {
+            if self.ownership.is_ours(self.ownership.shard_of(shard_key(&key))) {
+                self.metrics.queue_adds.get_or_create(&QUEUE).inc();
+                self.queue.add(&key, Priority::Restore);
+            }
+        }
+    }
+
+    /// Works until the queue is closed.
+    pub async fn work(self: Arc<Self>) {
+        while let Some(work) = self.queue.next().await {
+            self.metrics.queue_duration.get_or_create(&QUEUE).observe(work.waited.as_secs_f64());
+            let start = Instant::now();
+            // Another replica's by now: it has seen the same events.
+            let Some(permit) = self.ownership.may_act(shard_key(&work.key)) else {
+                self.forget(&work.key);
+                continue;
+            };
+            let settled = tokio::time::timeout(permit.remaining(), self.settle(&work.key, permit.term())).await;
+            drop(permit);
+            let outcome = self.conclude(&work, settled.unwrap_or(Ok(Done::Again)));
+            self.metrics.queue_work_duration.get_or_create(&QUEUE).observe(start.elapsed().as_secs_f64());
+            self.metrics.reconciled(CONTROLLER, outcome, start.elapsed());
+        }
+    }
+
+    fn forget(&self, key: &Key) {
+        let mut state = self.lock();
+        state.standings.remove(key);
+        state.read_in.remove(key);
+        state.attempts.remove(key);
+        state.missing.remove(key);
+    }
+
+    /// Decides when to look again.
+    fn conclude(&self, work: &Work, done: Result<Done, Error>) -> Outcome {
+        let key = &work.key;
+        match done {
+            Ok(Done::Quiet) => {
+                self.lock().attempts.remove(key);
+                Outcome::Success
+            }
+            Ok(Done::Again) => {
+                self.queue.add(key, work.priority);
+                Outcome::Requeue
+            }
+            Ok(Done::Later(pause)) => {
+                self.lock().attempts.remove(key);
+                self.queue.add_after(key, work.priority, pause);
+                Outcome::RequeueAfter
+            }
+            Err(error) => {
+                let attempt = {
+                    let mut state = self.lock();
+                    let attempt = state.attempts.entry(Arc::clone(key)).or_default();
+                    *attempt = attempt.saturating_add(1);
+                    *attempt - 1
+                };
+                let backoff = self.jitter.backoff(attempt, FIRST_PAUSE, LONGEST_PAUSE);
+                let pause = match error.category() {
+                    Category::Throttled => error.retry_after().unwrap_or(backoff).max(backoff),
+                    Category::Refused | Category::Forbidden => {
+                        REFUSED_PAUSE.mul_f64(0.9 + self.jitter.fraction() / 5.0)
+                    }
+                    _ => backoff,
+                };
+                self.report(key, &error, attempt, pause);
+                self.metrics.queue_retries.get_or_create(&QUEUE).inc();
+                self.queue.add_after(key, work.priority, pause);
+                if error.category() == Category::Conflict { Outcome::Requeue } else { Outcome::Error }
+            }
+        }
+    }
+
+    fn report(&self, workload: &str, error: &Error, attempt: u32, pause: Duration) {
+        let category = error.category();
+        let why = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
+        let retry_in = pause.as_secs_f32();
+        if category == Category::Conflict {
+            debug!(workload, why, retry_in, "{error}: somebody was faster");
+            return;
+        }
+        self.metrics.failed(category.as_str());
+        if let Some(missing) = error.missing_permission() {
+            warn!(workload, missing, why, retry_in, "{error}: a permission is missing");
+        } else {
+            warn!(workload, category = category.as_str(), attempt, why, retry_in, "{error}");
+        }
+    }
+
+    async fn settle(&self, key: &Key, term: u64) -> Result<Done, Error> {
+        let prefixes = &self.configured.prefixes;
+        let Some(mut look) = self.lock().view.index.look(key, prefixes) else {
+            self.forget(key);
+            return Ok(Done::Quiet);
+        };
+        if matches!(look.spec, Ok(Some(_))) && self.is_behind(key, &look, term) {
+            self.read_afresh(key, &look, term).await?;
+            match self.lock().view.index.look(key, prefixes) {
+                Some(fresh) => look = fresh,
+                None => return Ok(Done::Quiet),
+            }
+        }
+        match look.spec.clone() {
+            Ok(Some(spec)) => self.place(key, &look, &spec).await,
+            Ok(None) => self.leave_alone(key, &look, &[]).await,
+            Err(problems) => self.leave_alone(key, &look, &problems).await,
+        }
+    }
+
+    /// Whether the caches may lack pods of this workload.
+    fn is_behind(&self, key: &Key, look: &Look, term: u64) -> bool {
+        let mut state = self.lock();
+        if state.read_in.get(key) != Some(&term) {
+            return true;
+        }
+        let shown = look.pods.iter().filter(|pod| pod.occupies()).count();
+        if usize::try_from(look.workload.view.current).unwrap_or_default() <= shown {
+            state.missing.remove(key);
+            return false;
+        }
+        let since = *state.missing.entry(Arc::clone(key)).or_insert_with(Instant::now);
+        drop(state);
+        if since.elapsed() < MISSING_FOR {
+            self.queue.add_after(key, Priority::Capture, MISSING_FOR);
+            return false;
+        }
+        true
+    }
+
+    /// Reads the workload's pods, and takes in those that were made without us.
+    async fn read_afresh(&self, key: &Key, look: &Look, term: u64) -> Result<(), Error> {
+        let pods = self.cluster.list_pods(&look.workload).await?;
+        let foreign: Vec<PodRef> = {
+            let mut state = self.lock();
+            let reading = Reading { configured: &self.configured, now: self.clock.now(), listed: true };
+            let owners: Vec<&str> = std::iter::once(look.workload.view.uid.as_str())
+                .chain(look.replica_sets.iter().map(|set| set.uid.as_str()))
+                .collect();
+            let index = &mut state.view.index;
+            let mut foreign = Vec::new();
+            for pod in pods {
+                let before = index.pod(pod.metadata.uid.as_deref().unwrap_or_default());
+                let entry = pod_entry(pod, before, &reading);
+                if !owners.contains(&entry.view.owner.as_str()) {
+                    continue;
+                }
+                if !entry.labelled && entry.view.occupies() {
+                    foreign.push(PodRef::from(&entry.view));
+                }
+                index.put_pod(entry);
+            }
+            foreign
+        };
+        if !self.dry_run && !foreign.is_empty() {
+            info!(workload = &**key, pods = foreign.len(), "taking in pods that were made without us");
+            let namespace = &look.workload.namespace;
+            let adopting = foreign.iter().map(|pod| self.cluster.adopt(namespace, pod).boxed()).collect();
+            for answer in side_by_side(adopting).await {
+                match answer {
+                    Ok(pod) => self.take(pod),
+                    Err(error) if matches!(error.category(), Category::NotFound | Category::Conflict) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        let mut state = self.lock();
+        state.read_in.insert(Arc::clone(key), term);
+        state.missing.remove(key);
+        Ok(())
+    }
+
+    /// A workload that asks for nothing, or for something that cannot be understood: its gated pods are freed as they are.
+    async fn leave_alone(&self, key: &Key, look: &Look, problems: &[Problem]) -> Result<Done, Error> {
+        self.lock().standings.remove(key);
+        if !problems.is_empty() {
+            let about = look.workload.about();
+            self.events.say(about, Severity::Warning, "InvalidPlacement", || {
+                let all: Vec<String> = problems.iter().map(ToString::to_string).collect();
+                format!("left alone, since its annotations cannot be obeyed: {}", all.join("; "))
+            });
+        }
+        for pod in look.pods.iter().filter(|pod| pod.gated && pod.occupies()) {
+            self.free(&look.workload.namespace, pod, Why::Unmanaged, Strength::Required).await?;
+        }
+        Ok(Done::Quiet)
+    }
+
+    async fn place(&self, key: &Key, look: &Look, spec: &Spec) -> Result<Done, Error> {
+        let now = self.clock.now();
+        let own = self.own_writes(&look.pods);
+        let decided = plan(&Input {
+            settings: &self.configured.settings,
+            spec,
+            workload: &look.workload.view,
+            replica_sets: &look.replica_sets,
+            pods: &look.pods,
+            own: &own,
+            pdbs: &look.pdbs,
+            now,
+        });
+        self.note(key, look, &decided);
+        if self.dry_run {
+            for action in decided.actions.iter().filter_map(perennial_core::placement::explain::sentence) {
+                info!(workload = &**key, action, "would do");
+            }
+        } else {
+            let pause = self.execute(look, spec, &decided).await?;
+            if let Some(pause) = pause {
+                return Ok(Done::Later(pause));
+            }
+        }
+        match decided.again {
+            Some(again) => {
+                Ok(Done::Later(Duration::try_from(again.duration_since(now)).unwrap_or_default().max(FIRST_PAUSE)))
+            }
+            None => Ok(Done::Quiet),
+        }
+    }
+
+    /// Our evictions that the caches do not show yet. Other writes are taken in with their answers.
+    fn own_writes(&self, pods: &[PodView]) -> OwnWrites {
+        let mut state = self.lock();
+        state.removed.retain(|_, since| since.elapsed() < REMOVED_FOR);
+        let unseen = pods.iter().filter(|pod| !pod.deleting && state.removed.contains_key(&pod.uid));
+        OwnWrites { pods: unseen.map(|pod| (pod.uid.clone(), OwnWrite::Removed)).collect(), state: None }
+    }
+
+    /// Keeps what was found, and tells the people.
+    fn note(&self, key: &Key, look: &Look, decided: &Plan) {
+        let (remembered, _) = Remembered::read(look.workload.view.state.as_deref());
+        let standing = Standing { counts: decided.counts, short: remembered.breaker.is_open() };
+        self.lock().standings.insert(Arc::clone(key), standing);
+        for action in &decided.actions {
+            if let Action::Tell(event) = action {
+                let severity = if event.warning { Severity::Warning } else { Severity::Normal };
+                self.events.say(look.workload.about(), severity, event.reason, || event.message.clone());
+            }
+        }
+    }
+
+    /// Does what was decided. A pause: nothing more can be done before it is over.
+    async fn execute(&self, look: &Look, spec: &Spec, decided: &Plan) -> Result<Option<Duration>, Error> {
+        let (writes, rest): (Vec<&Action>, Vec<&Action>) = decided
+            .actions
+            .iter()
+            .partition(|action| matches!(action, Action::Place { .. } | Action::Free { .. } | Action::Relabel { .. }));
+        let writing = writes.into_iter().map(|action| self.write(look, spec, action).boxed()).collect();
+        if let Some(error) = side_by_side(writing).await.into_iter().find_map(Result::err) {
+            return Err(error);
+        }
+        for action in rest {
+            let pause = match action {
+                Action::Save { patch, reason, .. } => {
+                    let saved = self.cluster.save(&look.workload, patch).await?;
+                    debug!(workload = &*look.workload.key, reason, "state written");
+                    self.take_workload(saved);
+                    None
+                }
+                Action::Evict { pod, reason } => self.evict(&look.workload, pod, reason).await?,
+                Action::Delete { pod, reason } => {
+                    self.cluster.delete(&look.workload.namespace, pod).await?;
+                    self.lock().removed.insert(pod.uid.clone(), Instant::now());
+                    info!(workload = &*look.workload.key, pod = pod.name, reason, "deleted a pod that found no place");
+                    None
+                }
+                _ => None,
+            };
+            if pause.is_some() {
+                return Ok(pause);
+            }
+        }
+        Ok(None)
+    }
+
+    /// One write to one pod.
+    async fn write(&self, look: &Look, spec: &Spec, action: &Action) -> Result<(), Error> {
+        let namespace = &look.workload.namespace;
+        match action {
+            Action::Place { pod, class, slot, patch, reason, .. } => {
+                match self.cluster.patch_pod(namespace, &pod.name, patch).await {
+                    Ok(answer) => {
+                        debug!(workload = &*look.workload.key, pod = pod.name, %class, slot, reason, "placed");
+                        self.take(answer);
+                        Ok(())
+                    }
+                    Err(failure) if failure.code() == Some(422) => self.refused(look, spec, pod, &failure).await,
+                    Err(failure) if failure.category() == Category::NotFound => Ok(()),
+                    Err(source) => Err(Error::Place { pod: pod.name.clone(), source }),
+                }
+            }
+            Action::Relabel { pod, patch, .. } => match self.cluster.patch_pod(namespace, &pod.name, patch).await {
+                Ok(answer) => {
+                    self.take(answer);
+                    Ok(())
+                }
+                Err(failure) if failure.category() == Category::NotFound => Ok(()),
+                Err(source) => Err(Error::Relabel { pod: pod.name.clone(), source }),
+            },
+            Action::Free { pod, patch, on_refusal, reason, .. } => {
+                self.release(namespace, pod, patch, on_refusal.as_ref(), reason).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The API server does not accept our choice for this pod, and never will: it goes as it is.
+    async fn refused(&self, look: &Look, spec: &Spec, pod: &PodRef, failure: &Failure) -> Result<(), Error> {
+        self.events.say(look.workload.about(), Severity::Warning, "PlacementRefused", || {
+            format!("pod {} could not be given a class and is freed as it is: {failure}", pod.name)
+        });
+        match look.pods.iter().find(|known| known.uid == pod.uid) {
+            Some(known) => self.free(&look.workload.namespace, known, Why::Refused, spec.strength).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn free(&self, namespace: &str, pod: &PodView, why: Why, strength: Strength) -> Result<(), Error> {
+        match free(pod, why, strength, &self.configured.settings) {
+            Action::Free { pod, patch, on_refusal, reason, .. } if !self.dry_run => {
+                self.release(namespace, &pod, &patch, on_refusal.as_ref(), &reason).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn release(
+        &self,
+        namespace: &str,
+        pod: &PodRef,
+        patch: &serde_json::Value,
+        on_refusal: Option<&serde_json::Value>,
+        reason: &str,
+    ) -> Result<(), Error> {
+        if let Some(answer) = self.cluster.free_pod(namespace, &pod.name, patch, on_refusal).await? {
+            info!(namespace, pod = pod.name, reason, "freed");
+            self.take(answer);
+        }
+        Ok(())
+    }
+
+    async fn evict(&self, workload: &Workload, pod: &PodRef, reason: &str) -> Result<Option<Duration>, Error> {
+        let count = |result| self.metrics.placement_moves.get_or_create(&MoveLabels { result }).inc();
+        let answer = self.cluster.evict(&workload.namespace, pod).await.inspect_err(|_| {
+            count(MoveResult::Failed);
+        })?;
+        match answer {
+            Eviction::Done => {
+                count(MoveResult::Evicted);
+                self.lock().removed.insert(pod.uid.clone(), Instant::now());
+                info!(workload = &*workload.key, pod = pod.name, reason, "evicted");
+                self.events
+                    .say(workload.about(), Severity::Normal, "Moved", || format!("evicted pod {}: {reason}", pod.name));
+                Ok(None)
+            }
+            Eviction::Blocked => {
+                count(MoveResult::Blocked);
+                debug!(workload = &*workload.key, pod = pod.name, "a disruption budget does not allow it now");
+                Ok(Some(BLOCKED_PAUSE.mul_f64(0.75 + self.jitter.fraction() / 2.0)))
+            }
+            Eviction::Ambiguous => {
+                count(MoveResult::Failed);
+                self.events.say(workload.about(), Severity::Warning, "CannotEvict", || {
+                    format!("pod {} cannot be evicted: more than one PodDisruptionBudget may select it", pod.name)
+                });
+                Ok(Some(REFUSED_PAUSE))
+            }
+            Eviction::Gone => Ok(None),
+        }
+    }
+
+    /// Takes in the answer to a write. A pod that is gone meanwhile stays gone.
+    fn take(&self, pod: Pod) {
+        let mut state = self.lock();
+        let reading = Reading { configured: &self.configured, now: self.clock.now(), listed: false };
+        let before = state.view.index.pod(pod.metadata.uid.as_deref().unwrap_or_default());
+        if before.is_some() {
+            let entry = pod_entry(pod, before, &reading);
+            state.view.index.put_pod(entry);
+        }
+    }
+
+    fn take_workload(&self, saved: Saved) {
+        let workload = match saved {
+            Saved::Deployment(object) => super::observe::deployment(object, &self.configured),
+            Saved::StatefulSet(object) => super::observe::stateful_set(object, &self.configured),
+        };
+        let mut state = self.lock();
+        if state.view.index.workload(&workload.key).is_some_and(|known| known.view.uid == workload.view.uid) {
+            state.view.index.put_workload(workload);
+        }
+    }
+
+    /// Frees pods that have waited too long, whosever they are: no pod stays gated because its owner is away.
+    pub async fn free_overdue(&self) {
+        let now = self.clock.now();
+        let overdue: Vec<(String, PodView, bool)> = {
+            let state = self.lock();
+            let index = &state.view.index;
+            let gated = index.pods().filter(|pod| pod.view.gated && pod.view.occupies());
+            gated
+                .filter_map(|pod| {
+                    let key = index.key_of_owner(&pod.view.owner);
+                    let attended =
+                        key.is_some_and(|key| self.ownership.is_attended(self.ownership.shard_of(shard_key(key))));
+                    let due = bystander_frees_at(pod.view.created, attended, &self.configured.settings);
+                    (due <= now).then(|| (pod.namespace.clone(), pod.view.clone(), attended))
+                })
+                .collect()
+        };
+        if overdue.is_empty() {
+            return;
+        }
+        let freeing = overdue.iter().map(|(namespace, pod, attended)| {
+            let why = if *attended { Why::Timeout } else { Why::Ownerless };
+            self.free(namespace, pod, why, Strength::Required).boxed()
+        });
+        let freed = side_by_side(freeing.collect()).await;
+        for ((_, pod, _), answer) in overdue.iter().zip(freed) {
+            if let Err(error) = answer {
+                self.report(&pod.name, &error, 0, Duration::ZERO);
+            }
+        }
+    }
+
+    /// Brings the gauges up to date.
+    pub fn survey(&self) {
+        let (mut spot, mut on_demand, mut drift, mut short) = (0, 0, 0, 0);
+        {
+            let state = self.lock();
+            for (key, Standing { counts, short: is_short }) in &state.standings {
+                if self.ownership.is_ours(self.ownership.shard_of(shard_key(key))) {
+                    spot += i64::from(counts.spot);
+                    on_demand += i64::from(counts.on_demand);
+                    drift += i64::from(counts.drift);
+                    short += i64::from(*is_short);
+                }
+            }
+        }
+        let replicas = |class| self.metrics.placement_replicas.get_or_create_owned(&ClassLabels { class });
+        replicas(ClassLabel::Spot).set(spot);
+        replicas(ClassLabel::OnDemand).set(on_demand);
+        self.metrics.placement_drift.set(drift);
+        self.metrics.fallback_active.set(short);
+        let depth = i64::try_from(self.queue.len()).unwrap_or(i64::MAX);
+        self.metrics.queue_depth.get_or_create(&QUEUE).set(depth);
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// All of them, some at a time; the answers in order.
+async fn side_by_side<T>(requests: Vec<BoxFuture<'_, T>>) -> Vec<T> {
+    stream::iter(requests).buffered(SIDE_BY_SIDE).collect().await
+}

@@ -1,0 +1,92 @@
+//! The configuration, in placement's own words.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::SignedDuration;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use perennial_core::{
+    config::{self, NodeLabel},
+    placement::{
+        labels::{Label, LabelsError, NodeLabels},
+        mutate::Tolerations,
+        view::Settings,
+    },
+};
+use serde_json::{Map, Value, json};
+
+/// Pods are never placed here.
+const SYSTEM: &str = "kube-system";
+
+/// What placement was configured with.
+#[derive(Clone, Debug)]
+pub struct Configured {
+    pub settings: Settings,
+    pub prefixes: Vec<String>,
+    pub tolerations: Tolerations,
+    selector: config::LabelSelector,
+    own_namespace: String,
+}
+
+impl Configured {
+    pub fn new(all: &config::Settings) -> Result<Self, LabelsError> {
+        let placement = &all.placement;
+        let spot = placement.spot_tolerations.iter().map(toleration).collect();
+        Ok(Self {
+            settings: Settings {
+                labels: NodeLabels::new(labels(&all.node_labels.spot), labels(&all.node_labels.on_demand))?,
+                cooldown: signed(placement.cooldown),
+                gate_timeout: signed(placement.gate_timeout),
+                hold_timeout: signed(placement.hold_timeout),
+            },
+            prefixes: placement.annotation_prefixes.iter().map(|prefix| prefix.as_str().to_owned()).collect(),
+            tolerations: Tolerations { spot, on_demand: Vec::new() },
+            selector: all.controller.namespace_selector.clone(),
+            own_namespace: all.namespace.to_string(),
+        })
+    }
+
+    /// Whether workloads of this namespace are looked at.
+    pub fn selects(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
+        namespace != SYSTEM && namespace != self.own_namespace && self.selector.matches(labels)
+    }
+
+    /// An annotation that may say something about placement.
+    pub fn reads(&self, annotation: &str) -> bool {
+        let domain = annotation.split_once('/').map_or("", |(domain, _)| domain);
+        self.prefixes.iter().any(|prefix| prefix.trim_end_matches('/') == domain)
+    }
+
+    /// The namespaces whose pods the webhook is asked about.
+    pub fn namespaces(&self) -> LabelSelector {
+        let expressions = self.selector.match_expressions.iter().map(|expression| LabelSelectorRequirement {
+            key: expression.key.clone(),
+            operator: expression.operator.to_string(),
+            values: (!expression.values.is_empty()).then(|| expression.values.clone()),
+        });
+        LabelSelector {
+            match_labels: Some(self.selector.match_labels.clone()).filter(|labels| !labels.is_empty()),
+            match_expressions: Some(expressions.collect()),
+        }
+    }
+}
+
+fn labels(labels: &[NodeLabel]) -> Vec<Label> {
+    labels.iter().map(|label| Label { key: label.key.clone(), value: label.value.clone() }).collect()
+}
+
+fn signed(duration: Duration) -> SignedDuration {
+    SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX)
+}
+
+fn toleration(toleration: &config::Toleration) -> Value {
+    let mut object = Map::new();
+    object.insert("key".to_owned(), json!(toleration.key));
+    match &toleration.value {
+        Some(value) => object.extend([("operator".to_owned(), json!("Equal")), ("value".to_owned(), json!(value))]),
+        None => object.extend([("operator".to_owned(), json!("Exists"))]),
+    }
+    if let Some(effect) = toleration.effect {
+        object.insert("effect".to_owned(), json!(effect.to_string()));
+    }
+    Value::Object(object)
+}

@@ -1,0 +1,115 @@
+//! The admission server and what keeps it right.
+
+use std::{
+    net::{Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use kube::Client;
+use perennial_core::{certs::Lifetimes, config::Settings};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use super::{Parts, tasks::every};
+use crate::serve::{
+    certs::Served,
+    configuration::{ConfigurationSettings, Configurations, MUTATE_NODES, MUTATE_PODS, Target, VALIDATE_NODES},
+    health::Health,
+    upkeep::{Origin, Upkeep, UpkeepSettings},
+    webhooks::{Limits, Listening, Observation, Webhooks},
+};
+
+const CERTIFIED: &str = "webhooks";
+
+/// Starts the admission server, and keeps its certificate and the webhook configurations right.
+pub(super) fn serve_webhooks(
+    settings: &Settings,
+    client: &Client,
+    parts: &Parts,
+    health: &Health,
+    stop: &CancellationToken,
+    tasks: &mut JoinSet<()>,
+) -> anyhow::Result<()> {
+    let webhook = &settings.webhook;
+    let target = webhook.url.clone().map_or(Target::Service, Target::Url);
+    let configuration = ConfigurationSettings {
+        namespace: settings.namespace.to_string(),
+        target,
+        failure_policy: webhook.failure_policy.to_string(),
+        timeout: webhook.timeout,
+        node_create: true,
+        node_delete: true,
+        pods: parts.placer.as_ref().map(|placer| placer.configured.namespaces()),
+    };
+    let served = Arc::new(Served::default());
+    let listening = listen(settings, parts, &served)?;
+    info!(address = %listening.address(), "serving admission");
+    tasks.spawn({
+        let stop = stop.clone();
+        async move {
+            if let Err(error) = listening.run(stop).await {
+                error!(%error, "the admission server ended");
+            }
+        }
+    });
+    let origin = webhook
+        .cert_dir
+        .as_ref()
+        .map_or_else(|| Origin::Secret { lifetimes: Lifetimes::default() }, |dir| Origin::Directory(dir.into()));
+    let upkeep = UpkeepSettings {
+        namespace: settings.namespace.to_string(),
+        origin,
+        names: configuration.names(),
+        configuration: Some(configuration),
+    };
+    tasks.spawn(Upkeep::new(client.clone(), upkeep, Arc::clone(&served)).run(stop.clone()));
+    health.expect(CERTIFIED);
+    tasks.spawn({
+        let (stop, health) = (stop.clone(), health.clone());
+        every(stop, Duration::from_millis(250), move || {
+            health.set(CERTIFIED, served.is_ready());
+            std::future::ready(())
+        })
+    });
+    Ok(())
+}
+
+fn listen(settings: &Settings, parts: &Parts, served: &Arc<Served>) -> anyhow::Result<Listening> {
+    let Parts { keeper, placer } = parts;
+    let metrics = keeper.metrics.clone();
+    let report = move |seen: &Observation| {
+        let code = if seen.outcome.is_answered() { http_code(200) } else { http_code(503) };
+        metrics.admitted(seen.path.trim_start_matches('/'), code, seen.elapsed);
+    };
+    let (on_create, on_delete) = (Arc::clone(keeper), Arc::clone(keeper));
+    let mut webhooks = Webhooks::new(Limits::for_timeout(settings.webhook.timeout), Arc::new(report))
+        .on(MUTATE_NODES, move |request| {
+            let keeper = Arc::clone(&on_create);
+            async move { keeper.admit_create(request).await }
+        })
+        .on(VALIDATE_NODES, move |request| {
+            let keeper = Arc::clone(&on_delete);
+            async move { keeper.admit_delete(request).await }
+        });
+    if let Some(placer) = placer.clone() {
+        webhooks = webhooks.on(MUTATE_PODS, move |request| {
+            let placer = Arc::clone(&placer);
+            async move { placer.admit_pod(request).await }
+        });
+    }
+    let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, settings.webhook.port));
+    Ok(webhooks.listen(address, Arc::clone(served))?)
+}
+
+fn http_code(code: u16) -> http::StatusCode {
+    http::StatusCode::from_u16(code).unwrap_or_default()
+}
+
+/// Webhooks that were switched off would only be failed open: they are taken away.
+pub(super) async fn remove_webhooks(client: &Client) {
+    if let Err(error) = Configurations::new(client.clone()).remove().await {
+        warn!(%error, "webhooks are off, but their configurations could not be removed");
+    }
+}

@@ -1,0 +1,195 @@
+//! The parts of the keeper.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use kube::Api;
+use perennial_core::{
+    config::{Role, Settings},
+    keeper::record::{RECORD_LABEL, RECORD_LABEL_VALUE},
+};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use super::{
+    SURVEY_EVERY, World,
+    tasks::{every, until},
+};
+use crate::{
+    keeper::{
+        apply::Cluster,
+        controller::{CONTROLLER, Duties, Keeper, State},
+        policies::{self, Policies},
+    },
+    runtime::{
+        budget::Budget,
+        events::Events,
+        fault::Category,
+        queue::Queue,
+        random::Jitter,
+        watch::{Subject, follow},
+    },
+    serve::health::Health,
+};
+
+const SYNCED: &str = "caches";
+const LOOPS: &str = "loops";
+const SYNC_CHECK: Duration = Duration::from_millis(50);
+
+/// Starts the keeper.
+pub(super) fn keep(
+    settings: &Settings,
+    world: World,
+    events: Events,
+    health: &Health,
+    stop: &CancellationToken,
+    tasks: &mut JoinSet<()>,
+) -> Arc<Keeper> {
+    let controller = &settings.controller;
+    let World { client, budget, metrics, clock, jitter, identity, ownership } = world;
+    metrics.expect_controller(CONTROLLER);
+
+    let namespace = settings.namespace.as_str();
+    let keeper = Arc::new(Keeper {
+        cluster: Cluster::new(client.clone(), namespace, budget),
+        client: client.clone(),
+        admission: Cluster::new(client, namespace, Budget::unlimited()),
+        admission_deadline: settings.webhook.timeout * 3 / 5,
+        policies: Policies::new(&settings.keeper),
+        queue: Queue::default(),
+        clock,
+        jitter: jitter.clone(),
+        metrics,
+        events,
+        duties: Duties {
+            capture: controller.roles.contains(&Role::Capture),
+            restore: controller.roles.contains(&Role::Restore),
+            dry_run: controller.dry_run,
+        },
+        ownership,
+        gate: settings.keeper.gate,
+        gate_timeout: settings.keeper.gate_timeout,
+        identity,
+        replan: tokio::sync::Notify::new(),
+        state: Mutex::new(State::default()),
+    });
+
+    health.expect(SYNCED);
+    tasks.spawn(report_synced(Arc::clone(&keeper), health.clone(), stop.clone()));
+    tasks.spawn(watch_nodes(&keeper, &jitter, stop));
+    tasks.spawn(watch_records(&keeper, &jitter, stop));
+    tasks.spawn(watch_policies(&keeper, &jitter, stop));
+    tasks.spawn(until(stop.clone(), {
+        let keeper = Arc::clone(&keeper);
+        async move { keeper.follow_policies().await }
+    }));
+    for _ in 0..controller.workers {
+        tasks.spawn(Arc::clone(&keeper).work());
+    }
+    tasks.spawn(follow_ownership(Arc::clone(&keeper), stop.clone()));
+    tasks.spawn(every(stop.clone(), controller.resync_period, {
+        let keeper = Arc::clone(&keeper);
+        move || {
+            keeper.resync();
+            std::future::ready(())
+        }
+    }));
+    tasks.spawn(every(stop.clone(), controller.audit_period, {
+        let keeper = Arc::clone(&keeper);
+        move || {
+            let keeper = Arc::clone(&keeper);
+            async move { keeper.audit().await }
+        }
+    }));
+    health.watch(LOOPS, SURVEY_EVERY * 15);
+    tasks.spawn(every(stop.clone(), SURVEY_EVERY, {
+        let (keeper, health) = (Arc::clone(&keeper), health.clone());
+        move || {
+            let (keeper, health) = (Arc::clone(&keeper), health.clone());
+            async move {
+                keeper.survey();
+                keeper.free_overdue().await;
+                keeper.report_policies().await;
+                health.beat(LOOPS);
+            }
+        }
+    }));
+    tasks.spawn({
+        let (queue, stop) = (keeper.queue.clone(), stop.clone());
+        async move {
+            stop.cancelled().await;
+            queue.close();
+        }
+    });
+    keeper
+}
+
+fn watch_nodes(keeper: &Arc<Keeper>, jitter: &Jitter, stop: &CancellationToken) -> impl Future<Output = ()> + use<> {
+    let on = Arc::clone(keeper);
+    follow(
+        keeper.cluster.nodes().clone(),
+        Subject { what: "nodes", labels: None },
+        jitter.clone(),
+        stop.clone(),
+        move |event| on.on_node(event),
+        trouble(keeper),
+    )
+}
+
+fn watch_records(keeper: &Arc<Keeper>, jitter: &Jitter, stop: &CancellationToken) -> impl Future<Output = ()> + use<> {
+    let on = Arc::clone(keeper);
+    follow(
+        keeper.cluster.records().clone(),
+        Subject { what: "records", labels: Some(format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}")) },
+        jitter.clone(),
+        stop.clone(),
+        move |event| on.on_record(event),
+        trouble(keeper),
+    )
+}
+
+fn watch_policies(keeper: &Arc<Keeper>, jitter: &Jitter, stop: &CancellationToken) -> impl Future<Output = ()> + use<> {
+    let (on, missing) = (Arc::clone(keeper), Arc::clone(keeper));
+    follow(
+        Api::<policies::Resource>::all(keeper.client.clone()),
+        Subject { what: "keeppolicies", labels: None },
+        jitter.clone(),
+        stop.clone(),
+        move |event| on.on_policy(event),
+        move |category| {
+            if matches!(category, Category::NotFound | Category::Forbidden) && missing.policies.on_missing() {
+                missing.on_policies();
+            }
+        },
+    )
+}
+
+async fn follow_ownership(keeper: Arc<Keeper>, stop: CancellationToken) {
+    let mut changes = keeper.ownership.changes();
+    while let Some(Ok(())) = stop.run_until_cancelled(changes.changed()).await {
+        let owned: Vec<u32> = changes.borrow_and_update().keys().copied().collect();
+        info!(shards = ?owned, "our share of the nodes changed");
+        keeper.resync();
+    }
+    // The sender is gone only when the process stops.
+    stop.cancelled().await;
+}
+
+/// Ready once nodes, records and policies are known. What is known once stays known.
+async fn report_synced(keeper: Arc<Keeper>, health: Health, stop: CancellationToken) {
+    while !keeper.is_synced() {
+        if stop.run_until_cancelled(tokio::time::sleep(SYNC_CHECK)).await.is_none() {
+            return;
+        }
+    }
+    health.set(SYNCED, true);
+    stop.cancelled().await;
+}
+
+fn trouble(keeper: &Arc<Keeper>) -> impl FnMut(Category) + use<> {
+    let metrics = keeper.metrics.clone();
+    move |category| metrics.failed(category.as_str())
+}

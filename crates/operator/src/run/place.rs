@@ -1,0 +1,160 @@
+//! The parts of placement.
+
+use std::{
+    fmt::Debug,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use kube::{Api, Client, Resource};
+use perennial_core::config::{Role, Settings};
+use serde::de::DeserializeOwned;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::{SURVEY_EVERY, World, tasks::every};
+use crate::{
+    placement::{
+        apply::Cluster,
+        controller::Placer,
+        objects::{Deployment, Namespace as Defaults, Node, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
+        observe::{MANAGED, Observed},
+        settings::Configured,
+    },
+    runtime::{
+        budget::Budget,
+        events::Events,
+        fault::Category,
+        queue::Queue,
+        random::Jitter,
+        watch::{Subject, follow},
+    },
+    serve::health::Health,
+};
+
+const PLACING: &str = "placement";
+
+/// Starts placement.
+pub(super) fn place(
+    settings: &Settings,
+    world: &World,
+    events: Events,
+    health: &Health,
+    stop: &CancellationToken,
+    tasks: &mut JoinSet<()>,
+) -> anyhow::Result<Arc<Placer>> {
+    let controller = &settings.controller;
+    let client = &world.client;
+    let placer = Arc::new(Placer {
+        configured: Configured::new(settings).context("nodeLabels cannot be used")?,
+        cluster: Cluster::new(client.clone(), world.budget.clone()),
+        admission: Cluster::new(client.clone(), Budget::unlimited()),
+        queue: Queue::default(),
+        clock: world.clock.clone(),
+        jitter: world.jitter.clone(),
+        metrics: world.metrics.clone(),
+        events,
+        ownership: world.ownership.clone(),
+        decides: controller.roles.contains(&Role::Placement),
+        dry_run: controller.dry_run,
+        state: Mutex::default(),
+    });
+
+    health.expect(PLACING);
+    let managed = Some(format!("{MANAGED}=true"));
+    tasks.spawn(observe::<Defaults>(&placer, client, health, "namespaces", None, &world.jitter, stop));
+    tasks.spawn(observe::<Deployment>(&placer, client, health, "deployments", None, &world.jitter, stop));
+    tasks.spawn(observe::<StatefulSet>(&placer, client, health, "statefulsets", None, &world.jitter, stop));
+    tasks.spawn(observe::<ReplicaSet>(&placer, client, health, "replicasets", None, &world.jitter, stop));
+    tasks.spawn(observe::<Pod>(&placer, client, health, "pods", managed, &world.jitter, stop));
+    tasks.spawn(observe::<PodDisruptionBudget>(
+        &placer,
+        client,
+        health,
+        "poddisruptionbudgets",
+        None,
+        &world.jitter,
+        stop,
+    ));
+    tasks.spawn(observe::<Node>(&placer, client, health, "nodes for placement", None, &world.jitter, stop));
+    if placer.decides {
+        for _ in 0..controller.workers {
+            tasks.spawn(Arc::clone(&placer).work());
+        }
+        tasks.spawn({
+            let (placer, stop) = (Arc::clone(&placer), stop.clone());
+            async move {
+                let mut changes = placer.ownership.changes();
+                while let Some(Ok(())) = stop.run_until_cancelled(changes.changed()).await {
+                    changes.mark_unchanged();
+                    placer.resync();
+                }
+                stop.cancelled().await;
+            }
+        });
+        tasks.spawn(every(stop.clone(), controller.resync_period, {
+            let placer = Arc::clone(&placer);
+            move || {
+                placer.resync();
+                std::future::ready(())
+            }
+        }));
+    }
+    tasks.spawn(every(stop.clone(), SURVEY_EVERY, {
+        let placer = Arc::clone(&placer);
+        move || {
+            let placer = Arc::clone(&placer);
+            async move {
+                placer.survey();
+                placer.free_overdue().await;
+            }
+        }
+    }));
+    tasks.spawn(every(stop.clone(), Duration::from_millis(250), {
+        let (placer, health) = (Arc::clone(&placer), health.clone());
+        move || {
+            if placer.is_synced() {
+                health.set(PLACING, true);
+            }
+            std::future::ready(())
+        }
+    }));
+    tasks.spawn({
+        let (queue, stop) = (placer.queue.clone(), stop.clone());
+        async move {
+            stop.cancelled().await;
+            queue.close();
+        }
+    });
+    Ok(placer)
+}
+
+fn observe<K>(
+    placer: &Arc<Placer>,
+    client: &Client,
+    health: &Health,
+    what: &'static str,
+    labels: Option<String>,
+    jitter: &Jitter,
+    stop: &CancellationToken,
+) -> impl Future<Output = ()> + use<K>
+where
+    K: Observed + Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let (on, metrics, health) = (Arc::clone(placer), placer.metrics.clone(), health.clone());
+    follow(
+        Api::<K>::all(client.clone()),
+        Subject { what, labels },
+        jitter.clone(),
+        stop.clone(),
+        move |event| on.on(event),
+        move |category| {
+            metrics.failed(category.as_str());
+            // Where placement has no permissions it does nothing, and the rest of the operator goes on.
+            if category == Category::Forbidden {
+                health.set(PLACING, true);
+            }
+        },
+    )
+}

@@ -1,0 +1,210 @@
+//! Workloads and their pods, and the capacity that they run on.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use k8s_openapi::api::{
+    apps::v1::{Deployment, StatefulSet},
+    core::v1::{Event, Node, Pod},
+    policy::v1::PodDisruptionBudget,
+};
+use kube::{
+    Api,
+    api::{ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+
+use crate::{TestCluster, eventually_within};
+
+const CAPACITY: &str = "karpenter.sh/capacity-type";
+/// Pods take longer than nodes: they are created, placed, bound and started.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// How many pods of a workload run where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Placed {
+    pub spot: usize,
+    pub on_demand: usize,
+    /// Without a node: gated, or nothing found.
+    pub waiting: usize,
+    /// On-demand and Ready.
+    pub ready_on_demand: usize,
+}
+
+impl fmt::Display for Placed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { spot, on_demand, waiting, ready_on_demand } = self;
+        write!(f, "{spot} on spot, {on_demand} on-demand ({ready_on_demand} Ready), {waiting} waiting")
+    }
+}
+
+/// A Deployment or StatefulSet to be.
+#[expect(missing_debug_implementations, reason = "kube's client has none")]
+#[must_use = "a workload is created by `create`"]
+pub struct WorkloadBuilder<'a> {
+    cluster: &'a TestCluster,
+    object: Value,
+}
+
+impl WorkloadBuilder<'_> {
+    pub fn replicas(mut self, replicas: u32) -> Self {
+        self.object["spec"]["replicas"] = json!(replicas);
+        self
+    }
+
+    /// An annotation of `perennial.dev/`.
+    pub fn asks(mut self, name: &str, value: &str) -> Self {
+        self.object["metadata"]["annotations"][format!("perennial.dev/{name}")] = json!(value);
+        self
+    }
+
+    /// Changes anything of the object.
+    pub fn with(mut self, change: impl FnOnce(&mut Value)) -> Self {
+        change(&mut self.object);
+        self
+    }
+
+    pub async fn create(self) {
+        let client = self.cluster.client();
+        let created = if self.object["kind"] == "Deployment" {
+            let object: Deployment = serde_json::from_value(self.object).expect("a Deployment");
+            Api::default_namespaced(client).create(&PostParams::default(), &object).await.map(drop)
+        } else {
+            let object: StatefulSet = serde_json::from_value(self.object).expect("a StatefulSet");
+            Api::default_namespaced(client).create(&PostParams::default(), &object).await.map(drop)
+        };
+        created.expect("creating a workload");
+    }
+}
+
+impl TestCluster {
+    /// Nodes of a class that take so many pods each.
+    pub async fn capacity(&self, class: &str, nodes: usize, pods: usize) {
+        let api: Api<Node> = Api::all(self.client());
+        let existing = api.list_metadata(&ListParams::default()).await.expect("listing nodes").items.len();
+        let room = json!({"cpu": "64", "memory": "256Gi", "pods": pods.to_string()});
+        for number in existing..existing + nodes {
+            let node = json!({
+                "metadata": {
+                    "name": format!("{class}-{number}"),
+                    "labels": {CAPACITY: class},
+                    "annotations": {"kwok.x-k8s.io/node": "fake"},
+                },
+                "status": {"allocatable": room, "capacity": room},
+            });
+            let node: Node = serde_json::from_value(node).expect("a node");
+            api.create(&PostParams::default(), &node).await.expect("creating a node");
+        }
+    }
+
+    pub fn deployment(&self, name: &str) -> WorkloadBuilder<'_> {
+        WorkloadBuilder { cluster: self, object: workload("Deployment", name) }
+    }
+
+    pub fn stateful_set(&self, name: &str) -> WorkloadBuilder<'_> {
+        let builder = WorkloadBuilder { cluster: self, object: workload("StatefulSet", name) };
+        builder.with(|object| {
+            object["spec"]["serviceName"] = json!(name);
+            object["spec"]["podManagementPolicy"] = json!("Parallel");
+        })
+    }
+
+    /// A merge patch of a Deployment.
+    pub async fn patch_deployment(&self, name: &str, patch: Value) {
+        let api: Api<Deployment> = Api::default_namespaced(self.client());
+        let patched = api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        drop(patched.unwrap_or_else(|error| panic!("patching Deployment {name}: {error}")));
+    }
+
+    pub async fn scale(&self, name: &str, replicas: u32) {
+        self.patch_deployment(name, json!({"spec": {"replicas": replicas}})).await;
+    }
+
+    pub async fn ask(&self, name: &str, annotation: &str, value: &str) {
+        let annotations = json!({format!("perennial.dev/{annotation}"): value});
+        self.patch_deployment(name, json!({"metadata": {"annotations": annotations}})).await;
+    }
+
+    /// A new template.
+    pub async fn roll_out(&self, name: &str, version: &str) {
+        let template = json!({"metadata": {"annotations": {"version": version}}});
+        self.patch_deployment(name, json!({"spec": {"template": template}})).await;
+    }
+
+    /// A budget that keeps so many pods of the workload available.
+    pub async fn budget(&self, name: &str, app: &str, min_available: u32) {
+        let spec = json!({"minAvailable": min_available, "selector": {"matchLabels": {"app": app}}});
+        let budget: PodDisruptionBudget =
+            serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).expect("a budget");
+        let api = Api::default_namespaced(self.client());
+        api.create(&PostParams::default(), &budget).await.expect("creating a budget");
+    }
+
+    /// Its pods that are not on their way out.
+    pub async fn pods(&self, app: &str) -> Vec<Pod> {
+        let api: Api<Pod> = Api::default_namespaced(self.client());
+        let listed = api.list(&ListParams::default().labels(&format!("app={app}"))).await.expect("listing pods");
+        listed.items.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect()
+    }
+
+    /// Where its pods run, by the labels of their nodes.
+    pub async fn placed(&self, app: &str) -> Placed {
+        let nodes = self.nodes().list_metadata(&ListParams::default()).await.expect("listing nodes");
+        let class: BTreeMap<String, String> = nodes
+            .items
+            .into_iter()
+            .filter_map(|node| Some((node.metadata.name?, node.metadata.labels?.remove(CAPACITY)?)))
+            .collect();
+        let mut placed = Placed::default();
+        for pod in self.pods(app).await {
+            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
+            let ready = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+            let ready = ready.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+            match node.and_then(|node| class.get(node)).map(String::as_str) {
+                Some("spot") => placed.spot += 1,
+                Some(_) => {
+                    placed.on_demand += 1;
+                    placed.ready_on_demand += usize::from(ready);
+                }
+                None => placed.waiting += 1,
+            }
+        }
+        placed
+    }
+
+    /// Until so many of its pods run on spot and so many on-demand, and there are no others.
+    pub async fn wait_for_split(&self, app: &str, spot: usize, on_demand: usize) {
+        eventually_within(PATIENCE, format!("{app} has {spot} on spot and {on_demand} on-demand"), async || {
+            let seen = self.placed(app).await;
+            let right = seen.spot == spot && seen.on_demand == on_demand && seen.waiting == 0;
+            if right { Ok(()) } else { Err(seen.to_string()) }
+        })
+        .await;
+    }
+
+    /// Until something is said about a workload for this reason; what is said.
+    pub async fn wait_for_workload_event(&self, name: &str, reason: &str) -> String {
+        let api: Api<Event> = Api::default_namespaced(self.client());
+        let params = ListParams::default().fields(&format!("involvedObject.name={name},reason={reason}"));
+        eventually_within(PATIENCE, format!("an Event {reason} about {name}"), async || {
+            let events = api.list(&params).await.expect("listing events").items;
+            events.into_iter().next().and_then(|event| event.message).ok_or("none")
+        })
+        .await
+    }
+}
+
+fn workload(kind: &str, name: &str) -> Value {
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": name, "annotations": {}},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {
+                "metadata": {"labels": {"app": name}},
+                "spec": {"containers": [{"name": "main", "image": "none"}], "terminationGracePeriodSeconds": 1},
+            },
+        },
+    })
+}
