@@ -1,6 +1,9 @@
 //! Commands as people type them.
 
-use std::process::{Command, Output};
+use std::{
+    process::{Command, Output},
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use serde_json::Value;
 
@@ -41,6 +44,20 @@ impl TestCluster {
     pub fn kubectl(&self, words: &str) -> String {
         let output = self.plane().kubectl().args(words.split_whitespace()).output().expect("kubectl starts");
         Answer::of(output).expect_success()
+    }
+
+    /// The same for commands that may fail.
+    pub fn try_kubectl(&self, words: &str) -> Answer {
+        Answer::of(self.plane().kubectl().args(words.split_whitespace()).output().expect("kubectl starts"))
+    }
+
+    /// `kubectl VERB -f` with an object.
+    pub fn try_kubectl_with(&self, verb: &str, text: &str) -> Answer {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let file = self.plane().dir().join(format!("object-{number}.yaml"));
+        std::fs::write(&file, text).expect("writing a manifest");
+        self.try_kubectl(&format!("{verb} -f {}", file.display()))
     }
 
     /// `perennial` with the words of a command line, as the admin, in Perennial's namespace.

@@ -73,11 +73,17 @@ struct Subject {
     policy: std::sync::Arc<Policy>,
     held: Held,
     identity: Option<String>,
+    /// Where the node is away: a resourceVersion at which it was.
+    away_at: Option<u64>,
 }
 
 impl Subject {
     async fn read(session: &Session, name: &str) -> anyhow::Result<Self> {
         let node = session.node(name).await?;
+        let away_at = match node {
+            Some(_) => None,
+            None => Some(session.cluster.now().await?),
+        };
         let held = session.record(name, node.as_ref()).await?;
         let held = held.with_context(|| format!("there is no record for node {name}"))?;
         let policy = node
@@ -85,7 +91,7 @@ impl Subject {
             .map_or_else(|| session.policies.of_labels(&BTreeMap::new()), |node| session.policies.of(node));
         let identity = node.as_ref().and_then(|node| Identified::of(&policy.identity, node)).and_then(|id| id.text());
         let seen = node.as_ref().map(|node| policy.select(node));
-        Ok(Self { node, seen, policy, held, identity })
+        Ok(Self { node, seen, policy, held, identity, away_at })
     }
 
     fn record(&self) -> anyhow::Result<Record> {
@@ -93,6 +99,11 @@ impl Subject {
             Stored::Good(record) => Ok((**record).clone()),
             Stored::Bad { fault, .. } => anyhow::bail!("record {} cannot be trusted: {fault}", self.held.name()),
         }
+    }
+
+    /// A node that is away: what a person says now is newer than any last state of it that an operator still remembers.
+    fn outlast(&self, record: &mut Record) {
+        record.node.resource_version = record.node.resource_version.max(self.away_at.unwrap_or_default());
     }
 
     fn context(&self) -> Context<'_> {
@@ -112,7 +123,8 @@ impl Rollback {
                 let subject = Subject::read(&session, &self.node).await?;
                 let record = subject.record()?;
                 let entry = self.entry(&record)?;
-                let change = rollback(&record, entry, subject.seen.as_ref(), &subject.context());
+                let mut change = rollback(&record, entry, subject.seen.as_ref(), &subject.context());
+                subject.outlast(&mut change.record);
                 println!("record: {} -> {}", pairs(&record.kept), pairs(&change.record.kept));
                 for (key, value) in &change.set {
                     println!("node:   set {key}={value}");
@@ -175,7 +187,8 @@ impl Forget {
                         return Ok(ExitCode::SUCCESS);
                     }
                 };
-                let forgotten = forget(&record, subject.seen.as_ref(), &subject.context());
+                let mut forgotten = forget(&record, subject.seen.as_ref(), &subject.context());
+                subject.outlast(&mut forgotten);
                 match write(&session, &subject, &forgotten, None).await {
                     Err(error) if is_conflict(&error) => {}
                     done => {

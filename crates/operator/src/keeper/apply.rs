@@ -239,6 +239,13 @@ impl Cluster {
         written.map(Held::new).map_err(|source| Error::WriteRecord { record: held.name().to_owned(), source })
     }
 
+    /// The API server's resourceVersion now: later than every node that is gone by now.
+    pub async fn now(&self) -> Result<u64, Error> {
+        let page = self.ask(Priority::Restore, self.nodes.list_metadata(&ListParams::default().limit(1))).await;
+        let page = page.map_err(|source| Error::List { what: "nodes", source })?;
+        Ok(page.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or_default())
+    }
+
     /// One page of records, and where the next begins.
     pub async fn list_records(&self, params: &ListParams) -> Result<(Vec<Held>, Option<String>), Error> {
         let page = self.ask(Priority::Collect, self.records.list(params)).await;

@@ -122,7 +122,11 @@ impl View {
 
     pub fn put_record(&mut self, held: &Held) -> Asks {
         let entry = RecordEntry::new(held);
+        let bad = entry.bad;
         let Some(mut asks) = self.index.put_record(&Arc::from(held.name()), entry) else { return Asks::new() };
+        if bad {
+            return self.when_synced(asks);
+        }
         // A record that turned up late may be older than a last state that seemed to need nothing.
         for node in self.recent.take_of(held.node_name()) {
             let name: Key = Arc::from(node.name.as_str());
@@ -139,12 +143,16 @@ impl View {
         self.waiting.remove(&name);
         self.gated.remove(&name);
         let verdict = self.index.delete_node(&name, &entry);
+        // Whoever claims the same identity may be the only one now.
+        let claimants = entry.record.iter().flat_map(|record| self.index.claimants(record)).cloned();
+        let mut asks: Asks = claimants.map(|other| (other, Priority::Restore)).collect();
         if !self.is_synced() || matches!(verdict, Verdict::Look(_)) {
             self.last.entry(Arc::clone(&name)).or_default().push_back((node, Instant::now()));
-            return self.when_synced(vec![(name, Priority::LastState)]);
+            asks.push((name, Priority::LastState));
+            return self.when_synced(asks);
         }
         self.recent.push(node);
-        Asks::new()
+        self.when_synced(asks)
     }
 
     /// A node to work on that the watch just showed.

@@ -1,0 +1,160 @@
+//! Who a node is across its incarnations.
+
+use kube::api::ListParams;
+use perennial_tests::{NodeBuilder, OperatorBuilder, TestCluster, Webhooks, eventually, labels};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+const ASSET: &str = "example.com/asset";
+
+/// All records by the names of their ConfigMaps.
+async fn records(cluster: &TestCluster) -> Vec<(String, Value)> {
+    let list = cluster.records().list(&ListParams::default().labels("perennial.dev/record=v1")).await.unwrap();
+    let read = |data: Option<std::collections::BTreeMap<String, String>>| {
+        let text = data.unwrap_or_default().remove("record.json").unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
+    };
+    list.items.into_iter().map(|object| (object.metadata.name.unwrap_or_default(), read(object.data))).collect()
+}
+
+/// Until there is one record whose name begins like this and that holds this label.
+async fn wait_for_team(cluster: &TestCluster, prefix: &str, team: &str) {
+    eventually(format!("a record {prefix}… with team={team}"), async || {
+        let records = records(cluster).await;
+        let found = records.iter().any(|(name, record)| name.starts_with(prefix) && record["labels"]["team"] == team);
+        if found { Ok(()) } else { Err(format!("{records:?}")) }
+    })
+    .await;
+}
+
+async fn wait_for_label(cluster: &TestCluster, node: &str, team: &str) {
+    eventually(format!("node {node} has team={team}"), async || {
+        let seen = cluster.labels(node).await;
+        if seen.get("team").is_some_and(|value| value == team) { Ok(()) } else { Err(format!("{seen:?}")) }
+    })
+    .await;
+}
+
+/// A node on a machine, known by all that an identity may be.
+fn on_machine(builder: NodeBuilder, machine: &str) -> NodeBuilder {
+    let part = |kind: &str| format!("{kind}-{machine}");
+    builder.machine(&part("p"), &part("s"), &part("m")).label(ASSET, machine).annotation(ASSET, machine)
+}
+
+#[rstest]
+#[tokio::test]
+async fn renamed_hardware_gets_its_labels_and_whoever_took_its_name_does_not(
+    #[values("providerID", "systemUUID", "machineID", "label:example.com/asset", "annotation:example.com/asset")]
+    identity: &str,
+    #[values(Webhooks::On, Webhooks::Off)] webhooks: Webhooks,
+) {
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.start_with(webhooks, |builder| builder.set("keeper.identity", identity)).await;
+    on_machine(cluster.node("old-name"), "one").label("team", "ml").create().await;
+    wait_for_team(&cluster, "id-", "ml").await;
+    cluster.delete_node("old-name").await;
+
+    on_machine(cluster.node("new-name"), "one").create().await;
+    on_machine(cluster.node("old-name"), "two").create().await;
+
+    wait_for_label(&cluster, "new-name", "ml").await;
+    cluster.label("old-name", "fence", "1").await;
+    eventually("the other machine has a record of its own", async || {
+        let records = records(&cluster).await;
+        let found = records.iter().any(|(_, record)| record["labels"]["fence"] == "1");
+        if found { Ok(()) } else { Err(format!("{records:?}")) }
+    })
+    .await;
+    assert_eq!(cluster.labels("old-name").await, labels([(ASSET, "two"), ("fence", "1")]));
+}
+
+#[rstest]
+#[case::on(Webhooks::On)]
+#[case::off(Webhooks::Off)]
+#[tokio::test]
+async fn an_identity_that_is_told_later_is_restored_then(#[case] webhooks: Webhooks) {
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.start_with(webhooks, |builder| builder.set("keeper.identity", "providerID")).await;
+    cluster.node("a").machine("cloud://1", "s", "m").label("team", "ml").create().await;
+    wait_for_team(&cluster, "id-providerid", "ml").await;
+    cluster.delete_node("a").await;
+
+    cluster.node("b").create().await;
+    cluster.node("fence").machine("cloud://2", "t", "n").label("team", "fence").create().await;
+    wait_for_team(&cluster, "id-providerid", "fence").await;
+    assert_eq!(cluster.labels("b").await, labels([("", ""); 0]), "nobody knows yet who it is");
+    cluster.patch_node("b", json!({"spec": {"providerID": "cloud://1"}})).await;
+
+    cluster.wait_for_labels("b", [("team", "ml")]).await;
+}
+
+#[rstest]
+#[case::on(Webhooks::On)]
+#[case::off(Webhooks::Off)]
+#[tokio::test]
+async fn of_two_live_nodes_that_claim_one_identity_nobody_gets_it(#[case] webhooks: Webhooks) {
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.start_with(webhooks, |builder| builder.set("keeper.identity", "systemUUID")).await;
+    cluster.node("first").machine("p", "same", "m").label("team", "ml").create().await;
+    wait_for_team(&cluster, "id-systemuuid", "ml").await;
+
+    // Short names as well: they may look like the end of the record's.
+    for other in ["second", "a"] {
+        cluster.node(other).machine("p", "same", "m").label("own", "1").create().await;
+        let said = cluster.wait_for_event(other, "IdentityConflict").await;
+        assert!(said.contains("first") && said.contains("systemUUID=same"), "{said}");
+        assert_eq!(cluster.labels(other).await, labels([("own", "1")]));
+    }
+    // The one that the record is of is kept as before.
+    cluster.label("first", "team", "web").await;
+    wait_for_team(&cluster, "id-systemuuid", "web").await;
+
+    // Once it is the only one left, it is the one.
+    cluster.delete_node("a").await;
+    cluster.delete_node("first").await;
+    wait_for_label(&cluster, "second", "web").await;
+}
+
+#[tokio::test]
+async fn changing_the_setting_moves_the_records_or_says_what_it_would_do() {
+    let cluster = TestCluster::new().await;
+    let by = |identity: &'static str| {
+        move |builder: OperatorBuilder| {
+            builder.set("keeper.identity", identity).set("controller.leaderElection.enabled", "false")
+        }
+    };
+    let operator = cluster.start_with(Webhooks::Off, by("name")).await;
+    cluster.node("n1").machine("p1", "s1", "m1").label("team", "ml").create().await;
+    cluster.node("unknown").label("team", "web").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+    cluster.wait_for_record("unknown", [("team", "web")]).await;
+    cluster.delete_node("n1").await;
+    operator.stop().await.expect("it stops in time");
+
+    let asked =
+        cluster.start_with(Webhooks::Off, |builder| by("systemUUID")(builder).set("controller.dryRun", "true")).await;
+    let said = asked
+        .wait_for_log("would move", |line| {
+            line["message"] == "would move the record to its new identity" && line["node"] == "n1"
+        })
+        .await;
+    assert_eq!(said["from"], "node-n1");
+    asked.stop().await.expect("it stops in time");
+    assert!(cluster.record("n1").await.is_some(), "nothing was moved");
+
+    let moved = cluster.start_with(Webhooks::Off, by("systemUUID")).await;
+    wait_for_team(&cluster, "id-systemuuid-s1", "ml").await;
+    eventually("the old record is gone", async || match cluster.record("n1").await {
+        None => Ok(()),
+        Some(record) => Err(record.to_string()),
+    })
+    .await;
+    assert!(cluster.record("unknown").await.is_some(), "who does not say its identity stays where it is");
+    cluster.node("renamed").machine("p1", "s1", "m1").create().await;
+    wait_for_label(&cluster, "renamed", "ml").await;
+    moved.stop().await.expect("it stops in time");
+
+    // And back.
+    let _back = cluster.start_with(Webhooks::Off, by("name")).await;
+    cluster.wait_for_record("renamed", [("team", "ml")]).await;
+}

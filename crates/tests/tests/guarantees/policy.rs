@@ -1,0 +1,174 @@
+//! `KeepPolicy`: what is kept of some nodes, as people write it with kubectl.
+
+use perennial_tests::{Operator, TestCluster, Webhooks, eventually, labels, perennial};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+/// A cluster where the kind is installed and no policy is there.
+async fn with_policies() -> TestCluster {
+    let cluster = TestCluster::new().await;
+    let crds = perennial(["manifests", "crds"], &[]).expect_success();
+    cluster.try_kubectl_with("apply", &crds).expect_success();
+    cluster.kubectl("wait --for=condition=Established crd/keeppolicies.perennial.dev --timeout=30s");
+    eventually("policies can be listed", async || {
+        let answer = cluster.try_kubectl("delete keeppolicies --all");
+        if answer.success { Ok(()) } else { Err(answer.stderr) }
+    })
+    .await;
+    cluster
+}
+
+fn policy(name: &str, spec: &Value) -> String {
+    json!({"apiVersion": "perennial.dev/v1alpha1", "kind": "KeepPolicy", "metadata": {"name": name}, "spec": spec})
+        .to_string()
+}
+
+fn apply(cluster: &TestCluster, name: &str, spec: &Value) {
+    cluster.try_kubectl_with("apply", &policy(name, spec)).expect_success();
+}
+
+/// The kind stays on the plane, the policies would speak for other tests' nodes.
+fn end(cluster: &TestCluster, operator: Operator) {
+    operator.crash();
+    cluster.kubectl("delete keeppolicies --all");
+}
+
+async fn wait_for_status(cluster: &TestCluster, name: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+    eventually(format!("the status of {name}"), async || {
+        let object: Value = serde_json::from_str(&cluster.kubectl(&format!("get keeppolicy {name} -o json"))).unwrap();
+        if is_it(&object["status"]) { Ok(object) } else { Err(object["status"].to_string()) }
+    })
+    .await
+}
+
+#[rstest]
+#[case::on(Webhooks::On)]
+#[case::off(Webhooks::Off)]
+#[tokio::test]
+async fn the_policy_of_the_highest_priority_decides_for_the_nodes_that_it_selects(#[case] webhooks: Webhooks) {
+    let cluster = with_policies().await;
+    apply(&cluster, "everyone", &json!({"keep": ["team"]}));
+    apply(&cluster, "lower", &json!({"priority": 5, "nodeSelector": {"matchLabels": {"gpu": "yes"}}, "keep": ["x"]}));
+    let gpu = json!({
+        "priority": 10,
+        "nodeSelector": {"matchExpressions": [{"key": "gpu", "operator": "In", "values": ["yes"]}]},
+        "keep": ["gpu", "example.com/"],
+        "taints": ["dedicated"],
+    });
+    apply(&cluster, "gpu", &gpu);
+    let operator = cluster.start(webhooks).await;
+
+    let all = [("gpu", "yes"), ("team", "ml"), ("example.com/rack", "r7")];
+    cluster.node("g1").labels(all).taint("dedicated", "gpu", "NoSchedule").create().await;
+    cluster.node("w1").labels([("team", "web"), ("example.com/rack", "r8")]).create().await;
+    cluster.wait_for_record("g1", [("gpu", "yes"), ("example.com/rack", "r7")]).await;
+    cluster.wait_for_record("w1", [("team", "web")]).await;
+    cluster.delete_node("g1").await;
+    operator.wait_for_metric("perennial_records", &[("state", "absent")], 1.0).await;
+
+    // It returns bare: what it will be given selects it.
+    cluster.node("g1").create().await;
+    cluster.wait_for_labels("g1", [("gpu", "yes"), ("example.com/rack", "r7")]).await;
+    let taints = cluster.kubectl("get node g1 -o jsonpath={.spec.taints[*].key}");
+    assert!(taints.contains("dedicated"), "{taints}");
+    end(&cluster, operator);
+}
+
+#[tokio::test]
+async fn a_policy_says_what_it_decides_and_a_change_of_it_counts_at_once() {
+    let cluster = with_policies().await;
+    apply(&cluster, "gpu", &json!({"nodeSelector": {"matchLabels": {"gpu": "yes"}}, "keep": ["gpu"], "priority": 7}));
+    let operator = cluster.start(Webhooks::Off).await;
+    cluster.node("g1").labels([("gpu", "yes"), ("team", "ml")]).create().await;
+    cluster.node("w1").label("team", "web").create().await;
+    cluster.wait_for_record("g1", [("gpu", "yes")]).await;
+    let other = cluster.wait_for_record("w1", [("team", "web")]).await;
+
+    let ready = |status: &Value| status["nodes"] == 1 && status["records"] == 1;
+    let object = wait_for_status(&cluster, "gpu", ready).await;
+    assert_eq!(object["status"]["observedGeneration"], object["metadata"]["generation"]);
+    let condition = &object["status"]["conditions"][0];
+    assert_eq!((&condition["type"], &condition["status"]), (&json!("Ready"), &json!("True")));
+    let table = cluster.kubectl("get kp");
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0], ["NAME", "PRIORITY", "NODES", "RECORDS", "READY", "AGE"]);
+    assert_eq!(rows[1][..5], ["gpu", "7", "1", "1", "True"]);
+
+    // More is kept, of the nodes that it selects and of no others.
+    apply(&cluster, "gpu", &json!({"nodeSelector": {"matchLabels": {"gpu": "yes"}}, "keep": ["gpu", "team"]}));
+    cluster.wait_for_record("g1", [("gpu", "yes"), ("team", "ml")]).await;
+    assert_eq!(cluster.record("w1").await, Some(other));
+    wait_for_status(&cluster, "gpu", |status| status["observedGeneration"] == 2).await;
+    // Without it the config file decides; narrowing or losing a policy takes nothing out of records.
+    cluster.kubectl("delete keeppolicy gpu");
+    cluster.label("g1", "more", "1").await;
+    cluster.wait_for_record("g1", [("gpu", "yes"), ("team", "ml"), ("more", "1")]).await;
+    end(&cluster, operator);
+}
+
+#[tokio::test]
+async fn bad_policies_are_refused_at_admission() {
+    let cluster = with_policies().await;
+    let expression = |value: Value| json!({"nodeSelector": {"matchExpressions": [value]}});
+    let bad = [
+        (json!({"identity": "serial"}), "expected name, providerID"),
+        (json!({"retention": "soon"}), "expected a duration"),
+        (json!({"merge": "sometimes"}), "keepExisting"),
+        (json!({"keep": ["two words"]}), "a pattern is"),
+        (json!({"keep": [""]}), "spec.keep"),
+        (json!({"drop": "x"}), "spec.drop"),
+        (json!({"priority": 1_000_001}), "spec.priority"),
+        (json!({"cordon": "yes"}), "spec.cordon"),
+        (json!({"kep": ["*"]}), "kep"),
+        (expression(json!({"key": "gpu", "operator": "In"})), "In and NotIn need values"),
+        (expression(json!({"key": "gpu", "operator": "Exists", "values": ["1"]})), "In and NotIn need values"),
+        (expression(json!({"key": "gpu", "operator": "Is"})), "operator"),
+    ];
+
+    for (spec, why) in bad {
+        let said = cluster.try_kubectl_with("create", &policy("bad", &spec)).expect_failure();
+        assert!(said.contains(why), "{spec}: {said}");
+    }
+
+    let explained = cluster.kubectl("explain keeppolicy.spec.retention");
+    assert!(explained.contains("How long a record is kept"), "{explained}");
+}
+
+#[tokio::test]
+async fn a_bad_policy_that_got_in_anyway_is_reported_and_ignored() {
+    let cluster = with_policies().await;
+    let operator = cluster.start(Webhooks::Off).await;
+    apply(&cluster, "bad", &json!({"retention": "0s", "keep": ["nothing-else"]}));
+
+    let object = wait_for_status(&cluster, "bad", |status| status["conditions"][0]["status"] == "False").await;
+    assert!(object["status"]["conditions"][0]["message"].as_str().unwrap().contains("spec.retention"), "{object}");
+    eventually("an Event says so", async || {
+        let said = cluster
+            .kubectl("get events --field-selector involvedObject.kind=KeepPolicy -o jsonpath={.items[*].reason}");
+        if said.contains("Ignored") { Ok(()) } else { Err(said) }
+    })
+    .await;
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+    assert_eq!(cluster.labels("n1").await, labels([("team", "ml")]));
+    end(&cluster, operator);
+}
+
+#[tokio::test]
+async fn a_policy_may_know_its_nodes_by_another_identity() {
+    let cluster = with_policies().await;
+    let metal = json!({"nodeSelector": {"matchLabels": {"metal": "yes"}}, "identity": "systemUUID"});
+    apply(&cluster, "metal", &metal);
+    let operator = cluster.start(Webhooks::Off).await;
+    cluster.node("old").machine("", "s1", "m1").label("metal", "yes").label("team", "ml").create().await;
+    cluster.node("cloud").machine("", "s2", "m2").label("team", "web").create().await;
+    cluster.wait_for_record("cloud", [("team", "web")]).await;
+    cluster.wait_for_records(2).await;
+    cluster.delete_node("old").await;
+
+    // A label of the kubelet's selects the policy, the machine the record.
+    cluster.node("new").machine("", "s1", "m1").label("metal", "yes").create().await;
+
+    cluster.wait_for_labels("new", [("metal", "yes"), ("team", "ml")]).await;
+    end(&cluster, operator);
+}
