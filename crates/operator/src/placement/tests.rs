@@ -76,7 +76,8 @@ fn web(version: u64, replicas: u32) -> Value {
 }
 
 fn set(uid: &str, version: u64, revision: u32, owner: &str) -> Value {
-    let owners = json!([{"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": owner, "controller": true}]);
+    let owners =
+        json!([{"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": owner, "controller": true}]);
     json!({
         "metadata": {"namespace": "shop", "name": uid, "uid": uid, "resourceVersion": version.to_string(), "ownerReferences": owners,
                      "annotations": {"deployment.kubernetes.io/revision": revision.to_string()}},
@@ -85,7 +86,8 @@ fn set(uid: &str, version: u64, revision: u32, owner: &str) -> Value {
 }
 
 fn pod(version: u64, spec: &Value, conditions: &Value) -> Value {
-    let owners = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r1", "uid": "r1", "controller": true}]);
+    let owners =
+        json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r1", "uid": "r1", "controller": true}]);
     json!({
         "metadata": {"namespace": "shop", "name": "web-1", "uid": "p", "resourceVersion": version.to_string(), "ownerReferences": owners,
                      "creationTimestamp": "1970-01-01T00:00:00Z", "labels": {"perennial.dev/managed": "true"}},
@@ -142,7 +144,10 @@ fn an_orphaned_replica_set_and_its_pods_are_no_longer_the_deployments() {
     world.apply::<ReplicaSet>(&set("r1", 2, 1, "d"));
     world.apply::<ReplicaSet>(&set("r2", 3, 2, "d"));
     world.apply::<Pod>(&gated());
-    assert_eq!(world.look().replica_sets.iter().filter(|set| set.newest).map(|set| &*set.uid).collect::<Vec<_>>(), ["r2"]);
+    assert_eq!(
+        world.look().replica_sets.iter().filter(|set| set.newest).map(|set| &*set.uid).collect::<Vec<_>>(),
+        ["r2"]
+    );
 
     assert_eq!(world.apply::<ReplicaSet>(&set("r1", 9, 1, "another")), ["deployment/shop/web"]);
 
