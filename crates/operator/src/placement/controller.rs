@@ -1,9 +1,8 @@
 //! Placement's loop: what the watches say becomes work, the pure plan says what to do, [`apply`](super::apply) does it.
 //!
 //! # Guarantees
-//! Whoever becomes the owner of a workload reads its pods afresh before deciding anything. Placements and relabels of one
-//! plan are independent of each other and run side by side; the state is written after them and before anything is
-//! removed. Answers are taken into the caches at once, so that the next plan rests on what was just written.
+//! Whoever becomes the owner of a workload reads its pods afresh before deciding anything. Failures delay the workload that
+//! they are about, and no other.
 
 use std::{
     collections::HashMap,
@@ -11,13 +10,13 @@ use std::{
     time::Duration,
 };
 
-use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
+use futures::FutureExt;
 use kube::runtime::watcher::Event;
 use perennial_core::placement::{
     action::{Action, Counts, Plan, PodRef},
     fallback::State as Remembered,
     rebalance::{Input, plan},
-    release::{Why, bystander_frees_at, free},
+    release::Why,
     spec::{Problem, Spec, Strength},
     view::{OwnWrite, OwnWrites, PodView},
 };
@@ -25,9 +24,9 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::{
-    apply::{Cluster, Error, Eviction, Failure, Saved},
-    index::{Look, Reading, Workload, shard_key},
-    objects::Pod,
+    apply::{Cluster, Error},
+    execute::side_by_side,
+    index::{Look, Reading, shard_key},
     observe::{Asks, Observed, View, pod_entry},
     settings::Configured,
 };
@@ -36,7 +35,7 @@ use crate::runtime::{
     clock::Clock,
     events::{Events, Severity},
     fault::Category,
-    labels::{Class as ClassLabel, ClassLabels, MoveLabels, MoveResult, Outcome, QueueLabels},
+    labels::{Outcome, QueueLabels},
     metrics::Metrics,
     ownership::Ownership,
     queue::{Key, Queue, Work},
@@ -44,15 +43,11 @@ use crate::runtime::{
 };
 
 const CONTROLLER: &str = "placement";
-const QUEUE: QueueLabels = QueueLabels { name: "placement" };
+pub(super) const QUEUE: QueueLabels = QueueLabels { name: "placement" };
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// What is refused is tried again after this: the reason may be gone.
-const REFUSED_PAUSE: Duration = Duration::from_mins(5);
-/// A disruption budget that said no is asked again after this.
-const BLOCKED_PAUSE: Duration = Duration::from_secs(30);
-/// So many pods of one workload are written to at once.
-const SIDE_BY_SIDE: usize = 32;
+pub(super) const REFUSED_PAUSE: Duration = Duration::from_mins(5);
 /// An eviction that nobody has seen the effect of counts for so long.
 const REMOVED_FOR: Duration = Duration::from_mins(1);
 /// When a workload has more pods than the watch shows for so long, somebody made pods without us.
@@ -65,6 +60,8 @@ pub struct Placer {
     pub cluster: Cluster,
     /// The way in for admission: with a budget of its own, since the API server waits for it.
     pub admission: Cluster,
+    /// Below the deadline of the server, which is below the timeout of the webhook.
+    pub admission_deadline: Duration,
     pub queue: Queue,
     pub clock: Clock,
     pub jitter: Jitter,
@@ -88,15 +85,15 @@ pub struct State {
     /// Since when a workload has more pods than the watch shows.
     missing: HashMap<Key, Instant>,
     /// Pods that were evicted or deleted, until that is seen.
-    removed: HashMap<String, Instant>,
-    standings: HashMap<Key, Standing>,
+    pub(super) removed: HashMap<String, Instant>,
+    pub(super) standings: HashMap<Key, Standing>,
 }
 
 /// How a workload was found at the last look.
 #[derive(Clone, Copy, Debug)]
-struct Standing {
-    counts: Counts,
-    short: bool,
+pub(super) struct Standing {
+    pub(super) counts: Counts,
+    pub(super) short: bool,
 }
 
 /// What came of looking at a workload.
@@ -204,7 +201,7 @@ impl Placer {
         }
     }
 
-    fn report(&self, workload: &str, error: &Error, attempt: u32, pause: Duration) {
+    pub(super) fn report(&self, workload: &str, error: &Error, attempt: u32, pause: Duration) {
         let category = error.category();
         let why = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
         let retry_in = pause.as_secs_f32();
@@ -371,219 +368,7 @@ impl Placer {
         }
     }
 
-    /// Does what was decided. A pause: nothing more can be done before it is over.
-    async fn execute(&self, look: &Look, spec: &Spec, decided: &Plan) -> Result<Option<Duration>, Error> {
-        let (writes, rest): (Vec<&Action>, Vec<&Action>) = decided
-            .actions
-            .iter()
-            .partition(|action| matches!(action, Action::Place { .. } | Action::Free { .. } | Action::Relabel { .. }));
-        let writing = writes.into_iter().map(|action| self.write(look, spec, action).boxed()).collect();
-        if let Some(error) = side_by_side(writing).await.into_iter().find_map(Result::err) {
-            return Err(error);
-        }
-        for action in rest {
-            let pause = match action {
-                Action::Save { patch, reason, .. } => {
-                    let saved = self.cluster.save(&look.workload, patch).await?;
-                    debug!(workload = &*look.workload.key, reason, "state written");
-                    self.take_workload(saved);
-                    None
-                }
-                Action::Evict { pod, reason } => self.evict(&look.workload, pod, reason).await?,
-                Action::Delete { pod, reason } => {
-                    self.cluster.delete(&look.workload.namespace, pod).await?;
-                    self.lock().removed.insert(pod.uid.clone(), Instant::now());
-                    info!(workload = &*look.workload.key, pod = pod.name, reason, "deleted a pod that found no place");
-                    None
-                }
-                _ => None,
-            };
-            if pause.is_some() {
-                return Ok(pause);
-            }
-        }
-        Ok(None)
-    }
-
-    /// One write to one pod.
-    async fn write(&self, look: &Look, spec: &Spec, action: &Action) -> Result<(), Error> {
-        let namespace = &look.workload.namespace;
-        match action {
-            Action::Place { pod, class, slot, patch, reason, .. } => {
-                match self.cluster.patch_pod(namespace, &pod.name, patch).await {
-                    Ok(answer) => {
-                        debug!(workload = &*look.workload.key, pod = pod.name, %class, slot, reason, "placed");
-                        self.take(answer);
-                        Ok(())
-                    }
-                    Err(failure) if failure.code() == Some(422) => self.refused(look, spec, pod, &failure).await,
-                    Err(failure) if failure.category() == Category::NotFound => Ok(()),
-                    Err(source) => Err(Error::Place { pod: pod.name.clone(), source }),
-                }
-            }
-            Action::Relabel { pod, patch, .. } => match self.cluster.patch_pod(namespace, &pod.name, patch).await {
-                Ok(answer) => {
-                    self.take(answer);
-                    Ok(())
-                }
-                Err(failure) if failure.category() == Category::NotFound => Ok(()),
-                Err(source) => Err(Error::Relabel { pod: pod.name.clone(), source }),
-            },
-            Action::Free { pod, patch, on_refusal, reason, .. } => {
-                self.release(namespace, pod, patch, on_refusal.as_ref(), reason).await
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// The API server does not accept our choice for this pod, and never will: it goes as it is.
-    async fn refused(&self, look: &Look, spec: &Spec, pod: &PodRef, failure: &Failure) -> Result<(), Error> {
-        self.events.say(look.workload.about(), Severity::Warning, "PlacementRefused", || {
-            format!("pod {} could not be given a class and is freed as it is: {failure}", pod.name)
-        });
-        match look.pods.iter().find(|known| known.uid == pod.uid) {
-            Some(known) => self.free(&look.workload.namespace, known, Why::Refused, spec.strength).await,
-            None => Ok(()),
-        }
-    }
-
-    async fn free(&self, namespace: &str, pod: &PodView, why: Why, strength: Strength) -> Result<(), Error> {
-        match free(pod, why, strength, &self.configured.settings) {
-            Action::Free { pod, patch, on_refusal, reason, .. } if !self.dry_run => {
-                self.release(namespace, &pod, &patch, on_refusal.as_ref(), &reason).await
-            }
-            _ => Ok(()),
-        }
-    }
-
-    async fn release(
-        &self,
-        namespace: &str,
-        pod: &PodRef,
-        patch: &serde_json::Value,
-        on_refusal: Option<&serde_json::Value>,
-        reason: &str,
-    ) -> Result<(), Error> {
-        if let Some(answer) = self.cluster.free_pod(namespace, &pod.name, patch, on_refusal).await? {
-            info!(namespace, pod = pod.name, reason, "freed");
-            self.take(answer);
-        }
-        Ok(())
-    }
-
-    async fn evict(&self, workload: &Workload, pod: &PodRef, reason: &str) -> Result<Option<Duration>, Error> {
-        let count = |result| self.metrics.placement_moves.get_or_create(&MoveLabels { result }).inc();
-        let answer = self.cluster.evict(&workload.namespace, pod).await.inspect_err(|_| {
-            count(MoveResult::Failed);
-        })?;
-        match answer {
-            Eviction::Done => {
-                count(MoveResult::Evicted);
-                self.lock().removed.insert(pod.uid.clone(), Instant::now());
-                info!(workload = &*workload.key, pod = pod.name, reason, "evicted");
-                self.events
-                    .say(workload.about(), Severity::Normal, "Moved", || format!("evicted pod {}: {reason}", pod.name));
-                Ok(None)
-            }
-            Eviction::Blocked => {
-                count(MoveResult::Blocked);
-                debug!(workload = &*workload.key, pod = pod.name, "a disruption budget does not allow it now");
-                Ok(Some(BLOCKED_PAUSE.mul_f64(0.75 + self.jitter.fraction() / 2.0)))
-            }
-            Eviction::Ambiguous => {
-                count(MoveResult::Failed);
-                self.events.say(workload.about(), Severity::Warning, "CannotEvict", || {
-                    format!("pod {} cannot be evicted: more than one PodDisruptionBudget may select it", pod.name)
-                });
-                Ok(Some(REFUSED_PAUSE))
-            }
-            Eviction::Gone => Ok(None),
-        }
-    }
-
-    /// Takes in the answer to a write. A pod that is gone meanwhile stays gone.
-    fn take(&self, pod: Pod) {
-        let mut state = self.lock();
-        let reading = Reading { configured: &self.configured, now: self.clock.now(), listed: false };
-        let before = state.view.index.pod(pod.metadata.uid.as_deref().unwrap_or_default());
-        if before.is_some() {
-            let entry = pod_entry(pod, before, &reading);
-            state.view.index.put_pod(entry);
-        }
-    }
-
-    fn take_workload(&self, saved: Saved) {
-        let workload = match saved {
-            Saved::Deployment(object) => super::observe::deployment(object, &self.configured),
-            Saved::StatefulSet(object) => super::observe::stateful_set(object, &self.configured),
-        };
-        let mut state = self.lock();
-        if state.view.index.workload(&workload.key).is_some_and(|known| known.view.uid == workload.view.uid) {
-            state.view.index.put_workload(workload);
-        }
-    }
-
-    /// Frees pods that have waited too long, whosever they are: no pod stays gated because its owner is away.
-    pub async fn free_overdue(&self) {
-        let now = self.clock.now();
-        let overdue: Vec<(String, PodView, bool)> = {
-            let state = self.lock();
-            let index = &state.view.index;
-            let gated = index.pods().filter(|pod| pod.view.gated && pod.view.occupies());
-            gated
-                .filter_map(|pod| {
-                    let key = index.key_of_owner(&pod.view.owner);
-                    let attended =
-                        key.is_some_and(|key| self.ownership.is_attended(self.ownership.shard_of(shard_key(key))));
-                    let due = bystander_frees_at(pod.view.created, attended, &self.configured.settings);
-                    (due <= now).then(|| (pod.namespace.clone(), pod.view.clone(), attended))
-                })
-                .collect()
-        };
-        if overdue.is_empty() {
-            return;
-        }
-        let freeing = overdue.iter().map(|(namespace, pod, attended)| {
-            let why = if *attended { Why::Timeout } else { Why::Ownerless };
-            self.free(namespace, pod, why, Strength::Required).boxed()
-        });
-        let freed = side_by_side(freeing.collect()).await;
-        for ((_, pod, _), answer) in overdue.iter().zip(freed) {
-            if let Err(error) = answer {
-                self.report(&pod.name, &error, 0, Duration::ZERO);
-            }
-        }
-    }
-
-    /// Brings the gauges up to date.
-    pub fn survey(&self) {
-        let (mut spot, mut on_demand, mut drift, mut short) = (0, 0, 0, 0);
-        {
-            let state = self.lock();
-            for (key, Standing { counts, short: is_short }) in &state.standings {
-                if self.ownership.is_ours(self.ownership.shard_of(shard_key(key))) {
-                    spot += i64::from(counts.spot);
-                    on_demand += i64::from(counts.on_demand);
-                    drift += i64::from(counts.drift);
-                    short += i64::from(*is_short);
-                }
-            }
-        }
-        let replicas = |class| self.metrics.placement_replicas.get_or_create_owned(&ClassLabels { class });
-        replicas(ClassLabel::Spot).set(spot);
-        replicas(ClassLabel::OnDemand).set(on_demand);
-        self.metrics.placement_drift.set(drift);
-        self.metrics.fallback_active.set(short);
-        let depth = i64::try_from(self.queue.len()).unwrap_or(i64::MAX);
-        self.metrics.queue_depth.get_or_create(&QUEUE).set(depth);
-    }
-
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// All of them, some at a time; the answers in order.
-async fn side_by_side<T>(requests: Vec<BoxFuture<'_, T>>) -> Vec<T> {
-    stream::iter(requests).buffered(SIDE_BY_SIDE).collect().await
 }

@@ -2,9 +2,14 @@
 
 pub mod apply;
 pub mod controller;
+mod execute;
 pub mod index;
 pub mod objects;
 pub mod observe;
 pub mod roll_call;
 pub mod settings;
+mod survey;
 pub mod webhook;
+
+#[cfg(test)]
+mod tests;

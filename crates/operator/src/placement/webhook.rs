@@ -4,8 +4,6 @@
 //! Every replica serves it, without leadership. A pod is never refused. A pod without a managed owner costs a look into
 //! memory; an owner that the caches do not know yet is asked for once, within a deadline.
 
-use std::time::Duration;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use perennial_core::{
     admission_review::{AdmissionRequest, AdmissionResponse},
@@ -28,9 +26,6 @@ use super::{
 };
 use crate::runtime::events::Severity;
 
-/// Below the deadline of the server, which is below the timeout of the webhook.
-const DEADLINE: Duration = Duration::from_millis(1200);
-
 /// What the caches know of a pod's owner.
 enum Known {
     /// It is not managed, or not of a kind that is.
@@ -52,7 +47,7 @@ impl Placer {
         let found = match self.known(&owner, namespace) {
             Known::Unmanaged => return AdmissionResponse::allowed(),
             Known::Managed(found) => Some(*found),
-            Known::Unknown => match tokio::time::timeout(DEADLINE, self.find(&owner, namespace)).await {
+            Known::Unknown => match tokio::time::timeout(self.admission_deadline, self.find(&owner, namespace)).await {
                 Ok(Ok(found)) => found,
                 Ok(Err(error)) => {
                     self.metrics.failed(error.category().as_str());

@@ -50,6 +50,7 @@ pub(super) fn place(
         configured: Configured::new(settings).context("nodeLabels cannot be used")?,
         cluster: Cluster::new(client.clone(), world.budget.clone()),
         admission: Cluster::new(client.clone(), Budget::unlimited()),
+        admission_deadline: settings.webhook.timeout * 3 / 5,
         queue: Queue::default(),
         clock: world.clock.clone(),
         jitter: world.jitter.clone(),
