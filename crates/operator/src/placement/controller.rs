@@ -70,6 +70,8 @@ pub struct Placer {
     pub ownership: Ownership,
     /// This process decides about workloads; otherwise it only answers admission and frees what nobody attends to.
     pub decides: bool,
+    /// The Leases that this process knows are those of processes that decide about workloads.
+    pub knows_owners: bool,
     /// Say what would be done, and do nothing.
     pub dry_run: bool,
     pub state: Mutex<State>,
@@ -151,6 +153,11 @@ impl Placer {
             self.metrics.queue_work_duration.get_or_create(&QUEUE).observe(start.elapsed().as_secs_f64());
             self.metrics.reconciled(CONTROLLER, outcome, start.elapsed());
         }
+    }
+
+    /// Somebody is there to place what is gated.
+    pub(super) fn is_attended(&self, key: &str) -> bool {
+        self.knows_owners && self.ownership.is_attended(self.ownership.shard_of(shard_key(key)))
     }
 
     fn forget(&self, key: &Key) {

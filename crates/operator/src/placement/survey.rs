@@ -27,8 +27,7 @@ impl Placer {
             gated
                 .filter_map(|pod| {
                     let key = index.key_of_owner(&pod.view.owner);
-                    let attended =
-                        key.is_some_and(|key| self.ownership.is_attended(self.ownership.shard_of(shard_key(key))));
+                    let attended = key.is_some_and(|key| self.is_attended(key));
                     let due = bystander_frees_at(pod.view.created, attended, &self.configured.settings);
                     if due > now {
                         return None;

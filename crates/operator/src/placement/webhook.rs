@@ -21,7 +21,7 @@ use tracing::{debug, warn};
 use super::{
     apply::Error,
     controller::Placer,
-    index::{NamespaceEntry, Workload, controller, shard_key},
+    index::{NamespaceEntry, Workload, controller},
     observe::{MANAGED, deployment, namespace_entry, stateful_set},
 };
 use crate::runtime::events::Severity;
@@ -68,10 +68,7 @@ impl Placer {
         let Ok(pod) = IncomingPod::deserialize(object) else { return AdmissionResponse::allowed() };
         let (remembered, _) = Remembered::read(workload.view.state.as_deref());
         let owner = match workload.view.kind {
-            Kind::Deployment => {
-                let shard = self.ownership.shard_of(shard_key(&workload.key));
-                Owner::Deployment { lease_fresh: self.ownership.is_attended(shard) }
-            }
+            Kind::Deployment => Owner::Deployment { lease_fresh: self.is_attended(&workload.key) },
             Kind::StatefulSet { start } => Owner::StatefulSet { start, state: &remembered },
         };
         let labels = &self.configured.settings.labels;

@@ -24,7 +24,11 @@ fn quick(cluster: &TestCluster) -> OperatorBuilder {
 
 /// Only answers admission, and frees what nobody attends to.
 async fn doorman(cluster: &TestCluster) -> Operator {
-    let builder = quick(cluster).set("controller.roles", "webhooks").set("placement.gateTimeout", "5s");
+    doorman_with(cluster, "5s").await
+}
+
+async fn doorman_with(cluster: &TestCluster, gate_timeout: &str) -> Operator {
+    let builder = quick(cluster).set("controller.roles", "webhooks").set("placement.gateTimeout", gate_timeout);
     let builder = builder.set("controller.leaderElection.leaseDuration", "5s");
     builder.start().await
 }

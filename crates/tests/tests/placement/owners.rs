@@ -2,7 +2,7 @@
 
 use perennial_tests::eventually;
 
-use super::{doorman, owner, roomy};
+use super::{doorman, doorman_with, owner, quick, roomy};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_owner_is_killed_in_the_middle_of_a_burst() {
@@ -75,4 +75,49 @@ async fn gated_pods_of_a_lost_owner_are_freed() {
         if seen.waiting == 0 && seen.spot + seen.on_demand == 10 { Ok(()) } else { Err(seen.to_string()) }
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn uninstalling_frees_what_is_gated() {
+    let cluster = roomy().await;
+    let doorman = doorman_with(&cluster, "10m").await;
+    let owner = owner(&cluster).await;
+    cluster.deployment("web").asks("spot-percentage", "70").replicas(2).create().await;
+    cluster.wait_for_split("web", 1, 1).await;
+    owner.crash();
+    cluster.scale("web", 10).await;
+    eventually("all pods are there", async || {
+        let seen = cluster.pods("web").await.len();
+        if seen == 10 { Ok(()) } else { Err(seen) }
+    })
+    .await;
+    doorman.crash();
+
+    cluster.perennial("uninstall --yes").expect_success();
+
+    eventually("no pod stays gated", async || {
+        let seen = cluster.placed("web").await;
+        if seen.waiting == 0 { Ok(()) } else { Err(seen.to_string()) }
+    })
+    .await;
+}
+
+/// A webhook that has gone without a word is in nobody's way.
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_are_made_while_everyone_is_away_and_mended_later() {
+    let cluster = roomy().await;
+    let operator = quick(&cluster).start().await;
+    cluster.deployment("web").asks("spot-percentage", "70").replicas(4).create().await;
+    cluster.wait_for_split("web", 2, 2).await;
+
+    operator.crash();
+    cluster.scale("web", 10).await;
+    eventually("all pods run somewhere", async || {
+        let seen = cluster.placed("web").await;
+        if seen.waiting == 0 && seen.spot + seen.on_demand == 10 { Ok(()) } else { Err(seen.to_string()) }
+    })
+    .await;
+
+    let _operator = quick(&cluster).start().await;
+    cluster.wait_for_split("web", 7, 3).await;
 }
