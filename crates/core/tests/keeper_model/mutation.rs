@@ -10,6 +10,7 @@ use perennial_core::keeper::{
     selection::Incarnation,
 };
 
+#[expect(clippy::large_enum_variant, reason = "a plan each, and never many")]
 pub(crate) enum Outcome {
     Plan(Plan),
     DeleteRecord,

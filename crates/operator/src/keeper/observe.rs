@@ -177,9 +177,14 @@ impl View {
         }
     }
 
-    /// How long a node has waited for its restore.
-    pub fn restored(&mut self, name: &Key) -> Option<Duration> {
-        self.waiting.remove(name).map(|since| since.elapsed())
+    /// Since when a node has waited for its restore.
+    pub fn waits_since(&self, name: &Key) -> Option<Instant> {
+        self.waiting.get(name).copied()
+    }
+
+    /// A node waits no longer.
+    pub fn stop_waiting(&mut self, name: &Key) {
+        self.waiting.remove(name);
     }
 
     /// Nodes that have carried our taint for too long.

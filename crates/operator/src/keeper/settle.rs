@@ -216,15 +216,16 @@ impl Keeper {
             info!(node = node.name, set, removed, withheld, "would restore the node");
             return Ok(Done::Quiet);
         }
+        // Asked before: the watch may tell of the restored node sooner than the answer comes.
+        let waits_since = self.lock().view.waits_since(key);
         let patched = self.cluster.patch_node(node, restore).await?;
-        let waited = self.lock().view.restored(key);
         let sequence =
             held.and_then(|held| held.stored.effective(&self.policies.of(node).select(node))).map(|r| r.sequence);
         info!(node = node.name, set, removed, withheld, sequence, "node restored");
         self.metrics.restores.get_or_create(&ViaLabels { via: Via::Watch }).inc();
         self.metrics.labels_restored.inc_by(set as u64);
-        if let Some(waited) = waited {
-            self.metrics.restore_latency.observe(waited.as_secs_f64());
+        if let Some(since) = waits_since {
+            self.metrics.restore_latency.observe(since.elapsed().as_secs_f64());
         }
         let about = About::node(&node.name, &node.uid);
         if set + removed > 0 {
@@ -309,7 +310,7 @@ impl Keeper {
         let entry = NodeEntry::new(node, &self.policies.of(node));
         let mut state = self.lock();
         state.view.index.note_clean(key, &entry, held.map(Held::resource_version));
-        state.view.restored(key);
+        state.view.stop_waiting(key);
     }
 
     /// Takes our taint from a node that has everything, or has waited too long.

@@ -25,7 +25,7 @@ async fn metrics_have_the_names_that_dashboards_use() {
     cluster.delete_node("n1").await;
     cluster.node("n1").create().await;
     cluster.wait_for_labels("n1", [("team", "ml")]).await;
-    operator.wait_for_metric("perennial_restores_total", &[("via", "watch")], 1.0).await;
+    operator.wait_for_metric("perennial_restore_latency_seconds_count", &[], 1.0).await;
 
     let metrics = operator.metrics();
 
