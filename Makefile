@@ -1,11 +1,12 @@
 # Everything here works with Rust and Go alone; what else is needed is fetched or built once, where it is missing.
 
 CARGO ?= cargo
+BENCH ?= full
 TOOLS := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/tools
 export PATH := $(TOOLS)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test lint format docs clean
+.PHONY: help demo up down test bench lint format docs clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,6 +24,10 @@ down: ## End what `make up` started
 
 test: ## Run all tests: unit, property, and on a real Kubernetes
 	$(CARGO) test --workspace --locked
+
+bench: ## Measure on a local Kubernetes; BENCH=quick for a few minutes
+	@$(CARGO) build --locked --release -p perennial-tests --bins
+	@$(CARGO) run --locked --release --quiet -p perennial-tests --bin bench -- $(BENCH)
 
 lint: $(if $(shell PATH="$(PATH)" command -v cargo-deny),,$(TOOLS)/bin/cargo-deny) ## Check format, code and dependencies; warnings are errors
 	$(CARGO) fmt --all --check

@@ -170,8 +170,17 @@ impl Operator {
 
     /// Resident memory, in bytes.
     pub fn rss(&self) -> u64 {
+        self.memory("VmRSS:")
+    }
+
+    /// The most that resident memory has ever been, in bytes.
+    pub fn peak_rss(&self) -> u64 {
+        self.memory("VmHWM:")
+    }
+
+    fn memory(&self, what: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.pid())).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix(what)).unwrap_or_default();
         line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap_or_default() * 1024
     }
 
