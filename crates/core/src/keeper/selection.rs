@@ -24,6 +24,10 @@ pub const GATE_EFFECT: &str = "NoSchedule";
 /// Why a node was cordoned. Kept together with the cordon.
 pub const CORDON_REASON: &str = "perennial.dev/cordon-reason";
 
+/// So many bytes of annotations are kept of a node, in the order of their keys: all annotations of an object share 256 KiB,
+/// and the mark and those of others need room as well.
+pub const ANNOTATIONS_LIMIT: usize = 64 * 1024;
+
 /// What a node says of itself, as far as Perennial looks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
@@ -124,6 +128,15 @@ impl Policy {
 
     /// The node as this policy sees it.
     pub fn select(&self, node: &Node) -> Incarnation {
+        let mut room = ANNOTATIONS_LIMIT;
+        let mut fits = |key: &Key, value: &String| match key {
+            Key::Annotation(key) => {
+                let rest = room.checked_sub(key.len() + value.len());
+                room = rest.unwrap_or(room);
+                rest.is_some()
+            }
+            _ => true,
+        };
         let labels = node.labels.iter().map(|(key, value)| (Key::Label(key.clone()), value.clone()));
         let annotations = node.annotations.iter().map(|(key, value)| (Key::Annotation(key.clone()), value.clone()));
         let taints = node
@@ -131,11 +144,12 @@ impl Policy {
             .iter()
             .map(|taint| (Key::Taint { key: taint.key.clone(), effect: taint.effect.clone() }, taint.value.clone()));
         let cordon = node.unschedulable.then(|| (Key::Cordon, TRUE.to_owned()));
+        let all = labels.chain(annotations).chain(taints).chain(cordon);
         Incarnation {
             name: node.name.clone(),
             uid: node.uid.clone(),
             resource_version: node.resource_version,
-            kept: labels.chain(annotations).chain(taints).chain(cordon).filter(|(key, _)| self.keeps(key)).collect(),
+            kept: all.filter(|(key, value)| self.keeps(key) && fits(key, value)).collect(),
             mark: Mark::read(&node.annotations),
             machine: node.machine.clone(),
         }
@@ -152,4 +166,21 @@ impl Node {
 /// Whether the node asks to be left alone.
 pub fn ignored(node: &Node) -> bool {
     [&node.annotations, &node.labels].iter().any(|map| map.get(IGNORE).is_some_and(|value| value == TRUE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::settings::Settings;
+
+    #[test]
+    fn annotations_are_kept_as_far_as_there_is_room() {
+        let mut policy = Policy::from_settings(&Settings::default().keeper);
+        policy.annotations = Patterns::of(&["*"]);
+        let annotations = [("a", 60 * 1024), ("b", 10 * 1024), ("c", 100)];
+        let annotations = annotations.map(|(key, size)| (key.to_owned(), "x".repeat(size)));
+        let node = Node { annotations: annotations.into(), ..Node::default() };
+        let kept = policy.select(&node).kept;
+        assert_eq!(kept.into_keys().collect::<Vec<_>>(), ["a", "c"].map(|key| Key::Annotation(key.into())));
+    }
 }

@@ -21,13 +21,9 @@ use perennial_core::keeper::{
 use super::node::Node;
 use crate::runtime::{
     budget::{Budget, Priority},
-    fault::{self, Category},
+    fault::Category,
+    request::{FIELD_MANAGER, Failure, ask},
 };
-
-/// The name under which the API server knows our fields.
-pub const FIELD_MANAGER: &str = "perennial";
-/// No request waits longer than this for its answer.
-const DEADLINE: Duration = Duration::from_secs(10);
 
 /// A record's ConfigMap as it was read: what the next write is conditional on.
 #[derive(Clone, Debug)]
@@ -92,47 +88,26 @@ pub enum Error {
     TooLarge { record: String, source: TooLarge },
 }
 
-/// A request that failed, or had no answer in time.
-#[derive(Debug, thiserror::Error)]
-pub enum Failure {
-    #[error("{}", fault::message(.0))]
-    Request(#[source] Box<kube::Error>),
-    #[error("no answer within {} s", DEADLINE.as_secs())]
-    Timeout,
-}
-
-impl Failure {
-    fn category(&self) -> Category {
-        match self {
-            Self::Request(error) => Category::of(error),
-            Self::Timeout => Category::Unreachable,
-        }
-    }
-}
-
 impl Error {
-    pub fn category(&self) -> Category {
+    /// The request that failed; none where it was not even sent.
+    fn failure(&self) -> Option<&Failure> {
         match self {
             Self::ReadNode { source, .. }
             | Self::PatchNode { source, .. }
             | Self::ReadRecord { source, .. }
             | Self::WriteRecord { source, .. }
             | Self::DeleteRecord { source, .. }
-            | Self::List { source, .. } => source.category(),
-            Self::TooLarge { .. } => Category::Refused,
+            | Self::List { source, .. } => Some(source),
+            Self::TooLarge { .. } => None,
         }
     }
 
+    pub fn category(&self) -> Category {
+        self.failure().map_or(Category::Refused, Failure::category)
+    }
+
     pub fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::ReadNode { source: Failure::Request(error), .. }
-            | Self::PatchNode { source: Failure::Request(error), .. }
-            | Self::ReadRecord { source: Failure::Request(error), .. }
-            | Self::WriteRecord { source: Failure::Request(error), .. }
-            | Self::DeleteRecord { source: Failure::Request(error), .. }
-            | Self::List { source: Failure::Request(error), .. } => fault::retry_after(error),
-            _ => None,
-        }
+        self.failure()?.retry_after()
     }
 
     /// The permission that is missing, where that is what failed.
@@ -281,12 +256,7 @@ impl Cluster {
         priority: Priority,
         request: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, Failure> {
-        self.budget.spend(priority).await;
-        match tokio::time::timeout(DEADLINE, request).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(Failure::Request(Box::new(error))),
-            Err(_) => Err(Failure::Timeout),
-        }
+        ask(&self.budget, priority, request).await
     }
 }
 

@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 use tracing::{debug, warn};
 
 use super::{
-    apply::FIELD_MANAGER,
     controller::Keeper,
     policies::{Entry, Resource},
 };
 use crate::runtime::{
     events::{About, Severity},
     fault,
+    request::FIELD_MANAGER,
 };
 
 impl Keeper {

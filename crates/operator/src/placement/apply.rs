@@ -17,16 +17,12 @@ use super::{
     objects::{Deployment, Namespace, Pod, ReplicaSet, StatefulSet},
     observe::MANAGED,
 };
-use crate::{
-    keeper::apply::FIELD_MANAGER,
-    runtime::{
-        budget::{Budget, Priority},
-        fault::{self, Category},
-    },
+use crate::runtime::{
+    budget::{Budget, Priority},
+    fault::Category,
+    request::{FIELD_MANAGER, Failure, ask},
 };
 
-/// No request waits longer than this for its answer.
-const DEADLINE: Duration = Duration::from_secs(10);
 const PAGE: u32 = 500;
 
 /// A request that did not do what it should.
@@ -52,35 +48,6 @@ pub enum Error {
     Read { what: String, source: Failure },
 }
 
-/// Why a request failed.
-#[derive(Debug, thiserror::Error)]
-pub enum Failure {
-    #[error("{}", fault::message(.0))]
-    Request(Box<kube::Error>),
-    #[error("there was no answer in time")]
-    Timeout,
-}
-
-impl Failure {
-    pub fn category(&self) -> Category {
-        match self {
-            Self::Request(error) => Category::of(error),
-            Self::Timeout => Category::Unreachable,
-        }
-    }
-
-    /// The API server's own code.
-    pub fn code(&self) -> Option<u16> {
-        match self {
-            Self::Request(error) => match error.as_ref() {
-                kube::Error::Api(status) => Some(status.code),
-                _ => None,
-            },
-            Self::Timeout => None,
-        }
-    }
-}
-
 impl Error {
     pub fn failure(&self) -> &Failure {
         match self {
@@ -101,10 +68,7 @@ impl Error {
     }
 
     pub fn retry_after(&self) -> Option<Duration> {
-        match self.failure() {
-            Failure::Request(error) => fault::retry_after(error),
-            Failure::Timeout => None,
-        }
+        self.failure().retry_after()
     }
 
     /// The permission that is missing, where that is what failed.
@@ -268,12 +232,7 @@ impl Cluster {
         priority: Priority,
         request: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, Failure> {
-        self.budget.spend(priority).await;
-        match tokio::time::timeout(DEADLINE, request).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(Failure::Request(Box::new(error))),
-            Err(_) => Err(Failure::Timeout),
-        }
+        ask(&self.budget, priority, request).await
     }
 }
 

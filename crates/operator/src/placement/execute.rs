@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tracing::{debug, info};
 
 use super::{
-    apply::{Error, Eviction, Failure, Saved},
+    apply::{Error, Eviction, Saved},
     controller::{Placer, REFUSED_PAUSE},
     index::{Look, Reading, Workload},
     objects::Pod,
@@ -27,6 +27,7 @@ use crate::runtime::{
     events::Severity,
     fault::Category,
     labels::{MoveLabels, MoveResult},
+    request::Failure,
 };
 
 /// A disruption budget that said no is asked again after this.

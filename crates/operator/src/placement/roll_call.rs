@@ -13,12 +13,13 @@ use perennial_core::placement::{
 use serde::de::DeserializeOwned;
 
 use super::{
-    apply::{Error, Failure},
+    apply::Error,
     index::{Look, Reading},
     objects::{Deployment, Namespace, Node, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
     observe::{MANAGED, Observed, View},
     settings::Configured,
 };
+use crate::runtime::request::Failure;
 
 const PAGE: u32 = 500;
 

@@ -16,4 +16,5 @@ pub mod ownership;
 mod process;
 pub mod queue;
 pub mod random;
+pub mod request;
 pub mod watch;

@@ -1,13 +1,18 @@
 //! Admission as people, kubelets and scripts meet it.
 
-use std::time::Duration;
+use std::{fs, path::Path, time::Duration};
 
-use k8s_openapi::api::{admissionregistration::v1::ValidatingWebhookConfiguration, core::v1::Node};
+use k8s_openapi::api::{
+    admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
+    core::v1::Node,
+};
 use kube::{
     Api,
     api::{DeleteParams, PostParams},
 };
-use perennial_tests::{TestCluster, Webhooks, eventually, labels};
+use perennial::serve::issue;
+use perennial_core::certs::Lifetimes;
+use perennial_tests::{OperatorBuilder, TestCluster, Webhooks, eventually, labels};
 use rstest::rstest;
 use serde_json::json;
 
@@ -349,4 +354,54 @@ async fn changes_right_before_a_delete_in_the_same_second_are_ordered() {
         cluster.unlabel("n1", "first").await;
         cluster.delete_node("n1").await;
     }
+}
+
+/// Puts a certificate of an authority of its own where `webhook.certDir` is; the authority's certificate.
+fn issue_into(folder: &Path) -> Vec<u8> {
+    let lifetimes = Lifetimes::default();
+    let made = issue::create(&["127.0.0.1".to_owned()], &lifetimes, jiff::Timestamp::now().as_second()).unwrap();
+    fs::create_dir_all(folder).unwrap();
+    for (name, text) in
+        [("tls.key", &made.serving.key), ("tls.crt", &made.serving.certificate), ("ca.crt", &made.authorities[0].certificate)]
+    {
+        fs::write(folder.join(name), text).unwrap();
+    }
+    made.authorities[0].certificate.clone().into_bytes()
+}
+
+async fn wait_for_bundle(cluster: &TestCluster, authority: &[u8]) {
+    let api: Api<MutatingWebhookConfiguration> = Api::all(cluster.client());
+    eventually("the webhook configuration carries the authority", async || {
+        let found = api.get("perennial").await.map_err(|error| error.to_string())?;
+        let bundle = found.webhooks.unwrap_or_default().remove(0).client_config.ca_bundle;
+        if bundle.is_some_and(|bundle| bundle.0.trim_ascii() == authority.trim_ascii()) {
+            Ok(())
+        } else {
+            Err("another one".to_owned())
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn certificates_from_a_folder_are_served_and_reloaded() {
+    let cluster = TestCluster::new().await;
+    let folder = cluster.plane().dir().join("certificates-from-elsewhere");
+    let first = issue_into(&folder);
+    let set = |builder: OperatorBuilder| builder.set("webhook.certDir", folder.to_str().unwrap());
+    let operator = cluster.start_with(Webhooks::On, set).await;
+    wait_for_bundle(&cluster, &first).await;
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.delete_node("n1").await;
+
+    let second = issue_into(&folder);
+    wait_for_bundle(&cluster, &second).await;
+    cluster.wait_for_admission(&operator).await;
+
+    eventually("the create is answered with the label", async || {
+        let node = cluster.node("n1").create().await;
+        cluster.delete_node("n1").await;
+        if node.metadata.labels == Some(labels([("team", "ml")])) { Ok(()) } else { Err("without it".to_owned()) }
+    })
+    .await;
 }

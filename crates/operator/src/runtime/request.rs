@@ -1,0 +1,64 @@
+//! One request to the API server: within the budget, with a deadline, and what can come of it.
+
+use std::time::Duration;
+
+use super::{
+    budget::{Budget, Priority},
+    fault::{self, Category},
+};
+
+/// The name under which the API server knows our fields.
+pub const FIELD_MANAGER: &str = "perennial";
+/// No request waits longer than this for its answer.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// A request that failed, or had no answer in time.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error("{}", fault::message(.0))]
+    Request(Box<kube::Error>),
+    #[error("no answer within {} s", DEADLINE.as_secs())]
+    Timeout,
+}
+
+impl Failure {
+    pub fn category(&self) -> Category {
+        match self {
+            Self::Request(error) => Category::of(error),
+            Self::Timeout => Category::Unreachable,
+        }
+    }
+
+    /// How long the API server asked to be left alone.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Request(error) => fault::retry_after(error),
+            Self::Timeout => None,
+        }
+    }
+
+    /// The API server's own code.
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Self::Request(error) => match error.as_ref() {
+                kube::Error::Api(status) => Some(status.code),
+                _ => None,
+            },
+            Self::Timeout => None,
+        }
+    }
+}
+
+/// Sends a request when the budget allows, and waits for its answer no longer than the deadline.
+pub async fn ask<T>(
+    budget: &Budget,
+    priority: Priority,
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, Failure> {
+    budget.spend(priority).await;
+    match tokio::time::timeout(DEADLINE, request).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => Err(Failure::Request(Box::new(error))),
+        Err(_) => Err(Failure::Timeout),
+    }
+}
