@@ -361,9 +361,11 @@ fn issue_into(folder: &Path) -> Vec<u8> {
     let lifetimes = Lifetimes::default();
     let made = issue::create(&["127.0.0.1".to_owned()], &lifetimes, jiff::Timestamp::now().as_second()).unwrap();
     fs::create_dir_all(folder).unwrap();
-    for (name, text) in
-        [("tls.key", &made.serving.key), ("tls.crt", &made.serving.certificate), ("ca.crt", &made.authorities[0].certificate)]
-    {
+    for (name, text) in [
+        ("tls.key", &made.serving.key),
+        ("tls.crt", &made.serving.certificate),
+        ("ca.crt", &made.authorities[0].certificate),
+    ] {
         fs::write(folder.join(name), text).unwrap();
     }
     made.authorities[0].certificate.clone().into_bytes()
