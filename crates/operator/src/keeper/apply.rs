@@ -63,10 +63,6 @@ impl Held {
         static NONE: BTreeMap<String, String> = BTreeMap::new();
         self.config_map.metadata.annotations.as_ref().unwrap_or(&NONE)
     }
-
-    pub fn config_map(&self) -> &ConfigMap {
-        &self.config_map
-    }
 }
 
 /// What a request failed at.

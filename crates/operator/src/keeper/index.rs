@@ -9,7 +9,7 @@ use std::{
 
 use perennial_core::keeper::{
     hash::Digest,
-    identity::{Identified, RecordName},
+    identity::Identified,
     kept::digest,
     selection::{self, Policy, ignored},
     stored::Stored,
@@ -344,17 +344,9 @@ impl Index {
         self.records.get(name)
     }
 
-    pub fn record_of(&self, name: &RecordName) -> Option<&RecordEntry> {
-        self.records.get(name.0.as_str())
-    }
-
     /// All nodes that hold an identity which is not their name.
     pub fn claimants(&self, record: &str) -> impl Iterator<Item = &Key> {
         self.claims.get(record).into_iter().flatten()
-    }
-
-    pub fn node_count(&self) -> usize {
-        self.nodes.len()
     }
 
     /// Every node that is to be looked at, from what is in memory.

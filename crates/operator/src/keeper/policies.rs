@@ -147,11 +147,6 @@ impl Policies {
         !std::mem::replace(&mut state.listed, true)
     }
 
-    /// The policies are known: decisions can be made.
-    pub fn is_listed(&self) -> bool {
-        self.state.read().unwrap_or_else(PoisonError::into_inner).listed
-    }
-
     fn read(&self, resource: Resource) -> (String, Entry) {
         let name = resource.metadata.name.unwrap_or_default();
         let entry = Entry {

@@ -2,6 +2,7 @@
 
 use std::{fs, path::Path, time::Duration};
 
+use futures::future::join_all;
 use k8s_openapi::api::{
     admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
     core::v1::Node,
@@ -406,4 +407,20 @@ async fn certificates_from_a_folder_are_served_and_reloaded() {
         if node.metadata.labels == Some(labels([("team", "ml")])) { Ok(()) } else { Err("without it".to_owned()) }
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_node_that_many_delete_at_once_is_captured_as_it_was() {
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.start(Webhooks::On).await;
+
+    for round in ["one", "two", "three"] {
+        cluster.node("n1").create().await;
+        cluster.label("n1", "round", round).await;
+        let (nodes, plain) = (cluster.nodes(), DeleteParams::default());
+        let answers = join_all((0..8).map(|_| nodes.delete("n1", &plain))).await;
+
+        assert!(answers.iter().any(Result::is_ok), "one of them deleted it");
+        cluster.wait_for_record("n1", [("round", round)]).await;
+    }
 }
