@@ -144,7 +144,7 @@ pub fn operate(
     let roles = &settings.controller.roles;
     let wanted = settings.placement.enabled && (roles.contains(&Role::Placement) || roles.contains(&Role::Webhooks));
     let placer = if wanted { Some(place(settings, &world, events.clone(), health, stop, tasks)?) } else { None };
-    let keeper = keep(settings, world, events, health, stop, tasks);
+    let keeper = keep(settings, world, placer.clone(), events, health, stop, tasks);
     Ok(Parts { keeper, placer })
 }
 

@@ -168,6 +168,11 @@ impl Operator {
         .await
     }
 
+    /// The number of its process.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
     /// Resident memory, in bytes.
     pub fn rss(&self) -> u64 {
         self.memory("VmRSS:")

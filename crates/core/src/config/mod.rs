@@ -75,7 +75,7 @@ pub fn load(layers: &Layers) -> Result<Loaded, ConfigError> {
         });
     }
     if !sources.contains_key("controller.burst") {
-        settings.controller.burst = settings.controller.qps.saturating_mul(2);
+        settings.controller.burst = settings.controller.qps.saturating_mul(10).min(200_000);
     }
 
     let findings = validate::validate(&mut settings);

@@ -120,12 +120,12 @@ fn later_layers_win() {
     assert_eq!(settings.namespace.as_str(), "file");
     let controller = settings.controller;
     assert_eq!((controller.qps, controller.workers, controller.shards), (3, 2, 1));
-    assert_eq!(controller.burst, 6);
+    assert_eq!(controller.burst, 30);
 }
 
 #[test]
 fn burst_follows_qps_unless_it_is_set() {
-    assert_eq!(from_file("controller: {qps: 50}").unwrap().settings.controller.burst, 100);
+    assert_eq!(from_file("controller: {qps: 50}").unwrap().settings.controller.burst, 500);
     assert_eq!(from_file("controller: {qps: 50, burst: 60}").unwrap().settings.controller.burst, 60);
 }
 

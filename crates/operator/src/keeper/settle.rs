@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use perennial_core::keeper::{
-    identity::{Identified, RecordName},
-    kept::Kept,
-    plan::{Act, Context, Plan, Restore, Why, gone, live},
-    record::Record,
-    selection::{self, Policy, ignored},
-    stored::Stored,
+use perennial_core::{
+    config::Identity,
+    keeper::{
+        identity::{Identified, RecordName},
+        kept::Kept,
+        plan::{Act, Context, Plan, Restore, Why, gone, live},
+        record::Record,
+        selection::{self, Policy, ignored},
+        stored::Stored,
+    },
 };
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -68,6 +71,9 @@ impl Keeper {
     async fn settle_live(&self, key: &Key, priority: Priority) -> Result<Done, Error> {
         let hot = self.lock().view.take_hot(key);
         let (node, held, from_watch) = if let Some(node) = hot {
+            if let Some(restore) = self.restore_by_recall(&node) {
+                return self.restore(key, &node, &restore, None).await;
+            }
             let held = self.record_of(&node, priority).await?;
             (node, held, true)
         } else {
@@ -86,7 +92,7 @@ impl Keeper {
             return Ok(Done::Quiet);
         };
         if held.as_ref().is_some_and(|held| held.name() != identity.record_name().0) {
-            let asks = self.lock().view.put_node(node, &self.policies);
+            let asks = self.lock().view.put_node(&node, &self.policies);
             self.ask(asks);
             return Ok(Done::Again);
         }
@@ -133,6 +139,19 @@ impl Keeper {
         }
     }
 
+    /// What a node is given where its predecessor's last state says it, without reading the record.
+    fn restore_by_recall(&self, node: &selection::Node) -> Option<Restore> {
+        if !self.duties.restore || ignored(node) || node.is_gated() {
+            return None;
+        }
+        let record = self.lock().view.recall(node, &self.policies)?;
+        let policy = self.policies.with_record(node, Some(&record));
+        match live(&policy.select(node), Some(&record), &self.context(&policy, None)) {
+            Plan::Restore(restore) if policy.identity == Identity::Name => Some(restore),
+            _ => None,
+        }
+    }
+
     /// The policy for a node, its record known, and the record to decide on.
     pub(super) fn informed(&self, node: &selection::Node, held: Option<&Held>) -> (Arc<Policy>, Option<Record>) {
         let plain = self.policies.of(node);
@@ -170,7 +189,7 @@ impl Keeper {
         let (then, seen) = (policy.select(node), policy.select(&now));
         let same = (then.uid, then.kept, then.mark, then.machine) == (seen.uid, seen.kept, seen.mark, seen.machine);
         if !same {
-            let asks = self.lock().view.put_node(now, &self.policies);
+            let asks = self.lock().view.put_node(&now, &self.policies);
             self.ask(asks);
         }
         Ok(same)
@@ -199,7 +218,7 @@ impl Keeper {
         if act == Act::Capture {
             self.metrics.captures.get_or_create(&ViaLabels { via: Via::Watch }).inc();
         }
-        let asks = self.lock().view.put_record(&written);
+        let asks = self.lock().view.put_record(&written, &self.policies);
         self.ask(asks);
         Ok(())
     }
@@ -234,7 +253,7 @@ impl Keeper {
         if restore.waits {
             self.say_waits(&about);
         }
-        let asks = self.lock().view.put_node(patched, &self.policies);
+        let asks = self.lock().view.put_node(&patched, &self.policies);
         self.ask(asks);
         Ok(Done::Wrote)
     }
@@ -321,7 +340,7 @@ impl Keeper {
         }
         let patched = self.cluster.ungate_node(node).await?;
         info!(node = node.name, "taint taken off");
-        let asks = self.lock().view.put_node(patched, &self.policies);
+        let asks = self.lock().view.put_node(&patched, &self.policies);
         self.ask(asks);
         Ok(())
     }

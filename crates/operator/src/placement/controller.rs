@@ -27,19 +27,22 @@ use super::{
     apply::{Cluster, Error},
     execute::side_by_side,
     index::{Look, Reading, shard_key},
-    observe::{Asks, Observed, View, pod_entry},
+    observe::{Asks, Observed, SeenNode, View, pod_entry},
     settings::Configured,
 };
-use crate::runtime::{
-    budget::Priority,
-    clock::Clock,
-    events::{Events, Severity},
-    fault::Category,
-    labels::{Outcome, QueueLabels},
-    metrics::Metrics,
-    ownership::Ownership,
-    queue::{Key, Queue, Work},
-    random::Jitter,
+use crate::{
+    keeper,
+    runtime::{
+        budget::Priority,
+        clock::Clock,
+        events::{Events, Severity},
+        fault::Category,
+        labels::{Outcome, QueueLabels},
+        metrics::Metrics,
+        ownership::Ownership,
+        queue::{Key, Queue, Work},
+        random::Jitter,
+    },
 };
 
 const CONTROLLER: &str = "placement";
@@ -113,6 +116,18 @@ impl Placer {
             state.view.on(event, reading)
         };
         self.ask(asks);
+    }
+
+    /// The keeper's watch of nodes serves both.
+    pub fn on_node(&self, event: &Event<keeper::node::Node>) {
+        let seen = |node| SeenNode::of(node, &self.configured.settings.labels);
+        self.on(match event {
+            Event::Init => Event::Init,
+            Event::InitDone => Event::InitDone,
+            Event::InitApply(node) => Event::InitApply(seen(node)),
+            Event::Apply(node) => Event::Apply(seen(node)),
+            Event::Delete(node) => Event::Delete(seen(node)),
+        });
     }
 
     pub fn is_synced(&self) -> bool {

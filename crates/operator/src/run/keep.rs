@@ -24,6 +24,7 @@ use crate::{
         controller::{CONTROLLER, Duties, Keeper, State},
         policies::{self, Policies},
     },
+    placement::controller::Placer,
     runtime::{
         budget::Budget,
         events::Events,
@@ -39,10 +40,11 @@ const SYNCED: &str = "caches";
 const LOOPS: &str = "loops";
 const SYNC_CHECK: Duration = Duration::from_millis(50);
 
-/// Starts the keeper.
+/// Starts the keeper. What its watch says of nodes, placement hears as well.
 pub(super) fn keep(
     settings: &Settings,
     world: World,
+    placer: Option<Arc<Placer>>,
     events: Events,
     health: &Health,
     stop: &CancellationToken,
@@ -79,7 +81,7 @@ pub(super) fn keep(
 
     health.expect(SYNCED);
     tasks.spawn(report_synced(Arc::clone(&keeper), health.clone(), stop.clone()));
-    tasks.spawn(watch_nodes(&keeper, &jitter, stop));
+    tasks.spawn(watch_nodes(&keeper, placer, &jitter, stop));
     tasks.spawn(watch_records(&keeper, &jitter, stop));
     tasks.spawn(watch_policies(&keeper, &jitter, stop));
     tasks.spawn(until(stop.clone(), {
@@ -127,14 +129,24 @@ pub(super) fn keep(
     keeper
 }
 
-fn watch_nodes(keeper: &Arc<Keeper>, jitter: &Jitter, stop: &CancellationToken) -> impl Future<Output = ()> + use<> {
+fn watch_nodes(
+    keeper: &Arc<Keeper>,
+    placer: Option<Arc<Placer>>,
+    jitter: &Jitter,
+    stop: &CancellationToken,
+) -> impl Future<Output = ()> + use<> {
     let on = Arc::clone(keeper);
     follow(
         keeper.cluster.nodes().clone(),
         Subject { what: "nodes", labels: None },
         jitter.clone(),
         stop.clone(),
-        move |event| on.on_node(event),
+        move |event| {
+            if let Some(placer) = &placer {
+                placer.on_node(&event);
+            }
+            on.on_node(event);
+        },
         trouble(keeper),
     )
 }

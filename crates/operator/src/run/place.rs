@@ -18,7 +18,7 @@ use crate::{
     placement::{
         apply::Cluster,
         controller::Placer,
-        objects::{Deployment, Namespace as Defaults, Node, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
+        objects::{Deployment, Namespace as Defaults, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
         observe::{MANAGED, Observed},
         settings::Configured,
     },
@@ -81,7 +81,6 @@ pub(super) fn place(
         &world.jitter,
         stop,
     ));
-    tasks.spawn(observe::<Node>(&placer, client, health, "nodes for placement", None, &world.jitter, stop));
     if placer.decides {
         for _ in 0..controller.workers {
             tasks.spawn(Arc::clone(&placer).work());
