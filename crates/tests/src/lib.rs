@@ -32,6 +32,7 @@
 )]
 
 mod admission;
+mod balancer;
 mod cluster;
 mod command;
 mod events;
@@ -46,6 +47,7 @@ mod running;
 mod samples;
 mod workloads;
 
+pub use balancer::Balancer;
 pub use cluster::TestCluster;
 pub use command::{Answer, perennial};
 pub use eventually::{eventually, eventually_within};

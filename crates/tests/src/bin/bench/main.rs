@@ -7,11 +7,14 @@
 
 mod admission;
 mod mass;
+mod placement;
 mod watcher;
 
 use std::{fmt::Write as _, fs};
 
 use serde_json::{Map, Value, json};
+
+use crate::placement::PlacementSize;
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +46,18 @@ impl Report {
     }
 }
 
+/// `bench quick placement`: this part alone.
+fn only_placement(size: PlacementSize) {
+    let figures = runtime().block_on(placement::run(size)).expect("placement is measured");
+    fs::create_dir_all(".bench").expect("a folder for the report");
+    fs::write(".bench/placement.json", json!(figures).to_string()).expect("writing the figures");
+    println!("{}", placement::markdown(&figures));
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
+}
+
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let size = match words.first().map(String::as_str) {
@@ -53,6 +68,9 @@ fn main() {
             std::process::exit(2);
         }
     };
+    if words.get(1).is_some_and(|part| part == "placement") {
+        return only_placement(if words[0] == "quick" { PlacementSize::QUICK } else { PlacementSize::FULL });
+    }
     let mut report = Report::default();
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let build = if cfg!(debug_assertions) { "debug" } else { "release" };
@@ -60,9 +78,7 @@ fn main() {
         report.text,
         "Machine: {cores} cores, shared by API server, etcd, driver and operator. Build: {build}."
     );
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
-    runtime.block_on(async {
+    runtime().block_on(async {
         mass::measure(size, &mut report).await;
         admission::measure(size, &mut report).await;
     });
