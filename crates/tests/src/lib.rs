@@ -55,6 +55,6 @@ pub use mass::{node_count, ten_labels};
 pub use nodes::{Labels, NodeBuilder, labels};
 pub use records::record_name;
 pub use requests::Requests;
-pub use running::{Operator, OperatorBuilder, Webhooks};
+pub use running::{Operator, OperatorBuilder, Webhooks, cpu_of};
 pub use samples::Samples;
 pub use workloads::{Placed, WorkloadBuilder};

@@ -46,6 +46,7 @@ const CONTROLLER: &str = "placement";
 pub(super) const QUEUE: QueueLabels = QueueLabels { name: "placement" };
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+const LONGEST_CONFLICT: Duration = Duration::from_millis(500);
 /// What is refused is tried again after this: the reason may be gone.
 pub(super) const REFUSED_PAUSE: Duration = Duration::from_mins(5);
 /// An eviction that nobody has seen the effect of counts for so long.
@@ -197,6 +198,8 @@ impl Placer {
                 let backoff = self.jitter.backoff(attempt, FIRST_PAUSE, LONGEST_PAUSE);
                 let pause = match error.category() {
                     Category::Throttled => error.retry_after().unwrap_or(backoff).max(backoff),
+                    // Somebody was faster: what they wrote is on its way to us.
+                    Category::Conflict => backoff.min(LONGEST_CONFLICT),
                     Category::Refused | Category::Forbidden => {
                         REFUSED_PAUSE.mul_f64(0.9 + self.jitter.fraction() / 5.0)
                     }

@@ -22,6 +22,8 @@ async fn a_deployment_is_exact_at_every_stop(#[case] percentage: u8, #[case] flo
         cluster.scale("web", replicas).await;
         let (spot, on_demand) = (split.spot(replicas) as usize, split.on_demand(replicas) as usize);
         cluster.wait_for_split("web", spot, on_demand).await;
+        // ReplicaSets remove pods that are not Ready first, whatever their slot.
+        cluster.kubectl("rollout status deployment web --timeout=60s");
     }
 
     assert_eq!(cluster.evictions(operator, "web"), 0, "nothing had to be moved");
@@ -65,6 +67,7 @@ async fn a_crashed_pod_leaves_a_hole_that_its_replacement_fills() {
     })
     .await;
     cluster.wait_for_split("web", 4, 4).await;
+    cluster.kubectl("rollout status deployment web --timeout=60s");
 
     cluster.scale("web", 3).await;
     cluster.wait_for_split("web", 1, 2).await;

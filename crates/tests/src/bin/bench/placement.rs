@@ -6,7 +6,7 @@ mod many;
 
 use anyhow::Result;
 use perennial_core::placement::slots::Split;
-use perennial_tests::{Balancer, Operator, TestCluster, Webhooks};
+use perennial_tests::{Balancer, Operator, OperatorBuilder, TestCluster, Webhooks};
 
 use self::{
     burst::Bound,
@@ -42,7 +42,8 @@ impl PlacementSize {
 pub(crate) async fn run(size: PlacementSize) -> Result<PlacementFigures> {
     let mut figures = PlacementFigures { workloads: size.workloads, pods: size.pods, ..PlacementFigures::default() };
     bursts(size, &mut figures).await?;
-    say(&format!("{} s unmanaged, {} s managed", seconds(&figures.unmanaged), seconds(&figures.managed)));
+    let (unmanaged, managed, cpu) = (seconds(&figures.unmanaged), seconds(&figures.managed), seconds(&figures.cpu));
+    say(&format!("{unmanaged} s unmanaged, {managed} s managed; the operator computed for {cpu} s"));
     one_operator(size, &mut figures).await?;
     say(&format!("stops {:?}", figures.stops));
     figures.killed = killed().await?;
@@ -72,6 +73,11 @@ async fn cluster() -> TestCluster {
     cluster
 }
 
+/// With the defaults, also of the lease.
+fn operator(cluster: &TestCluster) -> OperatorBuilder {
+    cluster.operator().set("controller.leaderElection.leaseDuration", "15s")
+}
+
 async fn web(cluster: &TestCluster) {
     let web = cluster.deployment("web").asks("spot-percentage", &PERCENTAGE.to_string());
     web.asks("min-on-demand", &FLOOR.to_string()).replicas(0).create().await;
@@ -86,8 +92,10 @@ async fn bursts(size: PlacementSize, figures: &mut PlacementFigures) -> Result<(
     burst::up_and_down(&cluster, "plain", STOPS[0]).await?;
     for _ in 0..size.rounds {
         figures.unmanaged.push(burst::up_and_down(&cluster, "plain", STOPS[0]).await?.as_secs_f64());
-        let operator = cluster.operator().webhooks(Webhooks::On).start().await;
+        let operator = operator(&cluster).webhooks(Webhooks::On).start().await;
+        let before = operator.cpu();
         figures.managed.push(burst::up_and_down(&cluster, "web", STOPS[0]).await?.as_secs_f64());
+        figures.cpu.push((operator.cpu() - before).as_secs_f64());
         operator.stop().await;
         cluster.kubectl("delete mutatingwebhookconfigurations,validatingwebhookconfigurations --all");
     }
@@ -97,7 +105,7 @@ async fn bursts(size: PlacementSize, figures: &mut PlacementFigures) -> Result<(
 /// Stops, latencies, writes and the first eviction, with one operator and its defaults.
 async fn one_operator(size: PlacementSize, figures: &mut PlacementFigures) -> Result<()> {
     let cluster = cluster().await;
-    let operator = cluster.operator().webhooks(Webhooks::On).start().await;
+    let operator = operator(&cluster).webhooks(Webhooks::On).start().await;
     let writes = || operator.metrics().sum("rest_client_requests_total", &[("method", "PATCH")]);
     web(&cluster).await;
 
@@ -109,6 +117,7 @@ async fn one_operator(size: PlacementSize, figures: &mut PlacementFigures) -> Re
         cluster.scale("web", stop).await;
         bound.until(stop as usize).await?;
         figures.stops.push(Stop::of(stop, bound.split().await));
+        all_ready(&cluster);
         made += stop.saturating_sub(replicas);
         replicas = stop;
     }
@@ -176,12 +185,18 @@ async fn killed() -> Result<Killed> {
         let (split, took) = bound.until_exact(stop, Split::new(PERCENTAGE, FLOOR)).await?;
         killed.stops.push(Stop::of(stop, split));
         killed.seconds.push(took.as_secs_f64());
+        all_ready(&cluster);
         if let Some(number) = owner {
             replicas[number] = Some(replica(number).await);
         }
         before = stop;
     }
     Ok(killed)
+}
+
+/// ReplicaSets remove pods that are not Ready first, whatever their slot: a scale-in is exact once all are.
+fn all_ready(cluster: &TestCluster) {
+    cluster.kubectl("rollout status deployment web --timeout=120s");
 }
 
 fn is_leading(operator: &Operator) -> bool {

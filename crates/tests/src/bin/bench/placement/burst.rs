@@ -16,7 +16,7 @@ use kube::{
     runtime::watcher::{self, Event},
 };
 use perennial_core::placement::slots::Split;
-use perennial_tests::TestCluster;
+use perennial_tests::{TestCluster, cpu_of};
 use serde::{Deserialize, Serialize};
 use tokio::{task::JoinHandle, time::MissedTickBehavior};
 
@@ -151,10 +151,17 @@ fn lock(pods: &Mutex<Pods>) -> MutexGuard<'_, Pods> {
 /// From the scale to the last pod with a node; then back to none.
 pub(crate) async fn up_and_down(cluster: &TestCluster, name: &str, count: u32) -> Result<Duration> {
     let bound = Bound::watch(cluster, name);
+    let components: Vec<_> = cluster.plane().components();
+    let cpu = || components.iter().map(|c| cluster.plane().pid(*c).map_or(Duration::ZERO, cpu_of)).collect::<Vec<_>>();
+    let before = cpu();
     let start = Instant::now();
     cluster.scale(name, count).await;
     bound.until(count as usize).await?;
     let took = start.elapsed();
+    let used = components.iter().zip(before.iter().zip(cpu()));
+    let used: Vec<String> =
+        used.map(|(name, (before, after))| format!("{name:?} {:.1}", (after - *before).as_secs_f64())).collect();
+    eprintln!("bench: placement: {name}: {:.1} s; processor time {}", took.as_secs_f64(), used.join(", "));
     cluster.scale(name, 0).await;
     bound.until(0).await?;
     // Pods that are still on their way out would slow down whoever comes next.

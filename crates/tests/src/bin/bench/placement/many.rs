@@ -15,7 +15,7 @@ pub(crate) async fn memory(workloads: u32, pods: u32) -> Result<u64> {
     let nodes = (pods * 3 / 4).div_ceil(ROOM) as usize + 1;
     cluster.capacity("spot", nodes, ROOM as usize).await;
     cluster.capacity("on-demand", nodes, ROOM as usize).await;
-    let operator = cluster.operator().webhooks(Webhooks::On).start().await;
+    let operator = super::operator(&cluster).webhooks(Webhooks::On).start().await;
     let cluster = &cluster;
     let creates = (0..workloads).map(|number| async move {
         let web = cluster.deployment(&format!("web-{number}")).asks("spot-percentage", "50");
