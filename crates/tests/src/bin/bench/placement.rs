@@ -95,7 +95,7 @@ async fn bursts(size: PlacementSize, figures: &mut PlacementFigures) -> Result<(
         let operator = operator(&cluster).webhooks(Webhooks::On).start().await;
         let before = operator.cpu();
         figures.managed.push(burst::up_and_down(&cluster, "web", STOPS[0]).await?.as_secs_f64());
-        figures.cpu.push((operator.cpu() - before).as_secs_f64());
+        figures.cpu.push(operator.cpu().saturating_sub(before).as_secs_f64());
         operator.stop().await;
         cluster.kubectl("delete mutatingwebhookconfigurations,validatingwebhookconfigurations --all");
     }

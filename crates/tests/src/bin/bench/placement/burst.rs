@@ -159,8 +159,9 @@ pub(crate) async fn up_and_down(cluster: &TestCluster, name: &str, count: u32) -
     bound.until(count as usize).await?;
     let took = start.elapsed();
     let used = components.iter().zip(before.iter().zip(cpu()));
-    let used: Vec<String> =
-        used.map(|(name, (before, after))| format!("{name:?} {:.1}", (after - *before).as_secs_f64())).collect();
+    let used: Vec<String> = used
+        .map(|(name, (before, after))| format!("{name:?} {:.1}", after.saturating_sub(*before).as_secs_f64()))
+        .collect();
     eprintln!("bench: placement: {name}: {:.1} s; processor time {}", took.as_secs_f64(), used.join(", "));
     cluster.scale(name, 0).await;
     bound.until(0).await?;
