@@ -35,7 +35,7 @@ const BLOCKED_PAUSE: Duration = Duration::from_secs(30);
 /// So many pods of one workload are written to at once.
 const SIDE_BY_SIDE: usize = 32;
 /// So many in one go. Then the right to act is asked for anew, and what came meanwhile is looked at.
-const IN_ONE_GO: usize = 128;
+const IN_ONE_GO: usize = 64;
 
 impl Placer {
     /// Does what was decided, or the first part of it. A pause: nothing more can be done before it is over.

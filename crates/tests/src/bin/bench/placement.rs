@@ -41,11 +41,13 @@ impl PlacementSize {
 /// Measures all of it.
 pub(crate) async fn run(size: PlacementSize) -> Result<PlacementFigures> {
     let mut figures = PlacementFigures { workloads: size.workloads, pods: size.pods, ..PlacementFigures::default() };
+    one_operator(size, &mut figures).await?;
+    say(&format!("stops {:?}, webhook {:?} and {:?}", figures.stops, figures.burst, figures.steady));
+    let (deployment, stateful) = (figures.writes_per_deployment_pod, figures.writes_per_stateful_pod);
+    say(&format!("writes {deployment:.3} and {stateful:.3}, evictions after {} s", seconds(&figures.first_eviction)));
     bursts(size, &mut figures).await?;
     let (unmanaged, managed, cpu) = (seconds(&figures.unmanaged), seconds(&figures.managed), seconds(&figures.cpu));
     say(&format!("{unmanaged} s unmanaged, {managed} s managed; the operator computed for {cpu} s"));
-    one_operator(size, &mut figures).await?;
-    say(&format!("stops {:?}", figures.stops));
     figures.killed = killed().await?;
     say(&format!("with the owner killed {:?}", figures.killed.stops));
     figures.memory = many::memory(size.workloads, size.pods).await?;
