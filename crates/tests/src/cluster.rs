@@ -78,6 +78,8 @@ impl TestCluster {
         let started = OPERATOR.get_or_init(async || {
             create_namespace(&self.client, SHARED_NAMESPACE).await;
             let builder = self.operator().webhooks(Webhooks::On).set("controller.roles", "placement,webhooks");
+            // Nobody takes over from it, and on a busy machine a short lease would be lost now and then.
+            let builder = builder.set("controller.leaderElection.leaseDuration", "15s");
             builder.set("placement.cooldown", "1s").start().await
         });
         started.await
