@@ -39,16 +39,22 @@ impl Answer {
 }
 
 impl TestCluster {
+    fn kubectl_command(&self) -> Command {
+        let mut command = self.plane().kubectl();
+        command.env("KUBECONFIG", self.kubeconfig());
+        command
+    }
+
     /// `kubectl` with the words of a command line, as the admin. It must not fail.
     #[track_caller]
     pub fn kubectl(&self, words: &str) -> String {
-        let output = self.plane().kubectl().args(words.split_whitespace()).output().expect("kubectl starts");
+        let output = self.kubectl_command().args(words.split_whitespace()).output().expect("kubectl starts");
         Answer::of(output).expect_success()
     }
 
     /// The same for commands that may fail.
     pub fn try_kubectl(&self, words: &str) -> Answer {
-        Answer::of(self.plane().kubectl().args(words.split_whitespace()).output().expect("kubectl starts"))
+        Answer::of(self.kubectl_command().args(words.split_whitespace()).output().expect("kubectl starts"))
     }
 
     /// `kubectl VERB -f` with an object.
@@ -72,7 +78,7 @@ impl TestCluster {
     #[track_caller]
     pub fn about_workloads(&self, words: &str) -> String {
         let mut command = command();
-        command.args(words.split_whitespace()).arg("--kubeconfig").arg(self.plane().kubeconfig_path());
+        command.args(words.split_whitespace()).arg("--kubeconfig").arg(self.kubeconfig());
         Answer::of(command.output().expect("the program under test starts")).expect_success()
     }
 

@@ -32,6 +32,7 @@
 )]
 
 mod admission;
+mod balancer;
 mod cluster;
 mod command;
 mod events;
@@ -46,6 +47,7 @@ mod running;
 mod samples;
 mod workloads;
 
+pub use balancer::Balancer;
 pub use cluster::TestCluster;
 pub use command::{Answer, perennial};
 pub use eventually::{eventually, eventually_within};
@@ -53,6 +55,6 @@ pub use mass::{node_count, ten_labels};
 pub use nodes::{Labels, NodeBuilder, labels};
 pub use records::record_name;
 pub use requests::Requests;
-pub use running::{Operator, OperatorBuilder, Webhooks};
+pub use running::{Operator, OperatorBuilder, Webhooks, cpu_of};
 pub use samples::Samples;
 pub use workloads::{Placed, WorkloadBuilder};

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, HashSet},
     sync::Arc,
+    time::Duration,
 };
 
 use k8s_openapi::apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString};
@@ -16,7 +17,8 @@ use perennial_core::placement::{
 use super::{
     index::{Index, NamespaceEntry, PdbEntry, PodEntry, Reading, SetEntry, Workload, controller, key, version},
     objects::{
-        Deployment, Namespace, Node, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet, Template, WorkloadStatus,
+        Deployment, Namespace, Node, Pod, PodDisruptionBudget, PodSpec, ReplicaSet, StatefulSet, Template,
+        WorkloadStatus,
     },
     settings::Configured,
 };
@@ -65,8 +67,19 @@ enum What {
     Nodes,
 }
 
+/// How long a pod that waits for its place may wait for others that come with it.
+const TOGETHER: Duration = Duration::from_millis(4);
+/// How long anything else may wait. In a burst each pod changes several times, and so do the counts of its owners: one look
+/// at the workload is enough for many of these.
+const AT_LEISURE: Duration = Duration::from_millis(60);
+
 /// A kind of objects that the view takes in.
 pub trait Observed: Sized {
+    /// How long its workload may wait for a look at what changed.
+    fn patience(&self) -> Duration {
+        AT_LEISURE
+    }
+
     fn put(self, view: &mut View, reading: &Reading<'_>) -> Asks;
     fn remove(self, view: &mut View) -> Asks;
     fn identity(&self) -> String;
@@ -235,6 +248,10 @@ impl Observed for ReplicaSet {
 }
 
 impl Observed for Pod {
+    fn patience(&self) -> Duration {
+        if is_gated(&self.spec) { TOGETHER } else { AT_LEISURE }
+    }
+
     fn put(self, view: &mut View, reading: &Reading<'_>) -> Asks {
         let before = view.index.pod(&uid(&self.metadata));
         let pod = pod_entry(self, before, reading);
@@ -461,14 +478,18 @@ fn node_view<'a>(
     NodeView { class: labels.class_of_node(meta.labels.as_ref().unwrap_or(&empty)), leaving }
 }
 
+fn is_gated(spec: &PodSpec) -> bool {
+    spec.scheduling_gates.iter().flatten().any(|gate| gate.name == GATE)
+}
+
 pub fn pod_entry(pod: Pod, before: Option<&PodEntry>, reading: &Reading<'_>) -> PodEntry {
     let Pod { metadata, spec, status } = pod;
     let owner = controller(&metadata);
     let annotation = |name: &str| metadata.annotations.as_ref().and_then(|annotations| annotations.get(name));
     let condition = |kind: &str| status.conditions.iter().flatten().find(|condition| condition.kind == kind);
     let empty = BTreeMap::new();
+    let gated = is_gated(&spec);
     let node_affinity = spec.affinity.and_then(|affinity| affinity.node_affinity);
-    let gated = spec.scheduling_gates.iter().flatten().any(|gate| gate.name == GATE);
     let created = metadata.creation_timestamp.as_ref().map_or(reading.now, |time| time.0);
     let scheduling = condition("PodScheduled");
     let changed = scheduling.and_then(|condition| condition.last_transition_time.as_ref()).map(|time| time.0);

@@ -58,9 +58,6 @@ pub(super) fn place(
         events,
         ownership: world.ownership.clone(),
         decides: controller.roles.contains(&Role::Placement),
-        // One that only serves admission looks at everyone's Leases; others at those of their own group.
-        knows_owners: controller.roles.iter().all(|role| *role == Role::Webhooks)
-            || controller.roles.contains(&Role::Placement),
         dry_run: controller.dry_run,
         state: Mutex::default(),
     });

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 pub(super) const GROUP: &str = "perennial.dev/group";
 const MEMBER: &str = "perennial.dev/member";
-const SHARD: &str = "perennial.dev/shard";
+pub(super) const SHARD: &str = "perennial.dev/shard";
 const SHARDS: &str = "perennial.dev/shards";
 const VERSION: &str = "v1";
 
@@ -32,8 +32,6 @@ pub struct Coordination {
     pub identity: String,
     pub shards: u32,
     pub lease: Duration,
-    /// Holds nothing and announces nothing, only knows who attends to what: for processes that only serve webhooks.
-    pub observer: bool,
     pub report: Report,
 }
 
@@ -45,7 +43,6 @@ impl std::fmt::Debug for Coordination {
             .field("identity", &self.identity)
             .field("shards", &self.shards)
             .field("lease", &self.lease)
-            .field("observer", &self.observer)
             .finish_non_exhaustive()
     }
 }

@@ -111,7 +111,7 @@ impl Coordinator {
         let events = watcher(self.leases.api().clone(), config).backoff(Steady);
         let mut events = std::pin::pin!(events);
         let (identity, shards) = (&self.settings.identity, self.ownership.shards());
-        info!(identity, shards, observer = self.settings.observer, "this member joins");
+        info!(identity, shards, "this member joins");
         while !stop.is_cancelled() {
             let wake = self.advance();
             tokio::select! {
@@ -157,7 +157,7 @@ impl Coordinator {
         let mut wake = self.roster.next_change(now).unwrap_or(now + self.terms.lease);
         for index in 0..self.contests.len() {
             let wish = match self.contests[index].kind {
-                _ if self.leaving || self.settings.observer => Wish::NONE,
+                _ if self.leaving => Wish::NONE,
                 Kind::Member => Wish::HOLD,
                 Kind::Shard(shard) => self.roster.wish(now, shard),
             };

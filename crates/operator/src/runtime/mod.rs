@@ -1,6 +1,7 @@
 //! What every part of the operator stands on and none is about: a budget, a queue, watches, leases, faults, metrics, logs.
 
 pub mod announcement;
+pub mod attendance;
 pub mod budget;
 pub mod chain;
 pub mod client;

@@ -20,6 +20,8 @@ pub type Owned = BTreeMap<u32, u64>;
 #[derive(Debug, Clone)]
 pub struct Ownership {
     inner: Arc<Inner>,
+    /// Where it is known who attends to a shard, if not from the same Leases.
+    attended: Option<Arc<Inner>>,
 }
 
 #[derive(Debug)]
@@ -90,7 +92,7 @@ impl Ownership {
         };
         let owned = if window == Window::Closed { Owned::new() } else { (0..shards).map(|shard| (shard, 1)).collect() };
         let cells = (0..shards).map(cell).collect();
-        Self { inner: Arc::new(Inner { cells, changed: watch::Sender::new(owned) }) }
+        Self { inner: Arc::new(Inner { cells, changed: watch::Sender::new(owned) }), attended: None }
     }
 
     pub fn shards(&self) -> u32 {
@@ -121,9 +123,15 @@ impl Ownership {
         cell.is_some_and(|cell| cell.lock().window.end(Instant::now()).is_some())
     }
 
+    /// The same shards of ours; who attends to what is known from elsewhere.
+    pub(crate) fn attended_by(self, others: &Self) -> Self {
+        Self { attended: Some(Arc::clone(&others.inner)), ..self }
+    }
+
     /// Whether somebody, we or another replica, is known to attend to a shard: what needs its owner later can be begun.
     pub fn is_attended(&self, shard: u32) -> bool {
-        let cell = usize::try_from(shard).ok().and_then(|shard| self.inner.cells.get(shard));
+        let inner = self.attended.as_ref().unwrap_or(&self.inner);
+        let cell = usize::try_from(shard).ok().and_then(|shard| inner.cells.get(shard));
         cell.is_some_and(|cell| cell.lock().attended.end(Instant::now()).is_some())
     }
 

@@ -17,6 +17,7 @@ mod last_second;
 mod limit;
 mod mass;
 mod peers;
+mod placement;
 mod plot;
 mod publish;
 mod report;
@@ -24,6 +25,7 @@ mod watcher;
 
 use std::{path::Path, process::ExitCode, time::Instant};
 
+use placement::PlacementSize;
 use report::{Report, say};
 
 /// How much is measured.
@@ -42,6 +44,7 @@ pub(crate) struct Size {
     /// How many of the most nodes come back at once.
     growth_return: usize,
     failover: usize,
+    placement: PlacementSize,
 }
 
 const FULL: Size = Size {
@@ -53,6 +56,7 @@ const FULL: Size = Size {
     growth: &[1_000, 10_000, 50_000, 100_000],
     growth_return: 10_000,
     failover: 1_000,
+    placement: PlacementSize::FULL,
 };
 
 const QUICK: Size = Size {
@@ -64,12 +68,13 @@ const QUICK: Size = Size {
     growth: &[1_000, 3_000],
     growth_return: 1_000,
     failover: 200,
+    placement: PlacementSize::QUICK,
 };
 
 /// Only what is counted, as small as it can be: for tests.
 const COUNTS: Size = Size { limit: 10, mass: &[200], last_second: 200, ..QUICK };
 
-const PARTS: [&str; 6] = ["limit", "mass", "last-second", "admission", "growth", "failover"];
+const PARTS: [&str; 7] = ["limit", "mass", "last-second", "admission", "growth", "failover", "placement"];
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -102,7 +107,8 @@ fn main() -> ExitCode {
                 "last-second" => last_second::measure(size, &mut report).await,
                 "admission" => admission::measure(size, &mut report).await,
                 "growth" => growth::measure(size, &mut report).await,
-                _ => failover::measure(size, &mut report).await,
+                "failover" => failover::measure(size, &mut report).await,
+                _ => placement::measure(size.placement, &mut report).await,
             }
         });
         // What is measured is not lost if a later part fails.
