@@ -47,7 +47,7 @@ mod samples;
 mod workloads;
 
 pub use cluster::TestCluster;
-pub use command::{Answer, perennial};
+pub use command::{Answer, Background, perennial};
 pub use eventually::{eventually, eventually_within};
 pub use mass::{node_count, ten_labels};
 pub use nodes::{Labels, NodeBuilder, labels};

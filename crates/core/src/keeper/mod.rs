@@ -4,6 +4,7 @@
 
 pub mod admission;
 pub mod collect;
+pub mod explain;
 pub mod hash;
 pub mod identity;
 pub mod kept;
@@ -16,4 +17,5 @@ pub mod policy;
 pub mod record;
 pub mod restore;
 pub mod selection;
+pub mod standing;
 pub mod stored;

@@ -30,6 +30,7 @@ const TRIES: usize = 5;
 #[derive(Debug, Args)]
 pub(super) struct Rollback {
     /// The node's name; also of a node that is away
+    #[arg(add = super::complete::recorded())]
     node: String,
     /// The sequence of the state to go back to (see `perennial show`). Without it: the one before
     #[arg(long, value_name = "SEQUENCE")]
@@ -42,6 +43,7 @@ pub(super) struct Rollback {
 #[derive(Debug, Args)]
 pub(super) struct Forget {
     /// The node's name
+    #[arg(add = super::complete::recorded())]
     node: String,
     /// Do it without asking
     #[arg(short, long)]
@@ -51,6 +53,7 @@ pub(super) struct Forget {
 #[derive(Debug, Args)]
 pub(super) struct RestoreNow {
     /// The node's name
+    #[arg(add = super::complete::recorded())]
     node: String,
     /// Say what would be done, and do nothing
     #[arg(long)]
@@ -60,6 +63,7 @@ pub(super) struct RestoreNow {
 #[derive(Debug, Args)]
 pub(super) struct Hold {
     /// The node's name; also of a node that is away
+    #[arg(add = super::complete::recorded())]
     node: String,
     /// Let the record be collected again
     #[arg(long)]

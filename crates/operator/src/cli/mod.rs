@@ -1,21 +1,33 @@
 //! The command line, in kubectl's manners.
 
 mod change;
+mod complete;
+mod coordination;
+mod diff;
+mod explain;
+mod history;
 mod leave;
+mod nodes;
 mod objects;
 mod output;
+mod pairs;
 mod plan;
 mod records;
 mod run;
+mod scrape;
 mod show;
+mod status;
+mod terminal;
+mod watching;
 mod workloads;
 
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::env::CompleteEnv;
 use perennial_core::config::{Layers, Loaded, load};
 
-use crate::runtime::{chain::Chain, client::Target};
+use crate::runtime::{chain::Chain, client::Target, fault::Category};
 
 /// Keeps what people wrote on nodes, and places replicas on spot and on-demand capacity.
 #[derive(Debug, Parser)]
@@ -48,19 +60,22 @@ struct Global {
 enum Command {
     /// Run the operator
     Run(run::Run),
-    /// Show what is kept for a node
-    Show(show::Show),
+    /// Show how everything stands: members, shards, nodes, records, lag and throughput
+    Status(status::Status),
+    /// List the nodes and where they stand with their records
+    #[command(visible_alias = "node")]
+    Nodes(nodes::Nodes),
     /// List the records
     #[command(visible_alias = "record")]
     Records(records::Records),
-    /// List the workloads that ask for placement: what they asked for, what they have, and why
-    Workloads(workloads::Workloads),
-    /// Explain where a workload's replicas run, and what is about to be done
-    Explain(workloads::Explain),
-    /// Show the slots of a workload. Needs no cluster
-    Simulate(workloads::Simulate),
-    /// Show what the workloads in a file would get. Needs no cluster
-    Plan(plan::PlanFile),
+    /// Show what is kept for a node
+    Show(show::Show),
+    /// Tell the story of a node, of one of its labels, or of a workload: why it is as it is
+    Explain(explain::Explain),
+    /// Show what the operator would change now: nodes against records
+    Diff(diff::Diff),
+    /// Show what was kept for a node before, and what changed
+    History(history::History),
     /// Go back to what was kept before
     Rollback(change::Rollback),
     /// Give a node what its record has, now: the record's values win
@@ -69,6 +84,12 @@ enum Command {
     Forget(change::Forget),
     /// Keep a record for ever, whether its node returns or not
     Hold(change::Hold),
+    /// List the workloads that ask for placement: what they asked for, what they have, and why
+    Workloads(workloads::Workloads),
+    /// Show the slots of a workload. Needs no cluster
+    Simulate(workloads::Simulate),
+    /// Show what the workloads in a file would get. Needs no cluster
+    Plan(plan::PlanFile),
     /// The webhooks
     #[command(subcommand)]
     Webhook(leave::Webhook),
@@ -78,21 +99,35 @@ enum Command {
     #[command(subcommand)]
     Manifests(leave::Manifests),
     /// Print a completion script
-    Completion {
-        /// bash, zsh, fish, elvish or powershell
-        shell: clap_complete::Shell,
-    },
+    Completion(complete::Completion),
+    /// What comes next on this command line
+    #[command(name = "__complete", hide = true)]
+    Candidates(complete::Candidates),
 }
 
 /// The program. Ends with 0, or with 1 and a sentence that says what went wrong.
 pub fn main() -> ExitCode {
+    CompleteEnv::with_factory(Cli::command).var(complete::VARIABLE).complete();
     let cli = Cli::parse();
     match execute(cli) {
         Ok(code) => code,
+        Err(error) if output::is_enough(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", Chain(error.as_ref()));
+            complain(&error);
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Says what went wrong and, where that is known, what to do about it.
+fn complain(error: &anyhow::Error) {
+    eprintln!("error: {}", Chain(error.as_ref()));
+    let failed = error.chain().find_map(|cause| cause.downcast_ref::<crate::keeper::apply::Error>());
+    let Some(failed) = failed else { return };
+    if let Some(permission) = failed.missing_permission() {
+        eprintln!("You need to be allowed to {permission}; `perennial check` lists what is missing.");
+    } else if failed.category() == Category::Unreachable {
+        eprintln!("Is this the right cluster, and is it up? --context and --kubeconfig choose another.");
     }
 }
 
@@ -100,23 +135,25 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
     let global = cli.global;
     match cli.command {
         Command::Run(run) => run.execute(&global),
-        Command::Show(show) => show.execute(&global),
+        Command::Status(status) => status.execute(&global),
+        Command::Nodes(nodes) => nodes.execute(&global),
         Command::Records(records) => records.execute(&global),
-        Command::Workloads(workloads) => workloads.execute(&global),
+        Command::Show(show) => show.execute(&global),
         Command::Explain(explain) => explain.execute(&global),
-        Command::Simulate(simulate) => simulate.execute(),
-        Command::Plan(plan) => plan.execute(&global),
+        Command::Diff(diff) => diff.execute(&global),
+        Command::History(history) => history.execute(&global),
         Command::Rollback(rollback) => rollback.execute(&global),
         Command::Restore(restore) => restore.execute(&global),
         Command::Forget(forget) => forget.execute(&global),
         Command::Hold(hold) => hold.execute(&global),
+        Command::Workloads(workloads) => workloads.execute(&global),
+        Command::Simulate(simulate) => simulate.execute(),
+        Command::Plan(plan) => plan.execute(&global),
         Command::Webhook(webhook) => webhook.execute(&global),
         Command::Uninstall(uninstall) => uninstall.execute(&global),
         Command::Manifests(manifests) => manifests.execute(),
-        Command::Completion { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "perennial", &mut std::io::stdout());
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Completion(completion) => completion.execute(),
+        Command::Candidates(candidates) => candidates.execute(),
     }
 }
 
