@@ -7,6 +7,7 @@ pub mod collect;
 pub mod explain;
 pub mod hash;
 pub mod identity;
+pub mod import;
 pub mod kept;
 pub mod machine;
 pub mod manual;

@@ -25,7 +25,7 @@ use super::{Global, block_on, objects::Session, output::pairs};
 use crate::{keeper::apply::Held, runtime::fault::Category};
 
 /// So often a change is decided again when somebody was faster.
-const TRIES: usize = 5;
+pub(super) const TRIES: usize = 5;
 
 #[derive(Debug, Args)]
 pub(super) struct Rollback {
@@ -266,6 +266,6 @@ async fn write(session: &Session, subject: &Subject, record: &Record, restore: O
     Ok(())
 }
 
-fn is_conflict(error: &anyhow::Error) -> bool {
+pub(super) fn is_conflict(error: &anyhow::Error) -> bool {
     error.downcast_ref::<crate::keeper::apply::Error>().is_some_and(|error| error.category() == Category::Conflict)
 }

@@ -12,10 +12,7 @@ use clap_complete::{
 use kube::{Api, api::ListParams};
 
 use super::{Cli, Global, block_on, output::print_text};
-use crate::{
-    keeper::node::Node,
-    runtime::{client, metrics::Metrics},
-};
+use crate::keeper::{apply::NODE_ANNOTATION, node::Node};
 
 /// How long a shell waits for names at most.
 const DEADLINE: Duration = Duration::from_secs(2);
@@ -110,17 +107,13 @@ fn names(live: bool) -> Vec<CompletionCandidate> {
     let asked = async {
         let global = said();
         let settings = global.load(Vec::new())?.settings;
-        let client = client::connect(client::config(&global.target()).await?, Metrics::new(), None)?;
+        let client = global.connect().await?;
         let records: Api<k8s_openapi::api::core::v1::ConfigMap> =
             Api::namespaced(client.clone(), settings.namespace.as_str());
         let params = super::objects::record_pages().limit(NAMES);
         let mut names: std::collections::BTreeSet<String> = std::collections::BTreeSet::new();
         if let Ok(list) = records.list_metadata(&params).await {
-            names.extend(
-                list.items
-                    .into_iter()
-                    .filter_map(|item| item.metadata.annotations?.remove(crate::keeper::apply::NODE_ANNOTATION)),
-            );
+            names.extend(list.items.into_iter().filter_map(|item| item.metadata.annotations?.remove(NODE_ANNOTATION)));
         }
         if live {
             let nodes: Api<Node> = Api::all(client);

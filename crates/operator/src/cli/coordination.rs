@@ -135,7 +135,7 @@ impl Group {
             }
         }
         members.sort_by(|a, b| a.since.cmp(&b.since).then_with(|| a.identity.cmp(&b.identity)));
-        shards.sort_by_key(|shard| shard.number());
+        shards.sort_by_key(Shard::number);
         let mut group = Self { name, members, shards };
         // Leases of an earlier, larger or smaller, number of shards say nothing.
         let count = group.shard_count();

@@ -1,11 +1,15 @@
 //! The command line, in kubectl's manners.
 
 mod change;
+mod check;
 mod complete;
 mod coordination;
 mod diff;
 mod explain;
+mod export;
+mod foreign;
 mod history;
+mod import;
 mod leave;
 mod nodes;
 mod objects;
@@ -13,21 +17,30 @@ mod output;
 mod pairs;
 mod plan;
 mod records;
+mod reference;
 mod run;
 mod scrape;
 mod show;
 mod status;
 mod terminal;
+mod top;
 mod watching;
 mod workloads;
 
 use std::{path::PathBuf, process::ExitCode};
 
+use anyhow::Context as _;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::env::CompleteEnv;
-use perennial_core::config::{Layers, Loaded, load};
+use k8s_openapi::api::core::v1::ConfigMap;
+use perennial_core::config::{Layers, Loaded, Settings, load};
 
-use crate::runtime::{chain::Chain, client::Target, fault::Category};
+use crate::runtime::{
+    chain::Chain,
+    client::{self, Target},
+    fault::Category,
+    metrics::Metrics,
+};
 
 /// Keeps what people wrote on nodes, and places replicas on spot and on-demand capacity.
 #[derive(Debug, Parser)]
@@ -51,8 +64,8 @@ struct Global {
     /// Perennial's own namespace, where the records are
     #[arg(short, long, global = true, value_name = "NAMESPACE")]
     namespace: Option<String>,
-    /// The config file
-    #[arg(long, global = true, value_name = "FILE", env = "PERENNIAL_CONFIG")]
+    /// The config file. Without it commands judge by the one that the operator was installed with
+    #[arg(long, global = true, value_name = "FILE", env = "PERENNIAL_CONFIG", hide_env_values = true)]
     config: Option<PathBuf>,
 }
 
@@ -84,6 +97,14 @@ enum Command {
     Forget(change::Forget),
     /// Keep a record for ever, whether its node returns or not
     Hold(change::Hold),
+    /// Print all records as one YAML, which `import` takes back
+    Export(export::Export),
+    /// Make records of what other tools left behind, of backups, or of an export
+    Import(import::Import),
+    /// Check that everything is in place: permissions, webhooks, certificates, Leases, clock
+    Check(check::Check),
+    /// Watch what happens: churn, lag, shards
+    Top(top::Top),
     /// List the workloads that ask for placement: what they asked for, what they have, and why
     Workloads(workloads::Workloads),
     /// Show the slots of a workload. Needs no cluster
@@ -100,6 +121,9 @@ enum Command {
     Manifests(leave::Manifests),
     /// Print a completion script
     Completion(complete::Completion),
+    /// Write man pages
+    #[command(hide = true)]
+    Man(reference::Man),
     /// What comes next on this command line
     #[command(name = "__complete", hide = true)]
     Candidates(complete::Candidates),
@@ -146,6 +170,10 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Restore(restore) => restore.execute(&global),
         Command::Forget(forget) => forget.execute(&global),
         Command::Hold(hold) => hold.execute(&global),
+        Command::Export(export) => export.execute(&global),
+        Command::Import(import) => import.execute(&global),
+        Command::Check(check) => check.execute(&global),
+        Command::Top(top) => top.execute(&global),
         Command::Workloads(workloads) => workloads.execute(&global),
         Command::Simulate(simulate) => simulate.execute(),
         Command::Plan(plan) => plan.execute(&global),
@@ -153,6 +181,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Uninstall(uninstall) => uninstall.execute(&global),
         Command::Manifests(manifests) => manifests.execute(),
         Command::Completion(completion) => completion.execute(),
+        Command::Man(man) => man.execute(),
         Command::Candidates(candidates) => candidates.execute(),
     }
 }
@@ -162,8 +191,12 @@ impl Global {
         Target { kubeconfig: self.kubeconfig.clone(), context: self.context.clone() }
     }
 
+    async fn connect(&self) -> anyhow::Result<kube::Client> {
+        Ok(client::connect(client::config(&self.target()).await?, Metrics::new(), None)?)
+    }
+
     /// The settings from file, environment and flags; all problems at once where there are any.
-    fn load(&self, mut flags: Vec<(String, String)>) -> anyhow::Result<Loaded> {
+    fn load(&self, flags: Vec<(String, String)>) -> anyhow::Result<Loaded> {
         let file = match &self.config {
             Some(path) => Some(
                 std::fs::read_to_string(path)
@@ -171,6 +204,30 @@ impl Global {
             ),
             None => None,
         };
+        self.load_with(file, flags)
+    }
+
+    /// The settings with which the operator runs in a cluster: where no file is given, those of the ConfigMap that it
+    /// was installed with, so that commands judge as it does. True where one of the two was there.
+    async fn load_from(&self, client: &kube::Client) -> anyhow::Result<(Settings, bool)> {
+        let settings = self.load(Vec::new())?.settings;
+        if self.config.is_some() {
+            return Ok((settings, true));
+        }
+        let api: kube::Api<ConfigMap> = kube::Api::namespaced(client.clone(), settings.namespace.as_str());
+        let installed = api.get_opt(INSTALLED_CONFIG).await.ok().flatten();
+        match installed.and_then(|found| found.data?.remove(INSTALLED_CONFIG_KEY)) {
+            Some(file) => {
+                let namespace = ("namespace".to_owned(), settings.namespace.to_string());
+                let loaded = self.load_with(Some(file), vec![namespace]);
+                let loaded = loaded.with_context(|| format!("ConfigMap {INSTALLED_CONFIG}; --config reads another"))?;
+                Ok((loaded.settings, true))
+            }
+            None => Ok((settings, false)),
+        }
+    }
+
+    fn load_with(&self, file: Option<String>, mut flags: Vec<(String, String)>) -> anyhow::Result<Loaded> {
         if let Some(namespace) = &self.namespace {
             flags.push(("namespace".to_owned(), namespace.clone()));
         }
@@ -180,6 +237,10 @@ impl Global {
         Ok(load(&Layers { file, environment, flags })?)
     }
 }
+
+/// Where an installation keeps the operator's configuration.
+const INSTALLED_CONFIG: &str = "perennial-config";
+const INSTALLED_CONFIG_KEY: &str = "config.yaml";
 
 /// One thread is enough for a command; the operator uses all.
 fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {

@@ -22,11 +22,7 @@ use crate::{
         apply::{Cluster, Held},
         policies::{Policies, labels_of},
     },
-    runtime::{
-        budget::{Budget, Priority},
-        client,
-        metrics::Metrics,
-    },
+    runtime::budget::{Budget, Priority},
 };
 
 pub(super) const PAGE: u32 = 500;
@@ -36,6 +32,8 @@ pub(super) struct Session {
     pub(super) client: kube::Client,
     pub(super) cluster: Cluster,
     pub(super) settings: Settings,
+    /// The settings are surely the operator's own: from its file, or from its ConfigMap.
+    pub(super) configured: bool,
     pub(super) policies: Policies,
 }
 
@@ -52,14 +50,13 @@ pub(super) struct Look {
 
 impl Session {
     pub(super) async fn open(global: &Global) -> anyhow::Result<Self> {
-        let settings = global.load(Vec::new())?.settings;
-        let config = client::config(&global.target()).await?;
-        let client = client::connect(config, Metrics::new(), None)?;
+        let client = global.connect().await?;
+        let (settings, configured) = global.load_from(&client).await?;
         let budget = Budget::new(1000, 1000);
         let cluster = Cluster::new(client.clone(), settings.namespace.as_str(), budget);
         let policies = Policies::new(&settings.keeper);
         policies.read_all(&client).await;
-        Ok(Self { client, cluster, settings, policies })
+        Ok(Self { client, cluster, settings, configured, policies })
     }
 
     pub(super) async fn node(&self, name: &str) -> anyhow::Result<Option<selection::Node>> {

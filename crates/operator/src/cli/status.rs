@@ -265,9 +265,8 @@ async fn webhooks(client: &kube::Client) -> Vec<String> {
         Ok(None) => {}
         Err(error) => names.push(format!("not known: {}", crate::runtime::fault::message(&error))),
     }
-    match validating.get_opt(NAME).await {
-        Ok(Some(found)) => names.extend(found.webhooks.into_iter().flatten().map(|webhook| webhook.name)),
-        Ok(None) | Err(_) => {}
+    if let Ok(Some(found)) = validating.get_opt(NAME).await {
+        names.extend(found.webhooks.into_iter().flatten().map(|webhook| webhook.name));
     }
     names
 }

@@ -18,13 +18,10 @@ use super::{
     Global, block_on,
     output::{Format, Table, print_text, print_value},
 };
-use crate::{
-    placement::{
-        index::{Look, key},
-        roll_call::RollCall,
-        settings::Configured,
-    },
-    runtime::{client, metrics::Metrics},
+use crate::placement::{
+    index::{Look, key},
+    roll_call::RollCall,
+    settings::Configured,
 };
 
 #[derive(Debug, Args)]
@@ -209,10 +206,9 @@ impl Simulate {
 async fn read(global: &Global) -> anyhow::Result<RollCall> {
     // Here -n is the namespace of workloads, not Perennial's own.
     let global = Global { namespace: None, ..global.clone() };
-    let settings = global.load(Vec::new())?.settings;
+    let client = global.connect().await?;
+    let (settings, _) = global.load_from(&client).await?;
     let configured = Configured::new(&settings).context("nodeLabels cannot be used")?;
-    let config = client::config(&global.target()).await?;
-    let client = client::connect(config, Metrics::new(), None)?;
     Ok(RollCall::of(&client, configured, Timestamp::now()).await?)
 }
 

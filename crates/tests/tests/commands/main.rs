@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "whatever fails here fails the test")]
 
+mod check;
+mod complete;
 mod explain;
 mod look;
 mod pages;
+mod transfer;
 
 use perennial_tests::{TestCluster, eventually, perennial};
 use serde_json::{Value, json};

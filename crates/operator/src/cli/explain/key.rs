@@ -85,6 +85,7 @@ fn value_on(node: &perennial_core::keeper::selection::Node, key: &Key) -> Option
 }
 
 /// The reason as a sentence, and what to do about it, where there is something to do.
+#[expect(clippy::too_many_lines, reason = "one arm for each cause, and nothing else")]
 fn words(key: &Key, cause: &Cause, look: &Look) -> (String, Option<String>) {
     let (node, now) = (look.name(), Timestamp::now());
     let ago = |then: Timestamp| format!("{} ago", age(then, now));

@@ -30,7 +30,7 @@ impl Explain {
         match self.what.split_once('/') {
             None => node::explain(&self.what, self.output, global),
             Some(("node" | "nodes" | "no", name)) => node::explain(name, self.output, global),
-            Some((kind, _)) if kind.contains('.') && !kind.ends_with(".apps") => {
+            Some((kind, _)) if kind.split_once('.').is_some_and(|(_, group)| group != "apps") => {
                 anyhow::bail!("`{}` looks like a label key: say of which node, with --node NODE", self.what)
             }
             Some((kind, name)) => explain_workload(kind, name, self.output, global),

@@ -12,7 +12,7 @@ use perennial_core::keeper::{
     machine::Machine,
     mark::MARK,
     plan::{Plan, create, gone},
-    record::Record,
+    record::{Fault, Record},
     selection::{Incarnation, Policy, ignored},
     standing::Standing,
     stored::Stored,
@@ -85,17 +85,21 @@ impl Way {
     }
 }
 
-/// The API server remembers who wrote the mark.
+/// The API server remembers who wrote the mark by a request of its own; what a webhook puts into a create is nobody's.
 async fn way(client: &Client, name: &str) -> Option<Way> {
     let api: Api<FullNode> = Api::all(client.clone());
-    let found = api.get_metadata(name).await.ok()?;
+    let metadata = api.get_metadata(name).await.ok()?.metadata;
     let field = format!("f:{MARK}");
-    let wrote = found.metadata.managed_fields?.into_iter().find(|entry| {
+    let wrote = metadata.managed_fields?.into_iter().find(|entry| {
         let fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
         fields.and_then(|fields| fields.pointer("/f:metadata/f:annotations")?.get(&field)).is_some()
-    })?;
-    let patched = wrote.manager.as_deref() == Some(FIELD_MANAGER);
-    Some(Way { at: wrote.time.map(|time| time.0), patched })
+    });
+    Some(match wrote {
+        Some(entry) if entry.manager.as_deref() == Some(FIELD_MANAGER) => {
+            Way { at: entry.time.map(|time| time.0), patched: true }
+        }
+        _ => Way { at: metadata.creation_timestamp.map(|time| time.0), patched: false },
+    })
 }
 
 /// Something that the operator said about the node.
@@ -138,9 +142,7 @@ struct NextLife {
 
 /// Played through with the operator's own plans, for the same machine and nothing on the node.
 fn next_life(look: &Look) -> Option<NextLife> {
-    if look.node.as_ref().is_some_and(ignored)
-        || look.stored().and_then(Stored::fault).is_some_and(|fault| fault.is_newer())
-    {
+    if look.node.as_ref().is_some_and(ignored) || look.stored().and_then(Stored::fault).is_some_and(Fault::is_newer) {
         return None;
     }
     let context = look.context();
@@ -301,13 +303,13 @@ impl Story<'_> {
         let list = |keys: Vec<&Key>| keys.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         match self.standing {
             Standing::Waits(keys) => {
-                lines.push(format!("{} wait until the node shows which machine it is", list(keys.iter().collect())))
+                lines.push(format!("{} wait until the node shows which machine it is", list(keys.iter().collect())));
             }
             Standing::Unsettled(restore) if !restore.withheld.is_empty() => {
                 lines.push(format!("{}: not for this machine", list(restore.withheld.iter().collect())));
             }
             Standing::Contested(rivals) => {
-                lines.push(format!("everything, since {} has the same identity", rivals.join(", ")))
+                lines.push(format!("everything, since {} has the same identity", rivals.join(", ")));
             }
             _ => {}
         }
