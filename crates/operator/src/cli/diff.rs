@@ -32,10 +32,10 @@ pub(super) struct Diff {
 }
 
 /// What would be changed about one node.
-struct Difference {
+pub(super) struct Difference {
     node: String,
-    what: &'static str,
-    changes: Vec<Change>,
+    pub(super) what: &'static str,
+    pub(super) changes: Vec<Change>,
 }
 
 /// One key that would change.
@@ -106,7 +106,7 @@ impl Diff {
 }
 
 /// None where nothing would be changed.
-fn difference(look: &Look) -> Option<Difference> {
+pub(super) fn difference(look: &Look) -> Option<Difference> {
     let (what, changes) = match look.standing() {
         Standing::Pending(act, next) => {
             let before = look.record().map(|record| record.kept).unwrap_or_default();

@@ -11,6 +11,7 @@ use std::{
 
 use anyhow::Context as _;
 use clap::Args;
+use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use perennial_core::keeper::{
     collect::HOLD,
@@ -59,12 +60,42 @@ pub(super) struct Import {
     yes: bool,
 }
 
+/// So many entries are imported at once.
+const AT_ONCE: usize = 32;
+
+/// What was there when the import began: who is not named here needs no request to be known as absent.
+struct Around {
+    /// A resourceVersion that is later than every node that was gone by then.
+    at: u64,
+    nodes: BTreeSet<String>,
+    records: BTreeSet<String>,
+}
+
+/// What came of one entry, in words.
+enum Outcome {
+    Imported(String),
+    Skipped(String),
+    Refused(String),
+}
+
 /// How it went.
 #[derive(Default)]
 struct Tally {
     imported: usize,
     skipped: usize,
     refused: usize,
+}
+
+impl Tally {
+    fn count(&mut self, outcome: Outcome) -> String {
+        let (count, text) = match outcome {
+            Outcome::Imported(text) => (&mut self.imported, text),
+            Outcome::Skipped(text) => (&mut self.skipped, text),
+            Outcome::Refused(text) => (&mut self.refused, text),
+        };
+        *count += 1;
+        text
+    }
 }
 
 impl Import {
@@ -79,23 +110,27 @@ impl Import {
         block_on(async {
             let session = Session::open(global).await?;
             let foreign = Foreign::new(&session.client);
-            let (mut known, finalizers) = foreign.nodes().await?;
+            let (nodes, finalizers) = foreign.nodes().await?;
+            let mut around = Around { at: session.cluster.now().await?, nodes, records: BTreeSet::new() };
+            let mut known = around.nodes.clone();
             session
                 .each_record(|page| {
                     known.extend(page.iter().map(|held| held.node_name().to_owned()));
+                    around.records.extend(page.iter().map(|held| held.name().to_owned()));
                     Ok(())
                 })
                 .await?;
             let mut found = self.find(&foreign, &known).await?;
             found.settle();
 
-            let mut tally = Tally::default();
+            let mut tally = Tally { refused: found.refused.len(), ..Tally::default() };
             let mut progress = Progress::new("imported", true);
-            for entry in &found.entries {
-                print_text(&self.import(&session, entry, &mut tally).await?)?;
+            let mut done =
+                stream::iter(&found.entries).map(|entry| self.import(&session, &around, entry)).buffered(AT_ONCE);
+            while let Some(outcome) = done.next().await {
+                print_text(&tally.count(outcome?))?;
                 progress.advance(1);
             }
-            tally.refused += found.refused.len();
             for refused in &found.refused {
                 print_text(&format!("refused: {}: {}\n", refused.origin, refused.why))?;
             }
@@ -138,21 +173,19 @@ impl Import {
     }
 
     /// Imports one entry, and says what was done.
-    async fn import(&self, session: &Session, entry: &Entry, tally: &mut Tally) -> anyhow::Result<String> {
-        for _ in 0..TRIES {
-            let subject = Subject::read(session, entry).await?;
+    async fn import(&self, session: &Session, around: &Around, entry: &Entry) -> anyhow::Result<Outcome> {
+        for attempt in 0..TRIES {
+            let subject = Subject::read(session, around, entry, attempt > 0).await?;
             let Some(context) = subject.context(entry) else {
-                tally.refused += 1;
-                return Ok(format!(
+                return Ok(Outcome::Refused(format!(
                     "refused: {}: node {} is away, and the file does not say its {}\n",
                     entry.origin, entry.node, subject.policy.identity
-                ));
+                )));
             };
             let stored = subject.held.as_ref().map(|held| &held.stored);
-            let written = match plan(entry, subject.node.as_ref(), stored, self.force, subject.at, &context) {
+            let written = match plan(entry, subject.node.as_ref(), stored, self.force, around.at, &context) {
                 Step::Skip(why) => {
-                    tally.skipped += 1;
-                    return Ok(format!("skipped: node/{}: {}\n", entry.node, skipped(&why)));
+                    return Ok(Outcome::Skipped(format!("skipped: node/{}: {}\n", entry.node, skipped(&why))));
                 }
                 Step::Write(written) => written,
             };
@@ -162,8 +195,7 @@ impl Import {
                     done => done?,
                 }
             }
-            tally.imported += 1;
-            return Ok(self.told(entry, &written));
+            return Ok(Outcome::Imported(self.told(entry, &written)));
         }
         anyhow::bail!("the record of node {} kept changing meanwhile", entry.node)
     }
@@ -223,13 +255,12 @@ struct Subject {
     held: Option<Held>,
     policy: Arc<Policy>,
     identity: Option<Identified>,
-    at: u64,
 }
 
 impl Subject {
-    async fn read(session: &Session, entry: &Entry) -> anyhow::Result<Self> {
-        let node = session.node(&entry.node).await?;
-        let at = session.cluster.now().await?;
+    /// `afresh`: somebody was faster, so what was known before counts no more.
+    async fn read(session: &Session, around: &Around, entry: &Entry, afresh: bool) -> anyhow::Result<Self> {
+        let node = if afresh || around.nodes.contains(&entry.node) { session.node(&entry.node).await? } else { None };
         let stands_in = stand_in(entry);
         let subject = node.as_ref().unwrap_or(&stands_in);
         let policy = session.policies.of(subject);
@@ -240,10 +271,12 @@ impl Subject {
             .map(|record| record.name())
             .or_else(|| identity.as_ref().map(Identified::record_name));
         let held = match &name {
-            Some(name) => session.cluster.read_record(name, Priority::Restore).await?,
-            None => None,
+            Some(name) if afresh || around.records.contains(&name.0) => {
+                session.cluster.read_record(name, Priority::Restore).await?
+            }
+            _ => None,
         };
-        Ok(Self { node, held, policy, identity, at })
+        Ok(Self { node, held, policy, identity })
     }
 
     /// None where nobody knows which record is meant.

@@ -109,7 +109,7 @@ enum Command {
     Workloads(workloads::Workloads),
     /// Show the slots of a workload. Needs no cluster
     Simulate(workloads::Simulate),
-    /// Show what the workloads in a file would get. Needs no cluster
+    /// Show what the operator would do with the objects in a file: nodes, records, policies, workloads. Needs no cluster
     Plan(plan::PlanFile),
     /// The webhooks
     #[command(subcommand)]

@@ -84,17 +84,7 @@ impl Session {
 
     /// A node and its record that were read already.
     pub(super) fn pair(&self, node: Option<selection::Node>, held: Option<Held>) -> Look {
-        let policy = match (&node, &held) {
-            (Some(node), held) => {
-                let plain = self.policies.of(node);
-                let record = held.as_ref().and_then(|held| held.stored.effective(&plain.select(node)));
-                self.policies.with_record(node, record.as_ref())
-            }
-            (None, Some(Held { stored: Stored::Good(record), .. })) => self.policies.of_labels(&labels_of(record)),
-            (None, _) => self.policies.of_labels(&std::collections::BTreeMap::new()),
-        };
-        let identity = node.as_ref().and_then(|node| Identified::of(&policy.identity, node));
-        Look { node, held, policy, identity, rivals: Vec::new() }
+        Look::new(&self.policies, node, held)
     }
 
     async fn rivals(&self, name: &str, identity: &Identified) -> anyhow::Result<Vec<String>> {
@@ -181,6 +171,20 @@ pub(super) fn node_pages(selector: Option<&str>) -> ListParams {
 }
 
 impl Look {
+    pub(super) fn new(policies: &Policies, node: Option<selection::Node>, held: Option<Held>) -> Self {
+        let policy = match (&node, &held) {
+            (Some(node), held) => {
+                let plain = policies.of(node);
+                let record = held.as_ref().and_then(|held| held.stored.effective(&plain.select(node)));
+                policies.with_record(node, record.as_ref())
+            }
+            (None, Some(Held { stored: Stored::Good(record), .. })) => policies.of_labels(&labels_of(record)),
+            (None, _) => policies.of_labels(&std::collections::BTreeMap::new()),
+        };
+        let identity = node.as_ref().and_then(|node| Identified::of(&policy.identity, node));
+        Self { node, held, policy, identity, rivals: Vec::new() }
+    }
+
     pub(super) fn name(&self) -> &str {
         match (&self.node, &self.held) {
             (Some(node), _) => &node.name,
