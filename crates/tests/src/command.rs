@@ -116,6 +116,26 @@ impl TestCluster {
         Background { process, log }
     }
 
+    /// A shell in which the program is installed as people do it: on the PATH, also as a plugin of kubectl, for this
+    /// cluster and Perennial's namespace of this test.
+    pub fn shell(&self, script: &str) -> Answer {
+        let folder = self.plane().dir().join(format!("{}-path", self.namespace()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        for name in ["perennial", "kubectl-perennial"] {
+            let link = folder.join(name);
+            let _ = std::fs::remove_file(&link);
+            std::os::unix::fs::symlink(program::path(), &link).expect("a link to the program");
+        }
+        let kubectl = self.plane().kubectl();
+        let beside = PathBuf::from(kubectl.get_program());
+        let path = [folder.as_path(), beside.parent().unwrap_or(&folder), "/usr/bin".as_ref(), "/bin".as_ref()];
+        let mut command = Command::new("bash");
+        command.args(["-c", script]).env_clear().env("KUBECONFIG", self.plane().kubeconfig_path());
+        command.env("PATH", std::env::join_paths(path).expect("a PATH")).env("PERENNIAL_NAMESPACE", self.namespace());
+        command.env("TERM", "xterm").env("FOLDER", &folder);
+        Answer::of(command.output().expect("bash starts"))
+    }
+
     /// A user who may read what the commands read, and change nothing. Says its name.
     pub fn reader(&self) -> String {
         let user = format!("{}-reader", self.namespace());

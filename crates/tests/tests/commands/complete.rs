@@ -30,6 +30,34 @@ async fn names_of_nodes_are_completed_live() {
     assert!(answer.success && answer.stderr.is_empty(), "{answer:?}");
 }
 
+#[tokio::test]
+async fn bash_and_kubectl_complete_names_and_colour_is_for_terminals() {
+    let cluster = TestCluster::new().await;
+    cluster.node("worker-1").label("team", "ml").create().await;
+    cluster.node("worker-2").create().await;
+
+    let bash = "eval \"$(perennial completion bash)\"
+        COMP_WORDS=(perennial show work) COMP_CWORD=2 COMP_TYPE=9
+        _clap_complete_perennial perennial work show 2>/dev/null
+        printf '%s\\n' \"${COMPREPLY[@]}\"";
+    assert_eq!(cluster.shell(bash).stdout, "worker-1\nworker-2\n");
+
+    let kubectl = "perennial completion kubectl > $FOLDER/kubectl_complete-perennial
+        chmod +x $FOLDER/kubectl_complete-perennial
+        kubectl __complete perennial show work 2>/dev/null
+        kubectl perennial nodes -o name";
+    assert_eq!(cluster.shell(kubectl).expect_success(), "worker-1\nworker-2\n:4\nnode/worker-1\nnode/worker-2\n");
+
+    // `script` gives a command a terminal.
+    let coloured = cluster.shell("script -qec 'perennial nodes' /dev/null").stdout;
+    assert!(coloured.contains("\u{1b}[33mPending\u{1b}[0m"), "{coloured:?}");
+    let plain = cluster.shell("NO_COLOR=1 script -qec 'perennial nodes' /dev/null").stdout;
+    assert!(plain.contains("Pending") && !plain.contains('\u{1b}'), "{plain:?}");
+    // A reader that has seen enough is no failure.
+    let enough = cluster.shell("set -o pipefail; perennial nodes -o json | head -1");
+    assert_eq!((enough.code, enough.stdout.as_str()), (Some(0), "{\n"), "{}", enough.stderr);
+}
+
 #[test]
 fn scripts_for_shells_ask_the_program_itself() {
     for (shell, sign) in [("bash", "complete "), ("zsh", "#compdef perennial"), ("fish", "complete --keep-order")] {
