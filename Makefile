@@ -40,8 +40,9 @@ lint: $(if $(shell PATH="$(PATH)" command -v cargo-deny),,$(TOOLS)/bin/cargo-den
 format: ## Format the code
 	$(CARGO) fmt --all
 
-docs: ## Write the tables of docs/configuration.md
+docs: ## Write docs/cli.md and the tables of docs/configuration.md
 	UPDATE_DOCS=1 $(CARGO) test --quiet -p perennial-core --lib reference
+	UPDATE_DOCS=1 $(CARGO) test --quiet -p perennial --lib reference
 
 clean: ## Remove what was built
 	$(CARGO) clean

@@ -1,10 +1,12 @@
 //! Commands as people type them.
 
 use std::{
+    path::PathBuf,
     process::{Command, Output},
     sync::atomic::{AtomicUsize, Ordering},
 };
 
+use localplane::Process;
 use serde_json::Value;
 
 use crate::{TestCluster, program};
@@ -13,6 +15,8 @@ use crate::{TestCluster, program};
 #[derive(Debug)]
 pub struct Answer {
     pub success: bool,
+    /// The exit code, where it ended by itself.
+    pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
 }
@@ -20,7 +24,8 @@ pub struct Answer {
 impl Answer {
     fn of(output: Output) -> Self {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        Self { success: output.status.success(), stdout: text(output.stdout), stderr: text(output.stderr) }
+        let (success, code) = (output.status.success(), output.status.code());
+        Self { success, code, stdout: text(output.stdout), stderr: text(output.stderr) }
     }
 
     /// What was printed, of a command that must not fail.
@@ -35,6 +40,26 @@ impl Answer {
     pub fn expect_failure(self) -> String {
         assert!(!self.success, "the command did not fail: {}", self.stdout);
         self.stderr
+    }
+}
+
+/// A command that goes on until it is dropped.
+#[derive(Debug)]
+pub struct Background {
+    process: Process,
+    log: PathBuf,
+}
+
+impl Background {
+    /// What it has printed so far.
+    pub fn output(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.process.kill();
     }
 }
 
@@ -72,6 +97,74 @@ impl TestCluster {
         let mut command = command();
         command.args(words.split_whitespace()).arg("--kubeconfig").arg(kubeconfig).args(["-n", self.namespace()]);
         Answer::of(command.output().expect("the program under test starts"))
+    }
+
+    /// The same as somebody else.
+    pub fn perennial_as(&self, user: &str, groups: &[&str], words: &str) -> Answer {
+        let file = self.plane().dir().join(format!("{user}.kubeconfig"));
+        let text = self.plane().kubeconfig_for(user, groups).expect("a kubeconfig");
+        std::fs::write(&file, text).expect("writing a kubeconfig");
+        let mut command = command();
+        command.args(words.split_whitespace()).arg("--kubeconfig").arg(file).args(["-n", self.namespace()]);
+        Answer::of(command.output().expect("the program under test starts"))
+    }
+
+    /// `perennial` as the admin, until the answer is dropped.
+    pub fn perennial_in_background(&self, words: &str) -> Background {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let log = self.plane().dir().join("logs").join(format!("{}-command-{number}.log", self.namespace()));
+        let mut args: Vec<String> = vec!["-i".to_owned(), program::path().display().to_string()];
+        args.extend(words.split_whitespace().map(str::to_owned));
+        args.extend(["--kubeconfig".to_owned(), self.plane().kubeconfig_path().display().to_string()]);
+        args.extend(["-n".to_owned(), self.namespace().to_owned()]);
+        let process = Process::start("env".as_ref(), &args, &log).expect("the program under test starts");
+        Background { process, log }
+    }
+
+    /// A shell in which the program is installed as people do it: on the PATH, also as a plugin of kubectl, for this
+    /// cluster and Perennial's namespace of this test.
+    pub fn shell(&self, script: &str) -> Answer {
+        let folder = self.plane().dir().join(format!("{}-path", self.namespace()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        for name in ["perennial", "kubectl-perennial"] {
+            let link = folder.join(name);
+            let _ = std::fs::remove_file(&link);
+            std::os::unix::fs::symlink(program::path(), &link).expect("a link to the program");
+        }
+        let kubectl = self.plane().kubectl();
+        let beside = PathBuf::from(kubectl.get_program());
+        let path = [folder.as_path(), beside.parent().unwrap_or(&folder), "/usr/bin".as_ref(), "/bin".as_ref()];
+        let mut command = Command::new("bash");
+        command.args(["-c", script]).env_clear().env("KUBECONFIG", self.plane().kubeconfig_path());
+        command.env("PATH", std::env::join_paths(path).expect("a PATH")).env("PERENNIAL_NAMESPACE", self.namespace());
+        command.env("TERM", "xterm").env("FOLDER", &folder);
+        Answer::of(command.output().expect("bash starts"))
+    }
+
+    /// A user who may read what the commands read, and change nothing. Says its name.
+    pub fn reader(&self) -> String {
+        let user = format!("{}-reader", self.namespace());
+        let rules = serde_json::json!([
+            {"apiGroups": [""], "resources": ["nodes", "events"], "verbs": ["get", "list", "watch"]},
+            {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]},
+            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list", "watch"]},
+            {"apiGroups": ["perennial.dev"], "resources": ["keeppolicies"], "verbs": ["get", "list", "watch"]},
+            {"apiGroups": ["admissionregistration.k8s.io"], "verbs": ["get", "list"],
+             "resources": ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]},
+        ]);
+        let role = serde_json::json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": user}, "rules": rules,
+        });
+        let binding = serde_json::json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": user},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
+        });
+        for object in [role, binding] {
+            self.try_kubectl_with("apply", &object.to_string()).expect_success();
+        }
+        user
     }
 
     /// `perennial` about the workloads of all namespaces. It must not fail.

@@ -49,7 +49,7 @@ mod workloads;
 
 pub use balancer::Balancer;
 pub use cluster::TestCluster;
-pub use command::{Answer, perennial};
+pub use command::{Answer, Background, perennial};
 pub use eventually::{eventually, eventually_within};
 pub use mass::{node_count, ten_labels};
 pub use nodes::{Labels, NodeBuilder, labels};

@@ -139,6 +139,11 @@ impl Operator {
         Ok((status, body.to_owned()))
     }
 
+    /// Where it serves metrics and probes.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     pub fn metrics(&self) -> Samples {
         let (status, text) = self.get("/metrics");
         assert_eq!(status, 200, "{text}");

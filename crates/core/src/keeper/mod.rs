@@ -4,8 +4,10 @@
 
 pub mod admission;
 pub mod collect;
+pub mod explain;
 pub mod hash;
 pub mod identity;
+pub mod import;
 pub mod kept;
 pub mod machine;
 pub mod manual;
@@ -16,4 +18,5 @@ pub mod policy;
 pub mod record;
 pub mod restore;
 pub mod selection;
+pub mod standing;
 pub mod stored;

@@ -265,7 +265,7 @@ fn unsaid(mut other: Withheld, node: &Incarnation, policy: &Policy) -> Option<Wi
 }
 
 /// What the API server would refuse is not given: one bad key must not keep the others from a node.
-fn is_writable(key: &Key, value: &str) -> bool {
+pub(super) fn is_writable(key: &Key, value: &str) -> bool {
     match key {
         Key::Label(key) | Key::Taint { key, .. } => is_label_key(key) && is_label_value(value),
         Key::Annotation(key) => is_label_key(key),

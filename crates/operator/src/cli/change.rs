@@ -25,11 +25,12 @@ use super::{Global, block_on, objects::Session, output::pairs};
 use crate::{keeper::apply::Held, runtime::fault::Category};
 
 /// So often a change is decided again when somebody was faster.
-const TRIES: usize = 5;
+pub(super) const TRIES: usize = 5;
 
 #[derive(Debug, Args)]
 pub(super) struct Rollback {
     /// The node's name; also of a node that is away
+    #[arg(add = super::complete::recorded())]
     node: String,
     /// The sequence of the state to go back to (see `perennial show`). Without it: the one before
     #[arg(long, value_name = "SEQUENCE")]
@@ -42,6 +43,7 @@ pub(super) struct Rollback {
 #[derive(Debug, Args)]
 pub(super) struct Forget {
     /// The node's name
+    #[arg(add = super::complete::recorded())]
     node: String,
     /// Do it without asking
     #[arg(short, long)]
@@ -51,6 +53,7 @@ pub(super) struct Forget {
 #[derive(Debug, Args)]
 pub(super) struct RestoreNow {
     /// The node's name
+    #[arg(add = super::complete::recorded())]
     node: String,
     /// Say what would be done, and do nothing
     #[arg(long)]
@@ -60,6 +63,7 @@ pub(super) struct RestoreNow {
 #[derive(Debug, Args)]
 pub(super) struct Hold {
     /// The node's name; also of a node that is away
+    #[arg(add = super::complete::recorded())]
     node: String,
     /// Let the record be collected again
     #[arg(long)]
@@ -262,6 +266,6 @@ async fn write(session: &Session, subject: &Subject, record: &Record, restore: O
     Ok(())
 }
 
-fn is_conflict(error: &anyhow::Error) -> bool {
+pub(super) fn is_conflict(error: &anyhow::Error) -> bool {
     error.downcast_ref::<crate::keeper::apply::Error>().is_some_and(|error| error.category() == Category::Conflict)
 }

@@ -1,12 +1,18 @@
 //! Reading nodes and records for commands, as the operator reads them.
 
+use std::sync::Arc;
+
+use jiff::Timestamp;
 use kube::api::ListParams;
 use perennial_core::{
     config::Settings,
     keeper::{
         identity::{Identified, RecordName},
-        record::{RECORD_LABEL, RECORD_LABEL_VALUE},
-        selection,
+        plan::Context,
+        record::{RECORD_LABEL, RECORD_LABEL_VALUE, Record},
+        selection::{self, Incarnation, Policy},
+        standing::Standing,
+        stored::Stored,
     },
 };
 
@@ -14,39 +20,84 @@ use super::Global;
 use crate::{
     keeper::{
         apply::{Cluster, Held},
-        policies::Policies,
+        policies::{Policies, labels_of},
     },
-    runtime::{
-        budget::{Budget, Priority},
-        client,
-        metrics::Metrics,
-    },
+    runtime::budget::{Budget, Priority},
 };
 
-const PAGE: u32 = 500;
+pub(super) const PAGE: u32 = 500;
 
 /// A cluster as a command sees it.
 pub(super) struct Session {
     pub(super) client: kube::Client,
     pub(super) cluster: Cluster,
     pub(super) settings: Settings,
+    /// The settings are surely the operator's own: from its file, or from its ConfigMap.
+    pub(super) configured: bool,
     pub(super) policies: Policies,
+}
+
+/// A node and its record, as the operator would look at them.
+pub(super) struct Look {
+    pub(super) node: Option<selection::Node>,
+    pub(super) held: Option<Held>,
+    pub(super) policy: Arc<Policy>,
+    /// Who it is, where it says so.
+    pub(super) identity: Option<Identified>,
+    /// Other live nodes that say the same.
+    pub(super) rivals: Vec<String>,
 }
 
 impl Session {
     pub(super) async fn open(global: &Global) -> anyhow::Result<Self> {
-        let settings = global.load(Vec::new())?.settings;
-        let config = client::config(&global.target()).await?;
-        let client = client::connect(config, Metrics::new(), None)?;
+        let client = global.connect().await?;
+        let (settings, configured) = global.load_from(&client).await?;
         let budget = Budget::new(1000, 1000);
         let cluster = Cluster::new(client.clone(), settings.namespace.as_str(), budget);
         let policies = Policies::new(&settings.keeper);
         policies.read_all(&client).await;
-        Ok(Self { client, cluster, settings, policies })
+        Ok(Self { client, cluster, settings, configured, policies })
     }
 
     pub(super) async fn node(&self, name: &str) -> anyhow::Result<Option<selection::Node>> {
         Ok(self.cluster.read_node(name, Priority::Restore).await?)
+    }
+
+    /// A node and its record, with whoever else says to be it. One of them has to be there.
+    pub(super) async fn look(&self, name: &str) -> anyhow::Result<Look> {
+        let node = self.node(name).await?;
+        let held = self.record(name, node.as_ref()).await?;
+        if node.is_none() && held.is_none() {
+            anyhow::bail!(
+                "there is no node {name} and no record for it in namespace {}; `perennial nodes` lists those that there are",
+                self.settings.namespace
+            );
+        }
+        let mut look = self.pair(node, held);
+        if let (Some(node), Some(identity)) = (&look.node, &look.identity)
+            && identity.text().is_some()
+        {
+            look.rivals = self.rivals(&node.name, identity).await?;
+        }
+        Ok(look)
+    }
+
+    /// A node and its record that were read already.
+    pub(super) fn pair(&self, node: Option<selection::Node>, held: Option<Held>) -> Look {
+        Look::new(&self.policies, node, held)
+    }
+
+    async fn rivals(&self, name: &str, identity: &Identified) -> anyhow::Result<Vec<String>> {
+        let mut rivals = Vec::new();
+        self.each_node(None, |page| {
+            let same = |node: &selection::Node| {
+                node.name != name && Identified::of(&self.policies.of(node).identity, node).as_ref() == Some(identity)
+            };
+            rivals.extend(page.into_iter().filter(same).map(|node| node.name));
+            Ok(())
+        })
+        .await?;
+        Ok(rivals)
     }
 
     /// The record of a node, also of one that is away.
@@ -68,25 +119,106 @@ impl Session {
             return Ok(Some(held));
         }
         let mut found = None;
-        self.each_record(|held| {
-            if held.node_name() == name {
-                found = Some(held);
-            }
+        self.each_record(|page| {
+            found = found.take().or_else(|| page.into_iter().find(|held| held.node_name() == name));
+            Ok(())
         })
         .await?;
         Ok(found)
     }
 
     /// Every record, page by page.
-    pub(super) async fn each_record(&self, mut on: impl FnMut(Held)) -> anyhow::Result<()> {
-        let mut params = ListParams::default().labels(&format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}")).limit(PAGE);
+    pub(super) async fn each_record(&self, mut on: impl FnMut(Vec<Held>) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        let mut params = record_pages();
         loop {
             let (page, next) = self.cluster.list_records(&params).await?;
-            page.into_iter().for_each(&mut on);
+            on(page)?;
             match next {
                 Some(token) => params.continue_token = Some(token),
                 None => return Ok(()),
             }
         }
+    }
+
+    /// Every node that a selector selects, page by page.
+    pub(super) async fn each_node(
+        &self,
+        selector: Option<&str>,
+        mut on: impl FnMut(Vec<selection::Node>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let mut params = node_pages(selector);
+        loop {
+            let (page, next) = self.cluster.list_nodes(&params).await?;
+            on(page)?;
+            match next {
+                Some(token) => params.continue_token = Some(token),
+                None => return Ok(()),
+            }
+        }
+    }
+}
+
+pub(super) fn record_pages() -> ListParams {
+    ListParams::default().labels(&format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}")).limit(PAGE)
+}
+
+pub(super) fn node_pages(selector: Option<&str>) -> ListParams {
+    let params = ListParams::default().limit(PAGE);
+    match selector {
+        Some(selector) => params.labels(selector),
+        None => params,
+    }
+}
+
+impl Look {
+    pub(super) fn new(policies: &Policies, node: Option<selection::Node>, held: Option<Held>) -> Self {
+        let policy = match (&node, &held) {
+            (Some(node), held) => {
+                let plain = policies.of(node);
+                let record = held.as_ref().and_then(|held| held.stored.effective(&plain.select(node)));
+                policies.with_record(node, record.as_ref())
+            }
+            (None, Some(Held { stored: Stored::Good(record), .. })) => policies.of_labels(&labels_of(record)),
+            (None, _) => policies.of_labels(&std::collections::BTreeMap::new()),
+        };
+        let identity = node.as_ref().and_then(|node| Identified::of(&policy.identity, node));
+        Self { node, held, policy, identity, rivals: Vec::new() }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        match (&self.node, &self.held) {
+            (Some(node), _) => &node.name,
+            (None, Some(held)) => held.node_name(),
+            (None, None) => "",
+        }
+    }
+
+    pub(super) fn stored(&self) -> Option<&Stored> {
+        self.held.as_ref().map(|held| &held.stored)
+    }
+
+    /// The record to decide on.
+    pub(super) fn record(&self) -> Option<Record> {
+        match (self.stored()?, self.seen()) {
+            (stored, Some(seen)) => stored.effective(&seen),
+            (Stored::Good(record), None) => Some((**record).clone()),
+            (Stored::Bad { .. }, None) => None,
+        }
+    }
+
+    pub(super) fn seen(&self) -> Option<Incarnation> {
+        self.node.as_ref().map(|node| self.policy.select(node))
+    }
+
+    pub(super) fn context(&self) -> Context<'_> {
+        let identity = self.identity.as_ref().and_then(Identified::text).or_else(|| match self.stored() {
+            Some(Stored::Good(record)) => record.identity.clone(),
+            _ => None,
+        });
+        Context { policy: &self.policy, identity, now: Timestamp::now(), by: "cli" }
+    }
+
+    pub(super) fn standing(&self) -> Standing {
+        Standing::of(self.node.as_ref(), self.stored(), &self.rivals, &self.context())
     }
 }

@@ -1,11 +1,13 @@
-//! Printing objects: tables for people, JSON and YAML for programs.
+//! Printing objects: tables for people, JSON and YAML for programs. Lists are printed page by page as they are read.
 
 use std::io::Write;
 
 use clap::ValueEnum;
-use comfy_table::{ContentArrangement, Table, presets};
 use perennial_core::keeper::kept::Kept;
 use serde::Serialize;
+use serde_json::Value;
+
+use super::terminal::{Tone, colours};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
@@ -26,35 +28,167 @@ pub(super) fn print_value(value: &impl Serialize, format: Format) -> anyhow::Res
     print_text(&text)
 }
 
-/// Prints text. A reader that has seen enough (`| head`) is not an error.
+/// Prints text. A reader that has seen enough (`| head`) ends the program: see [`is_enough`].
 pub(super) fn print_text(text: &str) -> anyhow::Result<()> {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => Ok(other?),
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// Whether an error only says that nobody reads any more.
+pub(super) fn is_enough(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+/// A table as kubectl prints them: no lines, columns three spaces apart. Rows are printed as they come; columns are as
+/// wide as their widest cell so far.
+#[derive(Debug)]
+pub(super) struct Table {
+    header: Option<Vec<String>>,
+    widths: Vec<usize>,
+    colours: bool,
+}
+
+const GAP: usize = 3;
+
+impl Table {
+    pub(super) fn new(header: &[&str]) -> Self {
+        let header: Vec<String> = header.iter().map(|&name| name.to_owned()).collect();
+        Self {
+            widths: header.iter().map(|name| name.chars().count()).collect(),
+            header: Some(header),
+            colours: colours(),
+        }
+    }
+
+    /// These rows as text, with the header before the first ones.
+    fn render(&mut self, rows: &[Vec<String>]) -> String {
+        for row in rows {
+            for (width, cell) in self.widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        let mut text = String::new();
+        if let Some(header) = self.header.take() {
+            self.line(&mut text, &header, false);
+        }
+        for row in rows {
+            self.line(&mut text, row, self.colours);
+        }
+        text
+    }
+
+    fn line(&self, text: &mut String, cells: &[String], colours: bool) {
+        let last = cells.len().saturating_sub(1);
+        for (column, (cell, width)) in cells.iter().zip(&self.widths).enumerate() {
+            text.push_str(&Tone::of(cell).paint(cell, colours));
+            if column < last {
+                let room = width.saturating_sub(cell.chars().count()) + GAP;
+                text.extend(std::iter::repeat_n(' ', room));
+            }
+        }
+        text.truncate(text.trim_end().len());
+        text.push('\n');
+    }
+
+    pub(super) fn print(&mut self, rows: &[Vec<String>]) -> anyhow::Result<()> {
+        print_text(&self.render(rows))
     }
 }
 
-/// A table as kubectl prints them: no lines, columns three spaces apart.
-pub(super) fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table
-        .load_style(presets::NOTHING)
-        .set_content_arrangement(ContentArrangement::Disabled)
-        .set_header(header.to_vec());
-    table
+/// One object of a list.
+#[derive(Debug)]
+pub(super) struct Item {
+    /// As `-o name` says it: `node/worker-1`.
+    pub(super) name: String,
+    /// Its cells; those after the first `narrow` are for `-o wide`.
+    pub(super) row: Vec<String>,
+    pub(super) value: Value,
 }
 
-pub(super) fn print_table(table: &mut Table) -> anyhow::Result<()> {
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 3));
+/// A list that is printed while it is read: no more than a page of it is ever in memory.
+#[derive(Debug)]
+pub(super) struct Listing {
+    format: Format,
+    kind: &'static str,
+    table: Table,
+    narrow: usize,
+    count: usize,
+}
+
+impl Listing {
+    /// `header` names all columns; without `-o wide` only the first `narrow` are printed.
+    pub(super) fn new(format: Format, kind: &'static str, header: &[&str], narrow: usize) -> Self {
+        let narrow = if format == Format::Wide { header.len() } else { narrow };
+        Self { format, kind, table: Table::new(&header[..narrow]), narrow, count: 0 }
     }
-    let text: String = table.lines().map(|line| line.trim_end().to_owned() + "\n").collect();
-    print_text(&text)
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    pub(super) fn page(&mut self, items: Vec<Item>) -> anyhow::Result<()> {
+        if items.is_empty() {
+            return Ok(());
+        }
+        let first = self.count == 0;
+        self.count += items.len();
+        let text = match self.format {
+            Format::Table | Format::Wide => {
+                let cut = |mut item: Item| {
+                    item.row.truncate(self.narrow);
+                    item.row
+                };
+                self.table.render(&items.into_iter().map(cut).collect::<Vec<_>>())
+            }
+            Format::Name => items.into_iter().map(|item| item.name + "\n").collect(),
+            Format::Json => {
+                let mut text = if first { self.json_head() } else { String::new() };
+                for (number, item) in items.iter().enumerate() {
+                    text.push_str(if first && number == 0 { "\n" } else { ",\n" });
+                    let value = serde_json::to_string_pretty(&item.value)?;
+                    text.push_str(&value.lines().map(|line| format!("    {line}")).collect::<Vec<_>>().join("\n"));
+                }
+                text
+            }
+            Format::Yaml => {
+                let mut text = if first { format!("kind: {}\nitems:\n", self.kind) } else { String::new() };
+                for item in &items {
+                    text.push_str(&serde_saphyr::to_string(&[&item.value])?);
+                }
+                text
+            }
+        };
+        print_text(&text)
+    }
+
+    fn json_head(&self) -> String {
+        format!("{{\n  \"kind\": \"{}\",\n  \"items\": [", self.kind)
+    }
+
+    /// After the last page. `none` is said on standard error where there was nothing to list.
+    pub(super) fn end(self, none: &str) -> anyhow::Result<()> {
+        match self.format {
+            Format::Json if self.is_empty() => print_text(&(self.json_head() + "]\n}\n")),
+            Format::Json => print_text("\n  ]\n}\n"),
+            Format::Yaml if self.is_empty() => print_text(&format!("kind: {}\nitems: []\n", self.kind)),
+            Format::Table | Format::Wide if self.is_empty() => {
+                eprintln!("{none}");
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// How long ago, as kubectl says it: `42s`, `5m`, `3h`, `12d`.
 pub(super) fn age(then: jiff::Timestamp, now: jiff::Timestamp) -> String {
-    let seconds = now.as_second().saturating_sub(then.as_second()).max(0);
+    span(now.as_second().saturating_sub(then.as_second()))
+}
+
+/// A number of seconds, as kubectl says it.
+pub(super) fn span(seconds: i64) -> String {
+    let seconds = seconds.max(0);
     match seconds {
         0..120 => format!("{seconds}s"),
         120..7_200 => format!("{}m", seconds / 60),
@@ -69,4 +203,26 @@ pub(super) fn pairs(kept: &Kept) -> String {
         return "(nothing)".to_owned();
     }
     kept.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(cells: &[&str]) -> Vec<String> {
+        cells.iter().map(|&cell| cell.to_owned()).collect()
+    }
+
+    #[test]
+    fn a_table_is_printed_as_it_comes_and_widens() {
+        let mut table = Table::new(&["NODE", "STATE"]);
+        assert_eq!(table.render(&[row(&["n1", "Current"])]), "NODE   STATE\nn1     Current\n");
+        assert_eq!(table.render(&[row(&["a-long-name", ""])]), "a-long-name\n");
+        assert_eq!(table.render(&[row(&["n2", "Away"])]), "n2            Away\n");
+    }
+
+    #[test]
+    fn an_age_is_short() {
+        assert_eq!([119, 120, 7_200, 172_800, -5].map(span), ["119s", "2m", "2h", "2d", "0s"]);
+    }
 }

@@ -1,31 +1,46 @@
-//! `perennial plan -f FILE`: what a manifest would get. Needs no cluster.
+//! `perennial plan -f FILE`: what the operator would do with the objects in a file. Needs no cluster.
 
-use std::{fmt::Write as _, io::Read as _, path::PathBuf, process::ExitCode};
+use std::{collections::BTreeMap, fmt::Write as _, io::Read as _, path::PathBuf, process::ExitCode};
 
 use anyhow::Context as _;
 use clap::Args;
-use perennial_core::placement::{
-    explain::{LEGEND, simulate},
-    labels::Choice,
-    spec::parse,
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::runtime::watcher::Event;
+use perennial_core::{
+    config::Keeper,
+    keeper::{identity::Identified, record::RECORD_LABEL},
+    placement::{
+        explain::{LEGEND, simulate},
+        labels::Choice,
+        spec::parse,
+    },
 };
 use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::{
     Global,
+    diff::difference,
+    objects::Look,
     output::{Format, print_text, print_value},
 };
-use crate::placement::{
-    index::Workload,
-    objects::{Deployment, StatefulSet},
-    observe::{deployment, stateful_set},
-    settings::Configured,
+use crate::{
+    keeper::{
+        apply::Held,
+        node::Node,
+        policies::{Policies, Resource},
+    },
+    placement::{
+        index::Workload,
+        objects::{Deployment, StatefulSet},
+        observe::{deployment, stateful_set},
+        settings::Configured,
+    },
 };
 
 #[derive(Debug, Args)]
 pub(super) struct PlanFile {
-    /// A file with Deployments and StatefulSets; - for standard input
+    /// A file with Deployments, StatefulSets, Nodes, records and KeepPolicies, as kubectl prints them; - for standard input
     #[arg(short, long, value_name = "FILE")]
     filename: PathBuf,
     /// How to print: table, json or yaml
@@ -39,52 +54,30 @@ impl PlanFile {
         let settings = global.load(Vec::new())?.settings;
         let configured = Configured::new(&settings).context("nodeLabels cannot be used")?;
         let text = self.read()?;
-        let objects: Vec<Value> = serde_saphyr::from_multiple(&text)
+        // A file of a person's own may be as large as a cluster.
+        let options = serde_saphyr::options! { budget: None };
+        let objects: Vec<Value> = serde_saphyr::from_multiple_with_options(&text, options)
             .map_err(|error| anyhow::anyhow!("{} is not YAML: {error}", self.filename.display()))?;
+        let objects = flat(objects);
         let workloads: Vec<Workload> = objects.iter().filter_map(|object| workload(object, &configured)).collect();
-        if workloads.is_empty() {
-            anyhow::bail!("{} has neither a Deployment nor a StatefulSet", self.filename.display());
+        let policies = policies(&objects, &settings.keeper);
+        let looks = looks(&objects, &policies);
+        if workloads.is_empty() && looks.is_empty() && policies.entries().is_empty() {
+            anyhow::bail!("{} has neither workloads nor nodes, records or policies", self.filename.display());
         }
-        let mut sound = true;
-        let mut values = Vec::new();
-        let mut text = String::new();
+        let mut told = Told { sound: true, values: Vec::new(), text: String::new() };
         for workload in &workloads {
-            let name = format!("{}/{}", workload.kind.to_ascii_lowercase(), workload.name);
-            match parse(&configured.prefixes, &std::collections::BTreeMap::new(), &workload.annotations) {
-                Ok(None) => {
-                    let _ = writeln!(text, "{name}: asks for nothing");
-                    values.push(serde_json::json!({"workload": name}));
-                }
-                Ok(Some(spec)) => {
-                    let simulation = simulate(spec.split, workload.view.replicas);
-                    let (spot, on_demand) = (simulation.spot, simulation.on_demand);
-                    let _ = writeln!(
-                        text,
-                        "{name}: {} replicas, {spot} on spot, {on_demand} on-demand",
-                        simulation.replicas
-                    );
-                    let _ = writeln!(text, "  {}\n  ({LEGEND})", simulation.slots);
-                    if workload.view.template != Choice::Any {
-                        let _ = writeln!(
-                            text,
-                            "  note: its pod template selects or excludes a capacity type: its pods are counted and left alone"
-                        );
-                    }
-                    for note in &simulation.notes {
-                        let _ = writeln!(text, "  note: {note}");
-                    }
-                    values.push(serde_json::json!({"workload": name, "simulation": simulation}));
-                }
-                Err(problems) => {
-                    sound = false;
-                    let _ = writeln!(text, "{name}: would be left alone");
-                    for problem in &problems {
-                        let _ = writeln!(text, "  {problem}");
-                    }
-                    values.push(serde_json::json!({"workload": name, "problems": problems}));
-                }
+            told.workload(workload, &configured);
+        }
+        for (name, entry) in policies.entries() {
+            if let Err(problems) = entry.read {
+                told.bad_policy(&name, &problems);
             }
         }
+        for look in &looks {
+            told.node(look);
+        }
+        let Told { sound, values, text } = told;
         match self.output {
             Format::Json | Format::Yaml => print_value(&values, self.output)?,
             Format::Table | Format::Wide | Format::Name => print_text(&text)?,
@@ -108,4 +101,125 @@ fn workload(object: &Value, configured: &Configured) -> Option<Workload> {
         "StatefulSet" => StatefulSet::deserialize(object).ok().map(|object| stateful_set(object, configured)),
         _ => None,
     }
+}
+
+/// What is said in the end.
+struct Told {
+    sound: bool,
+    values: Vec<Value>,
+    text: String,
+}
+
+impl Told {
+    fn workload(&mut self, workload: &Workload, configured: &Configured) {
+        let name = format!("{}/{}", workload.kind.to_ascii_lowercase(), workload.name);
+        match parse(&configured.prefixes, &BTreeMap::new(), &workload.annotations) {
+            Ok(None) => {
+                let _ = writeln!(self.text, "{name}: asks for nothing");
+                self.values.push(serde_json::json!({"workload": name}));
+            }
+            Ok(Some(spec)) => {
+                let simulation = simulate(spec.split, workload.view.replicas);
+                let (spot, on_demand) = (simulation.spot, simulation.on_demand);
+                let _ = writeln!(
+                    self.text,
+                    "{name}: {} replicas, {spot} on spot, {on_demand} on-demand",
+                    simulation.replicas
+                );
+                let _ = writeln!(self.text, "  {}\n  ({LEGEND})", simulation.slots);
+                if workload.view.template != Choice::Any {
+                    let _ = writeln!(
+                        self.text,
+                        "  note: its pod template selects or excludes a capacity type: its pods are counted and left alone"
+                    );
+                }
+                for note in &simulation.notes {
+                    let _ = writeln!(self.text, "  note: {note}");
+                }
+                self.values.push(serde_json::json!({"workload": name, "simulation": simulation}));
+            }
+            Err(problems) => {
+                self.sound = false;
+                let _ = writeln!(self.text, "{name}: would be left alone");
+                for problem in &problems {
+                    let _ = writeln!(self.text, "  {problem}");
+                }
+                self.values.push(serde_json::json!({"workload": name, "problems": problems}));
+            }
+        }
+    }
+
+    fn bad_policy(&mut self, name: &str, problems: &[String]) {
+        self.sound = false;
+        let _ = writeln!(self.text, "keeppolicy/{name}: would be ignored");
+        for problem in problems {
+            let _ = writeln!(self.text, "  {problem}");
+        }
+        self.values.push(serde_json::json!({"policy": name, "problems": problems}));
+    }
+
+    fn node(&mut self, look: &Look) {
+        let standing = look.standing();
+        let _ = writeln!(self.text, "node/{}: {}", look.name(), standing.sentence());
+        let mut changed = Vec::new();
+        if let Some(difference) = difference(look) {
+            let _ = writeln!(self.text, "  {}", difference.what);
+            for change in &difference.changes {
+                let _ = writeln!(self.text, "  {}", change.line(false));
+                changed.push(serde_json::json!({"key": change.key, "before": change.before, "after": change.after}));
+            }
+        }
+        let (name, state) = (format!("node/{}", look.name()), standing.word());
+        self.values
+            .push(serde_json::json!({"node": name, "state": state, "policy": look.policy.name, "changes": changed}));
+    }
+}
+
+/// Objects, also those of lists.
+fn flat(objects: Vec<Value>) -> Vec<Value> {
+    objects
+        .into_iter()
+        .flat_map(|object| match object["items"].as_array() {
+            Some(items) if object["kind"].as_str().is_some_and(|kind| kind.ends_with("List")) => items.clone(),
+            _ => vec![object],
+        })
+        .collect()
+}
+
+/// The KeepPolicies of a file over the configuration.
+fn policies(objects: &[Value], keeper: &Keeper) -> Policies {
+    let policies = Policies::new(keeper);
+    for object in objects.iter().filter(|object| object["kind"] == "KeepPolicy") {
+        if let Ok(policy) = Resource::deserialize(object) {
+            policies.on_event(Event::Apply(policy));
+        }
+    }
+    policies
+}
+
+/// Nodes and records of a file, side by side.
+fn looks(objects: &[Value], policies: &Policies) -> Vec<Look> {
+    let (mut nodes, mut records) = (Vec::new(), BTreeMap::new());
+    for object in objects {
+        match object["kind"].as_str() {
+            Some("Node") => nodes.extend(Node::deserialize(object).map(Node::into_view)),
+            Some("ConfigMap") if object["metadata"]["labels"][RECORD_LABEL].is_string() => {
+                if let Ok(found) = ConfigMap::deserialize(object) {
+                    let held = Held::new(found);
+                    records.insert(held.name().to_owned(), held);
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut looks: Vec<Look> = nodes
+        .into_iter()
+        .map(|node| {
+            let identity = Identified::of(&policies.of(&node).identity, &node);
+            let held = identity.and_then(|identity| records.remove(&identity.record_name().0));
+            Look::new(policies, Some(node), held)
+        })
+        .collect();
+    looks.extend(records.into_values().map(|held| Look::new(policies, None, Some(held))));
+    looks
 }

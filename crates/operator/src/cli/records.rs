@@ -4,75 +4,85 @@ use std::process::ExitCode;
 
 use clap::Args;
 use jiff::Timestamp;
-use perennial_core::keeper::stored::Stored;
+use perennial_core::{config::LabelSelector, keeper::stored::Stored};
 use serde_json::{Value, json};
 
 use super::{
     Global, block_on,
     objects::Session,
-    output::{Format, age, print_table, print_text, print_value, table},
+    output::{Format, Item, Listing, age},
+    terminal::Progress,
+    watching,
 };
-use crate::keeper::apply::Held;
+use crate::keeper::{apply::Held, policies::labels_of};
 
 #[derive(Debug, Args)]
 pub(super) struct Records {
+    /// Only records that hold such labels: team=ml,tier in (gold, silver),!old
+    #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = LabelSelector::parse)]
+    selector: Option<LabelSelector>,
+    /// After the list, print what changes
+    #[arg(short, long)]
+    watch: bool,
     /// How to print: table, wide, json, yaml or name
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Format,
 }
 
+const HEADER: [&str; 8] = ["NODE", "STATE", "LABELS", "SEQUENCE", "CAPTURED", "RECORD", "UID", "BY"];
+const NARROW: usize = 5;
+
 impl Records {
     pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
             let session = Session::open(global).await?;
-            let mut held = Vec::new();
-            session.each_record(|record| held.push(record)).await?;
-            match self.output {
-                Format::Json | Format::Yaml => {
-                    let items: Vec<Value> = held.iter().map(as_json).collect();
-                    print_value(&json!({"kind": "RecordList", "items": items}), self.output)?;
-                }
-                Format::Name => {
-                    for held in &held {
-                        print_text(&format!("configmap/{}\n", held.name()))?;
-                    }
-                }
-                Format::Table | Format::Wide if held.is_empty() => {
-                    eprintln!("No records found in namespace {}.", session.settings.namespace);
-                }
-                Format::Table | Format::Wide => print_records(&held, self.output == Format::Wide)?,
+            let mut listing = Listing::new(self.output, "RecordList", &HEADER, NARROW);
+            let mut progress = Progress::new("records", true);
+            let now = Timestamp::now();
+            session
+                .each_record(|page| {
+                    progress.advance(page.len());
+                    listing.page(page.iter().filter(|held| self.selects(held)).map(|held| item(held, now)).collect())
+                })
+                .await?;
+            let none = format!("No records found in namespace {}.", session.settings.namespace);
+            if self.watch {
+                return watching::records(&session, listing, |held| {
+                    self.selects(held).then(|| item(held, Timestamp::now()))
+                })
+                .await;
             }
+            listing.end(&none)?;
             Ok(ExitCode::SUCCESS)
         })
     }
+
+    fn selects(&self, held: &Held) -> bool {
+        match (&self.selector, &held.stored) {
+            (None, _) => true,
+            (Some(selector), Stored::Good(record)) => selector.matches(&labels_of(record)),
+            (Some(_), Stored::Bad { .. }) => false,
+        }
+    }
 }
 
-fn print_records(held: &[Held], wide: bool) -> anyhow::Result<()> {
-    let mut header = vec!["NODE", "STATE", "LABELS", "SEQUENCE", "CAPTURED"];
-    if wide {
-        header.extend(["RECORD", "UID", "BY"]);
-    }
-    let mut table = table(&header);
-    let now = Timestamp::now();
-    for held in held {
-        let mut row = vec![held.node_name().to_owned(), state(&held.stored).to_owned()];
-        match &held.stored {
-            Stored::Good(record) => {
-                row.extend([record.kept.len().to_string(), record.sequence.to_string(), age(record.captured_at, now)]);
-                if wide {
-                    row.extend([held.name().to_owned(), record.node.uid.clone(), record.captured_by.clone()]);
-                }
-            }
-            Stored::Bad { fault, .. } => {
-                row.extend(["-".to_owned(), "-".to_owned(), "-".to_owned()]);
-                if wide {
-                    row.extend([held.name().to_owned(), "-".to_owned(), fault.to_string()]);
-                }
-            }
+fn item(held: &Held, now: Timestamp) -> Item {
+    let mut row = vec![held.node_name().to_owned(), state(&held.stored).to_owned()];
+    match &held.stored {
+        Stored::Good(record) => row.extend([
+            record.kept.len().to_string(),
+            record.sequence.to_string(),
+            age(record.captured_at, now),
+            held.name().to_owned(),
+            record.node.uid.clone(),
+            record.captured_by.clone(),
+        ]),
+        Stored::Bad { fault, .. } => {
+            let dash = || "-".to_owned();
+            row.extend([dash(), dash(), dash(), held.name().to_owned(), dash(), fault.to_string()]);
         }
-        table.add_row(row);
     }
-    print_table(&mut table)
+    Item { name: format!("configmap/{}", held.name()), row, value: as_json(held) }
 }
 
 /// One word for what a record is.

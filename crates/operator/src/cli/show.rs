@@ -5,11 +5,9 @@ use std::{fmt::Write as _, process::ExitCode};
 use clap::Args;
 use jiff::Timestamp;
 use perennial_core::keeper::{
-    identity::Identified,
     kept::{Content, Kept, Key},
-    plan::{Context, Plan, Why, live},
     record::Record,
-    selection::{self, Incarnation, ignored},
+    selection::{self, Incarnation},
     stored::Stored,
 };
 use serde_json::json;
@@ -25,6 +23,7 @@ use crate::keeper::apply::Held;
 #[derive(Debug, Args)]
 pub(super) struct Show {
     /// The node's name; also of a node that is away
+    #[arg(add = super::complete::nodes())]
     node: String,
     /// How to print: table, json, yaml or name
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
@@ -32,24 +31,12 @@ pub(super) struct Show {
 }
 
 impl Show {
-    pub(super) fn of(node: String, output: Format) -> Self {
-        Self { node, output }
-    }
-
     pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
             let session = Session::open(global).await?;
-            let node = session.node(&self.node).await?;
-            let held = session.record(&self.node, node.as_ref()).await?;
-            if node.is_none() && held.is_none() {
-                anyhow::bail!(
-                    "there is no node {} and no record for it in namespace {}",
-                    self.node,
-                    session.settings.namespace
-                );
-            }
-            let seen = node.as_ref().map(|node| session.policies.of(node).select(node));
-            let standing = standing(&session, node.as_ref(), held.as_ref());
+            let look = session.look(&self.node).await?;
+            let (node, held, seen) = (&look.node, &look.held, look.seen());
+            let standing = look.standing().sentence();
             match self.output {
                 Format::Json | Format::Yaml => {
                     let value = json!({
@@ -71,31 +58,6 @@ impl Show {
             }
             Ok(ExitCode::SUCCESS)
         })
-    }
-}
-
-/// Where a node stands with its record, in one sentence: what the operator would do with it now.
-fn standing(session: &Session, node: Option<&selection::Node>, held: Option<&Held>) -> String {
-    let Some(node) = node else { return "away: its record is given back when it returns".to_owned() };
-    if ignored(node) {
-        return "ignored: it asks to be left alone".to_owned();
-    }
-    let policy = session.policies.of(node);
-    let Some(identity) = Identified::of(&policy.identity, node) else {
-        return format!("unidentified: it does not say its {} yet", policy.identity);
-    };
-    let seen = policy.select(node);
-    let record = held.and_then(|held| held.stored.effective(&seen));
-    let context = Context { policy: &policy, identity: identity.text(), now: Timestamp::now(), by: "cli" };
-    match live(&seen, record.as_ref(), &context) {
-        Plan::Nothing(Why::NothingKept) => "nothing is kept of it".to_owned(),
-        Plan::Nothing(Why::Current) => "current: node and record agree".to_owned(),
-        Plan::Nothing(Why::Older) => "current: the record knows a newer state".to_owned(),
-        Plan::Nothing(Why::MachineUnknown) => {
-            "waiting: the rest is for a machine that it has not shown to be".to_owned()
-        }
-        Plan::Write(..) => "changed: about to be captured".to_owned(),
-        Plan::Restore(restore) => format!("unsettled: {} key(s) are still to be given", restore.set.len()),
     }
 }
 

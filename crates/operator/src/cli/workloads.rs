@@ -1,4 +1,4 @@
-//! `perennial workloads`, `explain` and `simulate`.
+//! `perennial workloads`, `explain` of a workload, and `simulate`.
 
 use std::{fmt::Write as _, process::ExitCode};
 
@@ -16,30 +16,20 @@ use serde_json::{Value, json};
 
 use super::{
     Global, block_on,
-    output::{Format, print_table, print_text, print_value, table},
-    show::Show,
+    output::{Format, Table, print_text, print_value},
 };
-use crate::{
-    placement::{
-        index::{Look, key},
-        roll_call::RollCall,
-        settings::Configured,
-    },
-    runtime::{client, metrics::Metrics},
+use crate::placement::{
+    index::{Look, key},
+    roll_call::RollCall,
+    settings::Configured,
 };
 
 #[derive(Debug, Args)]
 pub(super) struct Workloads {
+    /// All namespaces, whatever -n says; so it is without -n too
+    #[arg(short = 'A', long)]
+    all_namespaces: bool,
     /// How to print: table, wide, json, yaml or name
-    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
-    output: Format,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Explain {
-    /// deploy/NAME or statefulset/NAME in the namespace that -n says; or the name of a node
-    what: String,
-    /// How to print: table, json or yaml
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Format,
 }
@@ -76,7 +66,10 @@ impl Workloads {
                 .view
                 .index
                 .workloads()
-                .filter(|workload| global.namespace.as_ref().is_none_or(|namespace| workload.namespace == *namespace))
+                .filter(|workload| {
+                    self.all_namespaces
+                        || global.namespace.as_ref().is_none_or(|namespace| workload.namespace == *namespace)
+                })
                 .filter_map(|workload| row(&all, &workload.key))
                 .collect();
             rows.sort_by(|a, b| a.look.workload.key.cmp(&b.look.workload.key));
@@ -102,7 +95,7 @@ fn print(rows: &[Row]) -> anyhow::Result<()> {
         return Ok(());
     }
     let header = ["NAMESPACE", "WORKLOAD", "REPLICAS", "SPOT", "ON-DEMAND", "READY", "DRIFT", "FALLBACK", "WHY"];
-    let mut table = table(&header);
+    let mut lines = Vec::new();
     for row in rows {
         let workload = &row.look.workload;
         let name = format!("{}/{}", workload.kind.to_ascii_lowercase(), workload.name);
@@ -125,9 +118,9 @@ fn print(rows: &[Row]) -> anyhow::Result<()> {
                 [replicas, dash(), dash(), dash(), dash(), dash(), format!("left alone: {problems}")]
             }
         };
-        table.add_row([workload.namespace.clone(), name].into_iter().chain(cells));
+        lines.push([workload.namespace.clone(), name].into_iter().chain(cells).collect());
     }
-    print_table(&mut table)
+    Table::new(&header).print(&lines)
 }
 
 /// The first thing that it waits for or that is done about it.
@@ -142,36 +135,32 @@ fn why(plan: &Plan) -> String {
     reason.unwrap_or_else(|| if plan.counts.drift == 0 { "as asked for".to_owned() } else { "-".to_owned() })
 }
 
-impl Explain {
-    pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
-        let Some((kind, name)) = self.what.split_once('/') else {
-            return Show::of(self.what, self.output).execute(global);
+/// Explains one workload: `kind` as people write it, in the namespace that -n says.
+pub(super) fn explain_workload(kind: &str, name: &str, output: Format, global: &Global) -> anyhow::Result<ExitCode> {
+    let kind = match kind {
+        "deploy" | "deployment" | "deployments" | "deployment.apps" => "Deployment",
+        "sts" | "statefulset" | "statefulsets" | "statefulset.apps" => "StatefulSet",
+        _ => anyhow::bail!("`{kind}` is neither node, deploy nor statefulset"),
+    };
+    block_on(async {
+        let (all, default) = read(global).await?;
+        // As kubectl has it: -n, else the namespace of the context.
+        let namespace = global.namespace.as_deref().unwrap_or(&default);
+        let key = key(kind, namespace, name);
+        if all.view.index.workload(&key).is_none() {
+            anyhow::bail!("there is no {kind} {name} in namespace {namespace}; -n says another one");
+        }
+        let Some(row) = row(&all, &key) else {
+            print_text(&format!("{key} asks for nothing: its pods run where the scheduler puts them\n"))?;
+            return Ok(ExitCode::SUCCESS);
         };
-        let kind = match kind {
-            "deploy" | "deployment" | "deployments" | "deployment.apps" => "Deployment",
-            "sts" | "statefulset" | "statefulsets" | "statefulset.apps" => "StatefulSet",
-            _ => anyhow::bail!("`{kind}` is neither deploy nor statefulset"),
-        };
-        block_on(async {
-            let (all, default) = read(global).await?;
-            // As kubectl has it: -n, else the namespace of the context.
-            let namespace = global.namespace.as_deref().unwrap_or(&default);
-            let key = key(kind, namespace, name);
-            if all.view.index.workload(&key).is_none() {
-                anyhow::bail!("there is no {kind} {name} in namespace {namespace}");
-            }
-            let Some(row) = row(&all, &key) else {
-                print_text(&format!("{key} asks for nothing: its pods run where the scheduler puts them\n"))?;
-                return Ok(ExitCode::SUCCESS);
-            };
-            match self.output {
-                Format::Json | Format::Yaml => print_value(&as_json(&row), self.output)?,
-                Format::Name => print_text(&format!("{key}\n"))?,
-                Format::Table | Format::Wide => print_text(&story(&row, all.now))?,
-            }
-            Ok(ExitCode::SUCCESS)
-        })
-    }
+        match output {
+            Format::Json | Format::Yaml => print_value(&as_json(&row), output)?,
+            Format::Name => print_text(&format!("{key}\n"))?,
+            Format::Table | Format::Wide => print_text(&story(&row, all.now))?,
+        }
+        Ok(ExitCode::SUCCESS)
+    })
 }
 
 fn story(row: &Row, now: Timestamp) -> String {
@@ -219,10 +208,9 @@ impl Simulate {
 async fn read(global: &Global) -> anyhow::Result<(RollCall, String)> {
     // Here -n is the namespace of workloads, not Perennial's own.
     let global = Global { namespace: None, ..global.clone() };
-    let settings = global.load(Vec::new())?.settings;
+    let client = global.connect().await?;
+    let (settings, _) = global.load_from(&client).await?;
     let configured = Configured::new(&settings).context("nodeLabels cannot be used")?;
-    let config = client::config(&global.target()).await?;
-    let client = client::connect(config, Metrics::new(), None)?;
     let all = RollCall::of(&client, configured, Timestamp::now()).await?;
     Ok((all, client.default_namespace().to_owned()))
 }

@@ -280,7 +280,7 @@ fn next_config_map(name: &str, held: Option<&Held>, record: &Record, text: Strin
 }
 
 /// The node that a record was last written from, for people who look at ConfigMaps.
-const NODE_ANNOTATION: &str = "perennial.dev/node";
+pub const NODE_ANNOTATION: &str = "perennial.dev/node";
 
 /// The resourceVersion of a ConfigMap as a number; 0 where it has none that is one.
 pub fn resource_version(config_map: &ConfigMap) -> u64 {

@@ -11,9 +11,11 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(super) const GROUP: &str = "perennial.dev/group";
+/// On every Lease: which processes share the work.
+pub const GROUP: &str = "perennial.dev/group";
 const MEMBER: &str = "perennial.dev/member";
-pub(super) const SHARD: &str = "perennial.dev/shard";
+/// On the Leases of shards.
+pub const SHARD: &str = "perennial.dev/shard";
 const SHARDS: &str = "perennial.dev/shards";
 const VERSION: &str = "v1";
 

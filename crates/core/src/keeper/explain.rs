@@ -1,0 +1,261 @@
+//! Why a key is, or is not, on a node and in its record: the very reason, as a value.
+//!
+//! Owns no rule of its own: what the plan would do is asked of [`super::plan`]; this only says which of its rules spoke.
+
+use jiff::Timestamp;
+
+use super::{
+    identity::Identified,
+    kept::{Kept, Key},
+    machine::{Machine, Sameness},
+    plan::{Context, Plan, is_writable, live},
+    record::{Fault, Record},
+    selection::{DOMAIN, Incarnation, Node, Policy, ignored},
+    stored::{Stored, Substitute},
+};
+use crate::config::{
+    pattern::{Pattern, Patterns},
+    settings::Identity,
+};
+
+/// Why a key is where it is, or is not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The node asks to be left alone.
+    Ignored,
+    /// Keys of our own domain are never kept.
+    OurDomain,
+    /// A pattern of the policy drops it.
+    Dropped { policy: String, pattern: Pattern },
+    /// No pattern of the policy keeps it.
+    NotKept { policy: String },
+    /// The node does not say yet who it is.
+    Unidentified { identity: Identity },
+    /// The record was written by a newer operator.
+    Newer { fault: Fault },
+    /// The record cannot be trusted, and nothing serves instead.
+    Quarantined { fault: Fault },
+    /// Other live nodes have the same identity.
+    Contested { rivals: Vec<String> },
+    /// It belongs to another machine.
+    AnotherMachine { recorded: Machine, node: Machine },
+    /// It is for one machine only, and the node has not said yet that it is the one.
+    MachineUnknown { recorded: Machine },
+    /// The API server would refuse it.
+    Unwritable { value: String },
+    /// The node brought a value of its own, and that wins.
+    OwnValue { node: Option<String>, record: Option<String> },
+    /// It was there and was removed; the record followed.
+    Removed { value: String, last_seen: Timestamp, removed_at: Timestamp, sequence: u64 },
+    /// It was removed from the node and is about to go from the record.
+    BeingRemoved { value: String },
+    /// It is on the node and not in the record yet, or with another value there.
+    ToCapture { value: String },
+    /// It is in the record and about to be given to the node.
+    ToGive { value: String },
+    /// Nobody ever saw it on this node.
+    NeverSeen,
+    /// The node is away; it is given back when the node returns.
+    Waits { value: String, protected: bool },
+    /// It is on the node and in the record.
+    Kept { value: String, given: bool },
+}
+
+impl Cause {
+    /// One word for programs.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Ignored => "Ignored",
+            Self::OurDomain => "OurDomain",
+            Self::Dropped { .. } => "Dropped",
+            Self::NotKept { .. } => "NotKept",
+            Self::Unidentified { .. } => "Unidentified",
+            Self::Newer { .. } => "NewerRecord",
+            Self::Quarantined { .. } => "Quarantined",
+            Self::Contested { .. } => "Contested",
+            Self::AnotherMachine { .. } => "AnotherMachine",
+            Self::MachineUnknown { .. } => "MachineUnknown",
+            Self::Unwritable { .. } => "Unwritable",
+            Self::OwnValue { .. } => "OwnValue",
+            Self::Removed { .. } => "Removed",
+            Self::BeingRemoved { .. } => "BeingRemoved",
+            Self::ToCapture { .. } => "ToCapture",
+            Self::ToGive { .. } => "ToGive",
+            Self::NeverSeen => "NeverSeen",
+            Self::Waits { .. } => "Waits",
+            Self::Kept { .. } => "Kept",
+        }
+    }
+
+    /// It waits for an operator to act.
+    pub fn is_due(&self) -> bool {
+        matches!(self, Self::BeingRemoved { .. } | Self::ToCapture { .. } | Self::ToGive { .. })
+    }
+}
+
+/// Why this key is, or is not, on this node. `rivals` are other live nodes of its identity.
+pub fn explain(
+    key: &Key,
+    node: Option<&Node>,
+    stored: Option<&Stored>,
+    rivals: &[String],
+    context: &Context<'_>,
+) -> Cause {
+    let policy = context.policy;
+    if node.is_some_and(ignored) {
+        return Cause::Ignored;
+    }
+    if let Some(cause) = unkept(key, policy) {
+        return cause;
+    }
+    if node.is_some_and(|node| Identified::of(&policy.identity, node).is_none()) {
+        return Cause::Unidentified { identity: policy.identity.clone() };
+    }
+    match stored {
+        Some(Stored::Bad { fault, .. }) if fault.is_newer() => return Cause::Newer { fault: fault.clone() },
+        Some(Stored::Bad { fault, good: Substitute::Nothing }) => {
+            return Cause::Quarantined { fault: fault.clone() };
+        }
+        _ => {}
+    }
+    let seen = node.map(|node| policy.select(node));
+    let record = stored.and_then(|stored| match &seen {
+        Some(seen) => stored.effective(seen),
+        None => stored.effective(&nobody()),
+    });
+    match (seen, record) {
+        (None, None) => Cause::NeverSeen,
+        (Some(seen), None) => match seen.kept.get(key) {
+            Some(value) => Cause::ToCapture { value: value.clone() },
+            None => Cause::NeverSeen,
+        },
+        (None, Some(record)) => match record.kept.get(key) {
+            Some(value) => Cause::Waits { value: value.clone(), protected: policy.protects(key) },
+            None => missing(key, &record, None),
+        },
+        (Some(seen), Some(record)) => both(key, &seen, &record, rivals, context),
+    }
+}
+
+/// Which rule of the policy leaves the key out.
+fn unkept(key: &Key, policy: &Policy) -> Option<Cause> {
+    if policy.keeps(key) {
+        return None;
+    }
+    let dropped_by =
+        |patterns: &Patterns, text: &str| patterns.as_slice().iter().find(|pattern| pattern.matches(text)).cloned();
+    let pattern = match key {
+        Key::Label(text) | Key::Annotation(text) | Key::Taint { key: text, .. } if text.starts_with(DOMAIN) => {
+            return Some(Cause::OurDomain);
+        }
+        Key::Label(text) => dropped_by(&policy.drop, text),
+        Key::Annotation(text) => {
+            dropped_by(&policy.machine_annotations, text).filter(|_| policy.annotations.matches(text))
+        }
+        Key::Taint { key: text, .. } => {
+            dropped_by(&policy.startup_taints, text).filter(|_| policy.taints.matches(text))
+        }
+        Key::Cordon => None,
+    };
+    let policy = policy.name.clone();
+    Some(match pattern {
+        Some(pattern) => Cause::Dropped { policy, pattern },
+        None => Cause::NotKept { policy },
+    })
+}
+
+/// There is a node and a record.
+fn both(key: &Key, node: &Incarnation, record: &Record, rivals: &[String], context: &Context<'_>) -> Cause {
+    let policy = context.policy;
+    let owner = record.node.uid == node.uid;
+    let (on_node, in_record) = (node.kept.get(key), record.kept.get(key));
+    if !rivals.is_empty() && !owner && on_node != in_record {
+        return Cause::Contested { rivals: rivals.to_vec() };
+    }
+    let Some(value) = in_record else {
+        return match on_node {
+            Some(value) => Cause::ToCapture { value: value.clone() },
+            None => missing(key, record, Some(node)),
+        };
+    };
+    if on_node.is_none() && policy.protects(key) && !(owner && node.machine.completes(&record.node.machine)) {
+        let recorded = record.node.machine.clone();
+        match node.machine.compare(&recorded) {
+            Sameness::Different => return Cause::AnotherMachine { recorded, node: node.machine.clone() },
+            Sameness::Unknown => return Cause::MachineUnknown { recorded },
+            Sameness::Same => {}
+        }
+    }
+    if on_node.is_none() && !is_writable(key, value) {
+        return Cause::Unwritable { value: value.clone() };
+    }
+    let mark = node.mark.as_ref();
+    let given = mark.is_some_and(|mark| mark.given.contains_key(key));
+    let own = mark.is_some_and(|mark| mark.is_nodes(key));
+    if on_node == Some(value) {
+        // The record has followed by now; what it had before is in its history.
+        let before = record.history.iter().filter_map(|entry| Kept::from(entry.content.clone()).remove(key));
+        return match { before }.find(|then| then != value) {
+            Some(then) if mark.is_some_and(|mark| mark.own.contains(key)) => {
+                Cause::OwnValue { node: Some(value.clone()), record: Some(then) }
+            }
+            _ => Cause::Kept { value: value.clone(), given },
+        };
+    }
+    match live(node, Some(record), context) {
+        Plan::Restore(restore) if restore.set.contains_key(key) => Cause::ToGive { value: value.clone() },
+        Plan::Write(..) if on_node.is_none() => Cause::BeingRemoved { value: value.clone() },
+        Plan::Write(..) if !own => match on_node {
+            Some(now) => Cause::ToCapture { value: now.clone() },
+            None => Cause::BeingRemoved { value: value.clone() },
+        },
+        _ => Cause::OwnValue { node: on_node.cloned(), record: Some(value.clone()) },
+    }
+}
+
+/// The record does not have the key, and neither does the node.
+fn missing(key: &Key, record: &Record, node: Option<&Incarnation>) -> Cause {
+    for other in &record.withheld {
+        if Kept::from(other.content.clone()).contains_key(key) {
+            let recorded = other.machine.clone();
+            let machine = node.map_or_else(|| record.node.machine.clone(), |node| node.machine.clone());
+            return match machine.compare(&recorded) {
+                Sameness::Unknown => Cause::MachineUnknown { recorded },
+                _ => Cause::AnotherMachine { recorded, node: machine },
+            };
+        }
+    }
+    // Newest first: the first entry that has it was followed by the write that has it no more.
+    let mut after = (record.sequence, record.captured_at);
+    for entry in &record.history {
+        if let Some(value) = Kept::from(entry.content.clone()).get(key) {
+            return Cause::Removed {
+                value: value.clone(),
+                last_seen: entry.captured_at,
+                removed_at: after.1,
+                sequence: entry.sequence,
+            };
+        }
+        after = (entry.sequence, entry.captured_at);
+    }
+    if node.and_then(|node| node.mark.as_ref()).is_some_and(|mark| mark.is_nodes(key)) {
+        return Cause::OwnValue { node: None, record: None };
+    }
+    Cause::NeverSeen
+}
+
+/// The incarnation of a node that is away.
+fn nobody() -> Incarnation {
+    Incarnation {
+        name: String::new(),
+        uid: String::new(),
+        resource_version: 0,
+        kept: Kept::new(),
+        mark: None,
+        machine: Machine::default(),
+    }
+}
+
+#[cfg(test)]
+#[path = "explain_tests.rs"]
+mod tests;

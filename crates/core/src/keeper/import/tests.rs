@@ -1,0 +1,197 @@
+use proptest::prelude::*;
+use rstest::rstest;
+use serde_json::json;
+
+use super::{
+    plan::{Step, Why, plan},
+    *,
+};
+use crate::{
+    config::settings::Settings,
+    keeper::{
+        plan::{Context, Plan, live},
+        selection::{self, Policy},
+        stored::Stored,
+    },
+};
+
+fn known(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|&name| name.to_owned()).collect()
+}
+
+fn read(text: &str) -> Found {
+    let mut found = read_text(text, "file", &known(&["worker-1"]));
+    found.settle();
+    found
+}
+
+fn kept(pairs: &[(&str, &str)]) -> Kept {
+    pairs.iter().map(|(key, value)| (Key::label(key), (*value).to_owned())).collect()
+}
+
+fn config_map(name: &str, data: &Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "old"}, "data": data})
+}
+
+fn hash(node: &str) -> String {
+    config_map::sha256(node)
+}
+
+#[rstest]
+#[case::slash(config_map("worker-1", &json!({"example.com-SLASH-team": "ml", "rack": "r1"})).to_string(), Format::SlashKeys)]
+#[case::long_slash(config_map("worker-1", &json!({"example.com---SLASH---team": "ml", "rack": "r1"})).to_string(), Format::SlashKeys)]
+#[case::state(config_map("node-labels-worker-1", &json!({"state.json":
+    json!({"nodeName": "worker-1", "labels": {"example.com/team": "ml", "rack": "r1"}, "capturedAt": "2026-01-02T03:04:05Z"}).to_string()})).to_string(), Format::StateJson)]
+#[case::preserved(config_map(&format!("node-labels-{}", hash("worker-1")), &json!({"preserved_labels_json":
+    json!({"example.com/team": "ml", "rack": "r1"}).to_string()})).to_string(), Format::PreservedLabels)]
+#[case::resource(json!({"apiVersion": "labels.example.com/v1", "kind": "NodeLabelState", "metadata": {"name": "x"},
+    "spec": {"nodeName": "worker-1", "labels": {"example.com/team": "ml", "rack": "r1"}}}).to_string(), Format::NodeLabelState)]
+#[case::node("apiVersion: v1\nkind: List\nitems:\n- kind: Node\n  metadata: {name: worker-1, labels: {example.com/team: ml, rack: r1}}\n".to_owned(), Format::Node)]
+#[case::yaml("worker-1:\n  example.com/team: ml\n  rack: r1\n".to_owned(), Format::Plain)]
+#[case::nested("worker-1: {labels: {example.com/team: ml, rack: r1}}".to_owned(), Format::Plain)]
+#[case::json(json!([{"node": "worker-1", "labels": {"example.com/team": "ml", "rack": "r1"}}]).to_string(), Format::Plain)]
+#[case::csv_triples("node,key,value\nworker-1,example.com/team,ml\nworker-1,rack,r1\n".to_owned(), Format::Csv)]
+#[case::csv_wide("node,example.com/team,rack,other\nworker-1,ml,r1,\n".to_owned(), Format::Csv)]
+#[case::csv_packed("node,labels\nworker-1,\"example.com/team=ml,rack=r1\"\n".to_owned(), Format::Csv)]
+fn each_shape_is_known(#[case] text: String, #[case] format: Format) {
+    let found = read(&text);
+    assert_eq!((found.refused.as_slice(), found.unknown), ([].as_slice(), 0), "{found:?}");
+    let [entry] = found.entries.as_slice() else { panic!("{found:?}") };
+    assert_eq!((entry.node.as_str(), entry.format), ("worker-1", format));
+    assert_eq!(entry.kept, kept(&[("example.com/team", "ml"), ("rack", "r1")]));
+}
+
+#[rstest]
+#[case::no_key("worker-1: {'not a key': x}", "not a key")]
+#[case::no_value("worker-1: {team: 'not a value'}", "not a value")]
+#[case::a_number("worker-1: {count: 3}", "put it in quotes")]
+#[case::no_name("'Not A Node': {team: ml}", "is not a node's name")]
+#[case::twice("[{node: a, labels: {x: '1'}}, {node: a, labels: {x: '2'}}]", "more than once")]
+#[case::short_line("node,key,value\na,team\n", "it has 2 columns")]
+#[case::not_yaml("{", "neither JSON, YAML nor CSV")]
+fn bad_entries_are_refused_whole(#[case] text: &str, #[case] why: &str) {
+    let found = read(text);
+    assert!(found.entries.is_empty(), "{found:?}");
+    assert!(found.refused.iter().any(|refused| refused.why.contains(why)), "{found:?}");
+}
+
+#[test]
+fn a_bad_entry_does_not_hide_good_ones() {
+    let found = read("good: {team: ml}\nbad: {team: 'no value'}\n");
+    assert_eq!((found.entries.len(), found.refused.len()), (1, 1));
+    assert_eq!(found.refused[0].origin, "file, bad");
+    let found = read("node,key,value\ngood,team,ml\nbad,team,ml\nbad,team,web\n");
+    assert_eq!((found.entries.len(), found.entries[0].node.as_str(), found.refused.len()), (1, "good", 1));
+}
+
+#[test]
+fn other_objects_are_left_alone() {
+    let found = read(&config_map("kube-root-ca.crt", &json!({"ca.crt": "-----BEGIN"})).to_string());
+    assert_eq!((found.unknown, found.entries.len(), found.refused.len()), (1, 0, 0));
+}
+
+fn policy() -> Policy {
+    Policy::from_settings(&Settings::default().keeper)
+}
+
+fn context(policy: &Policy) -> Context<'_> {
+    Context { policy, identity: None, now: "2026-06-01T00:00:00Z".parse().unwrap(), by: "import" }
+}
+
+fn node(uid: &str, rv: u64, labels: &[(&str, &str)]) -> selection::Node {
+    let labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    selection::Node {
+        name: "worker-1".into(),
+        uid: uid.into(),
+        resource_version: rv,
+        labels,
+        ..selection::Node::default()
+    }
+}
+
+fn written(step: Step) -> super::plan::Written {
+    match step {
+        Step::Write(written) => *written,
+        Step::Skip(why) => panic!("{why:?}"),
+    }
+}
+
+#[test]
+fn a_first_record_unsettles_a_live_node_and_its_own_values_stay() {
+    let (policy, found) = (policy(), read("worker-1: {team: ml, rack: r1, kubernetes.io/os: linux}"));
+    let here = node("u1", 50, &[("team", "web")]);
+    let written = written(plan(&found.entries[0], Some(&here), None, false, 60, &context(&policy)));
+    assert_eq!((written.left_out, &written.record.kept), (1, &kept(&[("team", "ml"), ("rack", "r1")])));
+    match live(&policy.select(&here), Some(&written.record), &context(&policy)) {
+        Plan::Restore(restore) => assert_eq!(restore.set, kept(&[("rack", "r1")])),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_record_that_is_there_is_overruled_only_on_request() {
+    let (policy, found) = (policy(), read("worker-1: {team: ml}"));
+    let here = node("u1", 50, &[("team", "web"), ("rack", "r1")]);
+    let Plan::Write(_, record) = live(&policy.select(&here), None, &context(&policy)) else { panic!() };
+    let stored = Stored::Good(record);
+    let skip = plan(&found.entries[0], Some(&here), Some(&stored), false, 60, &context(&policy));
+    assert_eq!(skip, Step::Skip(Why::HasRecord { sequence: 1 }));
+    let written = written(plan(&found.entries[0], Some(&here), Some(&stored), true, 60, &context(&policy)));
+    assert_eq!((written.set, written.remove.len(), written.record.sequence), (kept(&[("team", "ml")]), 0, 2));
+    assert_eq!(written.record.kept, kept(&[("team", "ml"), ("rack", "r1")]));
+    let same = read("worker-1: {team: web}");
+    assert_eq!(plan(&same.entries[0], Some(&here), Some(&stored), false, 60, &context(&policy)), Step::Skip(Why::Same));
+}
+
+#[test]
+fn an_export_comes_back_as_it_was_whatever_the_clusters_numbers() {
+    let policy = policy();
+    let first = policy.select(&node("u1", 5_000, &[("team", "ml")]));
+    let Plan::Write(_, record) = live(&first, None, &context(&policy)) else { panic!() };
+    let next = policy.select(&node("u1", 5_001, &[("team", "web")]));
+    let Plan::Write(_, record) = live(&next, Some(&record), &context(&policy)) else { panic!() };
+    let export =
+        json!({"apiVersion": export::API_VERSION, "kind": export::KIND, "items": [export::item(&record, true)]});
+
+    let found = read(&export.to_string());
+    let entry = &found.entries[0];
+    assert!(entry.hold);
+    let written = written(plan(entry, None, None, false, 7, &context(&policy)));
+    assert_eq!(export::item(&written.record, true), export["items"][0]);
+    assert_eq!(written.record.node.resource_version, 7, "numbers of another cluster mean nothing here");
+    assert_eq!(written.record.history.len(), 1);
+    // A node of this cluster is younger than that, and what people change on it counts.
+    let back = node("u2", 9, &[("team", "db")]);
+    assert!(matches!(live(&policy.select(&back), Some(&written.record), &context(&policy)), Plan::Write(..)));
+}
+
+proptest! {
+    #[test]
+    fn no_text_is_too_strange(text in ".{0,400}") {
+        read(&text);
+    }
+
+    #[test]
+    fn no_table_is_too_strange(text in "node,(key|labels|a/b|\"\"),?(value)?\n([a-z\",=\n;é ]{0,12}){0,12}") {
+        let found = read(&text);
+        for entry in found.entries {
+            prop_assert!(entry.kept.keys().all(|key| matches!(key, Key::Label(key) if is_label_key(key))));
+        }
+    }
+
+    #[test]
+    fn no_object_is_too_strange(
+        kind in "ConfigMap|Node|NodeLabelState|RecordExport|List|NodeList|Pod",
+        key in "record.json|state.json|preserved_labels_json|a-SLASH-b|spec|labels|nodeName|items",
+        text in "\\{\"(nodeName|labels|node|version)\":(1|\"x\"|\\{\"a\":(\"b\"|1|null)\\}|null|\\[\\])\\}|.{0,20}",
+        nested in any::<bool>(),
+    ) {
+        let inner: Value = serde_json::from_str(&text).unwrap_or(Value::String(text.clone()));
+        let data = if nested { json!({key.as_str(): inner}) } else { json!({key.as_str(): text}) };
+        let object = json!({"kind": kind, "apiVersion": export::API_VERSION, "metadata": {"name": "node-labels-worker-1", "labels": inner, "annotations": inner},
+            "data": data, "spec": data, "items": [data, inner]});
+        let mut found = Found::default();
+        read_object(&object, &known(&["worker-1"]), &mut found);
+        read(&object.to_string());
+    }
+}

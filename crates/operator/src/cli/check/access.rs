@@ -1,0 +1,178 @@
+//! Permissions: what the operator needs, asked of the API server one by one.
+
+use futures::{StreamExt, stream};
+use k8s_openapi::api::{
+    authorization::v1::{
+        ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec, SubjectAccessReview,
+        SubjectAccessReviewSpec,
+    },
+    core::v1::Namespace,
+};
+use kube::{Api, Client, api::PostParams};
+use serde_json::Value;
+
+use super::Line;
+use crate::{cli::objects::Session, runtime::fault};
+
+/// The one place that says what the operator may do.
+const PERMISSIONS: &str = include_str!("../../../../../deploy/permissions.yaml");
+const AT_ONCE: usize = 8;
+
+/// One thing that has to be allowed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Need {
+    group: String,
+    resource: String,
+    verb: String,
+    name: Option<String>,
+    /// In Perennial's namespace only.
+    ours: bool,
+}
+
+pub(super) async fn check(session: &Session, account: Option<&str>) -> Vec<Line> {
+    let namespace = session.settings.namespace.to_string();
+    let mut lines = Vec::new();
+    let namespaces: Api<Namespace> = Api::all(session.client.clone());
+    match namespaces.get_opt(&namespace).await {
+        Ok(Some(_)) => lines.push(Line::pass("namespace", format!("{namespace} is there"))),
+        Ok(None) => lines.push(Line::fail(
+            "namespace",
+            format!("{namespace} is not there"),
+            format!("kubectl create namespace {namespace}, or say another with -n"),
+        )),
+        Err(error) => {
+            lines.push(Line::warn(
+                "namespace",
+                fault::message(&error),
+                "you need to be allowed to get namespaces to see it",
+            ));
+        }
+    }
+    let account = account.map(|name| format!("system:serviceaccount:{namespace}:{name}"));
+    let asked = stream::iter(needs()).map(|need| {
+        let (client, namespace, account) = (session.client.clone(), namespace.clone(), account.clone());
+        async move { (allowed(&client, &need, &namespace, account).await, need) }
+    });
+    let answers: Vec<(Result<bool, kube::Error>, Need)> = asked.buffered(AT_ONCE).collect().await;
+    let whose = account.as_deref().unwrap_or("you");
+    let mut missing = Vec::new();
+    for (answer, need) in &answers {
+        match answer {
+            Ok(true) => {}
+            Ok(false) => missing.push(need.words(&namespace)),
+            Err(error) => {
+                let fix = "you need to be allowed to ask (selfsubjectaccessreviews, or subjectaccessreviews for a service account)";
+                lines.push(Line::warn("permissions", fault::message(error), fix));
+                return lines;
+            }
+        }
+    }
+    lines.push(if missing.is_empty() {
+        Line::pass("permissions", format!("{whose} may do all {} things that the operator does", answers.len()))
+    } else {
+        let fix = "kubectl apply -f deploy/permissions.yaml; for an operator that runs as another account: --service-account NAME";
+        Line::fail("permissions", format!("{whose} may not {}", missing.join(", ")), fix)
+    });
+    lines
+}
+
+impl Need {
+    fn words(&self, namespace: &str) -> String {
+        let place = if self.ours { format!(" in {namespace}") } else { String::new() };
+        let name = self.name.as_ref().map(|name| format!(" {name}")).unwrap_or_default();
+        format!("{} {}{name}{place}", self.verb, self.resource)
+    }
+}
+
+/// Every rule of the permissions that are deployed, one by one.
+fn needs() -> Vec<Need> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(PERMISSIONS).unwrap_or_default();
+    let texts = |rule: &Value, key: &str| -> Vec<String> {
+        let list = rule[key].as_array().cloned().unwrap_or_default();
+        list.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let mut needs = Vec::new();
+    for document in
+        documents.iter().filter(|document| ["Role", "ClusterRole"].iter().any(|kind| document["kind"] == *kind))
+    {
+        for rule in document["rules"].as_array().into_iter().flatten() {
+            let mut names: Vec<Option<String>> = texts(rule, "resourceNames").into_iter().map(Some).collect();
+            if names.is_empty() {
+                names.push(None);
+            }
+            for (group, resource) in texts(rule, "apiGroups")
+                .iter()
+                .flat_map(|group| texts(rule, "resources").into_iter().map(move |resource| (group.clone(), resource)))
+            {
+                for verb in texts(rule, "verbs") {
+                    needs.extend(names.iter().map(|name| Need {
+                        group: group.clone(),
+                        resource: resource.clone(),
+                        verb: verb.clone(),
+                        name: name.clone(),
+                        ours: document["kind"] == "Role",
+                    }));
+                }
+            }
+        }
+    }
+    needs
+}
+
+async fn allowed(client: &Client, need: &Need, namespace: &str, account: Option<String>) -> Result<bool, kube::Error> {
+    let (resource, subresource) = match need.resource.split_once('/') {
+        Some((resource, subresource)) => (resource.to_owned(), Some(subresource.to_owned())),
+        None => (need.resource.clone(), None),
+    };
+    let attributes = ResourceAttributes {
+        group: Some(need.group.clone()),
+        resource: Some(resource),
+        subresource,
+        verb: Some(need.verb.clone()),
+        name: need.name.clone(),
+        namespace: need.ours.then(|| namespace.to_owned()),
+        ..ResourceAttributes::default()
+    };
+    let params = PostParams::default();
+    let status = match account {
+        None => {
+            let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
+            let review = SelfSubjectAccessReview { spec, ..Default::default() };
+            Api::<SelfSubjectAccessReview>::all(client.clone()).create(&params, &review).await?.status
+        }
+        Some(user) => {
+            let groups = vec![
+                "system:serviceaccounts".to_owned(),
+                format!("system:serviceaccounts:{namespace}"),
+                "system:authenticated".to_owned(),
+            ];
+            let spec = SubjectAccessReviewSpec {
+                resource_attributes: Some(attributes),
+                user: Some(user),
+                groups: Some(groups),
+                ..Default::default()
+            };
+            let review = SubjectAccessReview { spec, ..Default::default() };
+            Api::<SubjectAccessReview>::all(client.clone()).create(&params, &review).await?.status
+        }
+    };
+    Ok(status.is_some_and(|status| status.allowed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_deployed_is_what_is_asked_for() {
+        let needs = needs();
+        let has = |verb: &str, resource: &str, ours: bool| {
+            needs.iter().any(|need| need.verb == verb && need.resource == resource && need.ours == ours)
+        };
+        assert!(
+            has("patch", "nodes", false) && has("create", "configmaps", true) && has("create", "pods/eviction", false)
+        );
+        assert!(needs.iter().any(|need| need.resource == "secrets" && need.name.is_some()));
+        assert!(needs.len() > 40);
+    }
+}

@@ -1,0 +1,75 @@
+//! `perennial export`: every record as one YAML that `perennial import` takes back.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use perennial_core::{
+    config::LabelSelector,
+    keeper::{
+        collect::HOLD,
+        import::export::{API_VERSION, KIND, item},
+        kept::TRUE,
+        record::Record,
+        stored::{Stored, Substitute},
+    },
+};
+
+use super::{Global, block_on, objects::Session, output::print_text, terminal::Progress};
+use crate::keeper::{apply::Held, policies::labels_of};
+
+#[derive(Debug, Args)]
+pub(super) struct Export {
+    /// Only records that hold such labels: team=ml,tier in (gold, silver),!old
+    #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = LabelSelector::parse)]
+    selector: Option<LabelSelector>,
+}
+
+impl Export {
+    /// Ends with 1 where a record cannot be trusted and was left out: a backup that lacks something says so.
+    pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
+        block_on(async {
+            let session = Session::open(global).await?;
+            let mut progress = Progress::new("records", true);
+            let (mut some, mut lacking) = (false, 0_usize);
+            print_text(&format!("apiVersion: {API_VERSION}\nkind: {KIND}\nitems:"))?;
+            session
+                .each_record(|page| {
+                    progress.advance(page.len());
+                    let mut text = String::new();
+                    for held in &page {
+                        match record(held) {
+                            Ok(record) if !self.selects(record) => {}
+                            Ok(record) => {
+                                if !std::mem::replace(&mut some, true) {
+                                    text.push('\n');
+                                }
+                                let held = held.annotations().get(HOLD).is_some_and(|value| value == TRUE);
+                                text.push_str(&serde_saphyr::to_string(&[item(record, held)])?);
+                            }
+                            Err(why) => {
+                                lacking += 1;
+                                eprintln!("left out: record {} cannot be trusted: {why}", held.name());
+                            }
+                        }
+                    }
+                    print_text(&text)
+                })
+                .await?;
+            if !some {
+                print_text(" []\n")?;
+            }
+            Ok(if lacking == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        })
+    }
+
+    fn selects(&self, record: &Record) -> bool {
+        self.selector.as_ref().is_none_or(|selector| selector.matches(&labels_of(record)))
+    }
+}
+
+fn record(held: &Held) -> Result<&Record, String> {
+    match &held.stored {
+        Stored::Good(record) | Stored::Bad { good: Substitute::Recovered(record), .. } => Ok(record),
+        Stored::Bad { fault, .. } => Err(fault.to_string()),
+    }
+}

@@ -1,0 +1,120 @@
+//! `perennial history NODE`.
+
+use std::{fmt::Write as _, process::ExitCode};
+
+use anyhow::Context as _;
+use clap::Args;
+use jiff::Timestamp;
+use perennial_core::keeper::{
+    kept::{Content, Kept},
+    record::Record,
+    stored::{Stored, Substitute},
+};
+use serde_json::{Value, json};
+
+use super::{
+    Global, block_on,
+    diff::changes,
+    objects::Session,
+    output::{Format, age, print_text, print_value},
+    terminal::colours,
+};
+
+#[derive(Debug, Args)]
+pub(super) struct History {
+    /// The node's name; also of a node that is away
+    #[arg(add = super::complete::nodes())]
+    node: String,
+    /// How to print: table, json or yaml
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: Format,
+}
+
+/// One state that the record had.
+struct Version {
+    sequence: u64,
+    captured_at: Timestamp,
+    uid: String,
+    kept: Kept,
+}
+
+impl History {
+    pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
+        block_on(async {
+            let session = Session::open(global).await?;
+            let look = session.look(&self.node).await?;
+            let held = look.held.as_ref().with_context(|| format!("there is no record for node {}", self.node))?;
+            let versions = match &held.stored {
+                Stored::Good(record) | Stored::Bad { good: Substitute::Recovered(record), .. } => versions(record),
+                Stored::Bad { fault, .. } => {
+                    anyhow::bail!(
+                        "record {} cannot be trusted: {fault}; `perennial explain {}` says more",
+                        held.name(),
+                        self.node
+                    )
+                }
+            };
+            match self.output {
+                Format::Json | Format::Yaml => {
+                    let items: Vec<Value> = versions
+                        .iter()
+                        .map(|version| {
+                            json!({
+                                "sequence": version.sequence,
+                                "capturedAt": version.captured_at,
+                                "uid": version.uid,
+                                "content": Content::from(&version.kept),
+                            })
+                        })
+                        .collect();
+                    print_value(&json!({"kind": "History", "node": self.node, "items": items}), self.output)?;
+                }
+                _ => print_text(&story(&self.node, &versions))?,
+            }
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+}
+
+/// Newest first.
+fn versions(record: &Record) -> Vec<Version> {
+    let now = Version {
+        sequence: record.sequence,
+        captured_at: record.captured_at,
+        uid: record.node.uid.clone(),
+        kept: record.kept.clone(),
+    };
+    let before = record.history.iter().map(|entry| Version {
+        sequence: entry.sequence,
+        captured_at: entry.captured_at,
+        uid: entry.uid.clone(),
+        kept: Kept::from(entry.content.clone()),
+    });
+    std::iter::once(now).chain(before).collect()
+}
+
+fn story(node: &str, versions: &[Version]) -> String {
+    let (now, colours) = (Timestamp::now(), colours());
+    let mut text = String::new();
+    for (place, version) in versions.iter().enumerate() {
+        let older = versions.get(place + 1);
+        let remark = if place == 0 { "  (now)" } else { "" };
+        let _ =
+            writeln!(text, "{}  {} ago  uid {}{remark}", version.sequence, age(version.captured_at, now), version.uid);
+        let nothing = Kept::new();
+        let lines = changes(older.map_or(&nothing, |older| &older.kept), &version.kept);
+        if lines.is_empty() {
+            text.push_str("  the same\n");
+        }
+        for change in lines {
+            let _ = writeln!(text, "  {}", change.line(colours));
+        }
+    }
+    match versions.get(1) {
+        Some(before) => {
+            let _ = writeln!(text, "\nGo back with: perennial rollback {node} --to {}", before.sequence);
+        }
+        None => text.push_str("\nThere is nothing before it to go back to.\n"),
+    }
+    text
+}

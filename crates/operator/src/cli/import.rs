@@ -1,0 +1,335 @@
+//! `perennial import`: what other tools left behind, backups, and our own exports become records.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    io::Read as _,
+    path::PathBuf,
+    process::ExitCode,
+    sync::Arc,
+};
+
+use anyhow::Context as _;
+use clap::Args;
+use futures::{StreamExt, stream};
+use jiff::Timestamp;
+use perennial_core::keeper::{
+    collect::HOLD,
+    identity::Identified,
+    import::{
+        Entry, Found,
+        plan::{Step, Why, Written, plan},
+        read_object, read_text,
+    },
+    kept::{Content, Kept, TRUE},
+    mark::Mark,
+    plan::{Context, Restore},
+    selection::{Node, Policy},
+};
+
+use super::{
+    Global, block_on,
+    change::{TRIES, is_conflict},
+    diff::changes,
+    foreign::Foreign,
+    objects::Session,
+    output::print_text,
+    terminal::{Progress, colours},
+};
+use crate::{keeper::apply::Held, runtime::budget::Priority};
+
+#[derive(Debug, Args)]
+pub(super) struct Import {
+    /// A file: our own export, a backup of nodes or ConfigMaps, YAML, JSON or CSV of nodes and labels; - for standard input
+    #[arg(short, long, value_name = "FILE")]
+    filename: Vec<PathBuf>,
+    /// Take what another tool left in this namespace: its ConfigMaps, and NodeLabelStates wherever they are
+    #[arg(long, value_name = "NAMESPACE")]
+    from: Option<String>,
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Overrule records that are there already: what they held goes into their history
+    #[arg(long)]
+    force: bool,
+    /// Take this finalizer of another tool off all nodes; needs --yes
+    #[arg(long, value_name = "NAME")]
+    remove_finalizer: Option<String>,
+    /// Do it without asking
+    #[arg(short, long)]
+    yes: bool,
+}
+
+/// So many entries are imported at once.
+const AT_ONCE: usize = 32;
+
+/// What was there when the import began: who is not named here needs no request to be known as absent.
+struct Around {
+    /// A resourceVersion that is later than every node that was gone by then.
+    at: u64,
+    nodes: BTreeSet<String>,
+    records: BTreeSet<String>,
+}
+
+/// What came of one entry, in words.
+enum Outcome {
+    Imported(String),
+    Skipped(String),
+    Refused(String),
+}
+
+/// How it went.
+#[derive(Default)]
+struct Tally {
+    imported: usize,
+    skipped: usize,
+    refused: usize,
+}
+
+impl Tally {
+    fn count(&mut self, outcome: Outcome) -> String {
+        let (count, text) = match outcome {
+            Outcome::Imported(text) => (&mut self.imported, text),
+            Outcome::Skipped(text) => (&mut self.skipped, text),
+            Outcome::Refused(text) => (&mut self.refused, text),
+        };
+        *count += 1;
+        text
+    }
+}
+
+impl Import {
+    /// Ends with 1 where something was refused.
+    pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
+        if self.filename.is_empty() && self.from.is_none() && self.remove_finalizer.is_none() {
+            anyhow::bail!("say what to import: -f FILE, or --from NAMESPACE for what another tool left there");
+        }
+        if self.remove_finalizer.is_some() && !self.yes && !self.dry_run {
+            anyhow::bail!("this takes a finalizer off nodes, and whoever put it there may count on it: say --yes");
+        }
+        block_on(async {
+            let session = Session::open(global).await?;
+            let foreign = Foreign::new(&session.client);
+            let (nodes, finalizers) = foreign.nodes().await?;
+            let mut around = Around { at: session.cluster.now().await?, nodes, records: BTreeSet::new() };
+            let mut known = around.nodes.clone();
+            session
+                .each_record(|page| {
+                    known.extend(page.iter().map(|held| held.node_name().to_owned()));
+                    around.records.extend(page.iter().map(|held| held.name().to_owned()));
+                    Ok(())
+                })
+                .await?;
+            let mut found = self.find(&foreign, &known).await?;
+            found.settle();
+
+            let mut tally = Tally { refused: found.refused.len(), ..Tally::default() };
+            let mut progress = Progress::new("imported", true);
+            let mut done =
+                stream::iter(&found.entries).map(|entry| self.import(&session, &around, entry)).buffered(AT_ONCE);
+            while let Some(outcome) = done.next().await {
+                print_text(&tally.count(outcome?))?;
+                progress.advance(1);
+            }
+            for refused in &found.refused {
+                print_text(&format!("refused: {}: {}\n", refused.origin, refused.why))?;
+            }
+            self.tell_finalizers(&foreign, &finalizers).await?;
+            let would = if self.dry_run { "would be " } else { "" };
+            let unknown = if found.unknown == 0 {
+                String::new()
+            } else {
+                format!(", {} object(s) of no known kind left alone", found.unknown)
+            };
+            let Tally { imported, skipped, refused } = tally;
+            print_text(&format!("{imported} {would}imported, {skipped} skipped, {refused} refused{unknown}\n"))?;
+            Ok(if refused == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        })
+    }
+
+    async fn find(&self, foreign: &Foreign, known: &BTreeSet<String>) -> anyhow::Result<Found> {
+        let mut found = Found::default();
+        for file in &self.filename {
+            let (text, name) = if file.as_os_str() == "-" {
+                let mut text = String::new();
+                std::io::stdin().read_to_string(&mut text).context("could not read standard input")?;
+                (text, "standard input".to_owned())
+            } else {
+                let text =
+                    std::fs::read_to_string(file).with_context(|| format!("could not read {}", file.display()))?;
+                (text, file.display().to_string())
+            };
+            let read = read_text(&text, &name, known);
+            found.entries.extend(read.entries);
+            found.refused.extend(read.refused);
+            found.unknown += read.unknown;
+        }
+        if let Some(namespace) = &self.from {
+            for object in foreign.objects(namespace).await? {
+                read_object(&object, known, &mut found);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Imports one entry, and says what was done.
+    async fn import(&self, session: &Session, around: &Around, entry: &Entry) -> anyhow::Result<Outcome> {
+        for attempt in 0..TRIES {
+            let subject = Subject::read(session, around, entry, attempt > 0).await?;
+            let Some(context) = subject.context(entry) else {
+                return Ok(Outcome::Refused(format!(
+                    "refused: {}: node {} is away, and the file does not say its {}\n",
+                    entry.origin, entry.node, subject.policy.identity
+                )));
+            };
+            let stored = subject.held.as_ref().map(|held| &held.stored);
+            let written = match plan(entry, subject.node.as_ref(), stored, self.force, around.at, &context) {
+                Step::Skip(why) => {
+                    return Ok(Outcome::Skipped(format!("skipped: node/{}: {}\n", entry.node, skipped(&why))));
+                }
+                Step::Write(written) => written,
+            };
+            if !self.dry_run {
+                match write(session, &subject, &written, entry.hold).await {
+                    Err(error) if is_conflict(&error) => continue,
+                    done => done?,
+                }
+            }
+            return Ok(Outcome::Imported(self.told(entry, &written)));
+        }
+        anyhow::bail!("the record of node {} kept changing meanwhile", entry.node)
+    }
+
+    fn told(&self, entry: &Entry, written: &Written) -> String {
+        let would = if self.dry_run { "would be " } else { "" };
+        let mut text = format!("node/{}: {would}imported ({}, {})\n", entry.node, entry.format.as_str(), entry.origin);
+        let colours = colours();
+        for change in changes(&written.before, &written.record.kept) {
+            let _ = writeln!(text, "  {}", change.line(colours));
+        }
+        if written.left_out > 0 {
+            let _ = writeln!(text, "  {} key(s) left out: the policy does not keep them", written.left_out);
+        }
+        for (key, value) in &written.set {
+            let _ = writeln!(text, "  node: set {key}={value}");
+        }
+        for key in &written.remove {
+            let _ = writeln!(text, "  node: remove {key}");
+        }
+        text
+    }
+
+    async fn tell_finalizers(
+        &self,
+        foreign: &Foreign,
+        finalizers: &BTreeMap<String, Vec<String>>,
+    ) -> anyhow::Result<()> {
+        for (finalizer, nodes) in finalizers {
+            if self.remove_finalizer.as_ref() == Some(finalizer) {
+                let would = if self.dry_run { "would be " } else { "" };
+                if !self.dry_run {
+                    for node in nodes {
+                        foreign.remove_finalizer(node, finalizer).await?;
+                    }
+                }
+                print_text(&format!("finalizer {finalizer} {would}removed from {} node(s)\n", nodes.len()))?;
+            } else {
+                let some = nodes.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
+                print_text(&format!(
+                    "finalizer {finalizer} is on {} node(s) ({some}…): once its owner is gone, deleting them hangs. \
+                     To take it off: perennial import --remove-finalizer {finalizer} --yes\n",
+                    nodes.len()
+                ))?;
+            }
+        }
+        if let Some(named) = self.remove_finalizer.as_ref().filter(|named| !finalizers.contains_key(*named)) {
+            print_text(&format!("no node has the finalizer {named}\n"))?;
+        }
+        Ok(())
+    }
+}
+
+/// What is there for one entry.
+struct Subject {
+    node: Option<Node>,
+    held: Option<Held>,
+    policy: Arc<Policy>,
+    identity: Option<Identified>,
+}
+
+impl Subject {
+    /// `afresh`: somebody was faster, so what was known before counts no more.
+    async fn read(session: &Session, around: &Around, entry: &Entry, afresh: bool) -> anyhow::Result<Self> {
+        let node = if afresh || around.nodes.contains(&entry.node) { session.node(&entry.node).await? } else { None };
+        let stands_in = stand_in(entry);
+        let subject = node.as_ref().unwrap_or(&stands_in);
+        let policy = session.policies.of(subject);
+        let identity = Identified::of(&policy.identity, subject);
+        let name = entry
+            .record
+            .as_ref()
+            .map(|record| record.name())
+            .or_else(|| identity.as_ref().map(Identified::record_name));
+        let held = match &name {
+            Some(name) if afresh || around.records.contains(&name.0) => {
+                session.cluster.read_record(name, Priority::Restore).await?
+            }
+            _ => None,
+        };
+        Ok(Self { node, held, policy, identity })
+    }
+
+    /// None where nobody knows which record is meant.
+    fn context(&self, entry: &Entry) -> Option<Context<'_>> {
+        let identity = match &entry.record {
+            Some(record) => record.identity.clone(),
+            None => self.identity.as_ref()?.text(),
+        };
+        Some(Context { policy: &self.policy, identity, now: Timestamp::now(), by: "import" })
+    }
+}
+
+/// The node as the entry speaks of it, for one that is away.
+fn stand_in(entry: &Entry) -> Node {
+    let Content { labels, annotations, .. } = Content::from(&entry.kept);
+    Node {
+        name: entry.node.clone(),
+        labels,
+        annotations,
+        machine: entry.machine.clone().unwrap_or_default(),
+        ..Node::default()
+    }
+}
+
+async fn write(session: &Session, subject: &Subject, written: &Written, hold: bool) -> anyhow::Result<()> {
+    let next = session.cluster.write_record(subject.held.as_ref(), &written.record, Priority::Restore).await?;
+    if hold {
+        session.cluster.annotate_record(&next, &BTreeMap::from([(HOLD, Some(TRUE.to_owned()))])).await?;
+    }
+    let restore = Restore {
+        set: Kept::clone(&written.set),
+        remove: written.remove.clone(),
+        // The mark stays as it is: see `change_node`.
+        mark: Mark::default(),
+        withheld: BTreeSet::new(),
+        waits: true,
+    };
+    if let Some(node) = subject.node.as_ref().filter(|_| !restore.changes_nothing()) {
+        session.cluster.change_node(node, &restore).await?;
+    }
+    Ok(())
+}
+
+fn skipped(why: &Why) -> String {
+    match why {
+        Why::NothingKept => "the policy keeps nothing of it".to_owned(),
+        Why::Same => "its record has all of it".to_owned(),
+        Why::HasRecord { sequence } => {
+            format!("it has a record (sequence {sequence}) that says something else; --force overrules it")
+        }
+        Why::Quarantined => {
+            "it has a record that cannot be trusted; --force writes beside it, its bytes are kept".to_owned()
+        }
+        Why::Newer => "it has a record of a newer operator, which is left alone".to_owned(),
+    }
+}

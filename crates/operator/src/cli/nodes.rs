@@ -1,0 +1,104 @@
+//! `perennial nodes`.
+
+use std::process::ExitCode;
+
+use clap::{Args, builder::PossibleValuesParser};
+use jiff::Timestamp;
+use perennial_core::{
+    config::LabelSelector,
+    keeper::{standing::WORDS, stored::Stored},
+};
+use serde_json::json;
+
+use super::{
+    Global, block_on,
+    objects::{Look, Session},
+    output::{Format, Item, Listing, age},
+    watching,
+};
+use crate::keeper::apply::Held;
+
+#[derive(Debug, Args)]
+pub(super) struct Nodes {
+    /// Only nodes with such labels; those that are away are left out then
+    #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = selector)]
+    selector: Option<String>,
+    /// Only nodes that stand so; may be given several times
+    #[arg(long, value_name = "STATE", ignore_case = true, value_parser = PossibleValuesParser::new(WORDS))]
+    state: Vec<String>,
+    /// After the list, print what changes
+    #[arg(short, long)]
+    watch: bool,
+    /// How to print: table, wide, json, yaml or name
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: Format,
+}
+
+const HEADER: [&str; 8] = ["NODE", "STATE", "KEPT", "RECORD", "CAPTURED", "POLICY", "SEQUENCE", "STANDING"];
+const NARROW: usize = 5;
+
+/// A selector that the API server will understand too.
+pub(super) fn selector(text: &str) -> Result<String, String> {
+    LabelSelector::parse(text).map(|_| text.to_owned())
+}
+
+impl Nodes {
+    pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
+        block_on(async {
+            let session = Session::open(global).await?;
+            let mut listing = Listing::new(self.output, "NodeList", &HEADER, NARROW);
+            let now = Timestamp::now();
+            session
+                .each_pair(self.selector.as_deref(), true, |page| {
+                    listing.page(page.iter().filter_map(|look| self.item(look, now)).collect())
+                })
+                .await?;
+            if self.watch {
+                let selector = self.selector.clone();
+                return watching::nodes(&session, selector.as_deref(), listing, |look| {
+                    self.item(look, Timestamp::now())
+                })
+                .await;
+            }
+            listing.end("No nodes found.")?;
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+
+    /// None: it does not stand as asked for.
+    fn item(&self, look: &Look, now: Timestamp) -> Option<Item> {
+        let standing = look.standing();
+        let word = standing.word();
+        if !self.state.is_empty() && !self.state.iter().any(|state| state.eq_ignore_ascii_case(word)) {
+            return None;
+        }
+        let record = match look.stored() {
+            Some(Stored::Good(record)) => Some(record),
+            _ => None,
+        };
+        let kept = look.seen().map(|seen| seen.kept.len()).or_else(|| record.map(|record| record.kept.len()));
+        let dash = || "-".to_owned();
+        let row = vec![
+            look.name().to_owned(),
+            word.to_owned(),
+            kept.map_or_else(dash, |kept| kept.to_string()),
+            look.held.as_ref().map_or_else(dash, |held| held.name().to_owned()),
+            record.map_or_else(dash, |record| age(record.captured_at, now)),
+            look.policy.name.clone(),
+            record.map_or_else(dash, |record| record.sequence.to_string()),
+            standing.sentence(),
+        ];
+        let value = json!({
+            "name": look.name(),
+            "state": word,
+            "standing": standing.sentence(),
+            "uid": look.node.as_ref().map(|node| &node.uid),
+            "kept": kept,
+            "policy": look.policy.name,
+            "record": look.held.as_ref().map(Held::name),
+            "sequence": record.map(|record| record.sequence),
+            "capturedAt": record.map(|record| record.captured_at),
+        });
+        Some(Item { name: format!("node/{}", look.name()), row, value })
+    }
+}

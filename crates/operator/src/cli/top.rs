@@ -1,0 +1,258 @@
+//! `perennial top`: what happens, as it happens.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    fmt::Write as _,
+    io::IsTerminal,
+    process::ExitCode,
+    time::Duration,
+};
+
+use clap::Args;
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::runtime::{WatchStreamExt, watcher, watcher::Event};
+use perennial_core::{
+    config::duration,
+    keeper::{
+        mark::MARK,
+        record::{RECORD_LABEL, RECORD_LABEL_VALUE},
+    },
+};
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::{
+    Global, block_on,
+    coordination::Coordination,
+    objects::Session,
+    output::{print_text, span},
+};
+use crate::keeper::{node::Node, observe::View, policies::Policies};
+
+#[derive(Debug, Args)]
+pub(super) struct Top {
+    /// How often to look
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = lasting)]
+    interval: Duration,
+    /// Print one look, after one interval, and end
+    #[arg(long)]
+    once: bool,
+}
+
+fn lasting(text: &str) -> Result<Duration, String> {
+    let lasts = duration::parse(text).filter(|lasts| *lasts >= Duration::from_millis(100));
+    lasts.ok_or_else(|| "expected a duration such as 2s, 100ms at least".to_owned())
+}
+
+/// How many intervals are drawn.
+const DRAWN: usize = 40;
+
+/// What was seen within an interval.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    created: u64,
+    deleted: u64,
+    changed: u64,
+    restored: u64,
+    written: u64,
+}
+
+impl Counts {
+    fn churn(&self) -> u64 {
+        self.created + self.deleted
+    }
+}
+
+/// Everything that the watches said.
+struct Seen {
+    view: View,
+    policies: Policies,
+    /// The nodes that are there, and whether they carry our mark.
+    nodes: HashMap<String, bool>,
+    now: Counts,
+    past: VecDeque<Counts>,
+    total: Counts,
+    lists: u8,
+}
+
+impl Seen {
+    fn new(policies: Policies) -> Self {
+        let mut view = View::default();
+        view.policies_known = true;
+        Self {
+            view,
+            policies,
+            nodes: HashMap::new(),
+            now: Counts::default(),
+            past: VecDeque::new(),
+            total: Counts::default(),
+            lists: 0,
+        }
+    }
+
+    fn on_node(&mut self, event: Event<Node>) {
+        match &event {
+            Event::Init => self.nodes.clear(),
+            Event::InitApply(node) => self.note(node, false),
+            Event::Apply(node) => self.note(node, true),
+            Event::InitDone => self.lists |= 1,
+            Event::Delete(node) => {
+                self.nodes.remove(kube::Resource::meta(node).name.as_deref().unwrap_or_default());
+                self.now.deleted += 1;
+            }
+        }
+        self.view.on_node(event, &self.policies);
+    }
+
+    fn note(&mut self, node: &Node, news: bool) {
+        let meta = kube::Resource::meta(node);
+        let marked = meta.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(MARK));
+        let before = self.nodes.insert(meta.name.clone().unwrap_or_default(), marked);
+        if news {
+            self.now.created += u64::from(before.is_none());
+            self.now.changed += u64::from(before.is_some());
+            self.now.restored += u64::from(marked && before != Some(true));
+        }
+    }
+
+    fn on_record(&mut self, event: Event<ConfigMap>) {
+        match &event {
+            Event::InitDone => self.lists |= 2,
+            Event::Apply(_) => self.now.written += 1,
+            _ => {}
+        }
+        self.view.on_record(event, &self.policies);
+    }
+
+    fn is_complete(&self) -> bool {
+        self.lists == 3
+    }
+
+    /// Closes an interval.
+    fn turn(&mut self) {
+        let now = std::mem::take(&mut self.now);
+        self.total = Counts {
+            created: self.total.created + now.created,
+            deleted: self.total.deleted + now.deleted,
+            changed: self.total.changed + now.changed,
+            restored: self.total.restored + now.restored,
+            written: self.total.written + now.written,
+        };
+        self.past.push_back(now);
+        while self.past.len() > DRAWN {
+            self.past.pop_front();
+        }
+    }
+
+    fn frame(&mut self, interval: Duration, since: Duration, coordination: Option<&Coordination>) -> String {
+        let survey = self.view.index.survey();
+        let live = survey.current + survey.to_capture + survey.to_restore + survey.unidentified + survey.ignored;
+        let last = self.past.back().copied().unwrap_or_default();
+        let mut text = String::new();
+        let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+        let _ = writeln!(text, "perennial top, watching for {}", span(seconds));
+        let _ = writeln!(
+            text,
+            "Nodes      {live} live, {} current, {} to capture, {} to restore, {} ignored, {} unidentified",
+            survey.current, survey.to_capture, survey.to_restore, survey.ignored, survey.unidentified
+        );
+        let _ = writeln!(
+            text,
+            "Records    {}, {} without a node, {} tombstones, {} invalid",
+            survey.records, survey.absent, survey.tombstones, survey.bad_records
+        );
+        let _ = writeln!(text, "Lag        {} node(s) wait", survey.to_capture + survey.to_restore);
+        let _ = writeln!(text, "           created   deleted   changed   restored   records written");
+        for (name, counts) in [("a second", last), ("in all", self.total)] {
+            let shown = |count: u64| {
+                if name == "in all" {
+                    count.to_string()
+                } else {
+                    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+                    let rate = count as f64 / interval.as_secs_f64();
+                    format!("{rate:.1}")
+                }
+            };
+            let _ = writeln!(
+                text,
+                "{name:<10} {:>7}   {:>7}   {:>7}   {:>8}   {:>15}",
+                shown(counts.created),
+                shown(counts.deleted),
+                shown(counts.changed),
+                shown(counts.restored),
+                shown(counts.written)
+            );
+        }
+        let churn: Vec<u64> = self.past.iter().map(Counts::churn).collect();
+        let _ = writeln!(text, "Churn      {}", spark(&churn));
+        for group in coordination.iter().flat_map(|found| &found.groups) {
+            let alive = group.members.iter().filter(|member| member.alive).count();
+            let _ = writeln!(text, "Members    {alive} of {} alive ({})", group.members.len(), group.name);
+            for shard in &group.shards {
+                let holder = if shard.held { shard.holder.as_str() } else { "nobody" };
+                let _ = writeln!(text, "  shard {:<4} {holder}", shard.number());
+            }
+        }
+        text
+    }
+}
+
+/// Numbers as a row of bars.
+fn spark(numbers: &[u64]) -> String {
+    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let most = numbers.iter().copied().max().unwrap_or(0).max(1);
+    numbers.iter().map(|number| BARS[usize::try_from(number * 7 / most).unwrap_or(7).min(7)]).collect()
+}
+
+impl Top {
+    pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
+        block_on(async {
+            let session = Session::open(global).await?;
+            let mut seen = Seen::new(session.policies.clone());
+            let nodes = watcher(session.cluster.nodes().clone(), watcher::Config::default()).default_backoff();
+            let config = watcher::Config::default().labels(&format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}"));
+            let records = watcher(session.cluster.records().clone(), config).default_backoff();
+            let (mut nodes, mut records) = (std::pin::pin!(nodes), std::pin::pin!(records));
+            let begun = Instant::now();
+            let mut tick = tokio::time::interval_at(begun + self.interval, self.interval);
+            tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                tokio::select! {
+                    Some(event) = nodes.next() => match event {
+                        Ok(event) => seen.on_node(event),
+                        Err(error) if !seen.is_complete() => return Err(anyhow::anyhow!("could not watch nodes: {error}")),
+                        Err(_) => {}
+                    },
+                    Some(event) = records.next() => match event {
+                        Ok(event) => seen.on_record(event),
+                        Err(error) if !seen.is_complete() => return Err(anyhow::anyhow!("could not watch records: {error}")),
+                        Err(_) => {}
+                    },
+                    _ = tick.tick(), if seen.is_complete() => {
+                        seen.turn();
+                        let namespace = session.settings.namespace.as_str();
+                        let coordination = Coordination::read(&session.client, namespace).await.ok();
+                        let frame = seen.frame(self.interval, begun.elapsed(), coordination.as_ref());
+                        // Home, then clear what is below: less flicker than clearing first.
+                        let redraw = if std::io::stdout().is_terminal() && !self.once { "\x1b[H\x1b[J" } else { "" };
+                        print_text(&format!("{redraw}{frame}"))?;
+                        if self.once {
+                            return Ok(ExitCode::SUCCESS);
+                        }
+                    }
+                }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn churn_is_drawn_as_bars() {
+        assert_eq!(spark(&[0, 1, 4, 7]), "▁▂▅█");
+        assert_eq!(spark(&[]), "");
+    }
+}

@@ -1,0 +1,157 @@
+//! A person who knows kubectl and nothing of Perennial asks why a label is not there, and is told the true cause.
+
+use perennial_tests::{TestCluster, Webhooks, eventually};
+use serde_json::json;
+
+use crate::{apply_policy, with_policies};
+
+/// One prepared cause: what is asked, the word that programs get, and what a person reads.
+fn asks(cluster: &TestCluster, key: &str, node: &str, word: &str, sentences: &[&str]) {
+    let told = cluster.perennial(&format!("explain {key} --node {node}")).expect_success();
+    let value = cluster.perennial_json(&format!("explain {key} --node {node} -o json"));
+    assert_eq!(value["cause"], word, "{key} on {node}: {told}");
+    for sentence in sentences {
+        assert!(told.contains(sentence), "no {sentence:?} in {told}");
+    }
+}
+
+#[tokio::test]
+async fn the_true_cause_is_named_for_each_of_thirteen() {
+    let cluster = with_policies().await;
+    let spec = json!({"nodeSelector": {"matchLabels": {"pool": "gpu"}}, "keep": ["pool", "example.com/"]});
+    apply_policy(&cluster, "gpu-only", &spec);
+    let spec = json!({"nodeSelector": {"matchLabels": {"pool": "twins"}}, "identity": "systemUUID"});
+    apply_policy(&cluster, "by-uuid", &spec);
+    let operator = cluster.start(Webhooks::Off).await;
+
+    let role = "node-role.kubernetes.io/gpu";
+    let zone = "topology.kubernetes.io/zone";
+    for name in ["own", "shy", "removed", "spoilt", "newer", "stopped"] {
+        cluster.node(name).label("team", "ml").label("rack", "r1").create().await;
+    }
+    cluster.node("zoned").label(zone, "z1").label("team", "ml").create().await;
+    cluster.node("gpu").label("pool", "gpu").label("team", "ml").create().await;
+    cluster.node("moved").machine("p1", "s1", "m1").label(role, "x").label("team", "ml").create().await;
+    cluster.node("young").machine("p2", "s2", "m2").label(role, "x").label("team", "ml").create().await;
+    cluster.node("twin-1").machine("p3", "s3", "m3").label("pool", "twins").label("team", "ml").create().await;
+    for name in ["own", "shy", "removed", "spoilt", "newer", "stopped"] {
+        cluster.wait_for_record(name, [("team", "ml"), ("rack", "r1")]).await;
+    }
+    cluster.wait_for_record("zoned", [("team", "ml")]).await;
+    cluster.wait_for_record("gpu", [("pool", "gpu")]).await;
+    cluster.wait_for_record("moved", [(role, "x"), ("team", "ml")]).await;
+    cluster.wait_for_record("young", [(role, "x"), ("team", "ml")]).await;
+    cluster.unlabel("removed", "rack").await;
+    cluster.wait_for_record("removed", [("team", "ml")]).await;
+    let away = ["own", "shy", "removed", "spoilt", "newer", "zoned", "gpu", "moved", "young"];
+    for name in away {
+        cluster.delete_node(name).await;
+    }
+    operator.wait_for_metric("perennial_records", &[("state", "absent")], 9.0).await;
+    let mut spoilt = cluster.record("spoilt").await.unwrap();
+    spoilt["labels"]["team"] = json!("evil");
+    cluster.spoil_record("spoilt", json!({"record.json": spoilt.to_string()})).await;
+    cluster.spoil_record("newer", json!({"record.json": json!({"version": 9}).to_string()})).await;
+    operator.wait_for_metric("perennial_records_invalid", &[], 2.0).await;
+
+    // They come back, each with something in the way.
+    cluster.node("own").label("team", "web").create().await;
+    cluster.node("shy").annotation("perennial.dev/ignore", "true").create().await;
+    cluster.node("removed").create().await;
+    cluster.node("spoilt").create().await;
+    cluster.node("newer").create().await;
+    cluster.node("zoned").create().await;
+    cluster.node("gpu").label("pool", "gpu").create().await;
+    cluster.node("moved").machine("p1", "other", "m1").create().await;
+    cluster.node("young").create().await;
+    cluster.node("twin-2").machine("p3", "s3", "m3").label("pool", "twins").create().await;
+    cluster.node("twin-3").label("pool", "twins").create().await;
+    cluster.wait_for_labels("own", [("team", "web"), ("rack", "r1")]).await;
+    for name in ["removed", "zoned", "moved", "young"] {
+        cluster.wait_for_labels(name, [("team", "ml")]).await;
+    }
+
+    asks(&cluster, zone, "zoned", "Dropped", &["dropped by default", "`topology.kubernetes.io/*`"]);
+    asks(&cluster, "team", "gpu", "NotKept", &["KeepPolicy gpu-only", "`keep`"]);
+    asks(
+        &cluster,
+        "team",
+        "own",
+        "OwnValue",
+        &["a value of its own, web, and that wins over ml", "perennial restore own"],
+    );
+    asks(
+        &cluster,
+        "team",
+        "shy",
+        "Ignored",
+        &["says to be left alone", "kubectl annotate node shy perennial.dev/ignore-"],
+    );
+    asks(&cluster, role, "moved", "AnotherMachine", &["another machine", "systemUUID s1", "systemUUID other"]);
+    asks(&cluster, role, "young", "MachineUnknown", &["waits until the node shows", "providerID p2"]);
+    asks(&cluster, "team", "spoilt", "Quarantined", &["cannot be trusted: its checksum", "perennial forget spoilt"]);
+    asks(&cluster, "team", "newer", "NewerRecord", &["version 9", "run the newer operator"]);
+    asks(&cluster, "team", "twin-2", "Contested", &["twin-1 says to be the same", "systemUUID"]);
+    asks(&cluster, "team", "twin-3", "Unidentified", &["does not say its systemUUID yet"]);
+    asks(&cluster, "rack", "removed", "Removed", &["was removed", "perennial rollback removed --to 1"]);
+    asks(&cluster, "colour", "removed", "NeverSeen", &["never seen", "kubectl label node removed colour="]);
+
+    operator.crash();
+    cluster.delete_node("stopped").await;
+    cluster.node("stopped").create().await;
+    eventually("its Lease is seen to be stale", async || {
+        let told = cluster.perennial("explain team --node stopped").expect_success();
+        if told.contains("the operator is gone") { Ok(()) } else { Err(told) }
+    })
+    .await;
+    asks(&cluster, "team", "stopped", "ToGive", &["about to be given", "has been silent for"]);
+    let story = cluster.perennial("explain stopped").expect_success();
+    assert!(story.contains("unsettled") && story.contains("the operator is gone"), "{story}");
+    cluster.kubectl("delete keeppolicies --all");
+}
+
+#[tokio::test]
+async fn the_story_of_a_node_is_told() {
+    let cluster = TestCluster::new().await;
+    let operator = cluster.start(Webhooks::On).await;
+    let role = "node-role.kubernetes.io/gpu";
+    cluster.node("n1").machine("p", "s", "m").label("team", "ml").label(role, "x").create().await;
+    cluster.wait_for_record("n1", [("team", "ml"), (role, "x")]).await;
+
+    let first = cluster.perennial("explain n1").expect_success();
+    assert!(first.contains("n1 is current") && first.contains("this incarnation carries no mark"), "{first}");
+    assert!(first.contains("known by its name, n1"), "{first}");
+    assert!(first.contains("2 key(s) in record node-n1, sequence 1"), "{first}");
+    let next = format!("it would get {role}=x,team=ml ({role} right after the create");
+    assert!(first.contains(&next), "{first}");
+
+    // It rides in the create.
+    cluster.delete_node("n1").await;
+    cluster.node("n1").machine("p", "s", "m").create().await;
+    let ridden = cluster.perennial("explain node/n1").expect_success();
+    assert!(ridden.contains("in its own create, by the webhook"), "{ridden}");
+    assert!(ridden.contains("team=ml   (given back)"), "{ridden}");
+
+    // Another machine gets it by a patch, but for what is protected.
+    operator.stop().await.expect("it stops in time");
+    cluster.perennial("webhook disable").expect_success();
+    cluster.delete_node("n1").await;
+    cluster.node("n1").machine("p", "t", "m").create().await;
+    let before = cluster.perennial_json("explain n1 -o json");
+    assert_eq!((&before["state"], &before["attended"]), (&json!("Unsettled"), &json!(false)), "{before}");
+    let _operator = cluster.start(Webhooks::Off).await;
+    cluster.wait_for_labels("n1", [("team", "ml")]).await;
+    cluster.wait_for_event("n1", "Restored").await;
+    let patched = cluster.perennial("explain n1").expect_success();
+    assert!(patched.contains("by a patch of the operator's"), "{patched}");
+    assert!(patched.contains("Restored: gave back team"), "{patched}");
+    eventually("the refusal is told", async || {
+        let told = cluster.perennial("explain n1").expect_success();
+        let wanted = format!("{role}: kept for machine p only");
+        if told.contains(&wanted) { Ok(()) } else { Err(told) }
+    })
+    .await;
+
+    let said = cluster.perennial("explain example.com/team").expect_failure();
+    assert!(said.contains("--node NODE"), "{said}");
+}

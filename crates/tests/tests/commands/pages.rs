@@ -1,0 +1,48 @@
+//! Long lists: page by page, and no more than a page in memory.
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Api, api::PostParams};
+use perennial_core::keeper::record::{RECORD_LABEL, RECORD_LABEL_VALUE};
+use perennial_tests::TestCluster;
+use serde_json::json;
+
+const COUNT: usize = 1_300;
+
+#[tokio::test]
+async fn long_lists_are_read_in_pages_and_joined_by_name() {
+    let cluster = TestCluster::new().await;
+    let api: Api<ConfigMap> = Api::namespaced(cluster.client(), cluster.namespace());
+    let record = |number: usize| {
+        let name = format!("node-w{number:05}");
+        let object = json!({
+            "metadata": {"name": name, "labels": {RECORD_LABEL: RECORD_LABEL_VALUE}},
+            "data": {"record.json": "not a record"},
+        });
+        serde_json::from_value::<ConfigMap>(object).unwrap()
+    };
+    for chunk in (0..COUNT).collect::<Vec<_>>().chunks(64) {
+        let creates = chunk.iter().map(|number| {
+            let (api, object) = (api.clone(), record(*number));
+            async move { api.create(&PostParams::default(), &object).await.unwrap() }
+        });
+        futures::future::join_all(creates).await;
+    }
+    for name in ["a", "w00003x", "w01299", "z"] {
+        cluster.node(name).label("team", "ml").create().await;
+    }
+
+    let before = cluster.requests().await;
+    let names = cluster.perennial("records -o name").expect_success();
+    let after = cluster.requests().await;
+
+    assert_eq!(names.lines().count(), COUNT);
+    assert_eq!(after.count("LIST", "configmaps") - before.count("LIST", "configmaps"), 3, "pages of 500");
+    let nodes = cluster.perennial("nodes -o name").expect_success();
+    let nodes: Vec<&str> = nodes.lines().collect();
+    assert_eq!((nodes.len(), nodes[0], nodes[COUNT + 2]), (COUNT + 3, "node/a", "node/z"));
+    assert_eq!(nodes[4..7], ["node/w00003", "node/w00003x", "node/w00004"], "both lists in their order");
+    let away = cluster.perennial("nodes -o name --state Away").expect_success();
+    assert_eq!(away.lines().count(), COUNT - 1);
+    let json: serde_json::Value = serde_json::from_str(&cluster.perennial("records -o json").expect_success()).unwrap();
+    assert_eq!(json["items"].as_array().unwrap().len(), COUNT);
+}
