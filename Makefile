@@ -6,10 +6,10 @@ TOOLS := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/tools
 export PATH := $(TOOLS)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test bench lint format docs clean
+.PHONY: help demo up down test bench lint format docs manifests clean
 
 help: ## Show this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Play the whole story on a local Kubernetes, check it, clean up
 	@$(CARGO) build --locked -p perennial-tests --bin demo
@@ -42,6 +42,9 @@ format: ## Format the code
 
 docs: ## Write the tables of docs/configuration.md
 	UPDATE_DOCS=1 $(CARGO) test --quiet -p perennial-core --lib reference
+
+manifests: ## Write deploy/ and what the chart takes from the same source
+	UPDATE_MANIFESTS=1 $(CARGO) test --quiet --locked -p perennial --lib manifests
 
 clean: ## Remove what was built
 	$(CARGO) clean

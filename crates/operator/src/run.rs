@@ -27,7 +27,7 @@ use crate::{
     runtime::{
         announcement::{Coordination, identity},
         budget::Budget,
-        client::{self, Target},
+        client::{self, Target, Writes},
         clock::Clock,
         events::Events,
         fault::{self, Category},
@@ -63,8 +63,12 @@ pub async fn run(mut settings: Settings, target: &Target) -> anyhow::Result<()> 
     let budget = Budget::new(settings.controller.qps, settings.controller.burst);
     let config = client::config(target).await?;
     info!(version = env!("CARGO_PKG_VERSION"), server = %config.cluster_url, namespace = %settings.namespace, "starting");
-    let client = client::connect(config, metrics.clone(), Some(budget.clone()))?;
-    if !in_cluster() {
+    let dry_run = settings.controller.dry_run;
+    let writes = if dry_run { Writes::DryRun } else { Writes::Stay };
+    let client = client::connect(config, metrics.clone(), Some(budget.clone()), writes)?;
+    if dry_run {
+        info!("a dry run: nothing is written, and no admission is served");
+    } else if !in_cluster() {
         ensure_namespace(&client, settings.namespace.as_str()).await;
         if settings.webhook.enabled && settings.webhook.url.is_none() {
             warn!(
@@ -89,7 +93,7 @@ pub async fn run(mut settings: Settings, target: &Target) -> anyhow::Result<()> 
         ownership,
     };
     let parts = operate(&settings, world, &health, &stop, &mut tasks)?;
-    if settings.controller.roles.contains(&Role::Webhooks) {
+    if settings.controller.roles.contains(&Role::Webhooks) && !dry_run {
         if settings.webhook.enabled {
             serve_webhooks(&settings, &client, &parts, &health, &stop, &mut tasks)?;
         } else {

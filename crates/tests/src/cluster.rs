@@ -14,7 +14,7 @@ use kube::{
 use localplane::Plane;
 use serde::de::DeserializeOwned;
 
-use crate::planes::Borrowed;
+use crate::{audit::AuditLog, planes::Borrowed};
 
 /// A real Kubernetes without nodes, and a namespace for Perennial. Gone for others when it is dropped.
 #[expect(missing_debug_implementations, reason = "kube's client has none")]
@@ -36,7 +36,12 @@ impl TestCluster {
         Self::on(Borrowed::whole()).await
     }
 
-    async fn on(plane: Borrowed) -> Self {
+    /// One with the controllers of Kubernetes, but without anything that runs pods: the test does that itself.
+    pub async fn without_kubelets() -> Self {
+        Self::on(Borrowed::own(Plane::builder().controller_manager(true), None)).await
+    }
+
+    pub(crate) async fn on(plane: Borrowed) -> Self {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let config = std::fs::read_to_string(plane.kubeconfig_path()).expect("the admin's kubeconfig");
         let client = connect(&config).await;
@@ -76,6 +81,10 @@ impl TestCluster {
 
     pub fn plane(&self) -> &Plane {
         &self.plane
+    }
+
+    pub(crate) fn audit_log(&self) -> Option<&AuditLog> {
+        self.plane.audit.as_ref()
     }
 }
 

@@ -32,6 +32,7 @@
 )]
 
 mod admission;
+mod audit;
 mod cluster;
 mod command;
 mod events;
@@ -44,8 +45,10 @@ mod records;
 mod requests;
 mod running;
 mod samples;
+mod tools;
 mod workloads;
 
+pub use audit::{Asked, verbs};
 pub use cluster::TestCluster;
 pub use command::{Answer, perennial};
 pub use eventually::{eventually, eventually_within};
@@ -55,4 +58,5 @@ pub use records::record_name;
 pub use requests::Requests;
 pub use running::{Operator, OperatorBuilder, Webhooks};
 pub use samples::Samples;
+pub use tools::{Helm, Prometheus};
 pub use workloads::{Placed, WorkloadBuilder};

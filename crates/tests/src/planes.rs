@@ -11,7 +11,9 @@ use std::{
     thread,
 };
 
-use localplane::Plane;
+use localplane::{Builder, Plane};
+
+use crate::audit::AuditLog;
 
 static FREE: Mutex<Vec<Plane>> = Mutex::new(Vec::new());
 
@@ -19,8 +21,9 @@ static FREE: Mutex<Vec<Plane>> = Mutex::new(Vec::new());
 #[derive(Debug)]
 pub(crate) struct Borrowed {
     plane: Option<Plane>,
-    /// It has controllers, and so remnants of a test that live on: nobody else gets it.
-    whole: bool,
+    /// It has controllers, and so remnants of a test that live on, or settings of its own: nobody else gets it.
+    own: bool,
+    pub(crate) audit: Option<AuditLog>,
 }
 
 impl Borrowed {
@@ -28,13 +31,18 @@ impl Borrowed {
     pub(crate) fn take() -> Self {
         let free = FREE.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let plane = free.unwrap_or_else(|| Plane::builder().start().unwrap_or_else(|error| fail(&error)));
-        Self { plane: Some(plane), whole: false }
+        Self { plane: Some(plane), own: false, audit: None }
     }
 
     /// A new one with scheduler, controller manager and kwok.
     pub(crate) fn whole() -> Self {
-        let plane = Plane::builder().everything().start().unwrap_or_else(|error| fail(&error));
-        Self { plane: Some(plane), whole: true }
+        Self::own(Plane::builder().everything(), None)
+    }
+
+    /// A new one, as a test wants it.
+    pub(crate) fn own(builder: Builder, audit: Option<AuditLog>) -> Self {
+        let plane = builder.start().unwrap_or_else(|error| fail(&error));
+        Self { plane: Some(plane), own: true, audit }
     }
 }
 
@@ -49,7 +57,7 @@ impl Deref for Borrowed {
 impl Drop for Borrowed {
     fn drop(&mut self) {
         let Some(plane) = self.plane.take() else { return };
-        if self.whole {
+        if self.own {
             return;
         }
         if !thread::panicking() && plane.dead().is_empty() && plane.components().iter().all(|c| plane.pid(*c).is_some())

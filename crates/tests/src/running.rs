@@ -32,6 +32,7 @@ pub struct OperatorBuilder {
     kubeconfig: PathBuf,
     log: PathBuf,
     settings: Vec<(String, String)>,
+    in_cluster: bool,
 }
 
 impl TestCluster {
@@ -39,7 +40,8 @@ impl TestCluster {
     pub fn operator(&self) -> OperatorBuilder {
         let number = self.operators.fetch_add(1, Ordering::Relaxed);
         let log = self.plane().dir().join("logs").join(format!("{}-operator-{number}.log", self.namespace()));
-        let builder = OperatorBuilder { kubeconfig: self.plane().kubeconfig_path(), log, settings: Vec::new() };
+        let (kubeconfig, settings) = (self.plane().kubeconfig_path(), Vec::new());
+        let builder = OperatorBuilder { kubeconfig, log, settings, in_cluster: false };
         let builder = builder.set("namespace", self.namespace()).set("metrics.port", "0");
         builder.set("controller.leaderElection.leaseDuration", "3s").webhooks(Webhooks::Off)
     }
@@ -51,6 +53,15 @@ impl TestCluster {
         let text = self.plane().kubeconfig_for(user, groups).expect("a kubeconfig");
         fs::write(&kubeconfig, text).expect("writing a kubeconfig");
         OperatorBuilder { kubeconfig, ..builder }
+    }
+
+    /// The same as a service account of Perennial's namespace, as a pod of the cluster would run it.
+    pub fn operator_in_cluster(&self, account: &str) -> OperatorBuilder {
+        let builder = self.operator();
+        let kubeconfig = builder.log.with_extension("kubeconfig");
+        let text = self.plane().kubeconfig_for_service_account(self.namespace(), account).expect("a kubeconfig");
+        fs::write(&kubeconfig, text).expect("writing a kubeconfig");
+        OperatorBuilder { kubeconfig, in_cluster: true, ..builder }
     }
 }
 
@@ -87,7 +98,11 @@ impl OperatorBuilder {
 
     /// Starts it and waits only until it serves its probes.
     pub async fn start_unready(self) -> Operator {
-        let mut args = vec!["-i".to_owned(), "RUST_BACKTRACE=1".to_owned(), program::path().display().to_string()];
+        let mut args = vec!["-i".to_owned(), "RUST_BACKTRACE=1".to_owned()];
+        if self.in_cluster {
+            args.push("KUBERNETES_SERVICE_HOST=127.0.0.1".to_owned());
+        }
+        args.push(program::path().display().to_string());
         args.extend(["run".to_owned(), "--kubeconfig".to_owned(), self.kubeconfig.display().to_string()]);
         for (key, value) in &self.settings {
             args.extend(["--set".to_owned(), format!("{key}={value}")]);

@@ -2,6 +2,7 @@
 
 mod change;
 mod leave;
+mod manifests;
 mod objects;
 mod output;
 mod plan;
@@ -75,8 +76,7 @@ enum Command {
     /// Remove everything of Perennial from the cluster but the records
     Uninstall(leave::Uninstall),
     /// Print what is installed in a cluster
-    #[command(subcommand)]
-    Manifests(leave::Manifests),
+    Manifests(manifests::Manifests),
     /// Print a completion script
     Completion {
         /// bash, zsh, fish, elvish or powershell
@@ -112,7 +112,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Hold(hold) => hold.execute(&global),
         Command::Webhook(webhook) => webhook.execute(&global),
         Command::Uninstall(uninstall) => uninstall.execute(&global),
-        Command::Manifests(manifests) => manifests.execute(),
+        Command::Manifests(manifests) => manifests.execute(&global),
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "perennial", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)

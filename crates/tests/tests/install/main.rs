@@ -1,0 +1,7 @@
+//! Perennial as it is installed: its permissions, its manifests, its chart, and what watches it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "whatever fails here fails the test")]
+
+mod dry_run;
+mod manifests;
+mod permissions;
