@@ -35,9 +35,14 @@ impl AuditLog {
         Self(folder)
     }
 
-    fn args(&self) -> [String; 2] {
+    /// Lists are not streamed here, as on older API servers: what is watched is listed as well.
+    fn args(&self) -> [String; 3] {
         let folder = self.0.display();
-        [format!("--audit-policy-file={folder}/policy.yaml"), format!("--audit-log-path={folder}/audit.log")]
+        [
+            format!("--audit-policy-file={folder}/policy.yaml"),
+            format!("--audit-log-path={folder}/audit.log"),
+            "--feature-gates=WatchList=false".to_owned(),
+        ]
     }
 }
 

@@ -68,7 +68,7 @@ impl Permissions {
                 Rule::new("", &["events"], &["create"]),
             ],
             namespaced: vec![
-                Rule::new("", &["configmaps"], &["get", "list", "watch", "create", "update", "delete"]),
+                Rule::new("", &["configmaps"], &["get", "list", "watch", "create", "update", "patch", "delete"]),
                 Rule::new("coordination.k8s.io", &["leases"], &["get", "list", "watch", "create", "update", "delete"]),
             ],
         }

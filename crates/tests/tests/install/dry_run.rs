@@ -1,6 +1,6 @@
 //! `perennial run --dry-run`: for days, and nothing is written.
 
-use perennial_tests::{TestCluster, Webhooks};
+use perennial_tests::{TestCluster, Webhooks, eventually};
 
 const USER: &str = "auditor";
 
@@ -24,11 +24,18 @@ async fn a_dry_run_says_what_it_would_do_and_writes_nothing() {
     cluster.delete_node("n1").await;
     cluster.node("n1").create().await;
     cluster.node("n2").label("team", "web").create().await;
-    cluster.capacity("on-demand", 1, 40).await;
     cluster.deployment("web").replicas(4).asks("spot-percentage", "50").create().await;
-    cluster.wait_for_split("web", 0, 4).await;
-    operator.wait_for_log("the record of n2", |line| line["message"] == "would write the record" && line["node"] == "n2").await;
-    operator.wait_for_log("the restore of n1", |line| line["message"] == "would restore the node" && line["node"] == "n1").await;
+    eventually("its pods are there", async || {
+        let pods = cluster.pods("web").await.len();
+        if pods == 4 { Ok(()) } else { Err(pods) }
+    })
+    .await;
+    operator
+        .wait_for_log("the record of n2", |line| line["message"] == "would write the record" && line["node"] == "n2")
+        .await;
+    operator
+        .wait_for_log("the restore of n1", |line| line["message"] == "would restore the node" && line["node"] == "n1")
+        .await;
     assert!(operator.stop().await.is_some_and(|status| status.success()));
 
     let asked = cluster.asked_by(USER);

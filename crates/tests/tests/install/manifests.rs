@@ -18,8 +18,7 @@ async fn the_kustomize_base_is_what_the_program_prints_and_its_pods_are_admitted
         if pods.lines().count() == 2 { Ok(()) } else { Err(pods) }
     })
     .await;
-    let generation =
-        cluster.kubectl("get deployment perennial -n perennial-system -o jsonpath={.metadata.generation}");
+    let generation = cluster.kubectl("get deployment perennial -n perennial-system -o jsonpath={.metadata.generation}");
     assert_eq!(generation, "1", "the second changed what the first had made");
 }
 

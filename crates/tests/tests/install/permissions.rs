@@ -19,7 +19,8 @@ fn install(cluster: &TestCluster, webhooks: bool, placement: bool) -> BTreeSet<(
     cluster.try_kubectl_with("apply --server-side --validate=strict", &crds).expect_success();
 
     let objects = permissions.split("\n---\n").map(|text| serde_saphyr::from_str::<Value>(text).unwrap());
-    let rules: Vec<Value> = objects.flat_map(|object| object["rules"].as_array().cloned().unwrap_or_default()).collect();
+    let rules: Vec<Value> =
+        objects.flat_map(|object| object["rules"].as_array().cloned().unwrap_or_default()).collect();
     let texts = |rule: &Value, what: &str| -> Vec<String> {
         rule[what].as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
     };
@@ -70,7 +71,8 @@ async fn churn(cluster: &TestCluster) {
     })
     .await;
     let since = jiff::Timestamp::now() - jiff::SignedDuration::from_mins(11);
-    cluster.kubectl(&format!("annotate configmap {record} -n {namespace} --overwrite perennial.dev/absent-since={since}"));
+    cluster
+        .kubectl(&format!("annotate configmap {record} -n {namespace} --overwrite perennial.dev/absent-since={since}"));
     eventually("the record is collected", async || match cluster.config_map("kept-1").await {
         None => Ok(()),
         Some(_) => Err("it is there"),
@@ -92,7 +94,8 @@ async fn place(cluster: &TestCluster) {
     cluster.capacity("on-demand", 1, 40).await;
     cluster.deployment("web").replicas(4).asks("spot-percentage", "50").create().await;
     cluster.wait_for_split("web", 2, 2).await;
-    cluster.stateful_set("db").replicas(4).asks("spot-percentage", "50").create().await;
+    let db = cluster.stateful_set("db").replicas(4).asks("spot-percentage", "50").asks("move-statefulset-pods", "true");
+    db.create().await;
     cluster.wait_for_split("db", 2, 2).await;
     // Fewer on spot than there are: they are moved.
     cluster.ask("web", "spot-percentage", "25").await;
@@ -107,6 +110,42 @@ async fn place(cluster: &TestCluster) {
         if placed.on_demand >= 1 { Ok(()) } else { Err(placed.to_string()) }
     })
     .await;
+}
+
+/// Pods that come before the watches have told of their owners: the webhook asks the API server.
+async fn strangers(cluster: &TestCluster) {
+    let set = "apiVersion: apps/v1
+kind: ReplicaSet
+metadata:
+  name: stranger
+  finalizers: [example.com/stay]
+  ownerReferences: [{apiVersion: apps/v1, kind: Deployment, name: web, uid: unknown, controller: true}]
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: stranger}}
+  template: {metadata: {labels: {app: stranger}}, spec: {containers: [{name: main, image: none}]}}
+";
+    cluster.try_kubectl_with("create", set).expect_success();
+    let uid = cluster.kubectl("get replicaset stranger -o jsonpath={.metadata.uid}");
+    let owners =
+        [("ReplicaSet", "nobody", "unknown"), ("StatefulSet", "db", "unknown"), ("ReplicaSet", "stranger", &uid)];
+    for (kind, name, uid) in owners {
+        let pod = format!(
+            "apiVersion: v1
+kind: Pod
+metadata:
+  generateName: stranger-
+  ownerReferences: [{{apiVersion: apps/v1, kind: {kind}, name: {name}, uid: {uid}, controller: true}}]
+spec: {{containers: [{{name: main, image: none}}]}}
+"
+        );
+        cluster.try_kubectl_with("create --dry-run=server", &pod).expect_success();
+    }
+}
+
+/// What no test can bring about: that the watch of namespaces is behind when the first pod of one is created.
+fn is_for_laggards((group, resource, verb): &(String, String, String)) -> bool {
+    (group.as_str(), resource.as_str(), verb.as_str()) == ("", "namespaces", "get")
 }
 
 fn refused(cluster: &TestCluster) -> Vec<String> {
@@ -147,18 +186,23 @@ async fn an_operator_uses_every_permission_and_needs_no_other(#[case] webhooks: 
     }
     if placement {
         place(&cluster).await;
+        strangers(&cluster).await;
     }
     stop(running).await;
     if webhooks {
-        // Switched off, they are taken away.
-        stop(operator(&cluster, false, placement).start().await).await;
+        // Switched off, they are taken away, and labels come by watch.
+        let running = operator(&cluster, false, placement).start().await;
+        cluster.delete_node("kept-2").await;
+        cluster.node("kept-2").create().await;
+        cluster.wait_for_labels("kept-2", [("team", "ml")]).await;
+        stop(running).await;
         let left = cluster.kubectl("get mutatingwebhookconfiguration,validatingwebhookconfiguration -o name");
         assert_eq!(left, "");
     }
 
     assert_eq!(refused(&cluster), Vec::<String>::new());
     let used = verbs(&cluster.asked_by(&user(&cluster)));
-    let unused: Vec<_> = granted.difference(&used).collect();
+    let unused: Vec<_> = granted.difference(&used).filter(|granted| !is_for_laggards(granted)).collect();
     assert!(unused.is_empty(), "granted, and used by nothing: {unused:#?}");
 }
 
