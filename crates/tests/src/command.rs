@@ -18,7 +18,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    fn of(output: Output) -> Self {
+    pub(crate) fn of(output: Output) -> Self {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         Self { success: output.status.success(), stdout: text(output.stdout), stderr: text(output.stderr) }
     }

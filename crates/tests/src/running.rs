@@ -140,18 +140,12 @@ impl Operator {
 
     /// What it answers to a GET: the status (0 without an answer) and the body.
     pub fn get(&self, path: &str) -> (u16, String) {
-        self.try_get(path).unwrap_or_else(|error| (0, error.to_string()))
+        get(self.address.port(), path).unwrap_or_else(|error| (0, error.to_string()))
     }
 
-    fn try_get(&self, path: &str) -> std::io::Result<(u16, String)> {
-        let mut stream = TcpStream::connect_timeout(&self.address, Duration::from_secs(2))?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-        write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text)?;
-        let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
-        let status = head.split_whitespace().nth(1).and_then(|status| status.parse().ok()).unwrap_or_default();
-        Ok((status, body.to_owned()))
+    /// Where it serves its metrics and probes.
+    pub fn port(&self) -> u16 {
+        self.address.port()
     }
 
     pub fn metrics(&self) -> Samples {
@@ -257,7 +251,20 @@ impl Drop for Operator {
     }
 }
 
-fn free_port() -> u16 {
+/// What whoever serves on this port answers to a GET: the status and the body.
+pub(crate) fn get(port: u16, path: &str) -> std::io::Result<(u16, String)> {
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+    let status = head.split_whitespace().nth(1).and_then(|status| status.parse().ok()).unwrap_or_default();
+    Ok((status, body.to_owned()))
+}
+
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     listener.local_addr().expect("an address").port()
 }

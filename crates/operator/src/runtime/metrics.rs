@@ -16,6 +16,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry};
 
+use super::fault::Category;
 use super::labels::{
     BuildLabels, Class, ClassLabels, ControllerLabels, ErrorLabels, LeaseLabels, MoveLabels, MoveResult, NodeLabels,
     NodeState, Outcome, QueueLabels, ReconcileLabels, RecordLabels, RecordState, RequestLabels, Via, ViaLabels,
@@ -227,6 +228,9 @@ impl Metrics {
         }
         for &class in Class::ALL {
             self.placement_replicas.get_or_create(&ClassLabels { class }).set(0);
+        }
+        for category in Category::ALL.map(Category::as_str) {
+            self.errors.get_or_create(&ErrorLabels { category }).inc_by(0);
         }
         for &result in MoveResult::ALL {
             self.placement_moves.get_or_create(&MoveLabels { result }).inc_by(0);

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "whatever fails here fails the test")]
 
+mod chart;
 mod dry_run;
+mod lifecycle;
 mod manifests;
+mod monitoring;
 mod permissions;

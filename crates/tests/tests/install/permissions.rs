@@ -113,7 +113,7 @@ async fn place(cluster: &TestCluster) {
 }
 
 /// Pods that come before the watches have told of their owners: the webhook asks the API server.
-async fn strangers(cluster: &TestCluster) {
+fn strangers(cluster: &TestCluster) {
     let set = "apiVersion: apps/v1
 kind: ReplicaSet
 metadata:
@@ -186,7 +186,7 @@ async fn an_operator_uses_every_permission_and_needs_no_other(#[case] webhooks: 
     }
     if placement {
         place(&cluster).await;
-        strangers(&cluster).await;
+        strangers(&cluster);
     }
     stop(running).await;
     if webhooks {
