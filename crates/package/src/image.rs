@@ -1,6 +1,8 @@
 //! An OCI image layout in one tar file: `docker load`, `podman load`, `skopeo copy oci-archive:` and `ctr images import`
 //! take it. The image holds the program and nothing else: no shell, no libc, no package manager.
 
+use std::fmt::Write as _;
+
 use anyhow::ensure;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -111,8 +113,12 @@ impl Blobs {
 }
 
 pub(crate) fn digest(bytes: &[u8]) -> String {
-    let hex: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{hex}")
+    let mut text = String::from("sha256:");
+    for byte in Sha256::digest(bytes) {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
 }
 
 /// Whether an ELF program asks for no interpreter: there is none in the image.
@@ -174,7 +180,10 @@ mod tests {
     fn blob(tar: &[u8], described: &Value) -> Vec<u8> {
         let path = format!("blobs/{}", described["digest"].as_str().unwrap().replace(':', "/"));
         let bytes = content(tar, &path).unwrap().to_vec();
-        assert_eq!((bytes.len() as u64, digest(&bytes).as_str()), (described["size"].as_u64().unwrap(), described["digest"].as_str().unwrap()));
+        assert_eq!(
+            (bytes.len() as u64, digest(&bytes).as_str()),
+            (described["size"].as_u64().unwrap(), described["digest"].as_str().unwrap())
+        );
         bytes
     }
 
@@ -193,7 +202,10 @@ mod tests {
         for described in inner["manifests"].as_array().unwrap() {
             let manifest = parsed(&blob(&tar, described));
             let config = parsed(&blob(&tar, &manifest["config"]));
-            assert_eq!((&config["config"]["User"], &config["architecture"]), (&"65532:65532".into(), &described["platform"]["architecture"]));
+            assert_eq!(
+                (&config["config"]["User"], &config["architecture"]),
+                (&"65532:65532".into(), &described["platform"]["architecture"])
+            );
             let layer = blob(&tar, &manifest["layers"][0]);
             assert_eq!(config["rootfs"]["diff_ids"][0], digest(&layer));
             assert_eq!(content(&layer, PROGRAM).unwrap(), elf(1));

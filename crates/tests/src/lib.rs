@@ -58,6 +58,7 @@ pub use helm::chart;
 pub use kubelet::Kubelet;
 pub use mass::{node_count, ten_labels};
 pub use nodes::{Labels, NodeBuilder, labels};
+pub use program::program_under_test;
 pub use records::record_name;
 pub use requests::Requests;
 pub use running::{Operator, OperatorBuilder, Webhooks};

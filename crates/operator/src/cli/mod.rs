@@ -77,6 +77,9 @@ enum Command {
     Uninstall(leave::Uninstall),
     /// Print what is installed in a cluster
     Manifests(manifests::Manifests),
+    /// Print the man page
+    #[command(hide = true)]
+    Man,
     /// Print a completion script
     Completion {
         /// bash, zsh, fish, elvish or powershell
@@ -113,11 +116,31 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Webhook(webhook) => webhook.execute(&global),
         Command::Uninstall(uninstall) => uninstall.execute(&global),
         Command::Manifests(manifests) => manifests.execute(&global),
+        Command::Man => {
+            man()?;
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "perennial", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// One page for all commands: the program's own part, then each command's.
+fn man() -> std::io::Result<()> {
+    let mut page = Vec::new();
+    let mut cli = Cli::command();
+    cli.build();
+    clap_mangen::Man::new(cli.clone()).render(&mut page)?;
+    for command in cli.get_subcommands().filter(|command| !command.is_hide_set()) {
+        let man = clap_mangen::Man::new(command.clone());
+        page.extend(format!(".SH \"{}\"\n", command.get_name().to_uppercase()).into_bytes());
+        man.render_synopsis_section(&mut page)?;
+        man.render_description_section(&mut page)?;
+        man.render_options_section(&mut page)?;
+    }
+    std::io::Write::write_all(&mut std::io::stdout(), &page)
 }
 
 impl Global {

@@ -5,7 +5,7 @@ use rstest::rstest;
 use serde_json::Value;
 
 fn documents(text: &str) -> Vec<Value> {
-    let documents = text.split("\n---\n").map(|text| serde_saphyr::from_str::<Value>(text));
+    let documents = text.split("\n---\n").map(serde_saphyr::from_str::<Value>);
     documents.map(Result::unwrap).filter(|object| !object.is_null()).collect()
 }
 
@@ -43,7 +43,9 @@ fn it_has_no_faults(#[values(Helm::V3, Helm::V4)] helm: Helm) {
 fn it_renders_what_the_program_prints(#[case] values: &[&str], #[case] settings: &[&str]) {
     let chart = rendered(Helm::V4, values);
     let mut words = vec!["manifests"];
-    settings.iter().for_each(|setting| words.extend(["--set", setting]));
+    for setting in settings {
+        words.extend(["--set", setting]);
+    }
     let printed = documents(&perennial(words, &[]).expect_success());
 
     for kind in ["ClusterRole", "Role"] {
@@ -163,9 +165,9 @@ fn values_arrive_where_they_belong() {
 #[case::a_typo_in_the_config(r#"config={"keeper":{"kep":[]}}"#)]
 #[case::a_wrong_kind_in_the_config(r#"config={"controller":{"qps":"many"}}"#)]
 #[case::the_namespace_is_the_releases(r#"config={"namespace":"other"}"#)]
-#[case::an_unknown_value(r#"replica=3"#)]
-#[case::too_few(r#"replicas=-1"#)]
-#[case::a_number_for_a_name(r#"priorityClassName=5"#)]
+#[case::an_unknown_value("replica=3")]
+#[case::too_few("replicas=-1")]
+#[case::a_number_for_a_name("priorityClassName=5")]
 #[case::an_unknown_source(r#"certificates={"source":"vault"}"#)]
 #[case::a_secret_without_a_name(r#"certificates={"source":"secret"}"#)]
 #[case::a_bad_digest(r#"image={"digest":"latest"}"#)]

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "whatever fails here fails the test")]
 
 mod chart;
+mod debian;
 mod dry_run;
 mod lifecycle;
 mod manifests;
