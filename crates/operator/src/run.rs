@@ -27,7 +27,7 @@ use crate::{
     runtime::{
         announcement::{Coordination, identity},
         budget::Budget,
-        client::{self, Target, Writes},
+        client::{self, Target},
         clock::Clock,
         events::Events,
         fault::{self, Category},
@@ -64,8 +64,8 @@ pub async fn run(mut settings: Settings, target: &Target) -> anyhow::Result<()> 
     let config = client::config(target).await?;
     info!(version = env!("CARGO_PKG_VERSION"), server = %config.cluster_url, namespace = %settings.namespace, "starting");
     let dry_run = settings.controller.dry_run;
-    let writes = if dry_run { Writes::DryRun } else { Writes::Stay };
-    let client = client::connect(config, metrics.clone(), Some(budget.clone()), writes)?;
+    let connect = if dry_run { client::connect_for_dry_run } else { client::connect };
+    let client = connect(config, metrics.clone(), Some(budget.clone()))?;
     if dry_run {
         info!("a dry run: nothing is written, and no admission is served");
     } else if !in_cluster() {

@@ -1,6 +1,8 @@
 //! A Debian package: an `ar` archive of two tars, as deb(5) has it.
 
-use anyhow::ensure;
+use std::fs;
+
+use anyhow::{Context as _, ensure};
 
 use crate::{Entry, Tar, output};
 
@@ -79,14 +81,31 @@ Description: {}
 
 fn files(program: &[u8], native: &str) -> anyhow::Result<Vec<Entry>> {
     let completion = |shell| output(native, &["completion", shell]);
-    Ok(vec![
+    let mut files = vec![
         Entry::file("./etc/perennial/config.yaml", 0o644, CONFIG),
         Entry::file("./lib/systemd/system/perennial.service", 0o644, UNIT),
         Entry::file("./usr/bin/perennial", 0o755, program),
         Entry::file("./usr/share/bash-completion/completions/perennial", 0o644, completion("bash")?),
         Entry::file("./usr/share/doc/perennial/copyright", 0o644, LICENSE),
         Entry::file("./usr/share/fish/vendor_completions.d/perennial.fish", 0o644, completion("fish")?),
-        Entry::file("./usr/share/man/man1/perennial.1", 0o644, output(native, &["man"])?),
         Entry::file("./usr/share/zsh/vendor-completions/_perennial", 0o644, completion("zsh")?),
-    ])
+    ];
+    files.extend(man_pages(native)?);
+    Ok(files)
+}
+
+/// A page for each command.
+fn man_pages(native: &str) -> anyhow::Result<Vec<Entry>> {
+    let folder = std::env::temp_dir().join(format!("perennial-man-{}", std::process::id()));
+    output(native, &["man", &folder.to_string_lossy()])?;
+    let mut pages = Vec::new();
+    for page in fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))? {
+        let page = page?;
+        let name = page.file_name().to_string_lossy().into_owned();
+        pages.push(Entry::file(&format!("./usr/share/man/man1/{name}"), 0o644, fs::read(page.path())?));
+    }
+    fs::remove_dir_all(&folder)?;
+    // In the same order on every machine.
+    pages.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(pages)
 }

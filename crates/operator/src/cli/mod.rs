@@ -77,9 +77,11 @@ enum Command {
     Uninstall(leave::Uninstall),
     /// Print what is installed in a cluster
     Manifests(manifests::Manifests),
-    /// Print the man page
-    #[command(hide = true)]
-    Man,
+    /// Write a man page for each command
+    Man {
+        /// The folder to write to
+        folder: PathBuf,
+    },
     /// Print a completion script
     Completion {
         /// bash, zsh, fish, elvish or powershell
@@ -116,8 +118,10 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Webhook(webhook) => webhook.execute(&global),
         Command::Uninstall(uninstall) => uninstall.execute(&global),
         Command::Manifests(manifests) => manifests.execute(&global),
-        Command::Man => {
-            man()?;
+        Command::Man { folder } => {
+            let written =
+                std::fs::create_dir_all(&folder).and_then(|()| clap_mangen::generate_to(Cli::command(), &folder));
+            written.map_err(|error| anyhow::anyhow!("could not write to {}: {error}", folder.display()))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Completion { shell } => {
@@ -125,22 +129,6 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
-}
-
-/// One page for all commands: the program's own part, then each command's.
-fn man() -> std::io::Result<()> {
-    let mut page = Vec::new();
-    let mut cli = Cli::command();
-    cli.build();
-    clap_mangen::Man::new(cli.clone()).render(&mut page)?;
-    for command in cli.get_subcommands().filter(|command| !command.is_hide_set()) {
-        let man = clap_mangen::Man::new(command.clone());
-        page.extend(format!(".SH \"{}\"\n", command.get_name().to_uppercase()).into_bytes());
-        man.render_synopsis_section(&mut page)?;
-        man.render_description_section(&mut page)?;
-        man.render_options_section(&mut page)?;
-    }
-    std::io::Write::write_all(&mut std::io::stdout(), &page)
 }
 
 impl Global {

@@ -18,7 +18,7 @@ use crate::{
     },
     runtime::{
         budget::{Budget, Priority},
-        client::{self, Writes},
+        client,
         metrics::Metrics,
     },
 };
@@ -37,7 +37,7 @@ impl Session {
     pub(super) async fn open(global: &Global) -> anyhow::Result<Self> {
         let settings = global.load(Vec::new())?.settings;
         let config = client::config(&global.target()).await?;
-        let client = client::connect(config, Metrics::new(), None, Writes::Stay)?;
+        let client = client::connect(config, Metrics::new(), None)?;
         let budget = Budget::new(1000, 1000);
         let cluster = Cluster::new(client.clone(), settings.namespace.as_str(), budget);
         let policies = Policies::new(&settings.keeper);

@@ -220,7 +220,7 @@ async fn read(global: &Global) -> anyhow::Result<RollCall> {
     let settings = global.load(Vec::new())?.settings;
     let configured = Configured::new(&settings).context("nodeLabels cannot be used")?;
     let config = client::config(&global.target()).await?;
-    let client = client::connect(config, Metrics::new(), None, client::Writes::Stay)?;
+    let client = client::connect(config, Metrics::new(), None)?;
     Ok(RollCall::of(&client, configured, Timestamp::now()).await?)
 }
 

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 pub use self::{
     crds::keep_policy_crd,
-    permissions::{Permissions, uninstall},
+    permissions::{Permissions, Rule, uninstall},
 };
 pub use crate::serve::configuration::NAME;
 

@@ -60,20 +60,22 @@ pub async fn config(target: &Target) -> Result<Config, Error> {
     Ok(config)
 }
 
-/// Whether what is written stays.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Writes {
-    Stay,
-    /// The server is asked to try and to keep nothing: whatever forgets that this is a dry run changes nothing either.
-    DryRun,
+/// A client whose requests are counted, and whose budget closes while the server asks for patience.
+pub fn connect(config: Config, metrics: Metrics, budget: Option<Budget>) -> Result<Client, Error> {
+    build(config, metrics, budget, false)
 }
 
-/// A client whose requests are counted, and whose budget closes while the server asks for patience.
-pub fn connect(config: Config, metrics: Metrics, budget: Option<Budget>, writes: Writes) -> Result<Client, Error> {
+/// The same, but the server is asked to try what is written and to keep nothing of it: whatever forgets that this is a dry
+/// run changes nothing either.
+pub fn connect_for_dry_run(config: Config, metrics: Metrics, budget: Option<Budget>) -> Result<Client, Error> {
+    build(config, metrics, budget, true)
+}
+
+fn build(config: Config, metrics: Metrics, budget: Option<Budget>, dry_run: bool) -> Result<Client, Error> {
     let url = config.cluster_url.to_string();
     let host = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
     let builder = ClientBuilder::try_from(config).map_err(|source| Error::Build { url, source: Box::new(source) })?;
-    Ok(builder.with_layer(&Observe { metrics, budget, host, writes }).build())
+    Ok(builder.with_layer(&Observe { metrics, budget, host, dry_run }).build())
 }
 
 /// Counts requests and hears `Retry-After`.
@@ -82,7 +84,7 @@ struct Observe {
     metrics: Metrics,
     budget: Option<Budget>,
     host: String,
-    writes: Writes,
+    dry_run: bool,
 }
 
 impl<S> Layer<S> for Observe {
@@ -116,7 +118,7 @@ where
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let method = request.method().clone();
-        if self.observe.writes == Writes::DryRun && method != http::Method::GET {
+        if self.observe.dry_run && method != http::Method::GET {
             info!(%method, path = request.uri().path(), "a dry run: the server is asked to keep nothing of this");
             ask_for_dry_run(request.uri_mut());
         }

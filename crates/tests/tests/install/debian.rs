@@ -15,7 +15,7 @@ test "$(id -un perennial)" = perennial
 perennial --version
 setpriv --reuid=perennial --regid=perennial --clear-groups perennial manifests crds >/dev/null
 perennial manifests --config /etc/perennial/config.yaml >/dev/null
-grep -q '^.TH perennial' /usr/share/man/man1/perennial.1
+grep -q '^.TH perennial' /usr/share/man/man1/perennial.1 /usr/share/man/man1/perennial-run.1
 bash -n /usr/share/bash-completion/completions/perennial
 dpkg --verify perennial
 
