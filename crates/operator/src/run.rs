@@ -64,8 +64,12 @@ pub async fn run(mut settings: Settings, target: &Target) -> anyhow::Result<()> 
     let budget = Budget::new(settings.controller.qps, settings.controller.burst);
     let config = client::config(target).await?;
     info!(version = env!("CARGO_PKG_VERSION"), server = %config.cluster_url, namespace = %settings.namespace, "starting");
-    let client = client::connect(config, metrics.clone(), Some(budget.clone()))?;
-    if !in_cluster() {
+    let dry_run = settings.controller.dry_run;
+    let connect = if dry_run { client::connect_for_dry_run } else { client::connect };
+    let client = connect(config, metrics.clone(), Some(budget.clone()))?;
+    if dry_run {
+        info!("a dry run: nothing is written, and no admission is served");
+    } else if !in_cluster() {
         ensure_namespace(&client, settings.namespace.as_str()).await;
         if settings.webhook.enabled && settings.webhook.url.is_none() {
             warn!(
@@ -90,7 +94,7 @@ pub async fn run(mut settings: Settings, target: &Target) -> anyhow::Result<()> 
         ownership,
     };
     let parts = operate(&settings, world, &health, &stop, &mut tasks)?;
-    if settings.controller.roles.contains(&Role::Webhooks) {
+    if settings.controller.roles.contains(&Role::Webhooks) && !dry_run {
         if settings.webhook.enabled {
             serve_webhooks(&settings, &client, &parts, &health, &stop, &mut tasks)?;
         } else {

@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 
 use tokio::sync::OnceCell;
 
-use crate::{Operator, Webhooks, planes::Borrowed};
+use crate::{Operator, Webhooks, audit::AuditLog, planes::Borrowed};
 
 /// Perennial's own on the cluster that tests share.
 const SHARED_NAMESPACE: &str = "perennial-shared";
@@ -85,7 +85,12 @@ impl TestCluster {
         started.await
     }
 
-    async fn on(plane: Borrowed) -> Self {
+    /// One with the controllers of Kubernetes, but without anything that runs pods: the test does that itself.
+    pub async fn without_kubelets() -> Self {
+        Self::on(Borrowed::own(Plane::builder().controller_manager(true), None)).await
+    }
+
+    pub(crate) async fn on(plane: Borrowed) -> Self {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let config = std::fs::read_to_string(plane.kubeconfig_path()).expect("the admin's kubeconfig");
         let client = connect(&config).await;
@@ -139,6 +144,10 @@ impl TestCluster {
 
     pub fn plane(&self) -> &Plane {
         &self.plane
+    }
+
+    pub(crate) fn audit_log(&self) -> Option<&AuditLog> {
+        self.plane.audit()
     }
 }
 

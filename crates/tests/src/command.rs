@@ -22,7 +22,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    fn of(output: Output) -> Self {
+    pub(crate) fn of(output: Output) -> Self {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         let (success, code) = (output.status.success(), output.status.code());
         Self { success, code, stdout: text(output.stdout), stderr: text(output.stderr) }

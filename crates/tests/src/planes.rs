@@ -11,7 +11,9 @@ use std::{
     thread,
 };
 
-use localplane::{Plane, Program};
+use localplane::{Builder, Plane, Program};
+
+use crate::audit::AuditLog;
 
 static FREE: Mutex<Vec<Plane>> = Mutex::new(Vec::new());
 static SHARED: LazyLock<Plane> = LazyLock::new(everything);
@@ -21,8 +23,8 @@ static SHARED: LazyLock<Plane> = LazyLock::new(everything);
 pub(crate) enum Borrowed {
     /// Somebody else gets it afterwards.
     Returned(Option<Plane>),
-    /// It has controllers, and so remnants of a test that live on: nobody else gets it.
-    Whole(Plane),
+    /// It has controllers, and so remnants of a test that live on, or settings of its own: nobody else gets it.
+    Own(Plane, Option<AuditLog>),
     /// One for all tests of this process that keep to a namespace and to nodes of their own.
     Shared(&'static Plane),
 }
@@ -37,7 +39,19 @@ impl Borrowed {
 
     /// A new one with scheduler, controller manager and kwok.
     pub(crate) fn whole() -> Self {
-        Self::Whole(everything())
+        Self::Own(everything(), None)
+    }
+
+    /// A new one, as a test wants it.
+    pub(crate) fn own(builder: Builder, audit: Option<AuditLog>) -> Self {
+        Self::Own(builder.start().unwrap_or_else(|error| fail(&error)), audit)
+    }
+
+    pub(crate) fn audit(&self) -> Option<&AuditLog> {
+        match self {
+            Self::Own(_, audit) => audit.as_ref(),
+            Self::Returned(_) | Self::Shared(_) => None,
+        }
     }
 
     /// The one that all share.
@@ -58,7 +72,7 @@ impl Deref for Borrowed {
     fn deref(&self) -> &Plane {
         match self {
             Self::Returned(plane) => plane.as_ref().expect("a plane is there until it is dropped"),
-            Self::Whole(plane) => plane,
+            Self::Own(plane, _) => plane,
             Self::Shared(plane) => plane,
         }
     }

@@ -340,8 +340,10 @@ proptest! {
     #[test]
     fn what_is_accepted_renders_and_reads_back(text in nearly_a_file()) {
         if let Ok(loaded) = from_file(&text) {
-            let again = from_file(&render(&loaded.settings));
-            prop_assert_eq!(again.map(|loaded| loaded.settings), Ok(loaded.settings));
+            for written in [render(&loaded.settings), render_changes(&loaded.settings)] {
+                let again = from_file(&written);
+                prop_assert_eq!(again.map(|loaded| loaded.settings), Ok(loaded.settings.clone()));
+            }
         }
     }
 
@@ -350,8 +352,10 @@ proptest! {
         let key = &KEYS[index];
         if let Ok(loaded) = from_environment(&[(&key.variable(), &text)]) {
             prop_assert_eq!(from_flags(&[(key.path, &text)]).map(|flags| flags.settings), Ok(loaded.settings.clone()));
-            let again = from_file(&render(&loaded.settings));
-            prop_assert_eq!(again.map(|loaded| loaded.settings), Ok(loaded.settings));
+            for written in [render(&loaded.settings), render_changes(&loaded.settings)] {
+                let again = from_file(&written);
+                prop_assert_eq!(again.map(|loaded| loaded.settings), Ok(loaded.settings.clone()));
+            }
         }
     }
 }

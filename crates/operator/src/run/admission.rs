@@ -67,9 +67,10 @@ pub(super) fn serve_webhooks(
     tasks.spawn(Upkeep::new(client.clone(), upkeep, Arc::clone(&served)).run(stop.clone()));
     health.expect(CERTIFIED);
     tasks.spawn({
-        let (stop, health) = (stop.clone(), health.clone());
+        let (stop, health, metrics) = (stop.clone(), health.clone(), parts.keeper.metrics.clone());
         every(stop, Duration::from_millis(250), move || {
             health.set(CERTIFIED, served.is_ready());
+            metrics.certificate_expiry.set(served.expires().unwrap_or_default());
             std::future::ready(())
         })
     });

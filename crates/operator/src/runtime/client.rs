@@ -14,6 +14,7 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use tower::{Layer, Service};
+use tracing::info;
 
 use super::{budget::Budget, metrics::Metrics};
 
@@ -61,10 +62,20 @@ pub async fn config(target: &Target) -> Result<Config, Error> {
 
 /// A client whose requests are counted, and whose budget closes while the server asks for patience.
 pub fn connect(config: Config, metrics: Metrics, budget: Option<Budget>) -> Result<Client, Error> {
+    build(config, metrics, budget, false)
+}
+
+/// The same, but the server is asked to try what is written and to keep nothing of it: whatever forgets that this is a dry
+/// run changes nothing either.
+pub fn connect_for_dry_run(config: Config, metrics: Metrics, budget: Option<Budget>) -> Result<Client, Error> {
+    build(config, metrics, budget, true)
+}
+
+fn build(config: Config, metrics: Metrics, budget: Option<Budget>, dry_run: bool) -> Result<Client, Error> {
     let url = config.cluster_url.to_string();
     let host = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
     let builder = ClientBuilder::try_from(config).map_err(|source| Error::Build { url, source: Box::new(source) })?;
-    Ok(builder.with_layer(&Observe { metrics, budget, host }).build())
+    Ok(builder.with_layer(&Observe { metrics, budget, host, dry_run }).build())
 }
 
 /// Counts requests and hears `Retry-After`.
@@ -73,6 +84,7 @@ struct Observe {
     metrics: Metrics,
     budget: Option<Budget>,
     host: String,
+    dry_run: bool,
 }
 
 impl<S> Layer<S> for Observe {
@@ -104,8 +116,12 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let method = request.method().clone();
+        if self.observe.dry_run && method != http::Method::GET {
+            info!(%method, path = request.uri().path(), "a dry run: the server is asked to keep nothing of this");
+            ask_for_dry_run(request.uri_mut());
+        }
         // A 429 to an eviction is the word of a disruption budget, not of a server that has too much to do.
         let eviction = request.uri().path().ends_with("/eviction");
         let answer = self.inner.call(request);
@@ -125,7 +141,31 @@ where
     }
 }
 
+fn ask_for_dry_run(uri: &mut http::Uri) {
+    let joint = if uri.query().is_some() { '&' } else { '?' };
+    if let Ok(asked) = format!("{uri}{joint}dryRun=All").parse() {
+        *uri = asked;
+    }
+}
+
 fn patience<B>(answer: &Response<B>) -> Option<Duration> {
     let seconds: u64 = answer.headers().get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dry_run_is_asked_for_beside_what_is_asked_already() {
+        let asked = |text: &str| {
+            let mut uri: http::Uri = text.parse().unwrap();
+            ask_for_dry_run(&mut uri);
+            uri.to_string()
+        };
+
+        assert_eq!(asked("/api/v1/nodes/n1"), "/api/v1/nodes/n1?dryRun=All");
+        assert_eq!(asked("https://api:6443/api/v1/nodes?a=b"), "https://api:6443/api/v1/nodes?a=b&dryRun=All");
+    }
 }
