@@ -1,10 +1,6 @@
 //! What the watches say, taken into memory: the index, and the few nodes whose content is needed next.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::watcher::Event;
@@ -17,7 +13,7 @@ use super::{
     node::Node,
     policies::Policies,
 };
-use crate::runtime::{budget::Priority, queue::Key};
+use crate::runtime::{budget::Priority, map::HashMap, queue::Key};
 
 /// So many nodes that wait for their restore are held in memory with their labels; the others are read again.
 const HOT: usize = 2048;

@@ -69,6 +69,7 @@ impl Budget {
                 Ok(()) => return,
                 Err(pause) => {
                     tokio::select! {
+                        biased;
                         () = tokio::time::sleep(pause) => {}
                         () = changed => {}
                     }

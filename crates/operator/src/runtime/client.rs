@@ -67,6 +67,17 @@ pub fn connect(config: Config, metrics: Metrics, budget: Option<Budget>) -> Resu
     Ok(builder.with_layer(&Observe { metrics, budget, host }).build())
 }
 
+/// The same over a service that was made elsewhere: whatever answers like an API server.
+pub fn over<S>(service: S, namespace: &str, metrics: Metrics, budget: Option<Budget>) -> Client
+where
+    S: Service<Request<Body>, Response = Response<axum::body::Body>> + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<tower::BoxError> + Send,
+{
+    let observe = Observe { metrics, budget, host: "simulated".to_owned() };
+    Client::new(observe.layer(service), namespace)
+}
+
 /// Counts requests and hears `Retry-After`.
 #[derive(Clone, Debug)]
 struct Observe {

@@ -10,6 +10,7 @@ pub mod fault;
 pub mod labels;
 pub mod lease;
 pub mod logging;
+pub mod map;
 pub mod members;
 pub mod metrics;
 pub mod ownership;

@@ -5,6 +5,7 @@ use futures::future::poll_fn;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Api, ListParams};
 use perennial::runtime::announcement::{Coordination, shard_lease};
+use perennial::runtime::clock::Clock;
 use perennial::runtime::members::coordinate;
 use perennial::runtime::ownership::Ownership;
 use perennial_core::shard::assignment;
@@ -68,6 +69,7 @@ impl Member {
             identity: identity.to_owned(),
             shards,
             lease: LEASE,
+            clock: Clock::system(),
             observer,
             report: Arc::new(|_, _| {}),
         };
