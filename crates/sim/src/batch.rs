@@ -8,8 +8,10 @@ use std::{
     },
 };
 
+use perennial_core::mutation::Mutation;
+
 use crate::{
-    history::{Outcome, play},
+    history::{Outcome, play_with},
     server::weather::Counts,
 };
 
@@ -61,6 +63,7 @@ impl Summary {
 /// Plays the histories of these seeds on so many threads. `tick` hears of each; `enough` ends it early.
 pub fn run(
     seeds: Range<u64>,
+    broken: Option<Mutation>,
     threads: usize,
     tick: impl Fn(&Outcome) + Sync,
     enough: impl Fn(&Summary) -> bool + Sync,
@@ -76,7 +79,7 @@ pub fn run(
                     if seed >= seeds.end {
                         return;
                     }
-                    match play(seed, false) {
+                    match play_with(seed, broken, false) {
                         Ok(outcome) => {
                             tick(&outcome);
                             let mut summary = summary.lock().unwrap_or_else(PoisonError::into_inner);

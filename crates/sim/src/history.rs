@@ -1,9 +1,12 @@
 //! One history: a seed, and everything that follows from it.
 
+use perennial_core::mutation::{Mutation, mutate};
+
 use crate::{
     dice::Dice,
     keeper,
     oracle::Violation,
+    placement,
     server::{weather::Counts, world::World},
 };
 
@@ -25,11 +28,28 @@ pub struct Outcome {
 
 /// Plays a history. With `verbose` it can be read afterwards.
 pub fn play(seed: u64, verbose: bool) -> anyhow::Result<Outcome> {
+    play_with(seed, None, verbose)
+}
+
+/// Plays a history while a rule is broken on purpose.
+pub fn play_with(seed: u64, broken: Option<Mutation>, verbose: bool) -> anyhow::Result<Outcome> {
+    mutate(broken);
+    let outcome = played(seed, verbose);
+    mutate(None);
+    outcome
+}
+
+fn played(seed: u64, verbose: bool) -> anyhow::Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
     let mut outcome = runtime.block_on(async {
         let mut dice = Dice::new(seed);
         let world = World::new(dice.split(), verbose);
-        let mut outcome = keeper::play(&world, &mut dice).await?;
+        // Every fifth history is about placement.
+        let mut outcome = if seed % 5 == 4 {
+            placement::play(&world, &mut dice).await?
+        } else {
+            keeper::play(&world, &mut dice).await?
+        };
         let state = world.lock();
         outcome.digest = state.digest();
         outcome.faults = state.faults.clone();

@@ -10,4 +10,5 @@ pub mod history;
 pub mod keeper;
 pub mod operator;
 pub mod oracle;
+pub mod placement;
 pub mod server;

@@ -4,7 +4,10 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::watcher::Event;
-use perennial_core::keeper::selection;
+use perennial_core::{
+    keeper::selection,
+    mutation::{Mutation, mutated},
+};
 use tokio::time::Instant;
 
 use super::{
@@ -142,6 +145,9 @@ impl View {
         // Whoever claims the same identity may be the only one now.
         let claimants = entry.record.iter().flat_map(|record| self.index.claimants(record)).cloned();
         let mut asks: Asks = claimants.map(|other| (other, Priority::Restore)).collect();
+        if mutated(Mutation::ForgetLastStates) {
+            return self.when_synced(asks);
+        }
         if !self.is_synced() || matches!(verdict, Verdict::Look(_)) {
             self.last.entry(Arc::clone(&name)).or_default().push_back((node, Instant::now()));
             asks.push((name, Priority::LastState));

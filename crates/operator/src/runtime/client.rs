@@ -17,6 +17,9 @@ use tower::{Layer, Service};
 
 use super::{budget::Budget, metrics::Metrics};
 
+/// A connection on which nothing came for so long is dead: longer than the longest watch, which the server ends after a minute.
+pub const READ_TIMEOUT: Duration = Duration::from_secs(75);
+
 /// Which cluster, as whom.
 #[derive(Clone, Debug, Default)]
 pub struct Target {
@@ -56,6 +59,7 @@ pub async fn config(target: &Target) -> Result<Config, Error> {
     // kube would retry a 429 for minutes: back-off is ours, where it can be seen and interrupted.
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(5));
+    config.read_timeout = Some(READ_TIMEOUT);
     Ok(config)
 }
 

@@ -248,8 +248,10 @@ impl Coordinator {
             }
             Outcome::Written { act, sent, result: Ok(lease) } => {
                 contest.election.written(sent, now, act, seen(&lease));
-                if contest.kind == Kind::Member {
-                    self.roster.announced(since(&lease));
+                match contest.kind {
+                    Kind::Member => self.roster.announced(since(&lease)),
+                    Kind::Shard(shard) if act == Act::Acquire => self.roster.took(now, shard),
+                    Kind::Shard(_) => {}
                 }
                 contest.last = Some(lease);
             }

@@ -8,6 +8,7 @@ pub mod clock;
 pub mod events;
 pub mod fault;
 pub mod labels;
+pub mod latest;
 pub mod lease;
 pub mod logging;
 pub mod map;

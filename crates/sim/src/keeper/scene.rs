@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use perennial_core::config::{Merge, Settings};
+use perennial_core::config::{Gate, Merge, Settings};
 use tokio::time::Instant;
 
 use crate::{
@@ -15,6 +15,9 @@ use crate::{
         world::{Registered, Replica, World},
     },
 };
+
+/// How long records of nodes that are away are kept in histories in which they are collected.
+pub const RETENTION: Duration = Duration::from_secs(60);
 
 /// What the seed decided about a history before it began.
 #[derive(Clone, Debug)]
@@ -32,6 +35,8 @@ pub struct Plan {
     pub says_later: bool,
     /// People do what the design says cannot be made good: records deleted or overwritten by hand, old manifests.
     pub rude: bool,
+    /// Records of nodes that are away are collected within the history.
+    pub collects: bool,
     pub settings: Settings,
 }
 
@@ -58,8 +63,18 @@ impl Scene {
         settings.controller.audit_period = Duration::from_mins(10);
         settings.controller.shards = *dice.pick(&[1, 1, 2]);
         settings.controller.leader_election.enabled = dice.percent(50);
+        settings.controller.leader_election.lease_duration = Duration::from_secs(*dice.pick(&[15, 40, 40]));
         if dice.percent(20) {
             settings.keeper.merge = Merge::Overwrite;
+        }
+        settings.keeper.gate = *dice.pick(&[Gate::Never, Gate::Never, Gate::Needed, Gate::Always]);
+        if dice.percent(25) {
+            (settings.controller.qps, settings.controller.burst) = (10, 10);
+        }
+        let collects = dice.percent(8);
+        if collects {
+            settings.keeper.retention = RETENTION;
+            settings.controller.audit_period = Duration::from_secs(20);
         }
         let plan = Plan {
             operators,
@@ -71,6 +86,7 @@ impl Scene {
             merge: settings.keeper.merge,
             says_later: dice.percent(20),
             rude: dice.percent(10),
+            collects,
             settings,
         };
         {

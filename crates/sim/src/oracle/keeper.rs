@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use perennial_core::keeper::record::Record;
+use perennial_core::{config::Gate, keeper::record::Record};
 use serde_json::Value;
 
 use super::{
@@ -46,6 +46,7 @@ struct Name {
     /// Incarnations that are gone: the version of their last state.
     gone: BTreeMap<String, u64>,
     ever: BTreeMap<Slot, BTreeSet<Label>>,
+    away_since: Option<Duration>,
 }
 
 struct Judge<'a> {
@@ -64,6 +65,7 @@ pub fn judge(state: &mut State, plan: &Plan, marks: &Marks) -> Outcome {
         record: None,
         gone: BTreeMap::new(),
         ever: BTreeMap::new(),
+        away_since: None,
     };
     let names = plan.names.iter().map(|name| (name.clone(), fresh(name))).collect();
     let mut judge = Judge { plan, names, violations: Vec::new(), seen: Counts::default() };
@@ -143,6 +145,7 @@ impl Judge<'_> {
         let record = name.record.as_ref();
         match change.what {
             What::Added => {
+                name.away_since = None;
                 if let Admission::Create { came, answered } = &change.admission {
                     let came_node = Node::read(came);
                     let believed = came["metadata"]["annotations"].get(MARK).is_some() && !answered;
@@ -193,6 +196,7 @@ impl Judge<'_> {
                 name.wishes.node_is_deleted(&now, change.rv, record, looked);
                 name.gone.insert(now.uid.clone(), last);
                 name.node = None;
+                name.away_since = Some(change.at);
                 name.object = None;
                 self.seen.add("nodes deleted");
                 return;
@@ -212,7 +216,14 @@ impl Judge<'_> {
             return;
         }
         if change.what == What::Deleted {
+            let away = name.away_since.map(|since| change.at.saturating_sub(since));
+            let (who, tombstone) = (change.name().to_owned(), before.is_none_or(|record| record.is_tombstone()));
+            name.wishes.record_is_collected();
             self.seen.add("records collected");
+            if !tombstone && away.is_none_or(|away| away + Duration::from_secs(1) < self.plan.settings.keeper.retention)
+            {
+                self.fail("G1", format!("{who} was collected although its node was away for {away:?} only"));
+            }
             return;
         }
         let Some(next) = record(&change.object) else {
@@ -291,10 +302,13 @@ impl Judge<'_> {
             return;
         };
         let protected = label(&left.object, PROTECTED).is_some();
-        let rides = self.plan.registered.node_create && !protected;
+        // Where every node is closed at first, it has to be opened.
+        let opens = self.plan.settings.keeper.gate == Gate::Always;
+        let rides = self.plan.registered.node_create && !protected && !opens;
         let whole = left.object["spec"].get("providerID").is_some();
         let allowed = usize::from(!rides);
-        if cost > allowed && whole && !self.plan.rude {
+        // An audit that runs in between notes the absence.
+        if cost > allowed && whole && !self.plan.rude && !self.plan.collects {
             self.fail("G7", format!("{name} left and returned unchanged, which cost {cost} writes"));
         }
         if cost == 0 {

@@ -2,6 +2,7 @@
 
 pub mod facts;
 pub mod keeper;
+pub mod placement;
 pub mod wishes;
 mod writes;
 

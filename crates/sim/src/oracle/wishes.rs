@@ -194,6 +194,16 @@ impl Wishes {
         }
     }
 
+    /// Nobody came back for it.
+    pub fn record_is_collected(&mut self) {
+        let none = Values::from([None]);
+        for wish in self.wishes.values_mut() {
+            *wish = Wish { want: none.clone(), or: Values::new(), seen: none.clone() };
+        }
+        self.unsure.clear();
+        self.order_lost = false;
+    }
+
     /// What of this is not what anybody wants.
     pub fn unmet(&self, slot: Slot, have: &Label) -> Option<(&'static str, String)> {
         let wish = self.wishes.get(&slot)?;

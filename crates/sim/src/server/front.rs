@@ -16,6 +16,7 @@ use axum::body::Body as Reply;
 use futures::future::BoxFuture;
 use http::{HeaderMap, Request, Response, header};
 use kube::client::Body;
+use perennial::runtime::client::READ_TIMEOUT;
 use serde_json::Value;
 use tokio::{sync::oneshot, time::Instant};
 use tower::{BoxError, Service};
@@ -66,7 +67,10 @@ impl Service<Request<Body>> for Front {
             let asked = read(request, front.who, sent).await?;
             let (reply, answer) = oneshot::channel();
             tokio::spawn(async move { drop(reply.send(front.travel(asked).await)) });
-            answer.await.unwrap_or_else(|_| Err("the connection was lost".into()))
+            match tokio::time::timeout(READ_TIMEOUT, answer).await {
+                Ok(answer) => answer.unwrap_or_else(|_| Err("the connection was lost".into())),
+                Err(_) => Err("timed out".into()),
+            }
         })
     }
 }
