@@ -5,6 +5,8 @@ mod keep;
 mod place;
 mod tasks;
 
+pub use admission::webhooks;
+
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
@@ -83,12 +85,13 @@ pub async fn run(mut settings: Settings, target: &Target) -> anyhow::Result<()> 
     let health = Health::new();
     let mut tasks = JoinSet::new();
     let identity = identity(&host());
-    let ownership = compete(&settings, &client, &metrics, &identity, &stop, &mut tasks);
+    let clock = Clock::system();
+    let ownership = compete(&settings, &client, &metrics, &clock, &identity, &stop, &mut tasks);
     let world = World {
         client: client.clone(),
         budget,
         metrics: metrics.clone(),
-        clock: Clock::system(),
+        clock,
         jitter: Jitter::seeded(rand::random()),
         identity,
         ownership,
@@ -154,10 +157,11 @@ pub fn operate(
 }
 
 /// Takes part in the election for shards; owns everything where there is none.
-fn compete(
+pub fn compete(
     settings: &Settings,
     client: &Client,
     metrics: &Metrics,
+    clock: &Clock,
     identity: &str,
     stop: &CancellationToken,
     tasks: &mut JoinSet<()>,
@@ -176,6 +180,7 @@ fn compete(
             identity: identity.to_owned(),
             shards,
             lease: election.lease_duration,
+            clock: clock.clone(),
             report: Arc::new(move |lease, held| metrics.leads(lease, held)),
         };
         let (ownership, task) = coordinate(coordination, stop.clone());

@@ -2,7 +2,6 @@
 //! to be done. Label sets are read when they are needed.
 
 use std::{
-    collections::{HashMap, HashSet},
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
 };
@@ -16,7 +15,11 @@ use perennial_core::keeper::{
 };
 
 use super::apply::Held;
-use crate::runtime::{budget::Priority, queue::Key};
+use crate::runtime::{
+    budget::Priority,
+    map::{HashMap, HashSet},
+    queue::Key,
+};
 
 /// What is known of one live node.
 #[derive(Clone, Debug)]
@@ -371,7 +374,7 @@ impl Index {
     }
 
     pub fn begin_nodes(&mut self) {
-        self.listing_nodes = Some(HashSet::new());
+        self.listing_nodes = Some(HashSet::default());
     }
 
     /// What the list did not name is gone. Nothing is captured of it: its last state was not seen.
@@ -387,7 +390,7 @@ impl Index {
     }
 
     pub fn begin_records(&mut self) {
-        self.listing_records = Some(HashSet::new());
+        self.listing_records = Some(HashSet::default());
     }
 
     pub fn end_records(&mut self) {

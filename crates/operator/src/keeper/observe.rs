@@ -1,10 +1,6 @@
 //! What the watches say, taken into memory: the index, and the few nodes whose content is needed next.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -16,6 +12,7 @@ use perennial_core::{
         record::{Origin, Record},
         selection::{self, Policy},
     },
+    mutation::{Mutation, mutated},
 };
 use tokio::time::Instant;
 
@@ -26,7 +23,7 @@ use super::{
     past::{Packed, Past},
     policies::Policies,
 };
-use crate::runtime::{budget::Priority, queue::Key};
+use crate::runtime::{budget::Priority, map::HashMap, queue::Key};
 
 /// So many nodes that wait for their restore are held in memory with their labels; the others are read again.
 const HOT: usize = 2048;
@@ -199,6 +196,9 @@ impl View {
         let claimants = entry.record.iter().flat_map(|record| self.index.claimants(record)).cloned();
         let mut asks: Asks = claimants.map(|other| (other, Priority::Restore)).collect();
         self.past.push(&name, node, &policy);
+        if mutated(Mutation::ForgetLastStates) {
+            return self.when_synced(asks);
+        }
         if !self.is_synced() || matches!(verdict, Verdict::Look(_)) {
             self.last.entry(Arc::clone(&name)).or_default().push_back(Pending::new(node, &policy));
             asks.push((name, Priority::LastState));

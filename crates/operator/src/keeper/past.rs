@@ -5,7 +5,7 @@
 //! end and its successor's beginning were seen in one uninterrupted watch (`docs/decisions/0025-recall.md`).
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::Arc,
 };
 
@@ -14,7 +14,7 @@ use perennial_core::{
     keeper::selection::{self, DOMAIN, Policy},
 };
 
-use crate::runtime::queue::Key;
+use crate::runtime::{map::HashMap, queue::Key};
 
 /// A node as a few hundred bytes instead of thousands.
 #[derive(Clone, Debug)]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use perennial_core::mutation::{Mutation, mutated};
 use perennial_core::{
     config::Identity,
     keeper::{
@@ -33,6 +34,8 @@ impl Keeper {
         let mut wrote = false;
         loop {
             let next = self.lock().view.next_last(&work.key);
+            let next = next
+                .filter(|_| !(mutated(Mutation::SuccessorFirst) && self.lock().view.index.node(&work.key).is_some()));
             let Some(last) = next else { break };
             wrote |= matches!(self.settle_last(&last).await?, Done::Wrote);
             self.lock().view.done_last(&work.key, &last.uid);
@@ -119,7 +122,7 @@ impl Keeper {
                 Ok(Done::Quiet)
             }
             Plan::Write(act, next) if self.duties.capture => {
-                if from_watch && !self.is_still(&node, &policy).await? {
+                if from_watch && !mutated(Mutation::TrustTheCache) && !self.is_still(&node, &policy).await? {
                     return Ok(Done::Again);
                 }
                 self.write(&node, act, held.as_ref(), &next, Priority::Capture).await?;
@@ -129,7 +132,11 @@ impl Keeper {
                 Ok(Done::Wrote)
             }
             Plan::Restore(_) if self.duties.restore => {
-                let held = if from_watch { held } else { self.record_of(&node, Priority::Restore).await? };
+                let held = if from_watch || mutated(Mutation::RecordBeforeNode) {
+                    held
+                } else {
+                    self.record_of(&node, Priority::Restore).await?
+                };
                 match self.plan(&node, &policy, &identity, held.as_ref()) {
                     Plan::Restore(restore) => self.restore(key, &node, &restore, held.as_ref()).await,
                     _ => Ok(Done::Again),
@@ -336,6 +343,9 @@ impl Keeper {
     pub(super) async fn ungate(&self, node: &selection::Node) -> Result<(), Error> {
         if self.duties.dry_run {
             info!(node = node.name, "would take the taint off");
+            return Ok(());
+        }
+        if mutated(Mutation::KeepTaint) {
             return Ok(());
         }
         let patched = self.cluster.ungate_node(node).await?;

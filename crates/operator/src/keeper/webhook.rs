@@ -13,6 +13,7 @@ use perennial_core::{
         record::Fault,
         selection::{self, ignored},
     },
+    mutation::{Mutation, mutated},
 };
 use tracing::{debug, info, warn};
 
@@ -127,7 +128,7 @@ impl Keeper {
                     return Ok(());
                 }
                 // Somebody was faster: read again and decide again, until the deadline.
-                Err(error) if error.category() == Category::Conflict => {}
+                Err(error) if error.category() == Category::Conflict && !mutated(Mutation::NoRetryInDelete) => {}
                 Err(error) => return Err(error),
             }
         }

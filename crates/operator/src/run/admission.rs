@@ -78,6 +78,12 @@ pub(super) fn serve_webhooks(
 }
 
 fn listen(settings: &Settings, parts: &Parts, served: &Arc<Served>) -> anyhow::Result<Listening> {
+    let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, settings.webhook.port));
+    Ok(webhooks(settings, parts).listen(address, Arc::clone(served))?)
+}
+
+/// What answers admission, without its port.
+pub fn webhooks(settings: &Settings, parts: &Parts) -> Webhooks {
     let Parts { keeper, placer } = parts;
     let metrics = keeper.metrics.clone();
     let report = move |seen: &Observation| {
@@ -100,8 +106,7 @@ fn listen(settings: &Settings, parts: &Parts, served: &Arc<Served>) -> anyhow::R
             async move { placer.admit_pod(request).await }
         });
     }
-    let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, settings.webhook.port));
-    Ok(webhooks.listen(address, Arc::clone(served))?)
+    webhooks
 }
 
 fn http_code(code: u16) -> http::StatusCode {

@@ -181,13 +181,11 @@ fn watch_policies(keeper: &Arc<Keeper>, jitter: &Jitter, stop: &CancellationToke
 
 async fn follow_ownership(keeper: Arc<Keeper>, stop: CancellationToken) {
     let mut changes = keeper.ownership.changes();
-    while let Some(Ok(())) = stop.run_until_cancelled(changes.changed()).await {
-        let owned: Vec<u32> = changes.borrow_and_update().keys().copied().collect();
+    while let Some(owned) = stop.run_until_cancelled(changes.next()).await {
+        let owned: Vec<u32> = owned.into_keys().collect();
         info!(shards = ?owned, "our share of the nodes changed");
         keeper.resync();
     }
-    // The sender is gone only when the process stops.
-    stop.cancelled().await;
 }
 
 /// Ready once nodes, records and policies are known. What is known once stays known.

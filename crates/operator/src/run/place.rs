@@ -86,11 +86,9 @@ pub(super) fn place(
             let (placer, stop) = (Arc::clone(&placer), stop.clone());
             async move {
                 let mut changes = placer.ownership.changes();
-                while let Some(Ok(())) = stop.run_until_cancelled(changes.changed()).await {
-                    changes.mark_unchanged();
+                while stop.run_until_cancelled(changes.next()).await.is_some() {
                     placer.resync();
                 }
-                stop.cancelled().await;
             }
         });
         tasks.spawn(every(stop.clone(), controller.resync_period, {

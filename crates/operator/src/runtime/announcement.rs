@@ -2,6 +2,7 @@
 //!
 //! Owns names, labels and annotations of Leases: what replicas of different versions understand of each other.
 
+use super::clock::Clock;
 use super::lease::seen;
 use k8s_openapi::api::coordination::v1::Lease;
 use perennial_core::members::Announcement;
@@ -34,6 +35,8 @@ pub struct Coordination {
     pub identity: String,
     pub shards: u32,
     pub lease: Duration,
+    /// The time of day that is written into Leases, for people.
+    pub clock: Clock,
     pub report: Report,
 }
 

@@ -18,6 +18,9 @@ use tracing::info;
 
 use super::{budget::Budget, metrics::Metrics};
 
+/// A connection on which nothing came for so long is dead: longer than the longest watch, which the server ends after a minute.
+pub const READ_TIMEOUT: Duration = Duration::from_secs(75);
+
 /// Which cluster, as whom.
 #[derive(Clone, Debug, Default)]
 pub struct Target {
@@ -57,6 +60,7 @@ pub async fn config(target: &Target) -> Result<Config, Error> {
     // kube would retry a 429 for minutes: back-off is ours, where it can be seen and interrupted.
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(5));
+    config.read_timeout = Some(READ_TIMEOUT);
     Ok(config)
 }
 
@@ -76,6 +80,17 @@ fn build(config: Config, metrics: Metrics, budget: Option<Budget>, dry_run: bool
     let host = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
     let builder = ClientBuilder::try_from(config).map_err(|source| Error::Build { url, source: Box::new(source) })?;
     Ok(builder.with_layer(&Observe { metrics, budget, host, dry_run }).build())
+}
+
+/// The same over a service that was made elsewhere: whatever answers like an API server.
+pub fn over<S>(service: S, namespace: &str, metrics: Metrics, budget: Option<Budget>) -> Client
+where
+    S: Service<Request<Body>, Response = Response<axum::body::Body>> + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<tower::BoxError> + Send,
+{
+    let observe = Observe { metrics, budget, host: "simulated".to_owned(), dry_run: false };
+    Client::new(observe.layer(service), namespace)
 }
 
 /// Counts requests and hears `Retry-After`.

@@ -6,6 +6,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Api, ListParams};
 use perennial::runtime::announcement::{Coordination, shard_lease};
 use perennial::runtime::attendance::{Attendance, attend};
+use perennial::runtime::clock::Clock;
 use perennial::runtime::members::coordinate;
 use perennial::runtime::ownership::Ownership;
 use perennial::runtime::random::Jitter;
@@ -66,6 +67,7 @@ impl Member {
             identity: identity.to_owned(),
             shards,
             lease: LEASE,
+            clock: Clock::system(),
             report: Arc::new(|_, _| {}),
         };
         let (ownership, task) = coordinate(settings, stop.clone());
