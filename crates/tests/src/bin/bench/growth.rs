@@ -56,7 +56,6 @@ pub(crate) async fn measure(size: Size, report: &mut Report) {
         operator.stop().await;
     }
     show(&steps, report);
-    each(0..most, 64, |number| fleet.delete(number)).count().await;
 }
 
 async fn start(cluster: &TestCluster) -> (Operator, Duration) {

@@ -9,7 +9,6 @@ use perennial_tests::{Requests, TestCluster, Webhooks, eventually_within};
 use serde_json::{Value, json};
 
 use crate::{
-    Size,
     contender::{Contender, Usage},
     fleet::{AT_ONCE, Fleet, State, each, number, state},
     plot::{Line, bars, lines},
@@ -79,13 +78,14 @@ impl Work {
     }
 }
 
-pub(crate) async fn measure(size: Size, report: &mut Report) {
-    for &count in size.mass {
+/// `peers`: how many nodes the return has in which the peers take part.
+pub(crate) async fn measure(sizes: &[usize], peers: usize, report: &mut Report) {
+    for &count in sizes {
         report.part(&format!("Mass return of {count} nodes with 10 labels, {AT_ONCE} requests at a time"));
         let floors = floors(count).await;
         let mut back = Vec::new();
         let mut contenders = Contender::PERENNIAL.to_vec();
-        if count == size.peers {
+        if count == peers {
             contenders.extend([Contender::Plain, Contender::Kopf]);
         }
         for contender in contenders {

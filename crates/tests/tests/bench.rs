@@ -1,0 +1,33 @@
+//! What the benchmark counts, asserted: requests and losses. Its times are not.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "whatever fails here fails the test")]
+
+use std::{fs, process::Command};
+
+use serde_json::Value;
+
+#[test]
+fn an_unchanged_node_costs_one_write_or_none_and_nothing_is_lost_or_resurrected() {
+    let folder = std::env::temp_dir().join(format!("perennial-bench-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let bench = Command::new(env!("CARGO_BIN_EXE_bench"))
+        .args(["counts", "mass", "last-second"])
+        .current_dir(&folder)
+        .output()
+        .unwrap();
+    assert!(bench.status.success(), "{}", String::from_utf8_lossy(&bench.stderr));
+    let report: Value = serde_json::from_slice(&fs::read(folder.join(".bench/report.json")).unwrap()).unwrap();
+    let text = fs::read_to_string(folder.join(".bench/report.md")).unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+
+    for (webhooks, writes) in [("off", 200), ("on", 0)] {
+        let back = &report[format!("mass/200/Perennial, webhooks {webhooks}")];
+        assert_eq!((&back["wrong"], &back["resurrected"]), (&0.into(), &0.into()), "{back:#}");
+        assert_eq!((&back["nodeWrites"], &back["storeWrites"]), (&writes.into(), &0.into()), "{back:#}");
+        // Captured when new and when changed, and given back: two, three and two requests, and one more for each admission.
+        assert!(back["requestsPerLife"].as_f64().unwrap() <= 8.0, "{back:#}");
+    }
+    assert_eq!(report["mass/200/Perennial, webhooks on"]["inCreate"], 200);
+    assert_eq!(report["lastSecond/Perennial, webhooks on"], 0);
+    assert!(text.contains("## Goals") && text.contains("![200 nodes come back"), "{text}");
+}
