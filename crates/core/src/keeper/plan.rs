@@ -6,7 +6,8 @@
 //! never leave a record; sequences only grow.
 //!
 //! # Assumptions
-//! The record was read *after* the node. Whoever executes a plan makes every write conditional on the resourceVersion
+//! The record was read *after* the node, or is known to be what the predecessor of a node that has not changed since it began
+//! had (`docs/decisions/0025-recall.md`). Whoever executes a plan makes every write conditional on the resourceVersion
 //! (and UID) that was decided on, and before a capture of a live node looks once more whether it is still the same.
 
 use std::collections::BTreeSet;

@@ -2,8 +2,8 @@
 //!
 //! # Guarantees
 //! A pending last state is written before anything is done about its successor. A node is captured only after one more
-//! look at it; a node is restored only from a record that was read after it. Failures delay the node that they are
-//! about, and no other.
+//! look at it; a node is restored only from a record that was read after it, or, unchanged since it began, from what its
+//! predecessor had ([`past`](super::past)). Failures delay the node that they are about, and no other.
 
 use std::{
     collections::HashMap,

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
-use perennial_tests::{TestCluster, eventually, labels};
+use perennial_tests::{TestCluster, eventually, labels, ten_labels};
 use serde_json::json;
 
 /// What is left of writes by these verbs when the test's own are taken off.
@@ -36,6 +36,25 @@ async fn a_quiet_cluster_gets_no_writes() {
     assert_eq!(after.writes_since(&before, "nodes"), writes(&[("PATCH", 41)]), "the test's own patches");
     assert_eq!(after.writes_since(&before, "configmaps"), writes(&[("PUT", 1)]), "the fence");
     assert_eq!(after.writes_since(&before, "events"), writes(&[]));
+}
+
+#[tokio::test]
+async fn nodes_that_return_as_they_left_cost_no_read_of_their_records() {
+    let cluster = TestCluster::new().await;
+    let operator = cluster.operator().start().await;
+    cluster.create_many(50, ten_labels).await;
+    cluster.wait_for_records(50).await;
+    operator.wait_for_metric("perennial_nodes_current_ratio", &[], 1.0).await;
+    let before = cluster.requests().await;
+
+    cluster.delete_all_nodes().await;
+    for number in 0..50 {
+        cluster.node(&format!("node-{number:05}")).create().await;
+    }
+    cluster.wait_for_complete_nodes(50).await;
+
+    let reads = cluster.requests().await.count("GET", "configmaps") - before.count("GET", "configmaps");
+    assert_eq!(reads, 0);
 }
 
 #[tokio::test]
