@@ -9,6 +9,7 @@ use k8s_openapi::api::{
     core::v1::Namespace,
 };
 use kube::{Api, Client, api::PostParams};
+use perennial_core::config::Settings;
 use serde_json::Value;
 
 use super::Line;
@@ -49,7 +50,8 @@ pub(super) async fn check(session: &Session, account: Option<&str>) -> Vec<Line>
         }
     }
     let account = account.map(|name| format!("system:serviceaccount:{namespace}:{name}"));
-    let asked = stream::iter(needs()).map(|need| {
+    let needed: Vec<Need> = needs().into_iter().filter(|need| need.is_for(&session.settings)).collect();
+    let asked = stream::iter(needed).map(|need| {
         let (client, namespace, account) = (session.client.clone(), namespace.clone(), account.clone());
         async move { (allowed(&client, &need, &namespace, account).await, need) }
     });
@@ -77,6 +79,17 @@ pub(super) async fn check(session: &Session, account: Option<&str>) -> Vec<Line>
 }
 
 impl Need {
+    /// Whether an operator with these settings needs it.
+    fn is_for(&self, settings: &Settings) -> bool {
+        let placement = ["apps", "policy"].contains(&self.group.as_str())
+            || ["pods", "pods/eviction", "namespaces"].contains(&self.resource.as_str());
+        let certificates = self.resource == "secrets";
+        let webhooks = certificates || self.group == "admissionregistration.k8s.io";
+        (settings.placement.enabled || !placement)
+            && (settings.webhook.enabled || !webhooks)
+            && (settings.webhook.cert_dir.is_none() || !certificates)
+    }
+
     fn words(&self, namespace: &str) -> String {
         let place = if self.ours { format!(" in {namespace}") } else { String::new() };
         let name = self.name.as_ref().map(|name| format!(" {name}")).unwrap_or_default();
@@ -174,5 +187,10 @@ mod tests {
         );
         assert!(needs.iter().any(|need| need.resource == "secrets" && need.name.is_some()));
         assert!(needs.len() > 40);
+        let mut settings = Settings::default();
+        settings.placement.enabled = false;
+        settings.webhook.enabled = false;
+        let few: Vec<&Need> = needs.iter().filter(|need| need.is_for(&settings)).collect();
+        assert!(few.iter().all(|need| !["pods", "secrets"].contains(&need.resource.as_str())) && few.len() > 10);
     }
 }
