@@ -6,10 +6,10 @@ TOOLS := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/tools
 export PATH := $(TOOLS)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test bench lint format docs clean
+.PHONY: help demo up down test bench lint format docs manifests image deb kind-up kind-down clean
 
 help: ## Show this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Play the whole story on a local Kubernetes, check it, clean up
 	@$(CARGO) build --locked -p perennial-tests --bin demo
@@ -44,6 +44,21 @@ docs: ## Write docs/cli.md and the tables of docs/configuration.md
 	UPDATE_DOCS=1 $(CARGO) test --quiet -p perennial-core --lib reference
 	UPDATE_DOCS=1 $(CARGO) test --quiet -p perennial --lib reference
 
+manifests: ## Write deploy/ and what the chart takes from the same source
+	UPDATE_MANIFESTS=1 $(CARGO) test --quiet --locked -p perennial --lib manifests
+
+image: $(if $(shell PATH="$(PATH)" command -v cargo-auditable),,$(TOOLS)/bin/cargo-auditable) ## Build an OCI image without Docker and check that it runs; ARCHS="amd64 arm64"
+	@CARGO="$(CARGO)" packaging/image.sh $(ARCHS)
+
+deb: ## Build a Debian package with a hardened service
+	@CARGO="$(CARGO)" packaging/deb.sh
+
+kind-up: ## With Docker and kind: a cluster with Perennial on it
+	packaging/kind.sh up
+
+kind-down: ## Remove it
+	packaging/kind.sh down
+
 clean: ## Remove what was built
 	$(CARGO) clean
 
@@ -51,4 +66,9 @@ clean: ## Remove what was built
 $(TOOLS)/bin/cargo-deny:
 	CARGO_PROFILE_DEV_DEBUG=0 CARGO_TARGET_DIR=$(TOOLS)/build \
 		$(CARGO) install cargo-deny --version 0.20.2 --locked --debug --root $(TOOLS)
+	rm -rf $(TOOLS)/build
+
+$(TOOLS)/bin/cargo-auditable:
+	CARGO_PROFILE_DEV_DEBUG=0 CARGO_TARGET_DIR=$(TOOLS)/build \
+		$(CARGO) install cargo-auditable --version 0.7.7 --locked --debug --root $(TOOLS)
 	rm -rf $(TOOLS)/build

@@ -10,7 +10,11 @@
 //! No serving certificate is signed by an authority before the webhook configurations carry that authority; none is in
 //! use whose authority has left the bundle.
 
+mod expiry;
+
 use serde::{Deserialize, Serialize};
+
+pub use expiry::not_after;
 
 /// How long things last, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

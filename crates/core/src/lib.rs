@@ -7,5 +7,6 @@ pub mod config;
 pub mod keeper;
 pub mod lease;
 pub mod members;
+pub mod mutation;
 pub mod placement;
 pub mod shard;

@@ -9,7 +9,8 @@
 //! - *proven* alive (seen to change or to appear) decides whether to hand a shard over to somebody better.
 //!
 //! A shard is therefore never handed to a member that may be dead, and one that its rightful holder does not take goes
-//! to the next in rank a step later.
+//! to the next in rank a step later. Whoever took it so keeps it for a while: the rightful holder is alive, but something keeps
+//! it from taking what is its own, and a shard that is handed back and forth is nobody's.
 
 use crate::lease::{Terms, Wish};
 use crate::shard::{self, Member};
@@ -18,6 +19,8 @@ use std::time::Duration;
 
 /// A silent member's announcement is collected after this many leases.
 const FORGOTTEN_AFTER: u32 = 10;
+/// What a better member left to us although it is alive is kept for this many leases, then offered again.
+const LEFT_FOR: u32 = 4;
 
 /// What an announcement says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +44,8 @@ pub struct Roster {
     me: Member,
     terms: Terms,
     peers: BTreeMap<String, Peer>,
+    /// Shards that somebody better had left to us although it was alive, and when we took them.
+    left_to_us: BTreeMap<u32, Duration>,
     listed: bool,
     leaving: bool,
 }
@@ -48,7 +53,7 @@ pub struct Roster {
 impl Roster {
     pub fn new(identity: impl Into<String>, shards: u32, terms: Terms) -> Self {
         let me = Member { identity: identity.into(), shards: shards.max(1), since: i64::MAX };
-        Self { me, terms, peers: BTreeMap::new(), listed: false, leaving: false }
+        Self { me, terms, peers: BTreeMap::new(), left_to_us: BTreeMap::new(), listed: false, leaving: false }
     }
 
     /// Our own announcement is out, since this time of the API server's.
@@ -87,6 +92,31 @@ impl Roster {
         self.peers.remove(identity);
     }
 
+    /// We took a shard, at this local time.
+    pub fn took(&mut self, now: Duration, shard: u32) {
+        if self.is_best(now, shard) {
+            self.left_to_us.remove(&shard);
+        } else {
+            self.left_to_us.insert(shard, now);
+        }
+    }
+
+    /// Nobody who is surely alive comes before us.
+    fn is_best(&self, now: Duration, shard: u32) -> bool {
+        let proven = self
+            .peers
+            .values()
+            .filter(|peer| peer.proven && now < self.silent_at(peer) && self.is_proper(&peer.announcement.member))
+            .map(|peer| peer.announcement.member.identity.as_str())
+            .chain(std::iter::once(self.me.identity.as_str()));
+        shard::rank(shard, &self.me.identity, proven) == Some(0)
+    }
+
+    /// Until when we keep what somebody better had left to us.
+    fn kept_until(&self, shard: u32) -> Option<Duration> {
+        self.left_to_us.get(&shard).map(|taken| *taken + self.terms.lease * LEFT_FOR)
+    }
+
     /// Everybody who is presumed alive, ourselves included.
     pub fn alive(&self, now: Duration) -> Vec<&Member> {
         std::iter::once(&self.me)
@@ -104,24 +134,21 @@ impl Roster {
         if !knows || shard >= self.me.shards {
             return Wish { take: None, keep: knows };
         }
-        let proven = self
-            .peers
-            .values()
-            .filter(|peer| peer.proven && now < self.silent_at(peer) && self.is_proper(&peer.announcement.member))
-            .map(|peer| peer.announcement.member.identity.as_str())
-            .chain(std::iter::once(self.me.identity.as_str()));
-        let keep = shard::rank(shard, &self.me.identity, proven) == Some(0);
+        let best = self.is_best(now, shard);
+        let keep = best || self.kept_until(shard).is_some_and(|until| now < until);
 
         let presumed = alive.iter().filter(|member| self.is_proper(member)).map(|member| member.identity.as_str());
         let rank = shard::rank(shard, &self.me.identity, presumed);
         // Where somebody better is surely alive, what we took would be handed over at once: leave them time to take it.
-        let courtesy = if keep { Duration::ZERO } else { self.terms.request * 2 };
+        let courtesy = if best { Duration::ZERO } else { self.terms.request * 2 };
         Wish { take: rank.map(|rank| courtesy + self.terms.step * rank), keep }
     }
 
-    /// When the next member would turn out to be silent.
+    /// When the next member would turn out to be silent, or the next shard is to be handed over after all.
     pub fn next_change(&self, now: Duration) -> Option<Duration> {
-        self.peers.values().map(|peer| self.silent_at(peer)).filter(|at| *at > now).min()
+        let silent = self.peers.values().map(|peer| self.silent_at(peer));
+        let kept = self.left_to_us.keys().filter_map(|shard| self.kept_until(*shard));
+        silent.chain(kept).filter(|at| *at > now).min()
     }
 
     /// Members that have been silent for so long that their announcements may be collected.
@@ -253,6 +280,21 @@ mod tests {
         renewed(&mut roster, at(3), &["b"], 2);
 
         assert!(roster.wish(at(4), foreign).take > Some(Terms::new(LEASE).request));
+    }
+
+    #[test]
+    fn what_a_better_member_leaves_alone_is_kept_for_a_while() {
+        let mut roster = roster(&["b"]);
+        let foreign = shard_of("b", &["a", "b"]);
+        renewed(&mut roster, at(3), &["b"], 2);
+        assert!(!roster.wish(at(10), foreign).keep);
+
+        roster.took(at(10), foreign);
+        renewed(&mut roster, at(60), &["b"], 3);
+
+        assert!(roster.wish(at(69), foreign).keep);
+        assert_eq!(roster.next_change(at(69)), Some(at(70)));
+        assert!(!roster.wish(at(70), foreign).keep);
     }
 
     #[test]

@@ -5,7 +5,9 @@ mod keep;
 mod place;
 mod tasks;
 
-use std::{sync::Arc, time::Duration};
+pub use admission::webhooks;
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Namespace;
@@ -26,6 +28,7 @@ use crate::{
     placement::controller::Placer,
     runtime::{
         announcement::{Coordination, identity},
+        attendance::{Attendance, attend},
         budget::Budget,
         client::{self, Target},
         clock::Clock,
@@ -63,8 +66,12 @@ pub async fn run(mut settings: Settings, target: &Target) -> anyhow::Result<()> 
     let budget = Budget::new(settings.controller.qps, settings.controller.burst);
     let config = client::config(target).await?;
     info!(version = env!("CARGO_PKG_VERSION"), server = %config.cluster_url, namespace = %settings.namespace, "starting");
-    let client = client::connect(config, metrics.clone(), Some(budget.clone()))?;
-    if !in_cluster() {
+    let dry_run = settings.controller.dry_run;
+    let connect = if dry_run { client::connect_for_dry_run } else { client::connect };
+    let client = connect(config, metrics.clone(), Some(budget.clone()))?;
+    if dry_run {
+        info!("a dry run: nothing is written, and no admission is served");
+    } else if !in_cluster() {
         ensure_namespace(&client, settings.namespace.as_str()).await;
         if settings.webhook.enabled && settings.webhook.url.is_none() {
             warn!(
@@ -78,18 +85,19 @@ pub async fn run(mut settings: Settings, target: &Target) -> anyhow::Result<()> 
     let health = Health::new();
     let mut tasks = JoinSet::new();
     let identity = identity(&host());
-    let ownership = compete(&settings, &client, &metrics, &identity, &stop, &mut tasks);
+    let clock = Clock::system();
+    let ownership = compete(&settings, &client, &metrics, &clock, &identity, &stop, &mut tasks);
     let world = World {
         client: client.clone(),
         budget,
         metrics: metrics.clone(),
-        clock: Clock::system(),
+        clock,
         jitter: Jitter::seeded(rand::random()),
         identity,
         ownership,
     };
     let parts = operate(&settings, world, &health, &stop, &mut tasks)?;
-    if settings.controller.roles.contains(&Role::Webhooks) {
+    if settings.controller.roles.contains(&Role::Webhooks) && !dry_run {
         if settings.webhook.enabled {
             serve_webhooks(&settings, &client, &parts, &health, &stop, &mut tasks)?;
         } else {
@@ -144,50 +152,78 @@ pub fn operate(
     let roles = &settings.controller.roles;
     let wanted = settings.placement.enabled && (roles.contains(&Role::Placement) || roles.contains(&Role::Webhooks));
     let placer = if wanted { Some(place(settings, &world, events.clone(), health, stop, tasks)?) } else { None };
-    let keeper = keep(settings, world, events, health, stop, tasks);
+    let keeper = keep(settings, world, placer.clone(), events, health, stop, tasks);
     Ok(Parts { keeper, placer })
 }
 
 /// Takes part in the election for shards; owns everything where there is none.
-fn compete(
+pub fn compete(
     settings: &Settings,
     client: &Client,
     metrics: &Metrics,
+    clock: &Clock,
     identity: &str,
     stop: &CancellationToken,
     tasks: &mut JoinSet<()>,
 ) -> Ownership {
     let (controller, election) = (&settings.controller, &settings.controller.leader_election);
     let shards = u32::from(controller.shards);
-    let works = controller.roles.iter().any(|role| *role != Role::Webhooks);
     if !election.enabled || controller.dry_run {
         return Ownership::all(shards);
     }
-    let metrics = metrics.clone();
-    let coordination = Coordination {
+    let ours = lease_group(&controller.roles).map(|group| {
+        let metrics = metrics.clone();
+        let coordination = Coordination {
+            client: client.clone(),
+            namespace: settings.namespace.to_string(),
+            group,
+            identity: identity.to_owned(),
+            shards,
+            lease: election.lease_duration,
+            clock: clock.clone(),
+            report: Arc::new(move |lease, held| metrics.leads(lease, held)),
+        };
+        let (ownership, task) = coordinate(coordination, stop.clone());
+        tasks.spawn(task);
+        ownership
+    });
+    if let Some(ours) = &ours
+        && controller.roles.contains(&Role::Placement)
+    {
+        return ours.clone();
+    }
+    // Admission has to know whether somebody places what it gates.
+    let attendance = Attendance {
         client: client.clone(),
         namespace: settings.namespace.to_string(),
-        group: lease_group(settings),
-        identity: identity.to_owned(),
+        groups: placing_groups(),
         shards,
         lease: election.lease_duration,
-        observer: !works,
-        report: Arc::new(move |lease, held| metrics.leads(lease, held)),
     };
-    let (ownership, task) = coordinate(coordination, stop.clone());
+    let (others, task) = attend(&attendance, Jitter::seeded(rand::random()), stop.clone());
     tasks.spawn(task);
-    ownership
+    match ours {
+        Some(ours) => ours.attended_by(&others),
+        None => others,
+    }
 }
 
-/// Processes with the same roles share the same work. One that only serves admission looks at everyone's.
-fn lease_group(settings: &Settings) -> String {
+/// Processes with the same roles share the same work: the name of their Leases. One that only serves admission has none.
+fn lease_group(roles: &BTreeSet<Role>) -> Option<String> {
     let all = [Role::Capture, Role::Restore, Role::Placement];
-    let ours: Vec<&str> =
-        all.iter().filter(|role| settings.controller.roles.contains(role)).map(|role| role.as_str()).collect();
+    let ours: Vec<&str> = all.iter().filter(|role| roles.contains(role)).map(|role| role.as_str()).collect();
     match ours.len() {
-        0 | 3 => "perennial".to_owned(),
-        _ => format!("perennial-{}", ours.join("-")),
+        0 => None,
+        3 => Some("perennial".to_owned()),
+        _ => Some(format!("perennial-{}", ours.join("-"))),
     }
+}
+
+/// The groups of all processes that decide about workloads, whatever else they do.
+fn placing_groups() -> Vec<String> {
+    let others: [&[Role]; 4] = [&[], &[Role::Capture], &[Role::Restore], &[Role::Capture, Role::Restore]];
+    let roles = others.into_iter().map(|others| others.iter().copied().chain([Role::Placement]).collect());
+    roles.filter_map(|roles: BTreeSet<Role>| lease_group(&roles)).collect()
 }
 
 /// Outside a cluster nobody made the namespace for us.
@@ -235,5 +271,21 @@ async fn stop_signal() -> &'static str {
     tokio::select! {
         () = terminate => "SIGTERM",
         _ = tokio::signal::ctrl_c() => "SIGINT",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_decides_about_workloads_is_known_to_admission() {
+        let group = |roles: &[Role]| lease_group(&roles.iter().copied().collect());
+        let everything = [Role::Capture, Role::Restore, Role::Placement, Role::Webhooks];
+        for roles in [&everything[..], &[Role::Placement], &[Role::Restore, Role::Placement, Role::Webhooks]] {
+            assert!(placing_groups().contains(&group(roles).unwrap()), "{roles:?}");
+        }
+        assert_eq!(group(&[Role::Webhooks]), None);
+        assert!(!placing_groups().contains(&group(&[Role::Capture, Role::Restore]).unwrap()));
     }
 }

@@ -1,6 +1,9 @@
 //! A cluster of a test's own.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use k8s_openapi::api::{
     admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
@@ -14,14 +17,25 @@ use kube::{
 use localplane::Plane;
 use serde::de::DeserializeOwned;
 
-use crate::planes::Borrowed;
+use tokio::sync::OnceCell;
+
+use crate::{Operator, Webhooks, audit::AuditLog, planes::Borrowed};
+
+/// Perennial's own on the cluster that tests share.
+const SHARED_NAMESPACE: &str = "perennial-shared";
 
 /// A real Kubernetes without nodes, and a namespace for Perennial. Gone for others when it is dropped.
 #[expect(missing_debug_implementations, reason = "kube's client has none")]
 pub struct TestCluster {
     client: Client,
     namespace: String,
+    /// The namespace of the test's own workloads.
+    workspace: String,
+    /// The admin's, for that namespace.
+    kubeconfig: PathBuf,
     pub(crate) operators: AtomicUsize,
+    /// Nodes with capacity, for their names.
+    pub(crate) capacities: AtomicUsize,
     // Last: what runs on it goes first.
     plane: Borrowed,
 }
@@ -36,7 +50,47 @@ impl TestCluster {
         Self::on(Borrowed::whole()).await
     }
 
-    async fn on(plane: Borrowed) -> Self {
+    /// A namespace of the test's own on a whole cluster that it shares with others; so are its nodes and its workloads, which
+    /// run on these nodes only. One operator looks after all of them: see [`TestCluster::shared_operator`].
+    pub async fn shared() -> Self {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let plane = Borrowed::shared();
+        let workspace = format!("test-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+        let text = std::fs::read_to_string(plane.kubeconfig_path()).expect("the admin's kubeconfig");
+        let mut config = Kubeconfig::from_yaml(&text).expect("a kubeconfig");
+        for context in config.contexts.iter_mut().filter_map(|named| named.context.as_mut()) {
+            context.namespace = Some(workspace.clone());
+        }
+        let kubeconfig = plane.dir().join(format!("{workspace}.kubeconfig"));
+        std::fs::write(&kubeconfig, serde_json::to_string(&config).expect("a kubeconfig")).expect("writing it");
+        let client = connect_by(config).await;
+        create_namespace(&client, &workspace).await;
+        let namespace = SHARED_NAMESPACE.to_owned();
+        let (operators, capacities) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let cluster = Self { client, namespace, workspace, kubeconfig, operators, capacities, plane };
+        cluster.shared_operator().await;
+        cluster
+    }
+
+    /// The one that looks after all workloads on the shared cluster. Moves quickly, and has no other role.
+    pub async fn shared_operator(&self) -> &'static Operator {
+        static OPERATOR: OnceCell<Operator> = OnceCell::const_new();
+        let started = OPERATOR.get_or_init(async || {
+            create_namespace(&self.client, SHARED_NAMESPACE).await;
+            let builder = self.operator().webhooks(Webhooks::On).set("controller.roles", "placement,webhooks");
+            // Nobody takes over from it, and on a busy machine a short lease would be lost now and then.
+            let builder = builder.set("controller.leaderElection.leaseDuration", "15s");
+            builder.set("placement.cooldown", "1s").start().await
+        });
+        started.await
+    }
+
+    /// One with the controllers of Kubernetes, but without anything that runs pods: the test does that itself.
+    pub async fn without_kubelets() -> Self {
+        Self::on(Borrowed::own(Plane::builder().controller_manager(true), None)).await
+    }
+
+    pub(crate) async fn on(plane: Borrowed) -> Self {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let config = std::fs::read_to_string(plane.kubeconfig_path()).expect("the admin's kubeconfig");
         let client = connect(&config).await;
@@ -48,10 +102,10 @@ impl TestCluster {
         events.delete_collection(&DeleteParams::default(), &ListParams::default()).await.expect("deleting events");
 
         let namespace = format!("perennial-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
-        let metadata = ObjectMeta { name: Some(namespace.clone()), ..ObjectMeta::default() };
-        let object = Namespace { metadata, ..Namespace::default() };
-        Api::all(client.clone()).create(&PostParams::default(), &object).await.expect("creating a namespace");
-        Self { client, namespace, operators: AtomicUsize::new(0), plane }
+        create_namespace(&client, &namespace).await;
+        let (workspace, kubeconfig) = ("default".to_owned(), plane.kubeconfig_path());
+        let (operators, capacities) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { client, namespace, workspace, kubeconfig, operators, capacities, plane }
     }
 
     /// The admin's client.
@@ -74,13 +128,40 @@ impl TestCluster {
         &self.namespace
     }
 
+    /// The namespace of the test's own workloads.
+    pub fn workspace(&self) -> &str {
+        &self.workspace
+    }
+
+    /// What nodes and workloads of this test have in common, where there are those of others as well.
+    pub(crate) fn pool(&self) -> Option<&str> {
+        matches!(self.plane, Borrowed::Shared(_)).then_some(self.workspace.as_str())
+    }
+
+    pub(crate) fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
     pub fn plane(&self) -> &Plane {
         &self.plane
     }
+
+    pub(crate) fn audit_log(&self) -> Option<&AuditLog> {
+        self.plane.audit()
+    }
+}
+
+async fn create_namespace(client: &Client, name: &str) {
+    let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+    let object = Namespace { metadata, ..Namespace::default() };
+    Api::all(client.clone()).create(&PostParams::default(), &object).await.expect("creating a namespace");
 }
 
 async fn connect(kubeconfig: &str) -> Client {
-    let kubeconfig = Kubeconfig::from_yaml(kubeconfig).expect("a kubeconfig");
+    connect_by(Kubeconfig::from_yaml(kubeconfig).expect("a kubeconfig")).await
+}
+
+async fn connect_by(kubeconfig: Kubeconfig) -> Client {
     let options = KubeConfigOptions::default();
     let config = Config::from_custom_kubeconfig(kubeconfig, &options).await.expect("a kubeconfig that is complete");
     Client::try_from(config).expect("a client")

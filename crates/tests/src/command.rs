@@ -22,7 +22,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    fn of(output: Output) -> Self {
+    pub(crate) fn of(output: Output) -> Self {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         let (success, code) = (output.status.success(), output.status.code());
         Self { success, code, stdout: text(output.stdout), stderr: text(output.stderr) }
@@ -64,16 +64,22 @@ impl Drop for Background {
 }
 
 impl TestCluster {
+    fn kubectl_command(&self) -> Command {
+        let mut command = self.plane().kubectl();
+        command.env("KUBECONFIG", self.kubeconfig());
+        command
+    }
+
     /// `kubectl` with the words of a command line, as the admin. It must not fail.
     #[track_caller]
     pub fn kubectl(&self, words: &str) -> String {
-        let output = self.plane().kubectl().args(words.split_whitespace()).output().expect("kubectl starts");
+        let output = self.kubectl_command().args(words.split_whitespace()).output().expect("kubectl starts");
         Answer::of(output).expect_success()
     }
 
     /// The same for commands that may fail.
     pub fn try_kubectl(&self, words: &str) -> Answer {
-        Answer::of(self.plane().kubectl().args(words.split_whitespace()).output().expect("kubectl starts"))
+        Answer::of(self.kubectl_command().args(words.split_whitespace()).output().expect("kubectl starts"))
     }
 
     /// `kubectl VERB -f` with an object.
@@ -165,7 +171,7 @@ impl TestCluster {
     #[track_caller]
     pub fn about_workloads(&self, words: &str) -> String {
         let mut command = command();
-        command.args(words.split_whitespace()).arg("--kubeconfig").arg(self.plane().kubeconfig_path());
+        command.args(words.split_whitespace()).arg("--kubeconfig").arg(self.kubeconfig());
         Answer::of(command.output().expect("the program under test starts")).expect_success()
     }
 

@@ -32,10 +32,14 @@
 )]
 
 mod admission;
+mod audit;
+mod balancer;
 mod cluster;
 mod command;
 mod events;
 mod eventually;
+mod helm;
+mod kubelet;
 mod mass;
 mod nodes;
 mod planes;
@@ -44,15 +48,22 @@ mod records;
 mod requests;
 mod running;
 mod samples;
+mod tools;
 mod workloads;
 
+pub use audit::{Asked, verbs};
+pub use balancer::Balancer;
 pub use cluster::TestCluster;
 pub use command::{Answer, Background, perennial};
 pub use eventually::{eventually, eventually_within};
+pub use helm::chart;
+pub use kubelet::Kubelet;
 pub use mass::{node_count, ten_labels};
 pub use nodes::{Labels, NodeBuilder, labels};
+pub use program::program_under_test;
 pub use records::record_name;
 pub use requests::Requests;
-pub use running::{Operator, OperatorBuilder, Webhooks};
+pub use running::{Operator, OperatorBuilder, Webhooks, cpu_of};
 pub use samples::Samples;
+pub use tools::{Helm, Prometheus};
 pub use workloads::{Placed, WorkloadBuilder};

@@ -7,20 +7,26 @@
 use std::{
     fmt::Write as _,
     ops::Deref,
-    sync::{Mutex, PoisonError},
+    sync::{LazyLock, Mutex, PoisonError},
     thread,
 };
 
-use localplane::Plane;
+use localplane::{Builder, Plane, Program};
+
+use crate::audit::AuditLog;
 
 static FREE: Mutex<Vec<Plane>> = Mutex::new(Vec::new());
+static SHARED: LazyLock<Plane> = LazyLock::new(everything);
 
 /// A plane, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Borrowed {
-    plane: Option<Plane>,
-    /// It has controllers, and so remnants of a test that live on: nobody else gets it.
-    whole: bool,
+pub(crate) enum Borrowed {
+    /// Somebody else gets it afterwards.
+    Returned(Option<Plane>),
+    /// It has controllers, and so remnants of a test that live on, or settings of its own: nobody else gets it.
+    Own(Plane, Option<AuditLog>),
+    /// One for all tests of this process that keep to a namespace and to nodes of their own.
+    Shared(&'static Plane),
 }
 
 impl Borrowed {
@@ -28,30 +34,54 @@ impl Borrowed {
     pub(crate) fn take() -> Self {
         let free = FREE.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let plane = free.unwrap_or_else(|| Plane::builder().start().unwrap_or_else(|error| fail(&error)));
-        Self { plane: Some(plane), whole: false }
+        Self::Returned(Some(plane))
     }
 
     /// A new one with scheduler, controller manager and kwok.
     pub(crate) fn whole() -> Self {
-        let plane = Plane::builder().everything().start().unwrap_or_else(|error| fail(&error));
-        Self { plane: Some(plane), whole: true }
+        Self::Own(everything(), None)
     }
+
+    /// A new one, as a test wants it.
+    pub(crate) fn own(builder: Builder, audit: Option<AuditLog>) -> Self {
+        Self::Own(builder.start().unwrap_or_else(|error| fail(&error)), audit)
+    }
+
+    pub(crate) fn audit(&self) -> Option<&AuditLog> {
+        match self {
+            Self::Own(_, audit) => audit.as_ref(),
+            Self::Returned(_) | Self::Shared(_) => None,
+        }
+    }
+
+    /// The one that all share.
+    pub(crate) fn shared() -> Self {
+        Self::Shared(&SHARED)
+    }
+}
+
+/// kwok is the kubelet of the nodes that ask for it by annotation; others are the test's own.
+fn everything() -> Plane {
+    let kwok = ["--manage-all-nodes=false", "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake"];
+    Plane::builder().everything().args(Program::Kwok, kwok).start().unwrap_or_else(|error| fail(&error))
 }
 
 impl Deref for Borrowed {
     type Target = Plane;
 
     fn deref(&self) -> &Plane {
-        self.plane.as_ref().expect("a plane is there until it is dropped")
+        match self {
+            Self::Returned(plane) => plane.as_ref().expect("a plane is there until it is dropped"),
+            Self::Own(plane, _) => plane,
+            Self::Shared(plane) => plane,
+        }
     }
 }
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
-        let Some(plane) = self.plane.take() else { return };
-        if self.whole {
-            return;
-        }
+        let Self::Returned(plane) = self else { return };
+        let Some(plane) = plane.take() else { return };
         if !thread::panicking() && plane.dead().is_empty() && plane.components().iter().all(|c| plane.pid(*c).is_some())
         {
             FREE.lock().unwrap_or_else(PoisonError::into_inner).push(plane);

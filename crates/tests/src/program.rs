@@ -17,6 +17,11 @@ pub(crate) fn path() -> PathBuf {
     if open.exists() { open } else { path.clone() }
 }
 
+/// Where the program under test is, for those who do more with it than to start it.
+pub fn program_under_test() -> PathBuf {
+    path()
+}
+
 /// Where cargo puts programs, for test binaries that are started without it.
 fn beside_us() -> PathBuf {
     let us = env::current_exe().expect("a running program has a path");

@@ -19,6 +19,11 @@ impl TestCluster {
 }
 
 impl Requests {
+    /// Everything that the API server tells of itself.
+    pub fn samples(&self) -> &Samples {
+        &self.0
+    }
+
     /// Requests with this verb (`POST`, `PUT`, `PATCH`, …) for objects of this resource, whatever was answered.
     pub fn count(&self, verb: &str, resource: &str) -> u64 {
         let sum = self.0.sum("apiserver_request_total", &[("verb", verb), ("resource", resource)]);

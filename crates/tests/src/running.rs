@@ -32,6 +32,7 @@ pub struct OperatorBuilder {
     kubeconfig: PathBuf,
     log: PathBuf,
     settings: Vec<(String, String)>,
+    in_cluster: bool,
 }
 
 impl TestCluster {
@@ -39,7 +40,8 @@ impl TestCluster {
     pub fn operator(&self) -> OperatorBuilder {
         let number = self.operators.fetch_add(1, Ordering::Relaxed);
         let log = self.plane().dir().join("logs").join(format!("{}-operator-{number}.log", self.namespace()));
-        let builder = OperatorBuilder { kubeconfig: self.plane().kubeconfig_path(), log, settings: Vec::new() };
+        let (kubeconfig, settings) = (self.plane().kubeconfig_path(), Vec::new());
+        let builder = OperatorBuilder { kubeconfig, log, settings, in_cluster: false };
         let builder = builder.set("namespace", self.namespace()).set("metrics.port", "0");
         builder.set("controller.leaderElection.leaseDuration", "3s").webhooks(Webhooks::Off)
     }
@@ -51,6 +53,15 @@ impl TestCluster {
         let text = self.plane().kubeconfig_for(user, groups).expect("a kubeconfig");
         fs::write(&kubeconfig, text).expect("writing a kubeconfig");
         OperatorBuilder { kubeconfig, ..builder }
+    }
+
+    /// The same as a service account of Perennial's namespace, as a pod of the cluster would run it.
+    pub fn operator_in_cluster(&self, account: &str) -> OperatorBuilder {
+        let builder = self.operator();
+        let kubeconfig = builder.log.with_extension("kubeconfig");
+        let text = self.plane().kubeconfig_for_service_account(self.namespace(), account).expect("a kubeconfig");
+        fs::write(&kubeconfig, text).expect("writing a kubeconfig");
+        OperatorBuilder { kubeconfig, in_cluster: true, ..builder }
     }
 }
 
@@ -87,7 +98,11 @@ impl OperatorBuilder {
 
     /// Starts it and waits only until it serves its probes.
     pub async fn start_unready(self) -> Operator {
-        let mut args = vec!["-i".to_owned(), "RUST_BACKTRACE=1".to_owned(), program::path().display().to_string()];
+        let mut args = vec!["-i".to_owned(), "RUST_BACKTRACE=1".to_owned()];
+        if self.in_cluster {
+            args.push("KUBERNETES_SERVICE_HOST=127.0.0.1".to_owned());
+        }
+        args.push(program::path().display().to_string());
         args.extend(["run".to_owned(), "--kubeconfig".to_owned(), self.kubeconfig.display().to_string()]);
         for (key, value) in &self.settings {
             args.extend(["--set".to_owned(), format!("{key}={value}")]);
@@ -125,18 +140,12 @@ impl Operator {
 
     /// What it answers to a GET: the status (0 without an answer) and the body.
     pub fn get(&self, path: &str) -> (u16, String) {
-        self.try_get(path).unwrap_or_else(|error| (0, error.to_string()))
+        get(self.address.port(), path).unwrap_or_else(|error| (0, error.to_string()))
     }
 
-    fn try_get(&self, path: &str) -> std::io::Result<(u16, String)> {
-        let mut stream = TcpStream::connect_timeout(&self.address, Duration::from_secs(2))?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-        write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text)?;
-        let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
-        let status = head.split_whitespace().nth(1).and_then(|status| status.parse().ok()).unwrap_or_default();
-        Ok((status, body.to_owned()))
+    /// Where it serves its metrics and probes.
+    pub fn port(&self) -> u16 {
+        self.address.port()
     }
 
     /// Where it serves metrics and probes.
@@ -173,6 +182,11 @@ impl Operator {
         .await
     }
 
+    /// The number of its process.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
     /// Resident memory, in bytes.
     pub fn rss(&self) -> u64 {
         self.memory("VmRSS:")
@@ -187,6 +201,11 @@ impl Operator {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.pid())).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix(what)).unwrap_or_default();
         line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap_or_default() * 1024
+    }
+
+    /// Processor time so far.
+    pub fn cpu(&self) -> Duration {
+        cpu_of(self.process.pid())
     }
 
     pub fn is_running(&mut self) -> bool {
@@ -247,7 +266,28 @@ impl Drop for Operator {
     }
 }
 
-fn free_port() -> u16 {
+/// The processor time of a process so far, in user and kernel; nothing if there is no such process.
+pub fn cpu_of(pid: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // After the name, which may have anything in it, the 12th and 13th field are ticks of a hundredth of a second.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace().skip(11).take(2);
+    Duration::from_millis(fields.filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>() * 10)
+}
+
+/// What whoever serves on this port answers to a GET: the status and the body.
+pub(crate) fn get(port: u16, path: &str) -> std::io::Result<(u16, String)> {
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+    let status = head.split_whitespace().nth(1).and_then(|status| status.parse().ok()).unwrap_or_default();
+    Ok((status, body.to_owned()))
+}
+
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     listener.local_addr().expect("an address").port()
 }

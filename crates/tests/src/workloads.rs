@@ -1,6 +1,6 @@
 //! Workloads and their pods, and the capacity that they run on.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::atomic::Ordering, time::Duration};
 
 use k8s_openapi::api::{
     apps::v1::{Deployment, StatefulSet},
@@ -13,9 +13,11 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::{TestCluster, eventually_within};
+use crate::{Operator, TestCluster, eventually_within};
 
 const CAPACITY: &str = "karpenter.sh/capacity-type";
+/// On nodes that tests share: whose they are.
+const POOL: &str = "pool";
 /// Pods take longer than nodes: they are created, placed, bound and started.
 const PATIENCE: Duration = Duration::from_mins(2);
 
@@ -63,6 +65,11 @@ impl WorkloadBuilder<'_> {
         self
     }
 
+    /// The object as it stands, for kubectl.
+    pub fn text(self) -> String {
+        self.object.to_string()
+    }
+
     pub async fn create(self) {
         let client = self.cluster.client();
         let created = if self.object["kind"] == "Deployment" {
@@ -79,29 +86,39 @@ impl WorkloadBuilder<'_> {
 impl TestCluster {
     /// Nodes of a class that take so many pods each.
     pub async fn capacity(&self, class: &str, nodes: usize, pods: usize) {
-        let api: Api<Node> = Api::all(self.client());
-        let existing = api.list_metadata(&ListParams::default()).await.expect("listing nodes").items.len();
-        let room = json!({"cpu": "64", "memory": "256Gi", "pods": pods.to_string()});
-        for number in existing..existing + nodes {
-            let node = json!({
-                "metadata": {
-                    "name": format!("{class}-{number}"),
-                    "labels": {CAPACITY: class},
-                    "annotations": {"kwok.x-k8s.io/node": "fake"},
-                },
-                "status": {"allocatable": room, "capacity": room},
-            });
-            let node: Node = serde_json::from_value(node).expect("a node");
-            api.create(&PostParams::default(), &node).await.expect("creating a node");
+        for _ in 0..nodes {
+            self.capacity_node(class, pods, |_| ()).await;
         }
     }
 
+    /// One node of a class, with something particular about it; its name.
+    pub async fn capacity_node(&self, class: &str, pods: usize, change: impl FnOnce(&mut Value)) -> String {
+        let api: Api<Node> = Api::all(self.client());
+        let prefix = self.pool().map(|pool| format!("{pool}-")).unwrap_or_default();
+        let number = self.capacities.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{prefix}{class}-{number}");
+        let room = json!({"cpu": "64", "memory": "256Gi", "pods": pods.to_string()});
+        let mut node = json!({
+            "metadata": {
+                "name": name,
+                "labels": {CAPACITY: class, POOL: self.pool().unwrap_or("all")},
+                "annotations": {"kwok.x-k8s.io/node": "fake"},
+            },
+            "spec": {},
+            "status": {"allocatable": room, "capacity": room},
+        });
+        change(&mut node);
+        let node: Node = serde_json::from_value(node).expect("a node");
+        api.create(&PostParams::default(), &node).await.expect("creating a node");
+        name
+    }
+
     pub fn deployment(&self, name: &str) -> WorkloadBuilder<'_> {
-        WorkloadBuilder { cluster: self, object: workload("Deployment", name) }
+        WorkloadBuilder { cluster: self, object: workload("Deployment", name, self.pool()) }
     }
 
     pub fn stateful_set(&self, name: &str) -> WorkloadBuilder<'_> {
-        let builder = WorkloadBuilder { cluster: self, object: workload("StatefulSet", name) };
+        let builder = WorkloadBuilder { cluster: self, object: workload("StatefulSet", name, self.pool()) };
         builder.with(|object| {
             object["spec"]["serviceName"] = json!(name);
             object["spec"]["podManagementPolicy"] = json!("Parallel");
@@ -141,8 +158,13 @@ impl TestCluster {
 
     /// Its pods that are not on their way out.
     pub async fn pods(&self, app: &str) -> Vec<Pod> {
+        self.pods_with(&format!("app={app}")).await
+    }
+
+    /// Pods that a selector means, and that are not on their way out.
+    pub async fn pods_with(&self, selector: &str) -> Vec<Pod> {
         let api: Api<Pod> = Api::default_namespaced(self.client());
-        let listed = api.list(&ListParams::default().labels(&format!("app={app}"))).await.expect("listing pods");
+        let listed = api.list(&ListParams::default().labels(selector)).await.expect("listing pods");
         listed.items.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect()
     }
 
@@ -191,9 +213,19 @@ impl TestCluster {
         })
         .await
     }
+
+    /// How many pods of a workload an operator has evicted, by its log.
+    pub fn evictions(&self, operator: &Operator, name: &str) -> usize {
+        let whose = format!("/{}/{name}", self.workspace());
+        let is_it = |line: &Value| {
+            line["message"] == "evicted" && line["workload"].as_str().is_some_and(|key| key.ends_with(&whose))
+        };
+        operator.log().iter().filter(|line| is_it(line)).count()
+    }
 }
 
-fn workload(kind: &str, name: &str) -> Value {
+fn workload(kind: &str, name: &str, pool: Option<&str>) -> Value {
+    let selector = pool.map_or_else(|| json!({}), |pool| json!({POOL: pool}));
     json!({
         "apiVersion": "apps/v1",
         "kind": kind,
@@ -203,7 +235,11 @@ fn workload(kind: &str, name: &str) -> Value {
             "selector": {"matchLabels": {"app": name}},
             "template": {
                 "metadata": {"labels": {"app": name}},
-                "spec": {"containers": [{"name": "main", "image": "none"}], "terminationGracePeriodSeconds": 1},
+                "spec": {
+                    "nodeSelector": selector,
+                    "containers": [{"name": "main", "image": "none"}],
+                    "terminationGracePeriodSeconds": 1,
+                },
             },
         },
     })

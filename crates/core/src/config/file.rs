@@ -66,6 +66,23 @@ pub fn render(settings: &Settings) -> String {
     serde_saphyr::to_string(&Section { path: "", settings }).unwrap_or_default()
 }
 
+/// What differs from the defaults, with the namespace, as a file that reads back to the same.
+pub fn render_changes(settings: &Settings) -> String {
+    let defaults = Settings::default();
+    let mut file = Tree::Object(serde_json::Map::new());
+    for key in KEYS {
+        let value = (key.to_tree)(settings);
+        // The default of the burst depends on another key.
+        let always = ["namespace", "controller.burst"].contains(&key.path);
+        if !always && value == (key.to_tree)(&defaults) {
+            continue;
+        }
+        let place = key.path.split('.').fold(&mut file, |place, name| &mut place[name]);
+        *place = value;
+    }
+    serde_saphyr::to_string(&file).unwrap_or_default()
+}
+
 /// A section in the order of the table.
 struct Section<'a> {
     path: &'a str,

@@ -41,7 +41,7 @@ keys! {
     "controller.auditPeriod" = controller.audit_period: "How often everything is read afresh from the API server. At least 5s."
     "controller.workers" = controller.workers: "How many objects are worked on at the same time."
     "controller.qps" = controller.qps: "Requests a second that all loops together may send."
-    "controller.burst" = controller.burst: "Requests that may be sent at once after a pause. Twice `controller.qps` unless set."
+    "controller.burst" = controller.burst: "Requests that may be sent at once after a pause: a mass return should be one burst. Ten times `controller.qps` unless set."
     "controller.shards" = controller.shards: "Parts that the nodes and workloads are divided into; each is held by one replica at a time."
     "controller.roles" = controller.roles: "What this process does: `capture`, `restore`, `placement`, `webhooks`."
     "controller.leaderElection.enabled" = controller.leader_election.enabled: "Hold a Lease for each shard. Without it only one replica may run."

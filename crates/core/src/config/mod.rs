@@ -14,6 +14,7 @@ pub mod names;
 pub mod pattern;
 pub mod problem;
 pub mod reference;
+mod schema;
 pub mod selector;
 pub mod settings;
 pub mod validate;
@@ -24,9 +25,10 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-pub use file::render;
+pub use file::{render, render_changes};
 pub use pattern::{Pattern, PatternError, Patterns};
 pub use problem::{ConfigError, Problem, Source};
+pub use schema::schema;
 pub use selector::LabelSelector;
 pub use settings::{
     FailurePolicy, Gate, Identity, Keeper, Level, LogFormat, Merge, NodeLabel, NodeLabels, Role, Settings, Toleration,
@@ -75,7 +77,7 @@ pub fn load(layers: &Layers) -> Result<Loaded, ConfigError> {
         });
     }
     if !sources.contains_key("controller.burst") {
-        settings.controller.burst = settings.controller.qps.saturating_mul(2);
+        settings.controller.burst = settings.controller.qps.saturating_mul(10).min(200_000);
     }
 
     let findings = validate::validate(&mut settings);

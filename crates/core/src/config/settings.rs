@@ -197,7 +197,7 @@ impl Default for Controller {
             audit_period: Duration::from_hours(1),
             workers: 16,
             qps: 500,
-            burst: 1000,
+            burst: 5000,
             shards: 1,
             roles: Role::ALL.iter().copied().collect(),
             leader_election: LeaderElection::default(),

@@ -120,12 +120,12 @@ fn later_layers_win() {
     assert_eq!(settings.namespace.as_str(), "file");
     let controller = settings.controller;
     assert_eq!((controller.qps, controller.workers, controller.shards), (3, 2, 1));
-    assert_eq!(controller.burst, 6);
+    assert_eq!(controller.burst, 30);
 }
 
 #[test]
 fn burst_follows_qps_unless_it_is_set() {
-    assert_eq!(from_file("controller: {qps: 50}").unwrap().settings.controller.burst, 100);
+    assert_eq!(from_file("controller: {qps: 50}").unwrap().settings.controller.burst, 500);
     assert_eq!(from_file("controller: {qps: 50, burst: 60}").unwrap().settings.controller.burst, 60);
 }
 
@@ -340,8 +340,10 @@ proptest! {
     #[test]
     fn what_is_accepted_renders_and_reads_back(text in nearly_a_file()) {
         if let Ok(loaded) = from_file(&text) {
-            let again = from_file(&render(&loaded.settings));
-            prop_assert_eq!(again.map(|loaded| loaded.settings), Ok(loaded.settings));
+            for written in [render(&loaded.settings), render_changes(&loaded.settings)] {
+                let again = from_file(&written);
+                prop_assert_eq!(again.map(|loaded| loaded.settings), Ok(loaded.settings.clone()));
+            }
         }
     }
 
@@ -350,8 +352,10 @@ proptest! {
         let key = &KEYS[index];
         if let Ok(loaded) = from_environment(&[(&key.variable(), &text)]) {
             prop_assert_eq!(from_flags(&[(key.path, &text)]).map(|flags| flags.settings), Ok(loaded.settings.clone()));
-            let again = from_file(&render(&loaded.settings));
-            prop_assert_eq!(again.map(|loaded| loaded.settings), Ok(loaded.settings));
+            for written in [render(&loaded.settings), render_changes(&loaded.settings)] {
+                let again = from_file(&written);
+                prop_assert_eq!(again.map(|loaded| loaded.settings), Ok(loaded.settings.clone()));
+            }
         }
     }
 }

@@ -4,6 +4,8 @@
 //! Nothing here makes a create fail: what NodeRestriction would refuse from a kubelet is left to the controller, and an
 //! object that is strange in any way passes unchanged.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use super::{
@@ -14,7 +16,10 @@ use super::{
     restore::taints,
     selection::{GATE_EFFECT, GATE_TAINT, Node},
 };
-use crate::config::settings::Gate;
+use crate::{
+    config::settings::Gate,
+    mutation::{Mutation, mutated},
+};
 
 /// Kubelets are in this group.
 pub const KUBELETS: &str = "system:nodes";
@@ -53,6 +58,9 @@ pub fn admit(
 /// Whether NodeRestriction lets a kubelet set this key on its own Node. Taints and annotations are not checked on create.
 pub fn kubelet_may_set(key: &Key) -> bool {
     let Key::Label(key) = key else { return true };
+    if mutated(Mutation::EverythingRides) {
+        return true;
+    }
     let Some((domain, _)) = key.split_once('/') else { return true };
     let within = |parent: &str| domain == parent || domain.strip_suffix(parent).is_some_and(|rest| rest.ends_with('.'));
     if !within("kubernetes.io") && !within("k8s.io") {
@@ -92,21 +100,22 @@ impl<'a> Shape<'a> {
         whole.then_some(Self { object })
     }
 
+    /// Few operations, each of them large: the API server goes through the whole object for every one.
     fn patch(&self, node: &Node, restore: Option<&Restore>, gated: bool) -> Vec<Value> {
         let mut patch = Vec::new();
-        let mut labels = Vec::new();
-        let mut annotations = Vec::new();
+        let mut labels = BTreeMap::new();
+        let mut annotations = BTreeMap::new();
         let mut cordon = false;
         for (key, value) in restore.iter().flat_map(|restore| &restore.set) {
             match key {
-                Key::Label(key) => labels.push((key.as_str(), value.clone())),
-                Key::Annotation(key) => annotations.push((key.as_str(), value.clone())),
+                Key::Label(key) => drop(labels.insert(key.as_str(), value.clone())),
+                Key::Annotation(key) => drop(annotations.insert(key.as_str(), value.clone())),
                 Key::Cordon => cordon = true,
                 Key::Taint { .. } => {}
             }
         }
         if let Some(restore) = restore {
-            annotations.push((MARK, restore.mark.render()));
+            annotations.insert(MARK, restore.mark.render());
         } else if node.annotations.contains_key(MARK) {
             // A mark that came along says what another incarnation was given.
             patch.push(json!({"op": "remove", "path": pointer("/metadata/annotations", MARK)}));
@@ -119,7 +128,9 @@ impl<'a> Shape<'a> {
             wanted.push(gate());
         }
         if wanted != node.taints || cordon {
-            self.ensure(&mut patch, "/spec");
+            if !self.object.pointer("/spec").is_some_and(Value::is_object) {
+                patch.push(json!({"op": "add", "path": "/spec", "value": {}}));
+            }
             if wanted != node.taints {
                 patch.push(json!({"op": "add", "path": "/spec/taints", "value": wanted}));
             }
@@ -130,20 +141,14 @@ impl<'a> Shape<'a> {
         patch
     }
 
-    fn add(&self, patch: &mut Vec<Value>, parent: &str, pairs: Vec<(&str, String)>) {
+    /// A map with these pairs in it, and all that was there.
+    fn add(&self, patch: &mut Vec<Value>, place: &str, pairs: BTreeMap<&str, String>) {
         if pairs.is_empty() {
             return;
         }
-        self.ensure(patch, parent);
-        for (key, value) in pairs {
-            patch.push(json!({"op": "add", "path": pointer(parent, key), "value": value}));
-        }
-    }
-
-    fn ensure(&self, patch: &mut Vec<Value>, parent: &str) {
-        if !self.object.pointer(parent).is_some_and(Value::is_object) {
-            patch.push(json!({"op": "add", "path": parent, "value": {}}));
-        }
+        let mut map = self.object.pointer(place).and_then(Value::as_object).cloned().unwrap_or_default();
+        map.extend(pairs.into_iter().map(|(key, value)| (key.to_owned(), Value::String(value))));
+        patch.push(json!({"op": "add", "path": place, "value": map}));
     }
 }
 

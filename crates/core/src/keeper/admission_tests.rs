@@ -48,26 +48,21 @@ fn paths(admitted: &Admitted) -> Vec<&str> {
 }
 
 #[test]
-fn a_bare_create_gets_its_maps_first() {
+fn a_bare_create_gets_its_maps() {
     let record = record(&[("example.com/team", "ml")]);
     let admitted = admit_bare(&json!({"metadata": {"name": "n1"}}), Some(&record), false, Gate::Never);
-    assert_eq!(
-        paths(&admitted),
-        [
-            "/metadata/labels",
-            "/metadata/labels/example.com~1team",
-            "/metadata/annotations",
-            "/metadata/annotations/perennial.dev~1restored"
-        ]
-    );
+    assert_eq!(paths(&admitted), ["/metadata/labels", "/metadata/annotations"]);
+    assert_eq!(admitted.patch[0]["value"], json!({"example.com/team": "ml"}));
 }
 
 #[test]
 fn maps_that_are_there_are_added_to() {
     let record = record(&[("team", "ml")]);
-    let object = json!({"metadata": {"name": "n1", "labels": {"a": "b"}, "annotations": {}}});
+    let object = json!({"metadata": {"name": "n1", "labels": {"a": "b"}, "annotations": {"c": "d"}}});
     let admitted = admit_bare(&object, Some(&record), false, Gate::Never);
-    assert_eq!(paths(&admitted), ["/metadata/labels/team", "/metadata/annotations/perennial.dev~1restored"]);
+    assert_eq!(admitted.patch[0]["value"], json!({"a": "b", "team": "ml"}));
+    assert_eq!(admitted.patch[1]["value"]["c"], "d");
+    assert!(admitted.patch[1]["value"]["perennial.dev/restored"].is_string());
 }
 
 #[test]

@@ -79,7 +79,7 @@ pub fn digest(kept: &Kept) -> Digest {
 }
 
 /// A taint as Kubernetes writes it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Taint {
     pub key: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -11,6 +11,7 @@ use super::rebalance::Input;
 use super::release::{Why, after, free};
 use super::seats::{Book, Group, Seat, count};
 use super::{Class, FALLBACK};
+use crate::mutation::{Mutation, mutated};
 
 /// Why a pod that could be placed waits, and until when at most.
 struct Wait {
@@ -116,7 +117,7 @@ impl Limit {
         let lacking = split.floor().saturating_sub(group.ready(Class::OnDemand));
         let storm = group.leaving >= spot.div_ceil(4).max(3);
         Self {
-            lacking: if rollout && group.set.newest { lacking } else { 0 },
+            lacking: if rollout && group.set.newest && !mutated(Mutation::NoHold) { lacking } else { 0 },
             floor: split.floor(),
             outstanding: count(group.seats.iter().filter(|seat| seat.is(Class::Spot) && seat.unbound())),
             window: storm.then(|| (spot / 10).max(5)),

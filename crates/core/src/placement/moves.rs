@@ -12,6 +12,7 @@ use super::rebalance::Input;
 use super::release::after;
 use super::seats::{Group, Seat};
 use super::view::OwnWrite;
+use crate::mutation::{Mutation, mutated};
 
 const LONGEST_COOLDOWN: SignedDuration = SignedDuration::from_hours(1);
 const RETRY: SignedDuration = SignedDuration::from_secs(30);
@@ -45,6 +46,9 @@ impl Blocked {
 /// Whether a running pod of this workload may be evicted now.
 pub(super) fn may_disrupt(input: &Input<'_>, state: &State) -> Result<(), Blocked> {
     let workload = input.workload;
+    if mutated(Mutation::MoveAtOnce) {
+        return Ok(());
+    }
     if input.spec.paused {
         return Err(Blocked::new("moves are paused by annotation"));
     }

@@ -8,6 +8,7 @@ use super::Class;
 use super::slots::Split;
 use super::spec::Strength;
 use super::view::{OwnWrite, OwnWrites, PodView, ReplicaSetView};
+use crate::mutation::{Mutation, mutated};
 
 /// A pod in its place.
 #[derive(Debug, Clone)]
@@ -28,7 +29,7 @@ impl<'a> Seat<'a> {
         }
         let class = pod.counts_as(strength);
         let seen = Self { pod, class, slot: pod.slot, gated: pod.gated, fallback: pod.fallback, unseen: true };
-        match own.pods.get(&pod.uid).copied() {
+        match own.pods.get(&pod.uid).copied().filter(|_| !mutated(Mutation::ForgetOwnWrites)) {
             None => Some(Self { unseen: false, ..seen }),
             Some(OwnWrite::Placed { class, slot, fallback }) => {
                 Some(Self { class: Some(class), slot: Some(slot), gated: false, fallback, ..seen })

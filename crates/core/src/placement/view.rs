@@ -11,6 +11,7 @@ use super::Class;
 use super::fallback::State;
 use super::labels::{Choice, NodeLabels};
 use super::spec::Strength;
+use crate::mutation::{Mutation, mutated};
 
 /// What the operator was configured with.
 #[derive(Debug, Clone)]
@@ -121,7 +122,7 @@ pub struct PodView {
 impl PodView {
     /// It fills a place of its workload.
     pub fn occupies(&self) -> bool {
-        !self.deleting && !self.finished
+        (!self.deleting || mutated(Mutation::CountTerminating)) && !self.finished
     }
 
     /// The class that it counts for: what it demands, else (where wishes are enough) what it was given, else where it runs.

@@ -5,7 +5,7 @@ use super::{
     rules::{Decision, Rules},
     spec,
     steps::Successors,
-    world::{Node, Read, Record, Replica, State},
+    world::{MACHINES, Node, Read, Record, Replica, State},
 };
 
 /// Whether a conditional write would be accepted.
@@ -75,7 +75,13 @@ fn watch(state: &State, rules: &Rules, index: usize, out: &mut Successors) {
         it.guessed = false;
         it.cache = Node::default();
         it.read = Read::default();
+        it.recall = Record::default();
     } else {
+        let changed =
+            (it.cache.labels, it.cache.mark, it.cache.says) != (event.node.labels, event.node.mark, event.node.says);
+        if it.cache.uid != 0 && changed {
+            it.recall = Record::default();
+        }
         it.cache = event.node;
         forget_read(it, rules);
     }
@@ -114,6 +120,7 @@ fn faults(state: &State, rules: &Rules, index: usize, out: &mut Successors) {
         it.read = Read::default();
     }
     it.cache = state.node;
+    it.recall = Record::default();
     forget_read(it, rules);
     out.outside(next, || format!("R{index} loses its watch and lists {}", state.node));
 }
@@ -133,11 +140,30 @@ fn decide(state: &State, rules: &Rules, index: usize, node: &Node, last: bool, o
         finish_last(&mut next, rules, index, node);
         out.ours(next, || format!("R{index} has nothing to write for the last state of U{}", node.uid));
     }
+    if !last {
+        decide_from_recall(state, rules, index, node, out);
+    }
+}
+
+/// Decides without reading: only to give a successor what its predecessor had.
+fn decide_from_recall(state: &State, rules: &Rules, index: usize, node: &Node, out: &mut Successors) {
+    let recall = state.replicas[index].recall;
+    if !recall.present || !matches!(rules.live(node, &recall, state.policy), Decision::Patch(..)) {
+        return;
+    }
+    let mut next = *state;
+    next.replicas[index].read = Read { done: true, fresh: false, record: recall };
+    out.ours(next, || format!("R{index} decides on {node} by what its predecessor had: {recall}"));
 }
 
 fn finish_last(state: &mut State, rules: &Rules, index: usize, node: &Node) {
+    let record = state.record;
     let it = &mut state.replicas[index];
     it.last = Node::default();
+    let alike = record.labels == node.labels && record.machine == node.machine();
+    if record.present && !record.folded && alike && record.withheld == [0; MACHINES] {
+        it.recall = record;
+    }
     if !it.guessed {
         spec::last_state_is_processed(state, rules, node);
     }

@@ -123,6 +123,11 @@ fn on_the_way(state: &State, rules: &Rules) -> [u8; SLOTS] {
             values[slot(rules, key, node.hardware)] |= bit(node.labels[key]);
         }
     }
+    for recall in state.replicas.iter().map(|replica| replica.recall).filter(|recall| recall.present) {
+        for which in 0..SLOTS {
+            values[which] |= bit(recorded(&recall, which));
+        }
+    }
     values
 }
 

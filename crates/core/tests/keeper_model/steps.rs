@@ -222,20 +222,28 @@ fn creation(state: &State, rules: &Rules, out: &mut Successors) {
 fn begin_create(state: &State, rules: &Rules, node: Node, out: &mut Successors) {
     let own = node.labels;
     if rules.config.create_webhook {
-        let mut next = *state;
-        let (labels, mark) = rules.create(&node, &state.record, state.policy);
-        let answered = Node { labels, mark, ..node };
-        next.creation = Creation { on: true, own, node: answered, believed: false };
-        spec::judge_gift(&mut next, rules, &own, &answered);
-        out.outside(next, || {
-            format!(
-                "CREATE with {} {} on M{}: admission reads {} and answers {answered}",
-                show(&own),
-                node.mark,
-                node.hardware,
-                state.record
-            )
-        });
+        // A replica that has seen the predecessor go need not read the record, however late it is, unless a key in it is
+        // protected.
+        let protected = |record: &Record| rules.config.protects_second_key() && record.labels[1] != 0;
+        let late = state
+            .replicas
+            .iter()
+            .filter(|replica| replica.recall.present && replica.cache.uid == 0 && !protected(&replica.recall));
+        for record in std::iter::once(state.record).chain(late.map(|replica| replica.recall)) {
+            let mut next = *state;
+            let (labels, mark) = rules.create(&node, &record, state.policy);
+            let answered = Node { labels, mark, ..node };
+            next.creation = Creation { on: true, own, node: answered, believed: false };
+            spec::judge_gift(&mut next, rules, &own, &answered);
+            out.outside(next, || {
+                format!(
+                    "CREATE with {} {} on M{}: admission reads or recalls {record} and answers {answered}",
+                    show(&own),
+                    node.mark,
+                    node.hardware,
+                )
+            });
+        }
     }
     let failed =
         if rules.config.create_webhook { spend(state, |left| &mut left.create_failures) } else { Some(*state) };

@@ -103,6 +103,9 @@ pub(crate) struct Replica {
     /// How far it has read the log.
     pub(crate) position: u8,
     pub(crate) read: Read,
+    /// The record as the last state of the node that is gone had it: what its successor, unchanged since, may be given
+    /// without reading the record again.
+    pub(crate) recall: Record,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
@@ -225,6 +228,7 @@ impl State {
             visit(&mut replica.cache.rv);
             visit(&mut replica.last.rv);
             visit(&mut replica.read.record.rv);
+            visit(&mut replica.recall.rv);
         }
     }
 

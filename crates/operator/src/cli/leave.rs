@@ -1,17 +1,18 @@
-//! `perennial webhook disable`, `uninstall` and `manifests`.
+//! `perennial webhook disable` and `uninstall`.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use k8s_openapi::api::{
+    apps::v1::Deployment,
     coordination::v1::Lease,
     core::v1::{ConfigMap, Secret},
 };
 use kube::{
     Api, Client,
-    api::{DeleteParams, ListParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use perennial_core::{
     keeper::record::{RECORD_LABEL, RECORD_LABEL_VALUE},
@@ -23,9 +24,8 @@ use perennial_core::{
 };
 use serde_json::json;
 
-use super::{Global, block_on, objects::Session, output::print_text};
+use super::{Global, block_on, objects::Session};
 use crate::{
-    manifests,
     placement::{
         self,
         index::Reading,
@@ -36,6 +36,9 @@ use crate::{
     runtime::{budget::Budget, fault},
     serve::{certs, configuration::Configurations},
 };
+
+/// Longer than the grace of a pod.
+const STOP_WITHIN: Duration = Duration::from_secs(90);
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Webhook {
@@ -51,12 +54,9 @@ pub(super) struct Uninstall {
     /// Do it without asking
     #[arg(short, long)]
     yes: bool,
-}
-
-#[derive(Debug, Subcommand)]
-pub(super) enum Manifests {
-    /// The CustomResourceDefinitions
-    Crds,
+    /// Stop the operator first: scale this Deployment in its namespace to nothing, and wait until its pods are gone
+    #[arg(long, value_name = "DEPLOYMENT")]
+    stop: Option<String>,
 }
 
 impl Webhook {
@@ -80,6 +80,9 @@ impl Uninstall {
                 anyhow::bail!("this removes Perennial's webhooks, taints and Leases{records}: say --yes");
             }
             let namespace = session.settings.namespace.to_string();
+            if let Some(deployment) = &self.stop {
+                stop(&session.client, &namespace, deployment).await?;
+            }
             Configurations::new(session.client.clone()).remove().await?;
             println!("webhook configurations removed");
             let freed = free_nodes(&session).await?;
@@ -104,6 +107,40 @@ impl Uninstall {
             }
             Ok(ExitCode::SUCCESS)
         })
+    }
+}
+
+/// An operator that runs would write its webhooks and Leases again.
+async fn stop(client: &Client, namespace: &str, deployment: &str) -> anyhow::Result<()> {
+    let said = |error: &kube::Error| anyhow::anyhow!(fault::message(error));
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
+    let none = Patch::Merge(json!({ "spec": { "replicas": 0 } }));
+    let scale = match deployments.patch_scale(deployment, &PatchParams::default(), &none).await {
+        Ok(scale) => scale,
+        Err(kube::Error::Api(status)) if status.code == 404 => {
+            println!("no Deployment {deployment} in namespace {namespace}: nothing to stop");
+            return Ok(());
+        }
+        Err(error) => {
+            return Err(said(&error)).with_context(|| format!("could not scale the Deployment {deployment} to 0"));
+        }
+    };
+    let selector = scale.status.and_then(|status| status.selector).unwrap_or_default();
+    anyhow::ensure!(!selector.is_empty(), "the Deployment {deployment} does not say which pods are its own");
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let gone = async {
+        loop {
+            let left = pods.list_metadata(&ListParams::default().labels(&selector)).await;
+            let left = left.map_err(|error| said(&error)).context("could not list the operator's pods")?;
+            if left.items.is_empty() {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    };
+    match tokio::time::timeout(STOP_WITHIN, gone).await {
+        Ok(stopped) => stopped.map(|()| println!("operator stopped")),
+        Err(_) => anyhow::bail!("the pods of Deployment {deployment} are not gone after {}s", STOP_WITHIN.as_secs()),
     }
 }
 
@@ -163,12 +200,4 @@ where
         .map(drop)
         .map_err(|error| anyhow::anyhow!(fault::message(&error)))
         .with_context(|| format!("could not remove the {what}"))
-}
-
-impl Manifests {
-    pub(super) fn execute(&self) -> anyhow::Result<ExitCode> {
-        let Self::Crds = self;
-        print_text(&serde_saphyr::to_string(&json!(manifests::keep_policy_crd()))?)?;
-        Ok(ExitCode::SUCCESS)
-    }
 }

@@ -11,6 +11,7 @@ mod foreign;
 mod history;
 mod import;
 mod leave;
+mod manifests;
 mod nodes;
 mod objects;
 mod output;
@@ -117,8 +118,7 @@ enum Command {
     /// Remove everything of Perennial from the cluster but the records
     Uninstall(leave::Uninstall),
     /// Print what is installed in a cluster
-    #[command(subcommand)]
-    Manifests(leave::Manifests),
+    Manifests(manifests::Manifests),
     /// Print a completion script
     Completion(complete::Completion),
     /// Write man pages
@@ -179,7 +179,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Plan(plan) => plan.execute(&global),
         Command::Webhook(webhook) => webhook.execute(&global),
         Command::Uninstall(uninstall) => uninstall.execute(&global),
-        Command::Manifests(manifests) => manifests.execute(),
+        Command::Manifests(manifests) => manifests.execute(&global),
         Command::Completion(completion) => completion.execute(),
         Command::Man(man) => man.execute(),
         Command::Candidates(candidates) => candidates.execute(),

@@ -121,7 +121,7 @@ impl Seen {
             Event::Apply(_) => self.now.written += 1,
             _ => {}
         }
-        self.view.on_record(event);
+        self.view.on_record(event, &self.policies);
     }
 
     fn is_complete(&self) -> bool {
@@ -144,7 +144,7 @@ impl Seen {
         }
     }
 
-    fn frame(&self, interval: Duration, since: Duration, coordination: Option<&Coordination>) -> String {
+    fn frame(&mut self, interval: Duration, since: Duration, coordination: Option<&Coordination>) -> String {
         let survey = self.view.index.survey();
         let live = survey.current + survey.to_capture + survey.to_restore + survey.unidentified + survey.ignored;
         let last = self.past.back().copied().unwrap_or_default();

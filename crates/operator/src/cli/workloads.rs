@@ -61,7 +61,7 @@ impl Workloads {
     /// All namespaces, or the one that `-n` says.
     pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
-            let all = read(global).await?;
+            let (all, _) = read(global).await?;
             let mut rows: Vec<Row> = all
                 .view
                 .index
@@ -142,9 +142,10 @@ pub(super) fn explain_workload(kind: &str, name: &str, output: Format, global: &
         "sts" | "statefulset" | "statefulsets" | "statefulset.apps" => "StatefulSet",
         _ => anyhow::bail!("`{kind}` is neither node, deploy nor statefulset"),
     };
-    let namespace = global.namespace.as_deref().unwrap_or("default");
     block_on(async {
-        let all = read(global).await?;
+        let (all, default) = read(global).await?;
+        // As kubectl has it: -n, else the namespace of the context.
+        let namespace = global.namespace.as_deref().unwrap_or(&default);
         let key = key(kind, namespace, name);
         if all.view.index.workload(&key).is_none() {
             anyhow::bail!("there is no {kind} {name} in namespace {namespace}; -n says another one");
@@ -203,13 +204,15 @@ impl Simulate {
     }
 }
 
-async fn read(global: &Global) -> anyhow::Result<RollCall> {
+/// The cluster, and the namespace of the context.
+async fn read(global: &Global) -> anyhow::Result<(RollCall, String)> {
     // Here -n is the namespace of workloads, not Perennial's own.
     let global = Global { namespace: None, ..global.clone() };
     let client = global.connect().await?;
     let (settings, _) = global.load_from(&client).await?;
     let configured = Configured::new(&settings).context("nodeLabels cannot be used")?;
-    Ok(RollCall::of(&client, configured, Timestamp::now()).await?)
+    let all = RollCall::of(&client, configured, Timestamp::now()).await?;
+    Ok((all, client.default_namespace().to_owned()))
 }
 
 /// None: it asks for nothing.

@@ -17,6 +17,7 @@ use perennial_core::keeper::{
     selection,
     stored::Stored,
 };
+use perennial_core::mutation::{Mutation, mutated};
 
 use super::node::Node;
 use crate::runtime::{
@@ -266,6 +267,9 @@ fn next_config_map(name: &str, held: Option<&Held>, record: &Record, text: Strin
         |held| held.config_map.clone(),
     );
     next.metadata.managed_fields = None;
+    if mutated(Mutation::UnconditionalRecord) {
+        next.metadata.resource_version = None;
+    }
     let labels = next.metadata.labels.get_or_insert_default();
     labels.insert(RECORD_LABEL.to_owned(), RECORD_LABEL_VALUE.to_owned());
     let annotations = next.metadata.annotations.get_or_insert_default();

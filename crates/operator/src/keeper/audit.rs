@@ -46,7 +46,7 @@ impl Keeper {
             nodes += 1;
             let identity = Identified::of(&self.policies.of(&node).identity, &node);
             present.extend(identity.map(|identity| Arc::from(identity.record_name().0)));
-            let asks = self.lock().view.put_node(node, &self.policies);
+            let asks = self.lock().view.put_node(&node, &self.policies);
             self.ask(asks);
         })
         .await?;
@@ -90,7 +90,7 @@ impl Keeper {
         info!(node = &*record.node, absent = since.is_some(), "absence of a node noted");
         let since = since.map(|since| since.to_string());
         let written = self.cluster.annotate_record(&held, &BTreeMap::from([(ABSENT_SINCE, since)])).await?;
-        let asks = self.lock().view.put_record(&written);
+        let asks = self.lock().view.put_record(&written, &self.policies);
         self.ask(asks);
         Ok(())
     }
@@ -121,7 +121,7 @@ impl Keeper {
         loop {
             let (page, next) = self.cluster.list_records(&params).await?;
             for held in page {
-                let asks = self.lock().view.put_record(&held);
+                let asks = self.lock().view.put_record(&held, &self.policies);
                 self.ask(asks);
                 on(held);
             }

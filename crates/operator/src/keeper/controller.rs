@@ -111,7 +111,7 @@ impl Keeper {
     }
 
     pub fn on_record(&self, event: Event<ConfigMap>) {
-        let asks = self.lock().view.on_record(event);
+        let asks = self.lock().view.on_record(event, &self.policies);
         self.ask(asks);
     }
 
@@ -146,7 +146,7 @@ impl Keeper {
         }
         if known || self.policies.has_any() {
             self.each_node(|node| {
-                let asks = self.lock().view.reconsider(node, &self.policies);
+                let asks = self.lock().view.reconsider(&node, &self.policies);
                 self.ask(asks);
             })
             .await?;

@@ -2,7 +2,6 @@
 //! to be done. Label sets are read when they are needed.
 
 use std::{
-    collections::{HashMap, HashSet},
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
 };
@@ -16,7 +15,11 @@ use perennial_core::keeper::{
 };
 
 use super::apply::Held;
-use crate::runtime::{budget::Priority, queue::Key};
+use crate::runtime::{
+    budget::Priority,
+    map::{HashMap, HashSet},
+    queue::Key,
+};
 
 /// What is known of one live node.
 #[derive(Clone, Debug)]
@@ -37,6 +40,8 @@ pub struct NodeEntry {
     pub gated: bool,
     /// The name of its policy, hashed.
     policy: u64,
+    /// All that a decision could look at, hashed: most events of a node are about something else.
+    seen: u64,
     /// The record's name; `None` while the node does not say who it is.
     pub record: Option<Arc<str>>,
     /// The resourceVersion of the record with which this very state was found to need nothing.
@@ -45,6 +50,7 @@ pub struct NodeEntry {
 
 /// What is known of one record.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one thing that was seen")]
 pub struct RecordEntry {
     pub resource_version: u64,
     uid: u64,
@@ -53,6 +59,8 @@ pub struct RecordEntry {
     mark: u64,
     machine: u64,
     folded: bool,
+    /// It holds protected keys for other machines.
+    withheld: bool,
     pub bad: bool,
     pub tombstone: bool,
     pub node: Key,
@@ -75,12 +83,18 @@ pub struct Index {
     /// While a list comes in: what it has named so far.
     listing_nodes: Option<HashSet<Key>>,
     listing_records: Option<HashSet<Arc<str>>>,
+    /// What was counted last, as long as nothing has changed since.
+    surveyed: Option<Survey>,
 }
 
 fn hash(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()
+}
+
+fn fingerprint(node: &selection::Node) -> u64 {
+    hash(&(&node.uid, &node.labels, &node.annotations, &node.taints, node.unschedulable, &node.machine))
 }
 
 fn word(digest: &Digest) -> u64 {
@@ -104,13 +118,14 @@ impl NodeEntry {
             ignored: ignored(node),
             gated: node.is_gated(),
             policy: hash(&policy.name.as_str()),
+            seen: fingerprint(node),
             record,
             clean_with: None,
         }
     }
 
     /// Equal in everything that a decision looks at but the resourceVersion.
-    fn says_the_same(&self, other: &Self) -> bool {
+    pub fn says_the_same(&self, other: &Self) -> bool {
         (self.uid, self.kept, self.mark, self.machine, self.ignored, self.gated, &self.record)
             == (other.uid, other.kept, other.mark, other.machine, other.ignored, other.gated, &other.record)
     }
@@ -181,6 +196,7 @@ impl RecordEntry {
                 mark: hash(&record.node.mark.as_str()),
                 machine: hash(&record.node.machine),
                 folded: record.folded,
+                withheld: !record.withheld.is_empty(),
                 bad: false,
                 tombstone: record.is_tombstone(),
                 node: Arc::from(record.node.name.as_str()),
@@ -193,6 +209,7 @@ impl RecordEntry {
                 mark: 0,
                 machine: 0,
                 folded: false,
+                withheld: false,
                 bad: true,
                 tombstone: false,
                 node: Arc::from(held.node_name()),
@@ -216,8 +233,40 @@ pub struct Survey {
 }
 
 impl Index {
+    /// The key of a node, shared by everything that is known of it.
+    pub fn key(&self, name: &str) -> Key {
+        self.nodes.get_key_value(name).map_or_else(|| Arc::from(name), |(key, _)| Arc::clone(key))
+    }
+
+    /// Nothing about a node has changed that a decision could look at, and nothing is to be done about it: only its version
+    /// is noted.
+    pub fn is_as_before(&mut self, node: &selection::Node) -> bool {
+        let Some(known) = self.nodes.get_mut(node.name.as_str()) else { return false };
+        let record = known.record.as_ref().and_then(|record| self.records.get(record));
+        if known.seen != fingerprint(node) || known.verdict(record) != Verdict::Quiet || self.listing_nodes.is_some() {
+            return false;
+        }
+        known.resource_version = known.resource_version.max(node.resource_version);
+        true
+    }
+
+    /// The record says what this last state says, and nothing else.
+    pub fn has_exactly(&self, last: &NodeEntry) -> bool {
+        let record = last.record.as_ref().and_then(|record| self.records.get(record));
+        record.is_some_and(|record| {
+            let plain = !record.folded && !record.bad && !record.withheld;
+            plain && !last.ignored && record.kept == last.kept && record.machine == last.machine
+        })
+    }
+
+    /// What the hashes say about the last state of a node that is gone.
+    pub fn last_verdict(&self, last: &NodeEntry) -> Verdict {
+        last.last_verdict(last.record.as_ref().and_then(|record| self.records.get(record)))
+    }
+
     /// Takes in a node. The verdict is `Quiet` as well where nothing changed that matters.
     pub fn put_node(&mut self, name: &Key, mut entry: NodeEntry) -> Verdict {
+        self.surveyed = None;
         if let Some(listing) = &mut self.listing_nodes {
             listing.insert(Arc::clone(name));
         }
@@ -233,6 +282,12 @@ impl Index {
                 self.unclaim(before.as_ref(), name);
             }
         }
+        // One copy of each name, however many know it.
+        if let Some(record) = &mut entry.record
+            && let Some((shared, _)) = self.records.get_key_value(record)
+        {
+            *record = Arc::clone(shared);
+        }
         self.claim(name, &entry);
         let verdict = entry.verdict(entry.record.as_ref().and_then(|record| self.records.get(record)));
         self.nodes.insert(Arc::clone(name), entry);
@@ -241,8 +296,10 @@ impl Index {
 
     /// The next look at a node counts, even if nothing about it has changed.
     pub fn outdate(&mut self, name: &str) {
+        self.surveyed = None;
         if let Some(node) = self.nodes.get_mut(name) {
             node.resource_version = 0;
+            node.seen = 0;
             node.clean_with = None;
         }
     }
@@ -252,29 +309,39 @@ impl Index {
         if self.nodes.get(name).is_some_and(|entry| entry.uid == last.uid) {
             self.forget_node(name);
         }
-        last.last_verdict(last.record.as_ref().and_then(|record| self.records.get(record)))
+        self.last_verdict(last)
     }
 
     fn forget_node(&mut self, name: &Key) {
+        self.surveyed = None;
         if let Some(old) = self.nodes.remove(name) {
             self.unclaim(old.record.as_ref(), name);
         }
     }
 
     /// Takes in a record; the nodes to look at, or `None` where it was known already.
-    pub fn put_record(&mut self, name: &Arc<str>, entry: RecordEntry) -> Option<Vec<(Key, Priority)>> {
-        if let Some(listing) = &mut self.listing_records {
-            listing.insert(Arc::clone(name));
+    pub fn put_record(&mut self, name: &str, mut entry: RecordEntry) -> Option<Vec<(Key, Priority)>> {
+        let node = self.nodes.get_key_value(&entry.node);
+        if let Some((shared, _)) = node {
+            entry.node = Arc::clone(shared);
         }
-        if self.records.get(name).is_some_and(|old| old.resource_version >= entry.resource_version) {
+        let known = self.records.get_key_value(name).map(|(key, _)| Arc::clone(key));
+        let named = node.and_then(|(_, node)| node.record.clone()).filter(|record| **record == *name);
+        let name = known.or(named).unwrap_or_else(|| Arc::from(name));
+        if let Some(listing) = &mut self.listing_records {
+            listing.insert(Arc::clone(&name));
+        }
+        if self.records.get(&name).is_some_and(|old| old.resource_version >= entry.resource_version) {
             return None;
         }
+        self.surveyed = None;
         let owner = Arc::clone(&entry.node);
-        self.records.insert(Arc::clone(name), entry);
-        Some(self.look_at(name, &owner))
+        self.records.insert(Arc::clone(&name), entry);
+        Some(self.look_at(&name, &owner))
     }
 
     pub fn delete_record(&mut self, name: &str) -> Vec<(Key, Priority)> {
+        self.surveyed = None;
         match self.records.remove_entry(name) {
             Some((name, old)) => self.look_at(&name, &old.node),
             None => Vec::new(),
@@ -298,6 +365,7 @@ impl Index {
 
     /// This state of a node was looked at together with this state of its record and needs nothing.
     pub fn note_clean(&mut self, name: &Key, seen: &NodeEntry, record: Option<u64>) {
+        self.surveyed = None;
         if let Some(node) = self.nodes.get_mut(name)
             && node.says_the_same(seen)
         {
@@ -306,11 +374,12 @@ impl Index {
     }
 
     pub fn begin_nodes(&mut self) {
-        self.listing_nodes = Some(HashSet::new());
+        self.listing_nodes = Some(HashSet::default());
     }
 
     /// What the list did not name is gone. Nothing is captured of it: its last state was not seen.
     pub fn end_nodes(&mut self) {
+        self.surveyed = None;
         if let Some(listed) = self.listing_nodes.take() {
             let gone: Vec<Key> = self.nodes.keys().filter(|name| !listed.contains(*name)).cloned().collect();
             for name in &gone {
@@ -321,10 +390,11 @@ impl Index {
     }
 
     pub fn begin_records(&mut self) {
-        self.listing_records = Some(HashSet::new());
+        self.listing_records = Some(HashSet::default());
     }
 
     pub fn end_records(&mut self) {
+        self.surveyed = None;
         if let Some(listed) = self.listing_records.take() {
             self.records.retain(|name, _| listed.contains(name));
             self.records.shrink_to_fit();
@@ -369,7 +439,10 @@ impl Index {
         })
     }
 
-    pub fn survey(&self) -> Survey {
+    pub fn survey(&mut self) -> Survey {
+        if let Some(known) = self.surveyed {
+            return known;
+        }
         let mut survey = Survey { records: self.records.len(), ..Survey::default() };
         for node in self.nodes.values() {
             let record = node.record.as_ref().and_then(|record| self.records.get(record));
@@ -388,6 +461,7 @@ impl Index {
                 || self.claims.get(name).is_some_and(|nodes| !nodes.is_empty());
             survey.absent += usize::from(!live);
         }
+        self.surveyed = Some(survey);
         survey
     }
 

@@ -7,6 +7,7 @@ pub mod index;
 mod migrate;
 pub mod node;
 pub mod observe;
+pub mod past;
 pub mod policies;
 mod policy_status;
 mod settle;

@@ -21,6 +21,14 @@ pub struct Node {
 }
 
 impl Node {
+    pub fn taints(&self) -> &[Taint] {
+        &self.taints
+    }
+
+    pub fn unschedulable(&self) -> bool {
+        self.unschedulable
+    }
+
     /// What the decisions are made on. Moves what it can.
     pub fn into_view(self) -> selection::Node {
         let resource_version = self.metadata.resource_version.as_deref().and_then(|text| text.parse().ok());

@@ -1,28 +1,34 @@
 //! What the watches say, taken into memory: the index, and the few nodes whose content is needed next.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::watcher::Event;
-use perennial_core::keeper::selection;
+use perennial_core::{
+    config::Identity,
+    keeper::{
+        kept::Kept,
+        record::{Origin, Record},
+        selection::{self, Policy},
+    },
+    mutation::{Mutation, mutated},
+};
 use tokio::time::Instant;
 
 use super::{
     apply::Held,
     index::{Index, NodeEntry, RecordEntry, Verdict},
     node::Node,
+    past::{Packed, Past},
     policies::Policies,
 };
-use crate::runtime::{budget::Priority, queue::Key};
+use crate::runtime::{budget::Priority, map::HashMap, queue::Key};
 
 /// So many nodes that wait for their restore are held in memory with their labels; the others are read again.
 const HOT: usize = 2048;
-/// So many last states that seemed to need nothing are held for a record that turns up late.
-const RECENT: usize = 4096;
+/// A watch that has said something so recently is not far behind. One that is silent may be.
+const LIVELY: Duration = Duration::from_secs(1);
 
 /// Last states are held this long: longer than it takes another replica to take over.
 const LAST_FOR: Duration = Duration::from_mins(10);
@@ -32,10 +38,12 @@ const LAST_FOR: Duration = Duration::from_mins(10);
 pub struct View {
     pub index: Index,
     /// Nodes as the watch just showed them.
-    hot: HashMap<Key, selection::Node>,
+    hot: HashMap<Key, Packed>,
     /// Last states of nodes that are gone, in order, to be written before anything is done about a successor.
-    last: HashMap<Key, VecDeque<(selection::Node, Instant)>>,
-    recent: Recent,
+    last: HashMap<Key, VecDeque<Pending>>,
+    past: Past,
+    /// When the watch of nodes last said something.
+    heard: Option<Instant>,
     /// Since when a node waits for its restore.
     waiting: HashMap<Key, Instant>,
     /// Since when a node is seen with our taint.
@@ -43,6 +51,20 @@ pub struct View {
     nodes_listed: bool,
     records_listed: bool,
     pub policies_known: bool,
+}
+
+/// A last state that is to be written.
+#[derive(Debug)]
+struct Pending {
+    uid: String,
+    node: Packed,
+    since: Instant,
+}
+
+impl Pending {
+    fn new(node: &selection::Node, policy: &Policy) -> Self {
+        Self { uid: node.uid.clone(), node: Packed::new(node, policy), since: Instant::now() }
+    }
 }
 
 /// What to look at next.
@@ -55,23 +77,37 @@ impl View {
     }
 
     pub fn on_node(&mut self, event: Event<Node>, policies: &Policies) -> Asks {
+        self.heard = Some(Instant::now());
         match event {
-            Event::Init => self.index.begin_nodes(),
-            Event::InitApply(node) | Event::Apply(node) => return self.put_node(node.into_view(), policies),
+            Event::Init => {
+                self.past.interrupted();
+                self.index.begin_nodes();
+            }
+            Event::InitApply(node) => return self.put_node(&node.into_view(), policies),
+            Event::Apply(node) => {
+                let node = node.into_view();
+                // Seen from its beginning on: what its predecessor had is what it may be given.
+                if self.index.node(&node.name).is_none() {
+                    self.past.changed(&node.name, true);
+                }
+                return self.put_node(&node, policies);
+            }
             Event::InitDone => {
                 self.index.end_nodes();
                 self.nodes_listed = true;
                 return self.everything();
             }
-            Event::Delete(node) => return self.delete_node(node.into_view(), policies),
+            Event::Delete(node) => return self.delete_node(&node.into_view(), policies),
         }
         Asks::new()
     }
 
-    pub fn on_record(&mut self, event: Event<ConfigMap>) -> Asks {
+    pub fn on_record(&mut self, event: Event<ConfigMap>, policies: &Policies) -> Asks {
         match event {
             Event::Init => self.index.begin_records(),
-            Event::InitApply(config_map) | Event::Apply(config_map) => return self.put_record(&Held::new(config_map)),
+            Event::InitApply(config_map) | Event::Apply(config_map) => {
+                return self.put_record(&Held::new(config_map), policies);
+            }
             Event::InitDone => {
                 self.index.end_records();
                 self.records_listed = true;
@@ -86,13 +122,20 @@ impl View {
     }
 
     /// Takes in a node, from the watch or as the answer to a request.
-    pub fn put_node(&mut self, node: selection::Node, policies: &Policies) -> Asks {
-        let entry = NodeEntry::new(&node, &policies.of(&node));
-        let name: Key = Arc::from(node.name.as_str());
+    pub fn put_node(&mut self, node: &selection::Node, policies: &Policies) -> Asks {
+        if self.index.is_as_before(node) {
+            return Asks::new();
+        }
+        let policy = policies.of(node);
+        let entry = NodeEntry::new(node, &policy);
+        let name: Key = self.index.key(&node.name);
         if entry.gated {
             self.gated.entry(Arc::clone(&name)).or_insert_with(Instant::now);
         } else {
             self.gated.remove(&name);
+        }
+        if self.index.node(&name).is_some_and(|old| !old.says_the_same(&entry)) {
+            self.past.changed(&name, false);
         }
         match self.index.put_node(&name, entry) {
             Verdict::Quiet => {
@@ -104,7 +147,7 @@ impl View {
                 if priority == Priority::Restore && self.is_synced() {
                     self.waiting.entry(Arc::clone(&name)).or_insert_with(Instant::now);
                     if self.hot.len() < HOT || self.hot.contains_key(&name) {
-                        self.hot.insert(Arc::clone(&name), node);
+                        self.hot.insert(Arc::clone(&name), Packed::new(node, &policy));
                     }
                 } else {
                     self.hot.remove(&name);
@@ -115,30 +158,36 @@ impl View {
     }
 
     /// Takes in a node under policies that have changed.
-    pub fn reconsider(&mut self, node: selection::Node, policies: &Policies) -> Asks {
+    pub fn reconsider(&mut self, node: &selection::Node, policies: &Policies) -> Asks {
         self.index.outdate(&node.name);
         self.put_node(node, policies)
     }
 
-    pub fn put_record(&mut self, held: &Held) -> Asks {
+    pub fn put_record(&mut self, held: &Held, policies: &Policies) -> Asks {
         let entry = RecordEntry::new(held);
         let bad = entry.bad;
-        let Some(mut asks) = self.index.put_record(&Arc::from(held.name()), entry) else { return Asks::new() };
+        let Some(mut asks) = self.index.put_record(held.name(), entry) else { return Asks::new() };
         if bad {
             return self.when_synced(asks);
         }
         // A record that turned up late may be older than a last state that seemed to need nothing.
-        for node in self.recent.take_of(held.node_name()) {
-            let name: Key = Arc::from(node.name.as_str());
-            self.last.entry(Arc::clone(&name)).or_default().push_back((node, Instant::now()));
-            asks.push((name, Priority::LastState));
+        for node in self.past.of(held.node_name()) {
+            let policy = policies.of(&node);
+            let last = NodeEntry::new(&node, &policy);
+            let name = self.index.key(&node.name);
+            let pending = self.last.get(&name).is_some_and(|states| states.iter().any(|state| state.uid == node.uid));
+            if !pending && self.index.last_verdict(&last) != Verdict::Quiet {
+                self.last.entry(Arc::clone(&name)).or_default().push_back(Pending::new(&node, &policy));
+                asks.push((name, Priority::LastState));
+            }
         }
         self.when_synced(asks)
     }
 
-    fn delete_node(&mut self, node: selection::Node, policies: &Policies) -> Asks {
-        let entry = NodeEntry::new(&node, &policies.of(&node));
-        let name: Key = Arc::from(node.name.as_str());
+    fn delete_node(&mut self, node: &selection::Node, policies: &Policies) -> Asks {
+        let policy = policies.of(node);
+        let entry = NodeEntry::new(node, &policy);
+        let name: Key = self.index.key(&node.name);
         self.hot.remove(&name);
         self.waiting.remove(&name);
         self.gated.remove(&name);
@@ -146,29 +195,80 @@ impl View {
         // Whoever claims the same identity may be the only one now.
         let claimants = entry.record.iter().flat_map(|record| self.index.claimants(record)).cloned();
         let mut asks: Asks = claimants.map(|other| (other, Priority::Restore)).collect();
-        if !self.is_synced() || matches!(verdict, Verdict::Look(_)) {
-            self.last.entry(Arc::clone(&name)).or_default().push_back((node, Instant::now()));
-            asks.push((name, Priority::LastState));
+        self.past.push(&name, node, &policy);
+        if mutated(Mutation::ForgetLastStates) {
             return self.when_synced(asks);
         }
-        self.recent.push(node);
+        if !self.is_synced() || matches!(verdict, Verdict::Look(_)) {
+            self.last.entry(Arc::clone(&name)).or_default().push_back(Pending::new(node, &policy));
+            asks.push((name, Priority::LastState));
+        }
         self.when_synced(asks)
+    }
+
+    /// What a node that is as it was when it began may be given without reading its record: what its predecessor had, if
+    /// the record is known to say the same.
+    pub fn recall(&self, node: &selection::Node, policies: &Policies) -> Option<Record> {
+        self.recalled(&self.past.before_unchanged(&node.name)?, policies)
+    }
+
+    /// The same for a node that is about to be created. A watch that is silent may have missed a whole life of the name, and
+    /// protected keys are never given on such grounds.
+    pub fn recall_for_create(&self, name: &str, policies: &Policies) -> Option<Record> {
+        let lively = self.heard.is_some_and(|at| at.elapsed() < LIVELY);
+        if !lively || self.index.node(name).is_some() {
+            return None;
+        }
+        let last = self.past.before_next(name)?;
+        let record = self.recalled(&last, policies)?;
+        let policy = policies.of(&last);
+        (!record.kept.keys().any(|key| policy.protects(key))).then_some(record)
+    }
+
+    fn recalled(&self, last: &selection::Node, policies: &Policies) -> Option<Record> {
+        if self.last.contains_key(last.name.as_str()) || !self.is_synced() {
+            return None;
+        }
+        let policy = policies.of(last);
+        if policy.identity != Identity::Name || !self.index.has_exactly(&NodeEntry::new(last, &policy)) {
+            return None;
+        }
+        let seen = policy.select(last);
+        let mark = seen.mark_digest();
+        Some(Record {
+            sequence: 0,
+            node: Origin {
+                name: seen.name,
+                uid: seen.uid,
+                resource_version: seen.resource_version,
+                mark,
+                machine: seen.machine,
+            },
+            identity: None,
+            kept: seen.kept,
+            folded: false,
+            before: Kept::new(),
+            withheld: Vec::new(),
+            captured_at: Timestamp::UNIX_EPOCH,
+            captured_by: String::new(),
+            history: Vec::new(),
+        })
     }
 
     /// A node to work on that the watch just showed.
     pub fn take_hot(&mut self, name: &Key) -> Option<selection::Node> {
-        self.hot.remove(name)
+        self.hot.remove(name).map(|packed| packed.unpack())
     }
 
     /// The oldest last state that is still to be looked at.
     pub fn next_last(&self, name: &Key) -> Option<selection::Node> {
-        self.last.get(name)?.front().map(|(node, _)| node.clone())
+        self.last.get(name)?.front().map(|state| state.node.unpack())
     }
 
     /// That last state has been dealt with.
     pub fn done_last(&mut self, name: &Key, uid: &str) {
         if let Some(states) = self.last.get_mut(name) {
-            if states.front().is_some_and(|(node, _)| node.uid == uid) {
+            if states.front().is_some_and(|state| state.uid == uid) {
                 states.pop_front();
             }
             if states.is_empty() {
@@ -195,7 +295,7 @@ impl View {
     /// Lets go of last states that nobody came for: they were another replica's, and it has dealt with them.
     pub fn expire(&mut self) {
         self.last.retain(|_, states| {
-            states.retain(|(_, since)| since.elapsed() < LAST_FOR);
+            states.retain(|state| state.since.elapsed() < LAST_FOR);
             !states.is_empty()
         });
     }
@@ -210,28 +310,5 @@ impl View {
     /// Nothing is decided before both lists are complete: a record that is not read yet is not one that is missing.
     fn when_synced(&self, asks: Asks) -> Asks {
         if self.is_synced() { asks } else { Asks::new() }
-    }
-}
-
-/// The newest last states that seemed to need nothing.
-#[derive(Debug, Default)]
-struct Recent(VecDeque<selection::Node>);
-
-impl Recent {
-    fn push(&mut self, node: selection::Node) {
-        if self.0.len() == RECENT {
-            self.0.pop_front();
-        }
-        self.0.push_back(node);
-    }
-
-    fn take_of(&mut self, name: &str) -> Vec<selection::Node> {
-        if self.0.iter().all(|node| node.name != name) {
-            return Vec::new();
-        }
-        let (taken, rest) =
-            std::mem::take(&mut self.0).into_iter().partition::<VecDeque<_>, _>(|node| node.name == name);
-        self.0 = rest;
-        taken.into()
     }
 }

@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
-use perennial_core::keeper::{
-    identity::{Identified, RecordName},
-    kept::Kept,
-    plan::{Act, Context, Plan, Restore, Why, gone, live},
-    record::Record,
-    selection::{self, Policy, ignored},
-    stored::Stored,
+use perennial_core::mutation::{Mutation, mutated};
+use perennial_core::{
+    config::Identity,
+    keeper::{
+        identity::{Identified, RecordName},
+        kept::Kept,
+        plan::{Act, Context, Plan, Restore, Why, gone, live},
+        record::Record,
+        selection::{self, Policy, ignored},
+        stored::Stored,
+    },
 };
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -30,6 +34,8 @@ impl Keeper {
         let mut wrote = false;
         loop {
             let next = self.lock().view.next_last(&work.key);
+            let next = next
+                .filter(|_| !(mutated(Mutation::SuccessorFirst) && self.lock().view.index.node(&work.key).is_some()));
             let Some(last) = next else { break };
             wrote |= matches!(self.settle_last(&last).await?, Done::Wrote);
             self.lock().view.done_last(&work.key, &last.uid);
@@ -68,6 +74,9 @@ impl Keeper {
     async fn settle_live(&self, key: &Key, priority: Priority) -> Result<Done, Error> {
         let hot = self.lock().view.take_hot(key);
         let (node, held, from_watch) = if let Some(node) = hot {
+            if let Some(restore) = self.restore_by_recall(&node) {
+                return self.restore(key, &node, &restore, None).await;
+            }
             let held = self.record_of(&node, priority).await?;
             (node, held, true)
         } else {
@@ -86,7 +95,7 @@ impl Keeper {
             return Ok(Done::Quiet);
         };
         if held.as_ref().is_some_and(|held| held.name() != identity.record_name().0) {
-            let asks = self.lock().view.put_node(node, &self.policies);
+            let asks = self.lock().view.put_node(&node, &self.policies);
             self.ask(asks);
             return Ok(Done::Again);
         }
@@ -113,7 +122,7 @@ impl Keeper {
                 Ok(Done::Quiet)
             }
             Plan::Write(act, next) if self.duties.capture => {
-                if from_watch && !self.is_still(&node, &policy).await? {
+                if from_watch && !mutated(Mutation::TrustTheCache) && !self.is_still(&node, &policy).await? {
                     return Ok(Done::Again);
                 }
                 self.write(&node, act, held.as_ref(), &next, Priority::Capture).await?;
@@ -123,13 +132,30 @@ impl Keeper {
                 Ok(Done::Wrote)
             }
             Plan::Restore(_) if self.duties.restore => {
-                let held = if from_watch { held } else { self.record_of(&node, Priority::Restore).await? };
+                let held = if from_watch || mutated(Mutation::RecordBeforeNode) {
+                    held
+                } else {
+                    self.record_of(&node, Priority::Restore).await?
+                };
                 match self.plan(&node, &policy, &identity, held.as_ref()) {
                     Plan::Restore(restore) => self.restore(key, &node, &restore, held.as_ref()).await,
                     _ => Ok(Done::Again),
                 }
             }
             Plan::Write(..) | Plan::Restore(_) => Ok(Done::Quiet),
+        }
+    }
+
+    /// What a node is given where its predecessor's last state says it, without reading the record.
+    fn restore_by_recall(&self, node: &selection::Node) -> Option<Restore> {
+        if !self.duties.restore || ignored(node) || node.is_gated() {
+            return None;
+        }
+        let record = self.lock().view.recall(node, &self.policies)?;
+        let policy = self.policies.with_record(node, Some(&record));
+        match live(&policy.select(node), Some(&record), &self.context(&policy, None)) {
+            Plan::Restore(restore) if policy.identity == Identity::Name => Some(restore),
+            _ => None,
         }
     }
 
@@ -170,7 +196,7 @@ impl Keeper {
         let (then, seen) = (policy.select(node), policy.select(&now));
         let same = (then.uid, then.kept, then.mark, then.machine) == (seen.uid, seen.kept, seen.mark, seen.machine);
         if !same {
-            let asks = self.lock().view.put_node(now, &self.policies);
+            let asks = self.lock().view.put_node(&now, &self.policies);
             self.ask(asks);
         }
         Ok(same)
@@ -199,7 +225,7 @@ impl Keeper {
         if act == Act::Capture {
             self.metrics.captures.get_or_create(&ViaLabels { via: Via::Watch }).inc();
         }
-        let asks = self.lock().view.put_record(&written);
+        let asks = self.lock().view.put_record(&written, &self.policies);
         self.ask(asks);
         Ok(())
     }
@@ -234,7 +260,7 @@ impl Keeper {
         if restore.waits {
             self.say_waits(&about);
         }
-        let asks = self.lock().view.put_node(patched, &self.policies);
+        let asks = self.lock().view.put_node(&patched, &self.policies);
         self.ask(asks);
         Ok(Done::Wrote)
     }
@@ -319,9 +345,12 @@ impl Keeper {
             info!(node = node.name, "would take the taint off");
             return Ok(());
         }
+        if mutated(Mutation::KeepTaint) {
+            return Ok(());
+        }
         let patched = self.cluster.ungate_node(node).await?;
         info!(node = node.name, "taint taken off");
-        let asks = self.lock().view.put_node(patched, &self.policies);
+        let asks = self.lock().view.put_node(&patched, &self.policies);
         self.ask(asks);
         Ok(())
     }

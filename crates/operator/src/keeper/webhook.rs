@@ -13,6 +13,7 @@ use perennial_core::{
         record::Fault,
         selection::{self, ignored},
     },
+    mutation::{Mutation, mutated},
 };
 use tracing::{debug, info, warn};
 
@@ -39,22 +40,13 @@ impl Keeper {
         if self.duties.dry_run || ignored(&node) {
             return AdmissionResponse::allowed();
         }
-        let Ok(held) = tokio::time::timeout(self.admission_deadline, self.record_for_create(&node)).await else {
-            debug!(node = node.name, "the record was not read in time; the create passes unchanged");
-            return AdmissionResponse::allowed();
+        let recalled = self.lock().view.recall_for_create(&node.name, &self.policies);
+        let (policy, record) = if let Some(record) = recalled {
+            (self.policies.with_record(&node, Some(&record)), Some(record))
+        } else {
+            let Some(held) = self.read_for_create(&node).await else { return AdmissionResponse::allowed() };
+            self.informed(&node, held.as_ref())
         };
-        let held = match held {
-            Ok(held) => held,
-            Err(error) => {
-                self.failed_open(&node, &error, "the create passes unchanged");
-                return AdmissionResponse::allowed();
-            }
-        };
-        if held.as_ref().and_then(|held| held.stored.fault()).is_some_and(Fault::is_newer) {
-            return AdmissionResponse::allowed();
-        }
-
-        let (policy, record) = self.informed(&node, held.as_ref());
         let identity = Identified::of(&policy.identity, &node);
         let contested = identity.as_ref().is_some_and(|identity| self.has_claimants(identity, &node.name));
         let record = record.filter(|_| !contested);
@@ -75,10 +67,24 @@ impl Keeper {
         AdmissionResponse::patched(admitted.patch)
     }
 
-    async fn record_for_create(&self, node: &selection::Node) -> Result<Option<Held>, Error> {
-        match Identified::of(&self.policies.of(node).identity, node) {
-            Some(identity) => self.admission.read_record(&identity.record_name(), Priority::Restore).await,
-            None => Ok(None),
+    /// The record for a node that is about to be created. `None`: it cannot be had, and the create passes unchanged.
+    async fn read_for_create(&self, node: &selection::Node) -> Option<Option<Held>> {
+        let identity = Identified::of(&self.policies.of(node).identity, node);
+        let Some(name) = identity.map(|identity| identity.record_name()) else { return Some(None) };
+        let read = self.admission.read_record(&name, Priority::Restore);
+        match tokio::time::timeout(self.admission_deadline, read).await {
+            Ok(Ok(held)) => {
+                let newer = held.as_ref().and_then(|held| held.stored.fault()).is_some_and(Fault::is_newer);
+                (!newer).then_some(held)
+            }
+            Ok(Err(error)) => {
+                self.failed_open(node, &error, "the create passes unchanged");
+                None
+            }
+            Err(_) => {
+                debug!(node = node.name, "the record was not read in time; the create passes unchanged");
+                None
+            }
         }
     }
 
@@ -122,7 +128,7 @@ impl Keeper {
                     return Ok(());
                 }
                 // Somebody was faster: read again and decide again, until the deadline.
-                Err(error) if error.category() == Category::Conflict => {}
+                Err(error) if error.category() == Category::Conflict && !mutated(Mutation::NoRetryInDelete) => {}
                 Err(error) => return Err(error),
             }
         }

@@ -27,25 +27,29 @@ use super::{
     apply::{Cluster, Error},
     execute::side_by_side,
     index::{Look, Reading, shard_key},
-    observe::{Asks, Observed, View, pod_entry},
+    observe::{Asks, Observed, SeenNode, View, pod_entry},
     settings::Configured,
 };
-use crate::runtime::{
-    budget::Priority,
-    clock::Clock,
-    events::{Events, Severity},
-    fault::Category,
-    labels::{Outcome, QueueLabels},
-    metrics::Metrics,
-    ownership::Ownership,
-    queue::{Key, Queue, Work},
-    random::Jitter,
+use crate::{
+    keeper,
+    runtime::{
+        budget::Priority,
+        clock::Clock,
+        events::{Events, Severity},
+        fault::Category,
+        labels::{Outcome, QueueLabels},
+        metrics::Metrics,
+        ownership::Ownership,
+        queue::{Key, Queue, Work},
+        random::Jitter,
+    },
 };
 
 const CONTROLLER: &str = "placement";
 pub(super) const QUEUE: QueueLabels = QueueLabels { name: "placement" };
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+const LONGEST_CONFLICT: Duration = Duration::from_millis(500);
 /// What is refused is tried again after this: the reason may be gone.
 pub(super) const REFUSED_PAUSE: Duration = Duration::from_mins(5);
 /// An eviction that nobody has seen the effect of counts for so long.
@@ -70,8 +74,6 @@ pub struct Placer {
     pub ownership: Ownership,
     /// This process decides about workloads; otherwise it only answers admission and frees what nobody attends to.
     pub decides: bool,
-    /// The Leases that this process knows are those of processes that decide about workloads.
-    pub knows_owners: bool,
     /// Say what would be done, and do nothing.
     pub dry_run: bool,
     pub state: Mutex<State>,
@@ -107,12 +109,28 @@ enum Done {
 
 impl Placer {
     pub fn on<K: Observed>(&self, event: Event<K>) {
+        let patience = match &event {
+            Event::Apply(object) | Event::Delete(object) => object.patience(),
+            Event::Init | Event::InitApply(_) | Event::InitDone => Duration::ZERO,
+        };
         let asks = {
             let mut state = self.lock();
             let reading = Reading { configured: &self.configured, now: self.clock.now(), listed: false };
             state.view.on(event, reading)
         };
-        self.ask(asks);
+        self.ask(asks, patience);
+    }
+
+    /// The keeper's watch of nodes serves both.
+    pub fn on_node(&self, event: &Event<keeper::node::Node>) {
+        let seen = |node| SeenNode::of(node, &self.configured.settings.labels);
+        self.on(match event {
+            Event::Init => Event::Init,
+            Event::InitDone => Event::InitDone,
+            Event::InitApply(node) => Event::InitApply(seen(node)),
+            Event::Apply(node) => Event::Apply(seen(node)),
+            Event::Delete(node) => Event::Delete(seen(node)),
+        });
     }
 
     pub fn is_synced(&self) -> bool {
@@ -122,17 +140,17 @@ impl Placer {
     /// Looks at every workload. Costs no request where nothing is to be done.
     pub fn resync(&self) {
         let asks = self.lock().view.everything();
-        self.ask(asks);
+        self.ask(asks, Duration::ZERO);
     }
 
-    fn ask(&self, asks: Asks) {
+    fn ask(&self, asks: Asks, patience: Duration) {
         if !self.decides {
             return;
         }
         for key in asks {
             if self.ownership.is_ours(self.ownership.shard_of(shard_key(&key))) {
                 self.metrics.queue_adds.get_or_create(&QUEUE).inc();
-                self.queue.add(&key, Priority::Restore);
+                self.queue.add_after(&key, Priority::Restore, patience);
             }
         }
     }
@@ -157,7 +175,7 @@ impl Placer {
 
     /// Somebody is there to place what is gated.
     pub(super) fn is_attended(&self, key: &str) -> bool {
-        self.knows_owners && self.ownership.is_attended(self.ownership.shard_of(shard_key(key)))
+        self.ownership.is_attended(self.ownership.shard_of(shard_key(key)))
     }
 
     fn forget(&self, key: &Key) {
@@ -195,6 +213,8 @@ impl Placer {
                 let backoff = self.jitter.backoff(attempt, FIRST_PAUSE, LONGEST_PAUSE);
                 let pause = match error.category() {
                     Category::Throttled => error.retry_after().unwrap_or(backoff).max(backoff),
+                    // Somebody was faster: what they wrote is on its way to us.
+                    Category::Conflict => backoff.min(LONGEST_CONFLICT),
                     Category::Refused | Category::Forbidden => {
                         REFUSED_PAUSE.mul_f64(0.9 + self.jitter.fraction() / 5.0)
                     }

@@ -34,17 +34,24 @@ use crate::runtime::{
 const BLOCKED_PAUSE: Duration = Duration::from_secs(30);
 /// So many pods of one workload are written to at once.
 const SIDE_BY_SIDE: usize = 32;
+/// So many in one go. Then the right to act is asked for anew, and what came meanwhile is looked at.
+const IN_ONE_GO: usize = 64;
 
 impl Placer {
-    /// Does what was decided. A pause: nothing more can be done before it is over.
+    /// Does what was decided, or the first part of it. A pause: nothing more can be done before it is over.
     pub(super) async fn execute(&self, look: &Look, spec: &Spec, decided: &Plan) -> Result<Option<Duration>, Error> {
-        let (writes, rest): (Vec<&Action>, Vec<&Action>) = decided
+        let (mut writes, rest): (Vec<&Action>, Vec<&Action>) = decided
             .actions
             .iter()
             .partition(|action| matches!(action, Action::Place { .. } | Action::Free { .. } | Action::Relabel { .. }));
+        let whole = writes.len() <= IN_ONE_GO;
+        writes.truncate(IN_ONE_GO);
         let writing = writes.into_iter().map(|action| self.write(look, spec, action).boxed()).collect();
         if let Some(error) = side_by_side(writing).await.into_iter().find_map(Result::err) {
             return Err(error);
+        }
+        if !whole {
+            return Ok(Some(Duration::ZERO));
         }
         for action in rest {
             let pause = match action {

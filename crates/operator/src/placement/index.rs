@@ -4,7 +4,7 @@
 //! object the newer one stays, whichever way they came.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
@@ -17,7 +17,7 @@ use perennial_core::placement::{
 };
 
 use super::settings::Configured;
-use crate::runtime::{events::About, queue::Key};
+use crate::runtime::{events::About, map::HashMap, queue::Key};
 
 /// A Deployment or StatefulSet.
 #[derive(Clone, Debug)]

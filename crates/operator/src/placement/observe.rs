@@ -3,10 +3,11 @@
 use std::{
     collections::{BTreeMap, HashSet},
     sync::Arc,
+    time::Duration,
 };
 
 use k8s_openapi::apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString};
-use kube::runtime::watcher::Event;
+use kube::{Resource as _, runtime::watcher::Event};
 use perennial_core::placement::{
     CLASS, Class, DELETION_COST, FALLBACK, GATE, SLOT, STATE,
     labels::{Choice, NodeLabels},
@@ -16,11 +17,12 @@ use perennial_core::placement::{
 use super::{
     index::{Index, NamespaceEntry, PdbEntry, PodEntry, Reading, SetEntry, Workload, controller, key, version},
     objects::{
-        Deployment, Namespace, Node, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet, Template, WorkloadStatus,
+        Deployment, Namespace, Node, Pod, PodDisruptionBudget, PodSpec, ReplicaSet, StatefulSet, Template,
+        WorkloadStatus,
     },
     settings::Configured,
 };
-use crate::runtime::queue::Key;
+use crate::{keeper, runtime::queue::Key};
 
 /// On the pods of managed workloads: they alone are watched.
 pub const MANAGED: &str = "perennial.dev/managed";
@@ -65,8 +67,19 @@ enum What {
     Nodes,
 }
 
+/// How long a pod that waits for its place may wait for others that come with it.
+const TOGETHER: Duration = Duration::from_millis(4);
+/// How long anything else may wait. In a burst each pod changes several times, and so do the counts of its owners: one look
+/// at the workload is enough for many of these.
+const AT_LEISURE: Duration = Duration::from_millis(60);
+
 /// A kind of objects that the view takes in.
 pub trait Observed: Sized {
+    /// How long its workload may wait for a look at what changed.
+    fn patience(&self) -> Duration {
+        AT_LEISURE
+    }
+
     fn put(self, view: &mut View, reading: &Reading<'_>) -> Asks;
     fn remove(self, view: &mut View) -> Asks;
     fn identity(&self) -> String;
@@ -235,6 +248,10 @@ impl Observed for ReplicaSet {
 }
 
 impl Observed for Pod {
+    fn patience(&self) -> Duration {
+        if is_gated(&self.spec) { TOGETHER } else { AT_LEISURE }
+    }
+
     fn put(self, view: &mut View, reading: &Reading<'_>) -> Asks {
         let before = view.index.pod(&uid(&self.metadata));
         let pod = pod_entry(self, before, reading);
@@ -277,17 +294,51 @@ impl Observed for PodDisruptionBudget {
     listed!(Pdbs, |index, seen| index.retain_pdbs(|name| seen.contains(name)));
 }
 
-impl Observed for Node {
+/// What placement sees of a node.
+#[derive(Clone, Debug)]
+pub struct SeenNode {
+    name: String,
+    view: NodeView,
+}
+
+impl SeenNode {
+    /// From the keeper's watch, which is the only one of nodes.
+    pub fn of(node: &keeper::node::Node, labels: &NodeLabels) -> Self {
+        let taints = node.taints().iter().map(|taint| taint.key.as_str());
+        let view = node_view(node.meta(), node.unschedulable(), taints, labels);
+        Self { name: node.meta().name.clone().unwrap_or_default(), view }
+    }
+}
+
+impl Observed for SeenNode {
     fn put(self, view: &mut View, reading: &Reading<'_>) -> Asks {
-        let name = self.metadata.name.clone().unwrap_or_default();
-        let changed = view.index.put_node(&name, node_view(&self, reading.labels()));
-        if changed && !reading.listed { view.index.keys_on(&name).into_iter().collect() } else { Asks::new() }
+        let changed = view.index.put_node(&self.name, self.view);
+        if changed && !reading.listed { view.index.keys_on(&self.name).into_iter().collect() } else { Asks::new() }
     }
 
     fn remove(self, view: &mut View) -> Asks {
-        let name = self.metadata.name.unwrap_or_default();
-        view.index.remove_node(&name);
-        view.index.keys_on(&name).into_iter().collect()
+        view.index.remove_node(&self.name);
+        view.index.keys_on(&self.name).into_iter().collect()
+    }
+
+    fn identity(&self) -> String {
+        self.name.clone()
+    }
+
+    listed!(Nodes, |index, seen| index.retain_nodes(|name| seen.contains(name)));
+}
+
+impl Observed for Node {
+    fn put(self, view: &mut View, reading: &Reading<'_>) -> Asks {
+        let taints = self.spec.taints.iter().flatten().map(|taint| taint.key.as_str());
+        let unschedulable = self.spec.unschedulable == Some(true);
+        let seen = node_view(&self.metadata, unschedulable, taints, reading.labels());
+        SeenNode { name: self.metadata.name.unwrap_or_default(), view: seen }.put(view, reading)
+    }
+
+    fn remove(self, view: &mut View) -> Asks {
+        let gone = NodeView { class: None, leaving: true };
+        SeenNode { name: self.metadata.name.unwrap_or_default(), view: gone }.remove(view)
     }
 
     fn identity(&self) -> String {
@@ -416,13 +467,19 @@ fn set_entry(set: &ReplicaSet) -> SetEntry {
     }
 }
 
-fn node_view(node: &Node, labels: &NodeLabels) -> NodeView {
+fn node_view<'a>(
+    meta: &ObjectMeta,
+    unschedulable: bool,
+    mut taints: impl Iterator<Item = &'a str>,
+    labels: &NodeLabels,
+) -> NodeView {
     let empty = BTreeMap::new();
-    let taints = node.spec.taints.iter().flatten();
-    let leaving = node.metadata.deletion_timestamp.is_some()
-        || node.spec.unschedulable == Some(true)
-        || taints.into_iter().any(|taint| LEAVING.contains(&taint.key.as_str()));
-    NodeView { class: labels.class_of_node(node.metadata.labels.as_ref().unwrap_or(&empty)), leaving }
+    let leaving = meta.deletion_timestamp.is_some() || unschedulable || taints.any(|taint| LEAVING.contains(&taint));
+    NodeView { class: labels.class_of_node(meta.labels.as_ref().unwrap_or(&empty)), leaving }
+}
+
+fn is_gated(spec: &PodSpec) -> bool {
+    spec.scheduling_gates.iter().flatten().any(|gate| gate.name == GATE)
 }
 
 pub fn pod_entry(pod: Pod, before: Option<&PodEntry>, reading: &Reading<'_>) -> PodEntry {
@@ -431,8 +488,8 @@ pub fn pod_entry(pod: Pod, before: Option<&PodEntry>, reading: &Reading<'_>) -> 
     let annotation = |name: &str| metadata.annotations.as_ref().and_then(|annotations| annotations.get(name));
     let condition = |kind: &str| status.conditions.iter().flatten().find(|condition| condition.kind == kind);
     let empty = BTreeMap::new();
+    let gated = is_gated(&spec);
     let node_affinity = spec.affinity.and_then(|affinity| affinity.node_affinity);
-    let gated = spec.scheduling_gates.iter().flatten().any(|gate| gate.name == GATE);
     let created = metadata.creation_timestamp.as_ref().map_or(reading.now, |time| time.0);
     let scheduling = condition("PodScheduled");
     let changed = scheduling.and_then(|condition| condition.last_transition_time.as_ref()).map(|time| time.0);

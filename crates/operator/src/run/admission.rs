@@ -67,9 +67,10 @@ pub(super) fn serve_webhooks(
     tasks.spawn(Upkeep::new(client.clone(), upkeep, Arc::clone(&served)).run(stop.clone()));
     health.expect(CERTIFIED);
     tasks.spawn({
-        let (stop, health) = (stop.clone(), health.clone());
+        let (stop, health, metrics) = (stop.clone(), health.clone(), parts.keeper.metrics.clone());
         every(stop, Duration::from_millis(250), move || {
             health.set(CERTIFIED, served.is_ready());
+            metrics.certificate_expiry.set(served.expires().unwrap_or_default());
             std::future::ready(())
         })
     });
@@ -77,6 +78,12 @@ pub(super) fn serve_webhooks(
 }
 
 fn listen(settings: &Settings, parts: &Parts, served: &Arc<Served>) -> anyhow::Result<Listening> {
+    let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, settings.webhook.port));
+    Ok(webhooks(settings, parts).listen(address, Arc::clone(served))?)
+}
+
+/// What answers admission, without its port.
+pub fn webhooks(settings: &Settings, parts: &Parts) -> Webhooks {
     let Parts { keeper, placer } = parts;
     let metrics = keeper.metrics.clone();
     let report = move |seen: &Observation| {
@@ -99,8 +106,7 @@ fn listen(settings: &Settings, parts: &Parts, served: &Arc<Served>) -> anyhow::R
             async move { placer.admit_pod(request).await }
         });
     }
-    let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, settings.webhook.port));
-    Ok(webhooks.listen(address, Arc::clone(served))?)
+    webhooks
 }
 
 fn http_code(code: u16) -> http::StatusCode {

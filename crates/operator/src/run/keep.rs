@@ -24,6 +24,7 @@ use crate::{
         controller::{CONTROLLER, Duties, Keeper, State},
         policies::{self, Policies},
     },
+    placement::controller::Placer,
     runtime::{
         budget::Budget,
         events::Events,
@@ -39,10 +40,11 @@ const SYNCED: &str = "caches";
 const LOOPS: &str = "loops";
 const SYNC_CHECK: Duration = Duration::from_millis(50);
 
-/// Starts the keeper.
+/// Starts the keeper. What its watch says of nodes, placement hears as well.
 pub(super) fn keep(
     settings: &Settings,
     world: World,
+    placer: Option<Arc<Placer>>,
     events: Events,
     health: &Health,
     stop: &CancellationToken,
@@ -79,7 +81,7 @@ pub(super) fn keep(
 
     health.expect(SYNCED);
     tasks.spawn(report_synced(Arc::clone(&keeper), health.clone(), stop.clone()));
-    tasks.spawn(watch_nodes(&keeper, &jitter, stop));
+    tasks.spawn(watch_nodes(&keeper, placer, &jitter, stop));
     tasks.spawn(watch_records(&keeper, &jitter, stop));
     tasks.spawn(watch_policies(&keeper, &jitter, stop));
     tasks.spawn(until(stop.clone(), {
@@ -127,14 +129,24 @@ pub(super) fn keep(
     keeper
 }
 
-fn watch_nodes(keeper: &Arc<Keeper>, jitter: &Jitter, stop: &CancellationToken) -> impl Future<Output = ()> + use<> {
+fn watch_nodes(
+    keeper: &Arc<Keeper>,
+    placer: Option<Arc<Placer>>,
+    jitter: &Jitter,
+    stop: &CancellationToken,
+) -> impl Future<Output = ()> + use<> {
     let on = Arc::clone(keeper);
     follow(
         keeper.cluster.nodes().clone(),
         Subject { what: "nodes", labels: None },
         jitter.clone(),
         stop.clone(),
-        move |event| on.on_node(event),
+        move |event| {
+            if let Some(placer) = &placer {
+                placer.on_node(&event);
+            }
+            on.on_node(event);
+        },
         trouble(keeper),
     )
 }
@@ -169,13 +181,11 @@ fn watch_policies(keeper: &Arc<Keeper>, jitter: &Jitter, stop: &CancellationToke
 
 async fn follow_ownership(keeper: Arc<Keeper>, stop: CancellationToken) {
     let mut changes = keeper.ownership.changes();
-    while let Some(Ok(())) = stop.run_until_cancelled(changes.changed()).await {
-        let owned: Vec<u32> = changes.borrow_and_update().keys().copied().collect();
+    while let Some(owned) = stop.run_until_cancelled(changes.next()).await {
+        let owned: Vec<u32> = owned.into_keys().collect();
         info!(shards = ?owned, "our share of the nodes changed");
         keeper.resync();
     }
-    // The sender is gone only when the process stops.
-    stop.cancelled().await;
 }
 
 /// Ready once nodes, records and policies are known. What is known once stays known.

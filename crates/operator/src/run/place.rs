@@ -18,7 +18,7 @@ use crate::{
     placement::{
         apply::Cluster,
         controller::Placer,
-        objects::{Deployment, Namespace as Defaults, Node, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
+        objects::{Deployment, Namespace as Defaults, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
         observe::{MANAGED, Observed},
         settings::Configured,
     },
@@ -58,9 +58,6 @@ pub(super) fn place(
         events,
         ownership: world.ownership.clone(),
         decides: controller.roles.contains(&Role::Placement),
-        // One that only serves admission looks at everyone's Leases; others at those of their own group.
-        knows_owners: controller.roles.iter().all(|role| *role == Role::Webhooks)
-            || controller.roles.contains(&Role::Placement),
         dry_run: controller.dry_run,
         state: Mutex::default(),
     });
@@ -81,7 +78,6 @@ pub(super) fn place(
         &world.jitter,
         stop,
     ));
-    tasks.spawn(observe::<Node>(&placer, client, health, "nodes for placement", None, &world.jitter, stop));
     if placer.decides {
         for _ in 0..controller.workers {
             tasks.spawn(Arc::clone(&placer).work());
@@ -90,11 +86,9 @@ pub(super) fn place(
             let (placer, stop) = (Arc::clone(&placer), stop.clone());
             async move {
                 let mut changes = placer.ownership.changes();
-                while let Some(Ok(())) = stop.run_until_cancelled(changes.changed()).await {
-                    changes.mark_unchanged();
+                while stop.run_until_cancelled(changes.next()).await.is_some() {
                     placer.resync();
                 }
-                stop.cancelled().await;
             }
         });
         tasks.spawn(every(stop.clone(), controller.resync_period, {

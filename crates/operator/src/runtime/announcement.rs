@@ -2,6 +2,7 @@
 //!
 //! Owns names, labels and annotations of Leases: what replicas of different versions understand of each other.
 
+use super::clock::Clock;
 use super::lease::seen;
 use k8s_openapi::api::coordination::v1::Lease;
 use perennial_core::members::Announcement;
@@ -34,8 +35,8 @@ pub struct Coordination {
     pub identity: String,
     pub shards: u32,
     pub lease: Duration,
-    /// Holds nothing and announces nothing, only knows who attends to what: for processes that only serve webhooks.
-    pub observer: bool,
+    /// The time of day that is written into Leases, for people.
+    pub clock: Clock,
     pub report: Report,
 }
 
@@ -47,7 +48,6 @@ impl std::fmt::Debug for Coordination {
             .field("identity", &self.identity)
             .field("shards", &self.shards)
             .field("lease", &self.lease)
-            .field("observer", &self.observer)
             .finish_non_exhaustive()
     }
 }

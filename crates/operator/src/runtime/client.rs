@@ -14,8 +14,12 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use tower::{Layer, Service};
+use tracing::info;
 
 use super::{budget::Budget, metrics::Metrics};
+
+/// A connection on which nothing came for so long is dead: longer than the longest watch, which the server ends after a minute.
+pub const READ_TIMEOUT: Duration = Duration::from_secs(75);
 
 /// Which cluster, as whom.
 #[derive(Clone, Debug, Default)]
@@ -56,15 +60,37 @@ pub async fn config(target: &Target) -> Result<Config, Error> {
     // kube would retry a 429 for minutes: back-off is ours, where it can be seen and interrupted.
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(5));
+    config.read_timeout = Some(READ_TIMEOUT);
     Ok(config)
 }
 
 /// A client whose requests are counted, and whose budget closes while the server asks for patience.
 pub fn connect(config: Config, metrics: Metrics, budget: Option<Budget>) -> Result<Client, Error> {
+    build(config, metrics, budget, false)
+}
+
+/// The same, but the server is asked to try what is written and to keep nothing of it: whatever forgets that this is a dry
+/// run changes nothing either.
+pub fn connect_for_dry_run(config: Config, metrics: Metrics, budget: Option<Budget>) -> Result<Client, Error> {
+    build(config, metrics, budget, true)
+}
+
+fn build(config: Config, metrics: Metrics, budget: Option<Budget>, dry_run: bool) -> Result<Client, Error> {
     let url = config.cluster_url.to_string();
     let host = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
     let builder = ClientBuilder::try_from(config).map_err(|source| Error::Build { url, source: Box::new(source) })?;
-    Ok(builder.with_layer(&Observe { metrics, budget, host }).build())
+    Ok(builder.with_layer(&Observe { metrics, budget, host, dry_run }).build())
+}
+
+/// The same over a service that was made elsewhere: whatever answers like an API server.
+pub fn over<S>(service: S, namespace: &str, metrics: Metrics, budget: Option<Budget>) -> Client
+where
+    S: Service<Request<Body>, Response = Response<axum::body::Body>> + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<tower::BoxError> + Send,
+{
+    let observe = Observe { metrics, budget, host: "simulated".to_owned(), dry_run: false };
+    Client::new(observe.layer(service), namespace)
 }
 
 /// Counts requests and hears `Retry-After`.
@@ -73,6 +99,7 @@ struct Observe {
     metrics: Metrics,
     budget: Option<Budget>,
     host: String,
+    dry_run: bool,
 }
 
 impl<S> Layer<S> for Observe {
@@ -104,8 +131,12 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let method = request.method().clone();
+        if self.observe.dry_run && method != http::Method::GET {
+            info!(%method, path = request.uri().path(), "a dry run: the server is asked to keep nothing of this");
+            ask_for_dry_run(request.uri_mut());
+        }
         // A 429 to an eviction is the word of a disruption budget, not of a server that has too much to do.
         let eviction = request.uri().path().ends_with("/eviction");
         let answer = self.inner.call(request);
@@ -125,7 +156,31 @@ where
     }
 }
 
+fn ask_for_dry_run(uri: &mut http::Uri) {
+    let joint = if uri.query().is_some() { '&' } else { '?' };
+    if let Ok(asked) = format!("{uri}{joint}dryRun=All").parse() {
+        *uri = asked;
+    }
+}
+
 fn patience<B>(answer: &Response<B>) -> Option<Duration> {
     let seconds: u64 = answer.headers().get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dry_run_is_asked_for_beside_what_is_asked_already() {
+        let asked = |text: &str| {
+            let mut uri: http::Uri = text.parse().unwrap();
+            ask_for_dry_run(&mut uri);
+            uri.to_string()
+        };
+
+        assert_eq!(asked("/api/v1/nodes/n1"), "/api/v1/nodes/n1?dryRun=All");
+        assert_eq!(asked("https://api:6443/api/v1/nodes?a=b"), "https://api:6443/api/v1/nodes?a=b&dryRun=All");
+    }
 }

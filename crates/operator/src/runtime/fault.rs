@@ -27,6 +27,17 @@ pub enum Category {
 }
 
 impl Category {
+    pub const ALL: [Self; 8] = [
+        Self::Conflict,
+        Self::NotFound,
+        Self::Forbidden,
+        Self::Throttled,
+        Self::Refused,
+        Self::Server,
+        Self::Unreachable,
+        Self::Garbled,
+    ];
+
     pub fn of(error: &Error) -> Self {
         match error {
             Error::Api(status) => match status.code {

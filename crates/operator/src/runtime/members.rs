@@ -17,7 +17,6 @@ use super::lease::{LeaseError, Leases, object, seen};
 use super::ownership::Ownership;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
-use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::runtime::utils::Backoff;
 use kube::runtime::{WatchStreamExt, watcher};
@@ -111,7 +110,7 @@ impl Coordinator {
         let events = watcher(self.leases.api().clone(), config).backoff(Steady);
         let mut events = std::pin::pin!(events);
         let (identity, shards) = (&self.settings.identity, self.ownership.shards());
-        info!(identity, shards, observer = self.settings.observer, "this member joins");
+        info!(identity, shards, "this member joins");
         while !stop.is_cancelled() {
             let wake = self.advance();
             tokio::select! {
@@ -140,6 +139,7 @@ impl Coordinator {
                 break;
             }
             tokio::select! {
+                biased;
                 Some((index, outcome)) = self.requests.next() => self.outcome(index, outcome),
                 () = tokio::time::sleep_until((self.start + wake).min(latest)) => {}
             }
@@ -157,7 +157,7 @@ impl Coordinator {
         let mut wake = self.roster.next_change(now).unwrap_or(now + self.terms.lease);
         for index in 0..self.contests.len() {
             let wish = match self.contests[index].kind {
-                _ if self.leaving || self.settings.observer => Wish::NONE,
+                _ if self.leaving => Wish::NONE,
                 Kind::Member => Wish::HOLD,
                 Kind::Shard(shard) => self.roster.wish(now, shard),
             };
@@ -168,7 +168,7 @@ impl Coordinator {
                 if contest.not_before > now {
                     wake = wake.min(contest.not_before);
                 } else {
-                    match contest.election.next(now, Timestamp::now().as_microsecond()) {
+                    match contest.election.next(now, self.settings.clock.now().as_microsecond()) {
                         Step::Wait(until) => wake = wake.min(until.unwrap_or(wake)),
                         Step::Read => self.read(index),
                         Step::Write(write) => self.write(index, &write, until_before),
@@ -248,8 +248,10 @@ impl Coordinator {
             }
             Outcome::Written { act, sent, result: Ok(lease) } => {
                 contest.election.written(sent, now, act, seen(&lease));
-                if contest.kind == Kind::Member {
-                    self.roster.announced(since(&lease));
+                match contest.kind {
+                    Kind::Member => self.roster.announced(since(&lease)),
+                    Kind::Shard(shard) if act == Act::Acquire => self.roster.took(now, shard),
+                    Kind::Shard(_) => {}
                 }
                 contest.last = Some(lease);
             }

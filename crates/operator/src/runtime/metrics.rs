@@ -16,6 +16,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry};
 
+use super::fault::Category;
 use super::labels::{
     BuildLabels, Class, ClassLabels, ControllerLabels, ErrorLabels, LeaseLabels, MoveLabels, MoveResult, NodeLabels,
     NodeState, Outcome, QueueLabels, ReconcileLabels, RecordLabels, RecordState, RequestLabels, Via, ViaLabels,
@@ -46,6 +47,7 @@ pub struct Metrics {
     pub webhook_requests: Family<WebhookCodeLabels, Counter>,
     pub webhook_latency: Histograms<WebhookLabels>,
     pub webhook_in_flight: Family<WebhookLabels, Gauge>,
+    pub certificate_expiry: Gauge,
 
     pub nodes: Family<NodeLabels, Gauge>,
     pub nodes_current_ratio: Gauge<f64, AtomicU64>,
@@ -101,6 +103,11 @@ impl Metrics {
                 "controller_runtime_webhook_requests_in_flight",
                 "Admission requests being answered",
                 Family::default(),
+            ),
+            certificate_expiry: all.add(
+                "perennial_certificate_expiry_timestamp_seconds",
+                "When the certificate of the webhooks ends; 0 while none is served",
+                Gauge::default(),
             ),
             nodes: all.add("perennial_nodes", "Nodes by state", Family::default()),
             nodes_current_ratio: all.add(
@@ -222,6 +229,9 @@ impl Metrics {
         for &class in Class::ALL {
             self.placement_replicas.get_or_create(&ClassLabels { class }).set(0);
         }
+        for category in Category::ALL.map(Category::as_str) {
+            self.errors.get_or_create(&ErrorLabels { category }).inc_by(0);
+        }
         for &result in MoveResult::ALL {
             self.placement_moves.get_or_create(&MoveLabels { result }).inc_by(0);
         }
@@ -300,6 +310,8 @@ mod tests {
         "perennial_fallback_active",
         "perennial_errors_total{category=\"forbidden\"} 1",
         "perennial_protected_refusals_total",
+        "perennial_certificate_expiry_timestamp_seconds",
+        "perennial_mass_absence",
         "perennial_build_info{version=",
         "process_resident_memory_bytes",
         "process_cpu_seconds_total",

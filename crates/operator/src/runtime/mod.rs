@@ -1,6 +1,7 @@
 //! What every part of the operator stands on and none is about: a budget, a queue, watches, leases, faults, metrics, logs.
 
 pub mod announcement;
+pub mod attendance;
 pub mod budget;
 pub mod chain;
 pub mod client;
@@ -8,8 +9,10 @@ pub mod clock;
 pub mod events;
 pub mod fault;
 pub mod labels;
+pub mod latest;
 pub mod lease;
 pub mod logging;
+pub mod map;
 pub mod members;
 pub mod metrics;
 pub mod ownership;

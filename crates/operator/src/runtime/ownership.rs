@@ -3,11 +3,12 @@
 //! Owns the counting of work under way, so that a shard is handed over only when the last of it has ended. Never talks to
 //! the API server; [`super::members`] moves the windows.
 
+use super::latest::{Changes, Latest};
 use perennial_core::shard::shard_of;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// How long a permit lasts where nothing limits it (leader election is off).
@@ -20,12 +21,14 @@ pub type Owned = BTreeMap<u32, u64>;
 #[derive(Debug, Clone)]
 pub struct Ownership {
     inner: Arc<Inner>,
+    /// Where it is known who attends to a shard, if not from the same Leases.
+    attended: Option<Arc<Inner>>,
 }
 
 #[derive(Debug)]
 struct Inner {
     cells: Vec<Cell>,
-    changed: watch::Sender<Owned>,
+    changed: Latest<Owned>,
 }
 
 #[derive(Debug)]
@@ -90,7 +93,7 @@ impl Ownership {
         };
         let owned = if window == Window::Closed { Owned::new() } else { (0..shards).map(|shard| (shard, 1)).collect() };
         let cells = (0..shards).map(cell).collect();
-        Self { inner: Arc::new(Inner { cells, changed: watch::Sender::new(owned) }) }
+        Self { inner: Arc::new(Inner { cells, changed: Latest::new(owned) }), attended: None }
     }
 
     pub fn shards(&self) -> u32 {
@@ -121,15 +124,21 @@ impl Ownership {
         cell.is_some_and(|cell| cell.lock().window.end(Instant::now()).is_some())
     }
 
+    /// The same shards of ours; who attends to what is known from elsewhere.
+    pub(crate) fn attended_by(self, others: &Self) -> Self {
+        Self { attended: Some(Arc::clone(&others.inner)), ..self }
+    }
+
     /// Whether somebody, we or another replica, is known to attend to a shard: what needs its owner later can be begun.
     pub fn is_attended(&self, shard: u32) -> bool {
-        let cell = usize::try_from(shard).ok().and_then(|shard| self.inner.cells.get(shard));
+        let inner = self.attended.as_ref().unwrap_or(&self.inner);
+        let cell = usize::try_from(shard).ok().and_then(|shard| inner.cells.get(shard));
         cell.is_some_and(|cell| cell.lock().attended.end(Instant::now()).is_some())
     }
 
     /// Tells whenever the owned set changes, terms included. Whoever gains a shard lists afresh.
-    pub fn changes(&self) -> watch::Receiver<Owned> {
-        self.inner.changed.subscribe()
+    pub fn changes(&self) -> Changes<Owned> {
+        self.inner.changed.follow()
     }
 
     /// Notes until when somebody attends to a shard.
@@ -159,11 +168,7 @@ impl Ownership {
                 state.window.end(now).map(|_| (shard, state.term))
             })
             .collect();
-        self.inner.changed.send_if_modified(|before| {
-            let differs = *before != owned;
-            *before = owned;
-            differs
-        });
+        self.inner.changed.set(owned);
     }
 
     /// Returns when nobody works on the shard any more, or at the latest at the given time.
@@ -289,17 +294,17 @@ mod tests {
         let mut changes = ownership.changes();
         ownership.set(0, Some(soon(10)));
         ownership.publish();
-        let first = changes.borrow_and_update().clone();
+        let first = changes.unseen();
 
         ownership.set(0, Some(soon(12)));
         ownership.publish();
-        assert!(!changes.has_changed().unwrap(), "a renewal is no change");
+        assert!(changes.unseen().is_none(), "a renewal is no change");
 
         tokio::time::advance(Duration::from_secs(13)).await;
         ownership.set(0, Some(soon(10)));
         ownership.publish();
-        assert!(changes.has_changed().unwrap());
-        assert_ne!(first, *changes.borrow_and_update());
+        let then = changes.unseen();
+        assert!(first.is_some() && then.is_some() && first != then);
     }
 
     #[tokio::test(start_paused = true)]
@@ -319,7 +324,7 @@ mod tests {
     async fn without_election_everything_is_ours() {
         let ownership = Ownership::all(8);
 
-        assert_eq!(ownership.changes().borrow().len(), 8);
+        assert_eq!(ownership.changes().now().len(), 8);
         assert!((0..8).all(|shard| ownership.owns(shard).is_some()));
         assert!(ownership.owns(8).is_none());
     }

@@ -104,6 +104,7 @@ impl Queue {
             };
             match wait {
                 Some(due) => tokio::select! {
+                    biased;
                     () = tokio::time::sleep_until(due) => {}
                     () = added => {}
                 },

@@ -54,8 +54,9 @@ pub async fn follow<K>(
         let mut events = watcher::watcher(api.clone(), config).boxed();
         loop {
             let next = tokio::select! {
-                next = events.next() => next,
+                biased;
                 () = stop.cancelled() => return,
+                next = events.next() => next,
             };
             match next {
                 Some(Ok(event)) => {
@@ -74,6 +75,7 @@ pub async fn follow<K>(
                     report(subject.what, &error, category, pause);
                     on_trouble(category);
                     tokio::select! {
+                        biased;
                         () = tokio::time::sleep(pause) => {}
                         () = stop.cancelled() => return,
                     }

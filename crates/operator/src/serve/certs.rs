@@ -7,7 +7,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, PostParams};
-use perennial_core::certs::Certificates;
+use perennial_core::certs::{Certificates, not_after};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -62,6 +62,12 @@ impl Served {
             .map_err(|source| CertsError::Unusable { origin: origin.to_owned(), source })?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(certified));
         Ok(())
+    }
+
+    /// When what is served ends, in seconds since 1970.
+    pub fn expires(&self) -> Option<i64> {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner).clone()?;
+        not_after(current.cert.first()?)
     }
 
     /// Whether there is anything to serve with.
@@ -239,6 +245,7 @@ mod tests {
         served.install(made.serving.certificate.as_bytes(), made.serving.key.as_bytes(), "test").unwrap();
 
         assert!(served.is_ready());
+        assert_eq!(served.expires(), Some(made.serving.expires));
     }
 
     #[test]

@@ -14,4 +14,5 @@ mod permissions;
 mod quiet;
 mod restarts;
 mod serving;
+mod sharding;
 mod story;

@@ -88,7 +88,7 @@ async fn the_metrics_of_an_operator_are_read_where_they_can_be_reached() {
     cluster.wait_for_record("n1", [("team", "ml")]).await;
     operator.wait_for_metric("perennial_captures_total", &[], 1.0).await;
 
-    let url = format!("http://{}/metrics", operator.address());
+    let url = format!("http://127.0.0.1:{}/metrics", operator.port());
     let told = cluster.perennial(&format!("status --metrics {url}")).expect_success();
     assert!(told.contains("1 captures, 0 restores"), "{told}");
 

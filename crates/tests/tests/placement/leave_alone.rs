@@ -4,16 +4,19 @@ use perennial_tests::eventually;
 use rstest::rstest;
 use serde_json::json;
 
-use super::{quick, roomy};
+use super::{class, is_gated, shared};
 
 #[rstest]
 #[case("spot-percentage", "abc")]
 #[case("spot-percentage", "140")]
+#[case("spot-percentage", "-1")]
+#[case("spot-percentage", "70.5%")]
+#[case("min-on-demand", "-1")]
+#[case("fallback-after", "soon")]
 #[case("disruption-schedule", "61 * * * *")]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_annotation_is_an_event_and_nothing_else(#[case] annotation: &str, #[case] value: &str) {
-    let cluster = roomy().await;
-    let _operator = quick(&cluster).start().await;
+    let (cluster, _) = shared().await;
     cluster.deployment("bad").asks("spot-percentage", "50").asks(annotation, value).replicas(3).create().await;
 
     let said = cluster.wait_for_workload_event("bad", "InvalidPlacement").await;
@@ -24,19 +27,17 @@ async fn a_bad_annotation_is_an_event_and_nothing_else(#[case] annotation: &str,
         if seen.spot + seen.on_demand == 3 { Ok(()) } else { Err(seen.to_string()) }
     };
     eventually("its pods run somewhere", bound).await;
-    let pods = cluster.pods("bad").await;
-    assert!(pods.iter().all(|pod| pod.spec.as_ref().unwrap().node_selector.is_none()));
+    assert!(cluster.pods("bad").await.iter().all(|pod| class(pod).is_none()));
     let explained = cluster.about_workloads("explain deploy/bad");
     assert!(explained.contains("left alone") && explained.contains(value), "{explained}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_that_choose_for_themselves_are_counted_and_left_alone() {
-    let cluster = roomy().await;
-    let _operator = quick(&cluster).start().await;
+    let (cluster, _) = shared().await;
     let web = cluster.deployment("web").asks("spot-percentage", "50").replicas(4);
     web.with(|object| {
-        object["spec"]["template"]["spec"]["nodeSelector"] = json!({"karpenter.sh/capacity-type": "spot"});
+        object["spec"]["template"]["spec"]["nodeSelector"]["karpenter.sh/capacity-type"] = json!("spot");
     })
     .create()
     .await;
@@ -48,19 +49,29 @@ async fn pods_that_choose_for_themselves_are_counted_and_left_alone() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_without_a_managed_owner_pass_untouched() {
-    let cluster = roomy().await;
-    let _operator = quick(&cluster).start().await;
+    let (cluster, _) = shared().await;
     cluster.deployment("plain").replicas(3).create().await;
     cluster.kubectl("run alone --image=none --labels=app=alone");
+    cluster.kubectl("create job task --image=none");
+    let set = cluster.deployment("daemon").asks("spot-percentage", "50").with(|object| {
+        object["kind"] = json!("DaemonSet");
+        object["spec"].as_object_mut().unwrap().remove("replicas");
+    });
+    cluster.try_kubectl_with("create", &set.text()).expect_success();
     cluster.deployment("web").asks("spot-percentage", "50").replicas(2).create().await;
 
     cluster.wait_for_split("web", 1, 1).await;
 
-    for app in ["plain", "alone"] {
-        for pod in cluster.pods(app).await {
-            let labels = pod.metadata.labels.unwrap_or_default();
+    for selector in ["app=plain", "app=alone", "app=daemon", "job-name=task"] {
+        let pods = eventually(format!("pods of {selector}"), async || {
+            let pods = cluster.pods_with(selector).await;
+            if pods.is_empty() { Err("none") } else { Ok(pods) }
+        })
+        .await;
+        for pod in pods {
+            let labels = pod.metadata.labels.clone().unwrap_or_default();
             assert!(!labels.contains_key("perennial.dev/managed"), "{labels:?}");
-            assert!(pod.spec.unwrap().scheduling_gates.is_none());
+            assert!(!is_gated(&pod) && class(&pod).is_none());
         }
     }
 }

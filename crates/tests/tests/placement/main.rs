@@ -1,19 +1,40 @@
 //! Placement on a real Kubernetes, with its scheduler and its controllers: what people are promised.
+//!
+//! Most tests share one cluster and one operator ([`shared`]); those that start, stop or configure operators have a cluster of
+//! their own ([`roomy`]).
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "whatever fails here fails the test")]
 
+mod configured;
 mod exact;
+mod failsafe;
+mod kubelet;
 mod leave_alone;
+mod moves;
 mod owners;
-mod running;
+mod rollouts;
+mod shortage;
+mod stateful;
 
+use k8s_openapi::api::core::v1::Pod;
 use perennial_tests::{Operator, OperatorBuilder, TestCluster, Webhooks};
 
-/// A cluster with room for everyone.
+const CAPACITY: &str = "karpenter.sh/capacity-type";
+
+/// A place on the cluster that tests share, with room for everyone, and the operator there.
+async fn shared() -> (TestCluster, &'static Operator) {
+    let cluster = TestCluster::shared().await;
+    cluster.capacity("spot", 1, 200).await;
+    cluster.capacity("on-demand", 1, 200).await;
+    let operator = cluster.shared_operator().await;
+    (cluster, operator)
+}
+
+/// A cluster of the test's own, with room for everyone.
 async fn roomy() -> TestCluster {
     let cluster = TestCluster::whole().await;
-    cluster.capacity("spot", 3, 200).await;
-    cluster.capacity("on-demand", 3, 200).await;
+    cluster.capacity("spot", 2, 200).await;
+    cluster.capacity("on-demand", 2, 200).await;
     cluster
 }
 
@@ -22,20 +43,15 @@ fn quick(cluster: &TestCluster) -> OperatorBuilder {
     cluster.operator().webhooks(Webhooks::On).set("placement.cooldown", "1s")
 }
 
-/// Only answers admission, and frees what nobody attends to.
-async fn doorman(cluster: &TestCluster) -> Operator {
-    doorman_with(cluster, "5s").await
+/// What decides where a pod may run, as far as it is ours.
+fn class(pod: &Pod) -> Option<String> {
+    pod.spec.as_ref()?.node_selector.as_ref()?.get(CAPACITY).cloned()
 }
 
-async fn doorman_with(cluster: &TestCluster, gate_timeout: &str) -> Operator {
-    let builder = quick(cluster).set("controller.roles", "webhooks").set("placement.gateTimeout", gate_timeout);
-    let builder = builder.set("controller.leaderElection.leaseDuration", "5s");
-    builder.start().await
+fn is_gated(pod: &Pod) -> bool {
+    pod.spec.as_ref().is_some_and(|spec| spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty()))
 }
 
-/// Decides about workloads, and answers no admission.
-async fn owner(cluster: &TestCluster) -> Operator {
-    let builder = cluster.operator().set("controller.roles", "capture,restore,placement");
-    let builder = builder.set("placement.cooldown", "1s").set("placement.gateTimeout", "5s");
-    builder.set("controller.leaderElection.leaseDuration", "5s").start().await
+fn annotation(pod: &Pod, name: &str) -> Option<String> {
+    pod.metadata.annotations.as_ref()?.get(name).cloned()
 }

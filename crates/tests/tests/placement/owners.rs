@@ -1,39 +1,134 @@
-//! Owners come and go: nothing stays gated, and everything ends exact.
+//! Owners come and go, are paused, or are two at once; replicas share the work or have a role each: everything ends exact.
 
-use perennial_tests::eventually;
+use perennial_tests::{Balancer, Operator, TestCluster, eventually};
+use rstest::rstest;
 
-use super::{doorman, doorman_with, owner, quick, roomy};
+use super::{class, is_gated, quick, roomy};
+
+/// Only answers admission, and frees what nobody attends to.
+pub(crate) async fn doorman(cluster: &TestCluster, gate_timeout: &str) -> Operator {
+    let builder = quick(cluster).set("controller.roles", "webhooks").set("placement.gateTimeout", gate_timeout);
+    builder.set("controller.leaderElection.leaseDuration", "5s").start().await
+}
+
+/// Decides about workloads, and answers no admission.
+pub(crate) async fn owner(cluster: &TestCluster) -> Operator {
+    owner_with(cluster, "capture,restore,placement").await
+}
+
+async fn owner_with(cluster: &TestCluster, roles: &str) -> Operator {
+    let builder = cluster.operator().set("controller.roles", roles);
+    let builder = builder.set("placement.cooldown", "1s").set("placement.gateTimeout", "5s");
+    builder.set("controller.leaderElection.leaseDuration", "5s").start().await
+}
+
+/// 70% and a floor of 3, so many replicas.
+async fn web(cluster: &TestCluster, replicas: u32) {
+    cluster
+        .deployment("web")
+        .asks("spot-percentage", "70")
+        .asks("min-on-demand", "3")
+        .replicas(replicas)
+        .create()
+        .await;
+}
+
+async fn until_there_are(cluster: &TestCluster, count: usize) {
+    eventually(format!("there are {count} pods"), async || {
+        let seen = cluster.pods("web").await.len();
+        if seen >= count { Ok(()) } else { Err(seen) }
+    })
+    .await;
+}
+
+#[rstest]
+#[case("webhooks", "placement")]
+#[case("capture,restore,webhooks", "placement")]
+#[tokio::test(flavor = "multi_thread")]
+async fn roles_may_be_in_processes_of_their_own(#[case] at_the_door: &str, #[case] deciding: &str) {
+    let cluster = roomy().await;
+    let owner = owner_with(&cluster, deciding).await;
+    let _doorman = quick(&cluster).set("controller.roles", at_the_door).start().await;
+
+    web(&cluster, 20).await;
+    cluster.wait_for_split("web", 14, 6).await;
+    cluster.scale("web", 60).await;
+    cluster.wait_for_split("web", 42, 18).await;
+
+    assert_eq!(cluster.evictions(&owner, "web"), 0, "pods were gated and placed, not moved");
+    let pods = cluster.pods("web").await;
+    let slots = pods.iter().filter(|pod| super::annotation(pod, "perennial.dev/slot").is_some()).count();
+    assert_eq!(slots, 60);
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_owner_is_killed_in_the_middle_of_a_burst() {
     let cluster = roomy().await;
-    let _doorman = doorman(&cluster).await;
+    let _doorman = doorman(&cluster, "5s").await;
     let first = owner(&cluster).await;
     let _second = owner(&cluster).await;
-    cluster.deployment("web").asks("spot-percentage", "70").asks("min-on-demand", "3").replicas(10).create().await;
+    web(&cluster, 10).await;
     cluster.wait_for_split("web", 7, 3).await;
 
     cluster.scale("web", 200).await;
-    eventually("the burst is under way", async || {
-        let seen = cluster.pods("web").await.len();
-        if seen > 60 { Ok(()) } else { Err(seen) }
-    })
-    .await;
+    until_there_are(&cluster, 60).await;
     first.crash();
 
     cluster.wait_for_split("web", 140, 60).await;
 }
 
+/// Behind one address, as behind a Service: one of them dies while pods are being made.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_webhook_replicas_one_of_which_is_killed() {
+    let cluster = roomy().await;
+    let balancer = Balancer::of(2).await;
+    let replica = async |number| {
+        let builder = balancer.operator(&cluster, number).set("placement.cooldown", "1s");
+        builder.set("placement.gateTimeout", "5s").start().await
+    };
+    let first = replica(0).await;
+    let _second = replica(1).await;
+    web(&cluster, 10).await;
+    cluster.wait_for_split("web", 7, 3).await;
+
+    cluster.scale("web", 100).await;
+    until_there_are(&cluster, 40).await;
+    first.crash();
+    cluster.wait_for_split("web", 70, 30).await;
+
+    cluster.scale("web", 130).await;
+    cluster.wait_for_split("web", 91, 39).await;
+}
+
+/// Without leader election both believe that everything is theirs.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_owners_at_once_do_no_harm() {
+    let cluster = roomy().await;
+    let _first = quick(&cluster).alone().start().await;
+    let second = cluster.operator().set("controller.roles", "placement").set("placement.cooldown", "1s");
+    let _second = second.alone().start().await;
+    web(&cluster, 10).await;
+
+    for (replicas, spot, on_demand) in [(10, 7, 3), (80, 56, 24), (37, 25, 12), (50, 35, 15)] {
+        cluster.scale("web", replicas).await;
+        cluster.wait_for_split("web", spot, on_demand).await;
+    }
+    cluster.roll_out("web", "2").await;
+    cluster.ask("web", "spot-percentage", "60").await;
+    cluster.wait_for_split("web", 30, 20).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_owner_that_was_paused_does_no_harm_when_it_goes_on() {
     let cluster = roomy().await;
-    let _doorman = doorman(&cluster).await;
+    let _doorman = doorman(&cluster, "5s").await;
     let mut first = owner(&cluster).await;
-    cluster.deployment("web").asks("spot-percentage", "70").asks("min-on-demand", "3").replicas(10).create().await;
+    web(&cluster, 10).await;
     cluster.wait_for_split("web", 7, 3).await;
     let _second = owner(&cluster).await;
 
     cluster.scale("web", 100).await;
+    until_there_are(&cluster, 30).await;
     first.pause();
     cluster.wait_for_split("web", 70, 30).await;
     cluster.scale("web", 60).await;
@@ -46,78 +141,15 @@ async fn an_owner_that_was_paused_does_no_harm_when_it_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_an_owner_pods_are_on_demand_and_not_gated() {
     let cluster = roomy().await;
-    let _doorman = doorman(&cluster).await;
+    let _doorman = doorman(&cluster, "5s").await;
     cluster.deployment("web").asks("spot-percentage", "70").replicas(10).create().await;
 
     cluster.wait_for_split("web", 0, 10).await;
-    let gated = |pod: &k8s_openapi::api::core::v1::Pod| pod.spec.as_ref().unwrap().scheduling_gates.is_some();
-    assert!(!cluster.pods("web").await.iter().any(gated));
+    let pods = cluster.pods("web").await;
+    assert!(!pods.iter().any(is_gated));
+    assert!(pods.iter().all(|pod| class(pod).as_deref() == Some("on-demand")));
 
     // Whoever comes later mends it.
     let _owner = owner(&cluster).await;
-    cluster.wait_for_split("web", 7, 3).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn gated_pods_of_a_lost_owner_are_freed() {
-    let cluster = roomy().await;
-    let _doorman = doorman(&cluster).await;
-    let owner = owner(&cluster).await;
-    cluster.deployment("web").asks("spot-percentage", "70").replicas(2).create().await;
-    cluster.wait_for_split("web", 1, 1).await;
-
-    owner.crash();
-    // Its Lease is fresh for a moment longer: these are gated, and nobody comes.
-    cluster.scale("web", 10).await;
-
-    eventually("no pod stays gated", async || {
-        let seen = cluster.placed("web").await;
-        if seen.waiting == 0 && seen.spot + seen.on_demand == 10 { Ok(()) } else { Err(seen.to_string()) }
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn uninstalling_frees_what_is_gated() {
-    let cluster = roomy().await;
-    let doorman = doorman_with(&cluster, "10m").await;
-    let owner = owner(&cluster).await;
-    cluster.deployment("web").asks("spot-percentage", "70").replicas(2).create().await;
-    cluster.wait_for_split("web", 1, 1).await;
-    owner.crash();
-    cluster.scale("web", 10).await;
-    eventually("all pods are there", async || {
-        let seen = cluster.pods("web").await.len();
-        if seen == 10 { Ok(()) } else { Err(seen) }
-    })
-    .await;
-    doorman.crash();
-
-    cluster.perennial("uninstall --yes").expect_success();
-
-    eventually("no pod stays gated", async || {
-        let seen = cluster.placed("web").await;
-        if seen.waiting == 0 { Ok(()) } else { Err(seen.to_string()) }
-    })
-    .await;
-}
-
-/// A webhook that has gone without a word is in nobody's way.
-#[tokio::test(flavor = "multi_thread")]
-async fn pods_are_made_while_everyone_is_away_and_mended_later() {
-    let cluster = roomy().await;
-    let operator = quick(&cluster).start().await;
-    cluster.deployment("web").asks("spot-percentage", "70").replicas(4).create().await;
-    cluster.wait_for_split("web", 2, 2).await;
-
-    operator.crash();
-    cluster.scale("web", 10).await;
-    eventually("all pods run somewhere", async || {
-        let seen = cluster.placed("web").await;
-        if seen.waiting == 0 && seen.spot + seen.on_demand == 10 { Ok(()) } else { Err(seen.to_string()) }
-    })
-    .await;
-
-    let _operator = quick(&cluster).start().await;
     cluster.wait_for_split("web", 7, 3).await;
 }

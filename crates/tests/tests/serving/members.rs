@@ -5,8 +5,11 @@ use futures::future::poll_fn;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Api, ListParams};
 use perennial::runtime::announcement::{Coordination, shard_lease};
+use perennial::runtime::attendance::{Attendance, attend};
+use perennial::runtime::clock::Clock;
 use perennial::runtime::members::coordinate;
 use perennial::runtime::ownership::Ownership;
+use perennial::runtime::random::Jitter;
 use perennial_core::shard::assignment;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -55,10 +58,6 @@ struct Member {
 
 impl Member {
     fn start(client: &kube::Client, namespace: &str, identity: &str, shards: u32) -> Self {
-        Self::start_as(client, namespace, identity, shards, false)
-    }
-
-    fn start_as(client: &kube::Client, namespace: &str, identity: &str, shards: u32, observer: bool) -> Self {
         let stop = CancellationToken::new();
         let pause = Pause::default();
         let settings = Coordination {
@@ -68,7 +67,7 @@ impl Member {
             identity: identity.to_owned(),
             shards,
             lease: LEASE,
-            observer,
+            clock: Clock::system(),
             report: Arc::new(|_, _| {}),
         };
         let (ownership, task) = coordinate(settings, stop.clone());
@@ -302,13 +301,22 @@ async fn replicas_with_another_number_of_shards_wait_for_the_old_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_observer_knows_who_attends_and_holds_nothing() {
+async fn one_that_takes_no_part_knows_who_attends() {
     let client = client().await;
-    let namespace = namespace(&client, "observer").await;
-    let observer = Member::start_as(&client, &namespace, "webhooks-only", 2, true);
+    let namespace = namespace(&client, "attendance").await;
+    let stop = CancellationToken::new();
+    let attendance = Attendance {
+        client: client.clone(),
+        namespace: namespace.clone(),
+        groups: vec!["perennial-placement".to_owned(), "perennial".to_owned()],
+        shards: 2,
+        lease: LEASE,
+    };
+    let (others, task) = attend(&attendance, Jitter::seeded(1), stop.clone());
+    let task = tokio::spawn(task);
     let attended = async |wanted: bool| {
-        eventually(LEASE + SLACK, "the observer sees it", async || {
-            let seen: Vec<bool> = (0..2).map(|shard| observer.ownership.is_attended(shard)).collect();
+        eventually(LEASE + SLACK, "it is seen", async || {
+            let seen: Vec<bool> = (0..2).map(|shard| others.is_attended(shard)).collect();
             if seen.iter().all(|seen| *seen == wanted) { Ok(()) } else { Err(format!("{seen:?}")) }
         })
         .await
@@ -317,13 +325,11 @@ async fn an_observer_knows_who_attends_and_holds_nothing() {
 
     let a = Member::start(&client, &namespace, "replica-a", 2);
     attended(true).await;
-    assert!(observer.owned().is_empty());
+    assert!((0..2).all(|shard| !others.is_ours(shard)));
     a.crash();
     let ((), took) = attended(false).await;
 
     assert!(took < LEASE, "a crash is noticed before the Lease can be taken, but it took {took:?}");
-    observer.stop.cancel();
-    observer.task.await.unwrap();
-    let leases: Api<Lease> = Api::namespaced(client.clone(), &namespace);
-    assert!(leases.get_opt("perennial-member-webhooks-only").await.unwrap().is_none());
+    stop.cancel();
+    task.await.unwrap();
 }

@@ -2,22 +2,32 @@
 
 use std::time::Duration;
 
-use perennial_tests::{TestCluster, Webhooks, ten_labels};
+use futures::StreamExt;
+use perennial_tests::{TestCluster, Webhooks};
 use serde_json::json;
 use tokio::{task::JoinSet, time::MissedTickBehavior};
 
-use crate::{Report, Size};
+use crate::{
+    Size,
+    fleet::{Fleet, each},
+    report::{Goal, Report},
+};
 
 /// Creates and deletes a second, together.
 const RATE: u64 = 200;
+const NODES: usize = 200;
+/// The upper ends of the operator's own buckets.
+const EDGES: [&str; 13] =
+    ["0.001", "0.002", "0.003", "0.004", "0.005", "0.006", "0.008", "0.01", "0.015", "0.02", "0.03", "0.05", "0.1"];
 
 pub(crate) async fn measure(size: Size, report: &mut Report) {
     report.part(&format!("Admission at {RATE} node creates and deletes a second, for {} s", size.seconds));
-    let cluster = std::sync::Arc::new(TestCluster::new().await);
+    let cluster = TestCluster::new().await;
+    let fleet = Fleet::of(&cluster);
     let operator = cluster.start(Webhooks::On).await;
-    cluster.create_many(200, ten_labels).await;
-    cluster.wait_for_records(200).await;
-    cluster.delete_all_nodes().await;
+    each(0..NODES, 32, |number| fleet.create_labelled(number)).count().await;
+    cluster.wait_for_records(NODES).await;
+    each(0..NODES, 32, |number| fleet.delete(number)).count().await;
 
     let before = operator.metrics();
     let mut pace = tokio::time::interval(Duration::from_secs(1) * 2 / u32::try_from(RATE).unwrap_or(u32::MAX));
@@ -25,30 +35,29 @@ pub(crate) async fn measure(size: Size, report: &mut Report) {
     let mut lives = JoinSet::new();
     for turn in 0..size.seconds * RATE / 2 {
         pace.tick().await;
-        let cluster = std::sync::Arc::clone(&cluster);
+        let fleet = fleet.clone();
         lives.spawn(async move {
-            let name = format!("node-{:05}", turn % 200);
-            // A node that is still there from the last turn is a create less; at this pace there is none.
-            if cluster.node(&name).try_create().await.is_ok() {
-                cluster.delete_node(&name).await;
-            }
+            // Each has a name of its own for two seconds.
+            let number = usize::try_from(turn).unwrap_or_default() % NODES;
+            fleet.create_bare(number).await;
+            fleet.delete(number).await;
         });
     }
     lives.join_all().await;
     let after = operator.metrics();
+    let mut rows = Vec::new();
     for webhook in ["mutate/nodes", "validate/nodes"] {
         let of = |name: &str, labels: &[(&str, &str)]| after.sum(name, labels) - before.sum(name, labels);
         let count = of("controller_runtime_webhook_latency_seconds_count", &[("webhook", webhook)]);
         let within = |limit: &str| {
             of("controller_runtime_webhook_latency_seconds_bucket", &[("webhook", webhook), ("le", limit)])
         };
-        let edges = [
-            "0.001", "0.002", "0.003", "0.004", "0.005", "0.006", "0.008", "0.01", "0.015", "0.02", "0.03", "0.05",
-            "0.1",
-        ];
-        let quantile = |share: f64| edges.iter().find(|edge| within(edge) >= share * count).copied().unwrap_or("more");
+        let quantile = |share: f64| EDGES.iter().find(|edge| within(edge) >= share * count).copied().unwrap_or("more");
         let (p50, p99) = (quantile(0.5), quantile(0.99));
-        let measured = format!("within {p50} / {p99} s, of {count:.0} requests");
-        report.figure(&format!("{webhook}, p50 / p99"), &measured, "p99 0.010 s", json!([p50, p99]));
+        let goal = Goal { limit: "p99 0.010 s".to_owned(), met: within("0.01") >= 0.99 * count };
+        report.goal(&format!("admission, {webhook}, p50 / p99"), &format!("within {p50} / {p99} s"), goal);
+        rows.push(vec![webhook.to_owned(), format!("{p50} s"), format!("{p99} s"), format!("{count:.0}")]);
+        report.raw(&format!("admission/{webhook}"), json!({"p50": p50, "p99": p99, "requests": count}));
     }
+    report.table(&["webhook", "p50 within", "p99 within", "requests"], &rows);
 }

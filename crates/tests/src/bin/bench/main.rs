@@ -1,73 +1,140 @@
 //! `make bench`: what Perennial costs and how fast it is, on a real API server on this machine.
 //!
 //! Every timing is a ratio of two things measured in the same run; counts come from the API server's own metrics, latencies
-//! from the operator's, memory is the peak resident size. The report goes to `.bench/report.md`, raw figures beside it.
+//! of admission from the operator's, memory is the peak resident size. The report goes to `.bench/report.md`, with its plots
+//! and the raw figures beside it.
+//!
+//! `bench quick|full [PART…]` measures; `bench publish` puts the last report into `docs/benchmarks.md`.
 
 #![expect(clippy::expect_used, reason = "a benchmark that cannot go on says why and ends")]
 
 mod admission;
+mod contender;
+mod failover;
+mod fleet;
+mod growth;
+mod last_second;
+mod limit;
 mod mass;
+mod peers;
+mod placement;
+mod plot;
+mod publish;
+mod report;
 mod watcher;
 
-use std::{fmt::Write as _, fs};
+use std::{path::Path, process::ExitCode, time::Instant};
 
-use serde_json::{Map, Value, json};
+use placement::PlacementSize;
+use report::{Report, say};
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
-struct Size {
-    nodes: usize,
+pub(crate) struct Size {
+    /// Requests of each kind, at each concurrency.
+    limit: usize,
+    /// Nodes of the mass returns.
+    mass: &'static [usize],
+    /// The mass return in which the peers take part; 0: none.
+    peers: usize,
+    last_second: usize,
+    /// How long a steady load lasts.
     seconds: u64,
+    growth: &'static [usize],
+    /// How many of the most nodes come back at once.
+    growth_return: usize,
+    failover: usize,
+    placement: PlacementSize,
 }
 
-/// Figures as they come, for people and for programs.
-#[derive(Debug, Default)]
-struct Report {
-    text: String,
-    raw: Map<String, Value>,
-}
+const FULL: Size = Size {
+    limit: 2_000,
+    mass: &[1_000, 5_000, 20_000],
+    peers: 5_000,
+    last_second: 1_000,
+    seconds: 30,
+    growth: &[1_000, 10_000, 50_000, 100_000],
+    growth_return: 10_000,
+    failover: 1_000,
+    placement: PlacementSize::FULL,
+};
 
-impl Report {
-    fn part(&mut self, title: &str) {
-        eprintln!("bench: {title}");
-        let _ = write!(self.text, "\n## {title}\n\n| figure | measured | at most |\n|---|---|---|\n");
-    }
+const QUICK: Size = Size {
+    limit: 300,
+    mass: &[1_000],
+    peers: 0,
+    last_second: 300,
+    seconds: 10,
+    growth: &[1_000, 3_000],
+    growth_return: 1_000,
+    failover: 200,
+    placement: PlacementSize::QUICK,
+};
 
-    fn figure(&mut self, name: &str, measured: &str, limit: &str, raw: Value) {
-        eprintln!(
-            "bench:   {name}: {measured}{}",
-            if limit.is_empty() { String::new() } else { format!(" (at most {limit})") }
-        );
-        let _ = writeln!(self.text, "| {name} | {measured} | {limit} |");
-        self.raw.insert(name.to_owned(), raw);
-    }
-}
+/// Only what is counted, as small as it can be: for tests.
+const COUNTS: Size = Size { limit: 10, mass: &[200], last_second: 200, ..QUICK };
 
-fn main() {
+const PARTS: [&str; 7] = ["limit", "mass", "last-second", "admission", "growth", "failover", "placement"];
+
+fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let size = match words.first().map(String::as_str) {
-        None | Some("full") => Size { nodes: 5_000, seconds: 30 },
-        Some("quick") => Size { nodes: 1_000, seconds: 10 },
-        Some(other) => {
-            eprintln!("bench: expected quick or full, not {other}");
-            std::process::exit(2);
-        }
-    };
-    let mut report = Report::default();
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let build = if cfg!(debug_assertions) { "debug" } else { "release" };
-    let _ = writeln!(
-        report.text,
-        "Machine: {cores} cores, shared by API server, etcd, driver and operator. Build: {build}."
-    );
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
-    runtime.block_on(async {
-        mass::measure(size, &mut report).await;
-        admission::measure(size, &mut report).await;
-    });
-    fs::create_dir_all(".bench").expect("a folder for the report");
-    fs::write(".bench/report.md", &report.text).expect("writing the report");
-    fs::write(".bench/report.json", json!(report.raw).to_string()).expect("writing the figures");
-    println!("{}", report.text);
+    let (size, parts) = match words.as_slice() {
+        ["plain-peer", kubeconfig, namespace] => {
+            runtime.block_on(peers::plain::run(kubeconfig.into(), (*namespace).to_owned()));
+            return ExitCode::FAILURE;
+        }
+        ["publish"] => return publish::publish(Path::new(".bench"), Path::new("docs")),
+        ["quick", parts @ ..] => (QUICK, parts),
+        ["counts", parts @ ..] => (COUNTS, parts),
+        ["full", parts @ ..] => (FULL, parts),
+        [] => (FULL, [].as_slice()),
+        [other, ..] => return refuse(&format!("expected quick, full or publish, not {other}")),
+    };
+    if let Some(unknown) = parts.iter().find(|part| !PARTS.contains(part)) {
+        return refuse(&format!("there is no part {unknown}; there are: {}", PARTS.join(", ")));
+    }
+    let parts = if parts.is_empty() { PARTS.as_slice() } else { parts };
+    let start = Instant::now();
+    let mut report = Report::default();
+    for part in parts {
+        runtime.block_on(async {
+            match *part {
+                "limit" => limit::measure(size, &mut report).await,
+                "mass" => mass::measure(size, &mut report).await,
+                "last-second" => last_second::measure(size, &mut report).await,
+                "admission" => admission::measure(size, &mut report).await,
+                "growth" => growth::measure(size, &mut report).await,
+                "failover" => failover::measure(size, &mut report).await,
+                _ => placement::measure(size.placement, &mut report).await,
+            }
+        });
+        // What is measured is not lost if a later part fails.
+        report.write(Path::new(".bench"), &about(start)).expect("writing the report");
+    }
+    println!("{}", report.write(Path::new(".bench"), &about(start)).expect("writing the report"));
+    say("the report is .bench/report.md, the raw figures are .bench/report.json");
+    ExitCode::SUCCESS
+}
+
+fn refuse(why: &str) -> ExitCode {
+    eprintln!("bench: {why}");
+    ExitCode::from(2)
+}
+
+/// Where and when this was measured.
+fn about(start: Instant) -> String {
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let build = if cfg!(debug_assertions) { "debug" } else { "release" };
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown");
+    let date = jiff::Timestamp::now().strftime("%Y-%m-%d");
+    format!(
+        "Machine: {cores} cores ({}), shared by API server, etcd, driver and operator; etcd without fsync. \
+         Build: {build}. Measured on {date} in {} minutes.",
+        model.trim_start_matches(['\t', ' ', ':']),
+        start.elapsed().as_secs() / 60,
+    )
 }

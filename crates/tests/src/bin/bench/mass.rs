@@ -1,143 +1,357 @@
-//! A mass return: all nodes are deleted and created again, bare.
+//! A mass return: people label nodes, all nodes are deleted, and created again without what people wrote.
 
 use std::time::{Duration, Instant};
 
-use futures::{StreamExt, stream};
-use perennial_tests::{TestCluster, Webhooks, eventually_within, ten_labels};
-use serde_json::json;
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, api::ListParams, core::PartialObjectMeta};
+use perennial_tests::{Requests, TestCluster, Webhooks, eventually_within};
+use serde_json::{Value, json};
 
-use crate::{Report, Size, watcher::Complete};
-
-const AT_ONCE: usize = 16;
+use crate::{
+    Size,
+    contender::{Contender, Usage},
+    fleet::{AT_ONCE, Fleet, State, each, number, state},
+    plot::{Line, bars, lines},
+    report::{Goal, Report},
+    watcher::Complete,
+};
 
 /// What one return took and cost.
-struct Return {
+#[derive(Debug)]
+pub(crate) struct Return {
+    count: usize,
     /// From the first create to the last label.
     whole: Duration,
     /// From each create's answer to its labels, sorted.
     waits: Vec<Duration>,
     /// Creates whose own answer had the labels.
     in_create: usize,
+    wrong: usize,
+    resurrected: usize,
+    /// Writes to nodes and to whatever labels are stored in, while the nodes came back.
     node_writes: u64,
-    record_writes: u64,
-    record_reads: u64,
+    store_writes: u64,
+    /// Requests of a whole life: labelled, changed, deleted, back.
+    life: f64,
+    usage: Usage,
+    /// What the return cost everyone: on a busy machine this says more than the clock.
+    work: Work,
 }
 
-pub(crate) async fn measure(size: Size, report: &mut Report) {
-    let count = size.nodes;
-    report.part(&format!("Mass return of {count} nodes with 10 labels each, {AT_ONCE} requests at a time"));
-    let cluster = TestCluster::new().await;
-    let bare = create_all(&cluster, count).await.0;
-    cluster.delete_all_nodes().await;
-    let driver = create_and_patch(&cluster, count).await;
-    cluster.delete_all_nodes().await;
-    let seconds = |time: Duration| format!("{:.2} s", time.as_secs_f64());
-    report.figure("bare creates, no operator", &seconds(bare), "", json!(bare.as_secs_f64()));
-    report.figure("create and PATCH by the driver itself", &seconds(driver), "", json!(driver.as_secs_f64()));
+/// The driver's own floors, for as many nodes.
+struct Floors {
+    bare: Duration,
+    patched: Duration,
+    bare_work: Work,
+    patched_work: Work,
+}
 
-    for webhooks in [Webhooks::Off, Webhooks::On] {
-        let cluster = TestCluster::new().await;
-        let operator = cluster.start(webhooks).await;
-        cluster.create_many(count, ten_labels).await;
-        cluster.wait_for_records(count).await;
-        let back = give_back(&cluster, count).await;
-        let on = webhooks == Webhooks::On;
-        let name = |what: &str| format!("{what}, webhooks {}", if on { "on" } else { "off" });
-        let (floor, limit) = if on { (bare, "1.5 × the bare creates") } else { (driver, "1.3 × create and PATCH") };
-        let ratio = back.whole.as_secs_f64() / floor.as_secs_f64();
-        let whole = format!("{} = {ratio:.2} ×", seconds(back.whole));
-        report.figure(&name("first create to last label"), &whole, limit, json!(ratio));
-        let quantile =
-            |q: usize| back.waits.get(back.waits.len().saturating_sub(1) * q / 100).copied().unwrap_or_default();
-        let waits = format!("{} / {} ms", quantile(50).as_millis(), quantile(99).as_millis());
-        report.figure(
-            &name("a node's labels after its create's answer, p50 / p99"),
-            &waits,
-            "",
-            json!(quantile(99).as_secs_f64()),
-        );
-        if on {
-            report.figure(
-                "labels in the create's own answer",
-                &format!("{} of {count}", back.in_create),
-                "all (100%)",
-                json!(back.in_create),
-            );
+/// CPU time of everyone who takes part.
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    server: Duration,
+    driver: Duration,
+    keeper: Duration,
+}
+
+impl Work {
+    fn so_far(cluster: &TestCluster, keeper: Option<u32>) -> Self {
+        let plane = cluster.plane();
+        let server = plane.components().into_iter().filter_map(|component| plane.pid(component));
+        Self {
+            server: server.map(|pid| Usage::of(pid).cpu).sum(),
+            driver: Usage::of(std::process::id()).cpu,
+            keeper: keeper.map_or(Duration::ZERO, |pid| Usage::of(pid).cpu),
         }
-        // What the driver created and deleted itself is not ours.
-        let writes = format!("{} node + {} record", back.node_writes, back.record_writes);
-        let limit = if on { "0".to_owned() } else { format!("{count} node + 0 record") };
-        report.figure(&name("operator's writes"), &writes, &limit, json!([back.node_writes, back.record_writes]));
-        report.figure(
-            &name("operator's reads of records"),
-            &back.record_reads.to_string(),
-            "",
-            json!(back.record_reads),
-        );
-        let peak = format!("{:.1} MiB", mebibytes(operator.peak_rss()));
-        report.figure(&name("operator's peak memory"), &peak, "30 MiB at 5,000", json!(operator.peak_rss()));
-        let lost = count - cluster.complete_nodes().await.0;
-        report.figure(&name("nodes with wrong or lost labels"), &lost.to_string(), "0", json!(lost));
-        cluster.delete_all_nodes().await;
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self {
+            server: self.server.saturating_sub(before.server),
+            driver: self.driver.saturating_sub(before.driver),
+            keeper: self.keeper.saturating_sub(before.keeper),
+        }
+    }
+
+    fn all(self) -> f64 {
+        (self.server + self.driver + self.keeper).as_secs_f64()
     }
 }
 
-#[expect(clippy::cast_precision_loss)]
-fn mebibytes(bytes: u64) -> f64 {
-    bytes as f64 / 1_048_576.0
+pub(crate) async fn measure(size: Size, report: &mut Report) {
+    for &count in size.mass {
+        report.part(&format!("Mass return of {count} nodes with 10 labels, {AT_ONCE} requests at a time"));
+        let floors = floors(count).await;
+        let mut back = Vec::new();
+        let mut contenders = Contender::PERENNIAL.to_vec();
+        if count == size.peers {
+            contenders.extend([Contender::Plain, Contender::Kopf]);
+        }
+        for contender in contenders {
+            if let Some(result) = live(contender, count).await {
+                back.push((contender, result));
+            }
+        }
+        show(count, &floors, &back, report);
+    }
 }
 
-/// How long the creates took, and each node's UID with the time of its answer and whether it had its labels.
-async fn create_all(cluster: &TestCluster, count: usize) -> (Duration, Vec<(String, Instant, bool)>) {
-    let start = Instant::now();
-    let creates = (0..count).map(|number| async move {
-        let node = cluster.node(&format!("node-{number:05}")).create().await;
-        let complete = node.metadata.labels == Some(ten_labels(number));
-        (node.metadata.uid.unwrap_or_default(), Instant::now(), complete)
-    });
-    let answers = stream::iter(creates).buffer_unordered(AT_ONCE).collect().await;
-    (start.elapsed(), answers)
+async fn floors(count: usize) -> Floors {
+    let cluster = TestCluster::new().await;
+    let fleet = Fleet::of(&cluster);
+    // The driver looks on here as well: what that costs is in both sides of every ratio.
+    let (_, watch) = Complete::watch(&cluster);
+    let start = Work::so_far(&cluster, None);
+    let bare = time(each(0..count, AT_ONCE, |number| fleet.create_bare(number))).await;
+    let bare_work = Work::so_far(&cluster, None).since(start);
+    each(0..count, 64, |number| fleet.delete(number)).count().await;
+    let start = Work::so_far(&cluster, None);
+    let patched = time(each(0..count, AT_ONCE, async |number| {
+        fleet.create_bare(number).await;
+        fleet.label(number).await;
+    }))
+    .await;
+    let patched_work = Work::so_far(&cluster, None).since(start);
+    watch.abort();
+    each(0..count, 64, |number| fleet.delete(number)).count().await;
+    Floors { bare, patched, bare_work, patched_work }
 }
 
-async fn create_and_patch(cluster: &TestCluster, count: usize) -> Duration {
+async fn time<T>(stream: impl futures::Stream<Item = T>) -> Duration {
     let start = Instant::now();
-    let creates = (0..count).map(|number| async move {
-        let name = format!("node-{number:05}");
-        cluster.node(&name).create().await;
-        cluster.patch_node(&name, json!({"metadata": {"labels": ten_labels(number)}})).await;
-    });
-    stream::iter(creates).buffer_unordered(AT_ONCE).for_each(async |()| ()).await;
+    stream.count().await;
     start.elapsed()
 }
 
-async fn give_back(cluster: &TestCluster, count: usize) -> Return {
-    cluster.delete_all_nodes().await;
+/// One life of all nodes under a contender.
+async fn live(contender: Contender, count: usize) -> Option<Return> {
+    crate::report::say(&format!("  {} …", contender.name()));
+    let cluster = TestCluster::new().await;
+    let fleet = Fleet::of(&cluster);
+    let running = contender.start(&cluster).await?;
+    let born = cluster.requests().await;
+    each(0..count, AT_ONCE, |number| fleet.create_raw(number)).count().await;
+    each(0..count, AT_ONCE, |number| fleet.label(number)).count().await;
+    contender.wait_until_kept(&cluster, count).await;
+    each(0..count, AT_ONCE, |number| fleet.delete(number)).count().await;
+    fleet.wait_until_gone(&cluster).await;
+
     let before = cluster.requests().await;
-    let (complete, watch) = Complete::watch(cluster);
+    let (complete, watch) = Complete::watch(&cluster);
+    let work = Work::so_far(&cluster, Some(running.pid()));
     let start = Instant::now();
-    let (_, answers) = create_all(cluster, count).await;
-    eventually_within(Duration::from_mins(5), "every node has its labels", async || {
-        let missing = answers.iter().filter(|(uid, _, _)| complete.when(uid).is_none()).count();
-        if missing == 0 { Ok(()) } else { Err(missing) }
+    let answers: Vec<(String, Instant, bool)> = each(0..count, AT_ONCE, async |number| {
+        let node = fleet.create_bare(number).await;
+        let has_all = state(node.metadata.labels.as_ref(), number) == State::Complete;
+        (node.metadata.uid.unwrap_or_default(), Instant::now(), has_all)
+    })
+    .collect()
+    .await;
+    // One that loses labels would never be complete: the wait ends when nothing more comes.
+    let mut seen = (0, Instant::now());
+    eventually_within(Duration::from_mins(20), "every node has its labels", async || {
+        let now = complete.count();
+        if now != seen.0 {
+            seen = (now, Instant::now());
+        }
+        if now >= count || seen.1.elapsed() > Duration::from_secs(30) { Ok(()) } else { Err(now) }
     })
     .await;
+    let work = Work::so_far(&cluster, Some(running.pid())).since(work);
     watch.abort();
     let after = cluster.requests().await;
+    let (wrong, resurrected) = faults(&cluster).await;
+    let usage = Usage::of(running.pid());
+    drop(running);
+
     let ends = answers.iter().filter_map(|(uid, answered, _)| Some((*answered, complete.when(uid)?)));
     let mut waits: Vec<Duration> =
         ends.clone().map(|(answered, end)| end.saturating_duration_since(answered)).collect();
     waits.sort_unstable();
     let last = ends.map(|(_, end)| end).max().unwrap_or(start);
-    let writes = |resource: &str| {
-        let writes = after.writes_since(&before, resource);
-        writes.iter().filter(|(verb, _)| **verb != "POST" || resource != "nodes").map(|(_, count)| count).sum()
-    };
-    Return {
+    let result = Return {
+        count,
         whole: last - start,
         waits,
-        in_create: answers.iter().filter(|(_, _, complete)| *complete).count(),
-        node_writes: writes("nodes"),
-        record_writes: writes("configmaps"),
-        record_reads: after.count("GET", "configmaps") - before.count("GET", "configmaps"),
+        in_create: answers.iter().filter(|(_, _, has_all)| *has_all).count(),
+        wrong,
+        resurrected,
+        node_writes: writes(&before, &after, "nodes").saturating_sub(count as u64),
+        store_writes: writes(&before, &after, "configmaps"),
+        life: life(&born, &after, count),
+        usage,
+        work,
+    };
+    clear(&cluster, &fleet, contender, count).await;
+    Some(result)
+}
+
+/// What the driver itself sent is known: two creates, one PATCH and one delete for each node; the rest is the contender's.
+/// Lists and watches are left out.
+#[expect(clippy::cast_precision_loss, reason = "counts of requests")]
+fn life(born: &Requests, after: &Requests, count: usize) -> f64 {
+    let all: u64 = ["nodes", "configmaps"]
+        .into_iter()
+        .map(|what| writes(born, after, what) + after.count("GET", what) - born.count("GET", what))
+        .sum();
+    all.saturating_sub(4 * count as u64) as f64 / count as f64
+}
+
+fn writes(before: &Requests, after: &Requests, resource: &str) -> u64 {
+    after.writes_since(before, resource).values().sum()
+}
+
+async fn faults(cluster: &TestCluster) -> (usize, usize) {
+    let nodes: Api<PartialObjectMeta<Node>> = Api::all(cluster.client());
+    let list = nodes.list(&ListParams::default()).await.expect("listing nodes").items;
+    let states: Vec<State> = list
+        .iter()
+        .map(|node| state(node.metadata.labels.as_ref(), number(node.metadata.name.as_deref().unwrap_or_default())))
+        .collect();
+    let of = |wanted: State| states.iter().filter(|state| **state == wanted).count();
+    (of(State::Wrong), of(State::Resurrected))
+}
+
+/// The next one finds no node, and no finalizer of somebody who is gone.
+async fn clear(cluster: &TestCluster, fleet: &Fleet, contender: Contender, count: usize) {
+    if matches!(contender, Contender::Plain | Contender::Kopf) {
+        let patch = json!({"metadata": {"finalizers": null}});
+        each(0..count, 64, |number| fleet.patch(number, &patch)).count().await;
     }
+    each(0..count, 64, |number| fleet.delete(number)).count().await;
+    fleet.wait_until_gone(cluster).await;
+}
+
+impl Return {
+    fn wait(&self, percent: usize) -> Duration {
+        self.waits.get(self.waits.len().saturating_sub(1) * percent / 100).copied().unwrap_or_default()
+    }
+
+    fn raw(&self) -> Value {
+        json!({
+            "nodes": self.count,
+            "seconds": self.whole.as_secs_f64(),
+            "p50": self.wait(50).as_secs_f64(), "p99": self.wait(99).as_secs_f64(), "max": self.wait(100).as_secs_f64(),
+            "inCreate": self.in_create, "wrong": self.wrong, "resurrected": self.resurrected,
+            "nodeWrites": self.node_writes, "storeWrites": self.store_writes, "requestsPerLife": self.life,
+            "cpuSeconds": self.usage.cpu.as_secs_f64(), "peakMemory": self.usage.peak_memory,
+        })
+    }
+}
+
+fn show(count: usize, floors: &Floors, back: &[(Contender, Return)], report: &mut Report) {
+    let (bare, patched) = (floors.bare.as_secs_f64(), floors.patched.as_secs_f64());
+    report.paragraph(&format!(
+        "Floors, by the driver itself: bare creates {bare:.2} s ({:.1} s of CPU, everyone's); create and PATCH {patched:.2} s \
+         ({:.1} s). × is over the floor of the same kind.",
+        floors.bare_work.all(),
+        floors.patched_work.all(),
+    ));
+    let rows: Vec<Vec<String>> = back
+        .iter()
+        .map(|(contender, result)| {
+            let floor = floor(*contender, floors);
+            vec![
+                contender.name().to_owned(),
+                format!("{:.2} s = {:.2} ×", result.whole.as_secs_f64(), result.whole.as_secs_f64() / floor),
+                [50, 99, 100].map(|q| result.wait(q).as_millis().to_string()).join(" / "),
+                format!("{:.1}", result.life),
+                format!("{} + {}", result.node_writes, result.store_writes),
+                format!("{} / {}", result.wrong, result.resurrected),
+                format!("{:.1} s", result.usage.cpu.as_secs_f64()),
+                format!(
+                    "{:.1} + {:.1} + {:.1} s = {:.2} ×",
+                    result.work.server.as_secs_f64(),
+                    result.work.driver.as_secs_f64(),
+                    result.work.keeper.as_secs_f64(),
+                    result.work.all() / floor_work(*contender, floors)
+                ),
+                format!("{:.1} MiB", result.usage.peak_mebibytes()),
+            ]
+        })
+        .collect();
+    report.table(
+        &[
+            "who",
+            "first create to last label",
+            "a node's labels after its create, p50 / p99 / max, ms",
+            "requests per node life",
+            "writes in the return, nodes + store",
+            "wrong / resurrected",
+            "CPU of the whole life",
+            "CPU of the return: server + driver + keeper",
+            "peak memory",
+        ],
+        &rows,
+    );
+    for (contender, result) in back {
+        report.raw(&format!("mass/{count}/{}", contender.name()), result.raw());
+    }
+    report.raw(&format!("mass/{count}/floors"), json!({"bare": bare, "createAndPatch": patched}));
+    goals(count, floors, back, report);
+    let curves: Vec<Line> = back.iter().map(|(contender, result)| curve(*contender, result)).collect();
+    let title = format!("{count} nodes come back: share that has its labels, by seconds after their create");
+    report.plot(&format!("return-{count}"), &title, lines(&title, "seconds after the create's answer", "%", &curves));
+    if back.len() > 2 {
+        let memory: Vec<(String, f64)> =
+            back.iter().map(|(who, result)| (who.name().to_owned(), result.usage.peak_mebibytes())).collect();
+        let title = format!("Peak memory with {count} nodes");
+        report.plot(&format!("memory-{count}"), &title, bars(&title, "MiB", &memory));
+    }
+}
+
+fn floor(contender: Contender, floors: &Floors) -> f64 {
+    if contender == Contender::Perennial(Webhooks::On) {
+        floors.bare.as_secs_f64()
+    } else {
+        floors.patched.as_secs_f64()
+    }
+}
+
+fn floor_work(contender: Contender, floors: &Floors) -> f64 {
+    if contender == Contender::Perennial(Webhooks::On) { floors.bare_work.all() } else { floors.patched_work.all() }
+}
+
+fn goals(count: usize, floors: &Floors, back: &[(Contender, Return)], report: &mut Report) {
+    for (contender, result) in back {
+        let Contender::Perennial(webhooks) = contender else { continue };
+        let on = *webhooks == Webhooks::On;
+        let name = |what: &str| format!("{what}, {count} nodes, webhooks {}", if on { "on" } else { "off" });
+        let ratio = result.whole.as_secs_f64() / floor(*contender, floors);
+        if count == 5_000 {
+            let (limit, text) = if on { (1.5, "1.5 × the bare creates") } else { (1.3, "1.3 × create and PATCH") };
+            report.goal(&name("mass return"), &format!("{ratio:.2} ×"), Goal::at_most(ratio, limit, text));
+            let memory = result.usage.peak_mebibytes();
+            report.goal(&name("peak memory"), &format!("{memory:.1} MiB"), Goal::at_most(memory, 30.0, "30 MiB"));
+        }
+        #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
+        let writes = (result.node_writes + result.store_writes) as f64 / count as f64;
+        let limit = if on { 0.0 } else { 1.0 };
+        let goal = Goal::at_most(writes, limit, format!("{limit:.0}"));
+        report.goal(&name("writes for an unchanged node's return"), &format!("{writes:.3}"), goal);
+        report.goal(&name("wrong or lost labels"), &result.wrong.to_string(), Goal::none(result.wrong));
+        report.goal(&name("resurrected labels"), &result.resurrected.to_string(), Goal::none(result.resurrected));
+        if on {
+            let missing = count - result.in_create;
+            report.goal(&name("creates whose answer had no labels"), &missing.to_string(), Goal::none(missing));
+        }
+    }
+    let p99 = |wanted: &[Contender]| {
+        let all = back.iter().filter(|(who, _)| wanted.contains(who)).map(|(_, result)| result.wait(99));
+        all.min().map(|wait| wait.as_secs_f64())
+    };
+    if let (Some(ours), Some(best)) =
+        (p99(&[Contender::Perennial(Webhooks::Off)]), p99(&[Contender::Plain, Contender::Kopf]))
+    {
+        let ratio = ours / best.max(1e-6);
+        let goal = Goal::at_most(ratio, 0.8, "0.8 ×");
+        report.goal("restore p99 beside the best peer, webhooks off", &format!("{ratio:.2} ×"), goal);
+    }
+}
+
+/// The share of nodes that have their labels, over the time since their create: a hundred points.
+fn curve(contender: Contender, result: &Return) -> Line {
+    let points = (0..=100u32).map(|percent| (result.wait(percent as usize).as_secs_f64(), f64::from(percent)));
+    Line { name: contender.name().to_owned(), points: points.collect() }
 }

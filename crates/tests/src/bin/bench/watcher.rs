@@ -13,8 +13,10 @@ use kube::{
     core::PartialObjectMeta,
     runtime::watcher::{self, Event},
 };
-use perennial_tests::{TestCluster, ten_labels};
+use perennial_tests::TestCluster;
 use tokio::task::JoinHandle;
+
+use crate::fleet::{State, number, state};
 
 /// When each node was first seen with exactly its ten labels, by UID.
 #[derive(Clone, Debug, Default)]
@@ -28,9 +30,8 @@ impl Complete {
         let stream = watcher::watcher(nodes, watcher::Config::default());
         let task = tokio::spawn(stream.for_each(move |event| {
             if let Ok(Event::Apply(node) | Event::InitApply(node)) = event {
-                let name = node.metadata.name.unwrap_or_default();
-                let number = name.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or_default();
-                if node.metadata.labels == Some(ten_labels(number)) {
+                let number = number(node.metadata.name.as_deref().unwrap_or_default());
+                if state(node.metadata.labels.as_ref(), number) == State::Complete {
                     seen.lock().entry(node.metadata.uid.unwrap_or_default()).or_insert_with(Instant::now);
                 }
             }
@@ -46,5 +47,10 @@ impl Complete {
     /// When a node was complete.
     pub(crate) fn when(&self, uid: &str) -> Option<Instant> {
         self.lock().get(uid).copied()
+    }
+
+    /// How many have been.
+    pub(crate) fn count(&self) -> usize {
+        self.lock().len()
     }
 }

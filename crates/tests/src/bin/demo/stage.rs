@@ -68,7 +68,14 @@ impl std::fmt::Debug for Connection {
 /// Gets the programs of a control plane. This takes minutes once, and a moment from then on.
 pub(crate) fn fetch() -> anyhow::Result<Kubernetes> {
     let kubernetes = Kubernetes::from_env()?;
-    let needed = [Program::Etcd, Program::KubeApiserver, Program::Kubectl, Program::Kwok];
+    let needed = [
+        Program::Etcd,
+        Program::KubeApiserver,
+        Program::KubeControllerManager,
+        Program::KubeScheduler,
+        Program::Kubectl,
+        Program::Kwok,
+    ];
     Sources::from_env().find(kubernetes, &needed)?;
     Ok(kubernetes)
 }
@@ -77,6 +84,11 @@ pub(crate) fn fetch() -> anyhow::Result<Kubernetes> {
 pub(crate) fn start_plane(kubernetes: Kubernetes) -> anyhow::Result<Plane> {
     let some = ["--manage-all-nodes=false", "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake"];
     Ok(Plane::builder().kubernetes(kubernetes).kwok(true).args(Program::Kwok, some).start()?)
+}
+
+/// The same with scheduler and controllers.
+pub(crate) fn start_whole_plane() -> anyhow::Result<Plane> {
+    Ok(Plane::builder().kubernetes(Kubernetes::from_env()?).everything().start()?)
 }
 
 impl Stage {
@@ -93,6 +105,21 @@ impl Stage {
         let operator = Some(installed.start(false)?);
         let client = Connection(client);
         Ok(Self { operator, installed, plane, folder, client, witness, terminal, checked: 0 })
+    }
+
+    /// The story goes on elsewhere, with webhooks from the start. What was here ends.
+    pub(crate) async fn move_to(&mut self, plane: Plane) -> anyhow::Result<()> {
+        self.kill_operator();
+        let checked = self.checked;
+        *self = Self::set(plane, self.terminal).await?;
+        self.checked = checked;
+        self.kill_operator();
+        self.start_operator_with_webhooks()
+    }
+
+    /// How often the operator has logged this, on the cluster of now.
+    pub(crate) fn operator_said(&self, what: &str) -> usize {
+        self.installed.log_tail(usize::MAX).lines().filter(|line| line.contains(what)).count()
     }
 
     fn kubeconfig(&self) -> PathBuf {

@@ -4,6 +4,7 @@
 mod admission;
 mod keeper;
 mod mass;
+mod placement;
 
 use futures::future::LocalBoxFuture;
 
@@ -21,7 +22,7 @@ macro_rules! chapters {
     };
 }
 
-/// In the order in which they are told: later ones use the nodes of earlier ones.
+/// In the order in which they are told: later ones use what earlier ones left. Placement comes last, on another cluster.
 pub(crate) const STORY: &[Chapter] = chapters![
     "Nodes appear, and people label them" => keeper::people_label_nodes,
     "A node is deleted and comes back bare" => keeper::a_node_comes_back,
@@ -33,4 +34,8 @@ pub(crate) const STORY: &[Chapter] = chapters![
     "1,000 nodes are deleted and return" => mass::a_thousand_nodes_return,
     "Once more, and the operator is killed in the middle of it" => mass::killed_in_the_middle,
     "With the webhooks on, labels ride in the create itself" => admission::labels_ride_in_the_create,
+    "70% of a Deployment on spot, exactly, also in a burst" => placement::exact_in_a_burst,
+    "Scaled in, it is exact without a pod being moved" => placement::exact_after_scale_in,
+    "A rollout keeps the floor of on-demand replicas" => placement::a_rollout_keeps_the_floor,
+    "Spot capacity runs out" => placement::spot_runs_out,
 ];

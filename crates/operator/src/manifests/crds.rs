@@ -1,4 +1,4 @@
-//! What is installed in a cluster, from one typed source.
+//! The CustomResourceDefinitions.
 
 use serde_json::{Value, json};
 

@@ -1,0 +1,219 @@
+//! Nodes that are not needed at once, kept small: last states of nodes that are gone, and nodes that wait for their turn.
+//!
+//! A last state serves twice. A record that turns up late may be older than it. And the next node of that name may be given
+//! what it had without another look at the record, as long as nothing else can have happened to the name since: both its
+//! end and its successor's beginning were seen in one uninterrupted watch (`docs/decisions/0025-recall.md`).
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use perennial_core::{
+    config::Identity,
+    keeper::selection::{self, DOMAIN, Policy},
+};
+
+use crate::runtime::{map::HashMap, queue::Key};
+
+/// A node as a few hundred bytes instead of thousands.
+#[derive(Clone, Debug)]
+pub struct Packed(Box<[u8]>);
+
+impl Packed {
+    pub fn new(node: &selection::Node, policy: &Policy) -> Self {
+        // Others' annotations are the largest part of a node, and most policies do not look at them.
+        let looks = !policy.annotations.is_empty() || matches!(policy.identity, Identity::Annotation(_));
+        let ours = |key: &str| looks || key.starts_with(DOMAIN);
+        let annotations: BTreeMap<&String, &String> = node.annotations.iter().filter(|(key, _)| ours(key)).collect();
+        let parts = (
+            (&node.name, &node.uid, node.resource_version, node.created, node.terminating),
+            (&node.labels, annotations, &node.taints, node.unschedulable, &node.machine),
+        );
+        // Maps of strings and numbers: there is nothing that could fail.
+        Self(serde_json::to_vec(&parts).unwrap_or_default().into_boxed_slice())
+    }
+
+    pub fn unpack(&self) -> selection::Node {
+        let (
+            (name, uid, resource_version, created, terminating),
+            (labels, annotations, taints, unschedulable, machine),
+        ) = serde_json::from_slice(&self.0).unwrap_or_default();
+        selection::Node {
+            name,
+            uid,
+            resource_version,
+            labels,
+            annotations,
+            taints,
+            unschedulable,
+            machine,
+            created,
+            terminating,
+        }
+    }
+
+    pub fn size(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// So many bytes of last states are held; the oldest go first.
+const ROOM: usize = 6 << 20;
+
+/// The newest last states.
+#[derive(Debug, Default)]
+pub struct Past {
+    names: HashMap<Key, VecDeque<Last>>,
+    /// In the order in which they came, by name.
+    order: VecDeque<Key>,
+    bytes: usize,
+    /// Grows whenever the watch of nodes begins anew: events may be missing between two of them.
+    watch: u64,
+}
+
+#[derive(Debug)]
+struct Last {
+    node: Packed,
+    watch: u64,
+    successor: Successor,
+}
+
+/// What was seen of the next node of the name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Successor {
+    None,
+    /// It began, and nothing about it that matters has changed since.
+    Unchanged,
+    Changed,
+}
+
+impl Past {
+    pub fn push(&mut self, name: &Key, node: &selection::Node, policy: &Policy) {
+        let node = Packed::new(node, policy);
+        self.bytes += node.size();
+        let last = Last { node, watch: self.watch, successor: Successor::None };
+        self.names.entry(Arc::clone(name)).or_default().push_back(last);
+        self.order.push_back(Arc::clone(name));
+        while self.bytes > ROOM
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.forget_oldest(&oldest);
+        }
+    }
+
+    fn forget_oldest(&mut self, name: &Key) {
+        if let Some(states) = self.names.get_mut(name) {
+            self.bytes -= states.pop_front().map_or(0, |last| last.node.size());
+            if states.is_empty() {
+                self.names.remove(name);
+            }
+        }
+    }
+
+    /// All that is held of a name, oldest first.
+    pub fn of(&self, name: &str) -> Vec<selection::Node> {
+        self.names.get(name).into_iter().flatten().map(|last| last.node.unpack()).collect()
+    }
+
+    /// The watch begins anew.
+    pub fn interrupted(&mut self) {
+        self.watch += 1;
+    }
+
+    /// A node begins, or something about it that matters has changed.
+    pub fn changed(&mut self, name: &str, begins: bool) {
+        if let Some(last) = self.names.get_mut(name).and_then(VecDeque::back_mut) {
+            last.successor =
+                if begins && last.successor == Successor::None { Successor::Unchanged } else { Successor::Changed };
+        }
+    }
+
+    /// The last state of the node before this one, which is as it was when it began.
+    pub fn before_unchanged(&self, name: &str) -> Option<selection::Node> {
+        self.recall(name, Successor::Unchanged)
+    }
+
+    /// The last state of the node of this name, which nobody has followed yet.
+    pub fn before_next(&self, name: &str) -> Option<selection::Node> {
+        self.recall(name, Successor::None)
+    }
+
+    fn recall(&self, name: &str, successor: Successor) -> Option<selection::Node> {
+        let last = self.names.get(name)?.back()?;
+        (last.watch == self.watch && last.successor == successor).then(|| last.node.unpack())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use perennial_core::config::pattern::Patterns;
+
+    use super::*;
+
+    fn node(name: &str, uid: &str) -> selection::Node {
+        selection::Node { name: name.to_owned(), uid: uid.to_owned(), ..selection::Node::default() }
+    }
+
+    fn policy() -> Policy {
+        Policy::from_settings(&perennial_core::config::Settings::default().keeper)
+    }
+
+    fn uid(node: Option<selection::Node>) -> Option<String> {
+        node.map(|node| node.uid)
+    }
+
+    #[test]
+    fn a_packed_node_is_the_same_node() {
+        let mut full = node("n", "u");
+        full.labels.insert("team".to_owned(), "ml".to_owned());
+        full.machine.provider_id = "aws:///i-1".to_owned();
+        full.annotations.insert("perennial.dev/restored".to_owned(), "{}".to_owned());
+        assert_eq!(Packed::new(&full, &policy()).unpack(), full);
+
+        full.annotations.insert("someone.else/blob".to_owned(), "x".to_owned());
+        assert_ne!(Packed::new(&full, &policy()).unpack(), full, "what nobody looks at is left out");
+        let all = Policy { annotations: Patterns::of(&["*"]), ..policy() };
+        assert_eq!(Packed::new(&full, &all).unpack(), full);
+    }
+
+    #[test]
+    fn the_predecessor_is_recalled_until_its_successor_changes() {
+        let mut past = Past::default();
+        let name: Key = Arc::from("n");
+        past.push(&name, &node("n", "1"), &policy());
+        assert_eq!(uid(past.before_next("n")).as_deref(), Some("1"));
+        assert_eq!(past.before_unchanged("n"), None);
+        past.changed("n", true);
+        assert_eq!(uid(past.before_unchanged("n")).as_deref(), Some("1"));
+        assert_eq!(past.before_next("n"), None, "it has been followed");
+        past.changed("n", false);
+        assert_eq!(past.before_unchanged("n"), None);
+        past.push(&name, &node("n", "2"), &policy());
+        assert_eq!(uid(past.before_next("n")).as_deref(), Some("2"));
+    }
+
+    #[test]
+    fn nothing_is_recalled_across_an_interruption() {
+        let mut past = Past::default();
+        past.push(&Arc::from("n"), &node("n", "1"), &policy());
+        past.interrupted();
+        assert_eq!(past.before_next("n"), None);
+        assert_eq!(past.of("n").len(), 1, "a late record may still need it");
+    }
+
+    #[test]
+    fn the_oldest_make_room() {
+        let mut past = Past::default();
+        let mut large = node("", "u");
+        large.labels.insert("blob".to_owned(), "x".repeat(ROOM / 4));
+        for number in 0..8 {
+            let name: Key = Arc::from(format!("n{number}"));
+            large.name = name.to_string();
+            past.push(&name, &large, &policy());
+        }
+        assert!(past.bytes <= ROOM);
+        assert!(past.before_next("n0").is_none() && past.before_next("n7").is_some());
+        assert_eq!(past.order.len(), past.names.len());
+    }
+}

@@ -1,0 +1,169 @@
+//! What the account of the operator may do: for each feature the least that works.
+//!
+//! A test runs the operator with exactly these and compares what it used with what it was given: a verb that nothing
+//! uses fails it, as does one that is missing.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{Features, labels};
+use crate::serve::{certs, configuration::NAME};
+
+/// One rule of a role, as RBAC has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Rule {
+    pub api_groups: [&'static str; 1],
+    pub resources: Vec<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub resource_names: Vec<&'static str>,
+    pub verbs: Vec<&'static str>,
+}
+
+impl Rule {
+    fn new(group: &'static str, resources: &[&'static str], verbs: &[&'static str]) -> Self {
+        Self { api_groups: [group], resources: resources.to_vec(), resource_names: Vec::new(), verbs: verbs.to_vec() }
+    }
+
+    fn named(mut self, name: &'static str) -> Self {
+        self.resource_names = vec![name];
+        self
+    }
+}
+
+/// Rules for the whole cluster, and those for our own namespace.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Permissions {
+    pub cluster: Vec<Rule>,
+    pub namespaced: Vec<Rule>,
+}
+
+const WEBHOOKS: &[&str] = &["mutatingwebhookconfigurations", "validatingwebhookconfigurations"];
+const ADMISSION: &str = "admissionregistration.k8s.io";
+
+impl Permissions {
+    /// All that an operator with these features needs.
+    pub fn of(features: Features) -> Self {
+        let mut parts = vec![Self::keeper()];
+        parts.push(if features.webhooks { Self::webhooks() } else { Self::no_webhooks() });
+        if features.own_certificates {
+            parts.push(Self::certificates());
+        }
+        if features.placement {
+            parts.push(Self::placement());
+        }
+        Self {
+            cluster: parts.iter().flat_map(|part| part.cluster.clone()).collect(),
+            namespaced: parts.iter().flat_map(|part| part.namespaced.clone()).collect(),
+        }
+    }
+
+    /// Records, policies, Leases, Events.
+    pub fn keeper() -> Self {
+        Self {
+            cluster: vec![
+                Rule::new("", &["nodes"], &["get", "list", "watch", "patch"]),
+                Rule::new("perennial.dev", &["keeppolicies"], &["list", "watch"]),
+                Rule::new("perennial.dev", &["keeppolicies/status"], &["patch"]),
+                Rule::new("", &["events"], &["create"]),
+            ],
+            namespaced: vec![
+                Rule::new("", &["configmaps"], &["get", "list", "watch", "create", "update", "patch", "delete"]),
+                Rule::new("coordination.k8s.io", &["leases"], &["get", "list", "watch", "create", "update", "delete"]),
+            ],
+        }
+    }
+
+    /// Two webhook configurations of our own. `create` cannot be held to a name; `delete` is for the day when they are
+    /// switched off.
+    pub fn webhooks() -> Self {
+        Self {
+            cluster: vec![
+                Rule::new(ADMISSION, WEBHOOKS, &["get", "update", "delete"]).named(NAME),
+                Rule::new(ADMISSION, WEBHOOKS, &["create"]),
+            ],
+            namespaced: Vec::new(),
+        }
+    }
+
+    /// Where webhooks are off, those that were on before are removed.
+    pub fn no_webhooks() -> Self {
+        Self { cluster: vec![Rule::new(ADMISSION, WEBHOOKS, &["delete"]).named(NAME)], namespaced: Vec::new() }
+    }
+
+    /// The Secret with the webhooks' own authority.
+    pub fn certificates() -> Self {
+        Self {
+            cluster: Vec::new(),
+            namespaced: vec![
+                Rule::new("", &["secrets"], &["get", "update"]).named(certs::SECRET),
+                Rule::new("", &["secrets"], &["create"]),
+            ],
+        }
+    }
+
+    /// Reading workloads; placing, moving and replacing their pods; one annotation on the workload.
+    pub fn placement() -> Self {
+        Self {
+            cluster: vec![
+                Rule::new("", &["namespaces"], &["get", "list", "watch"]),
+                Rule::new("", &["pods"], &["list", "watch", "patch", "delete"]),
+                Rule::new("", &["pods/eviction"], &["create"]),
+                Rule::new("apps", &["deployments", "statefulsets"], &["get", "list", "watch", "patch"]),
+                Rule::new("apps", &["replicasets"], &["get", "list", "watch"]),
+                Rule::new("policy", &["poddisruptionbudgets"], &["list", "watch"]),
+            ],
+            namespaced: Vec::new(),
+        }
+    }
+
+    /// The roles and their bindings to the account of the same name.
+    pub fn objects(&self, account: &str, namespace: &str) -> Vec<Value> {
+        let bind = |kind: &str, role: &str, mut metadata: Value| {
+            metadata["name"] = json!(account);
+            metadata["labels"] = labels();
+            json!({
+                "apiVersion": "rbac.authorization.k8s.io/v1",
+                "kind": kind,
+                "metadata": metadata,
+                "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": role, "name": account },
+                "subjects": [{ "kind": "ServiceAccount", "name": account, "namespace": namespace }],
+            })
+        };
+        let role = |kind: &str, mut metadata: Value, rules: &[Rule]| {
+            metadata["name"] = json!(account);
+            metadata["labels"] = labels();
+            json!({
+                "apiVersion": "rbac.authorization.k8s.io/v1",
+                "kind": kind,
+                "metadata": metadata,
+                "rules": rules,
+            })
+        };
+        let own = || json!({ "namespace": namespace });
+        vec![
+            role("ClusterRole", json!({}), &self.cluster),
+            bind("ClusterRoleBinding", "ClusterRole", json!({})),
+            role("Role", own(), &self.namespaced),
+            bind("RoleBinding", "Role", own()),
+        ]
+    }
+}
+
+/// What `perennial uninstall` needs: an account of its own has it, so that the operator need not.
+pub fn uninstall() -> Permissions {
+    Permissions {
+        cluster: vec![
+            Rule::new("", &["nodes"], &["list", "patch"]),
+            Rule::new("perennial.dev", &["keeppolicies"], &["list"]),
+            Rule::new("", &["pods"], &["list", "patch"]),
+            Rule::new(ADMISSION, WEBHOOKS, &["delete"]).named(NAME),
+        ],
+        namespaced: vec![
+            Rule::new("apps", &["deployments/scale"], &["patch"]).named(NAME),
+            Rule::new("coordination.k8s.io", &["leases"], &["deletecollection"]),
+            Rule::new("", &["secrets"], &["delete"]).named(certs::SECRET),
+            Rule::new("", &["configmaps"], &["deletecollection"]),
+        ],
+    }
+}

@@ -1,0 +1,140 @@
+//! What runs: the config, the Deployment, its Service and its disruption budget. Fit for PodSecurity `restricted`.
+
+use serde_json::{Value, json};
+
+use super::{Install, NAME, labels};
+
+/// Where the config file is in the container.
+const CONFIG_DIR: &str = "/etc/perennial";
+const CONFIG_MAP: &str = "perennial-config";
+
+pub(super) fn namespace(install: &Install) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {
+            "name": install.namespace,
+            "labels": { "pod-security.kubernetes.io/enforce": "restricted" },
+        },
+    })
+}
+
+pub(super) fn account(install: &Install) -> Value {
+    json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata(install, NAME) })
+}
+
+pub(super) fn objects(install: &Install) -> Vec<Value> {
+    let mut objects = vec![config_map(install), deployment(install), disruption_budget(install)];
+    if install.features.webhooks || install.metrics_port.is_some() {
+        objects.insert(1, service(install));
+    }
+    objects
+}
+
+fn metadata(install: &Install, name: &str) -> Value {
+    json!({ "name": name, "namespace": install.namespace, "labels": labels() })
+}
+
+fn config_map(install: &Install) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(install, CONFIG_MAP),
+        "data": { "config.yaml": install.config },
+    })
+}
+
+/// The webhook configurations name this Service; its name is not free.
+fn service(install: &Install) -> Value {
+    let mut ports = Vec::new();
+    if install.features.webhooks {
+        ports.push(json!({ "name": "webhook", "port": 443, "targetPort": "webhook", "protocol": "TCP" }));
+    }
+    if let Some(port) = install.metrics_port {
+        ports.push(json!({ "name": "metrics", "port": port, "targetPort": "metrics", "protocol": "TCP" }));
+    }
+    json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(install, NAME),
+        "spec": { "type": "ClusterIP", "selector": labels(), "ports": ports },
+    })
+}
+
+fn disruption_budget(install: &Install) -> Value {
+    json!({
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": metadata(install, NAME),
+        "spec": { "maxUnavailable": 1, "selector": { "matchLabels": labels() } },
+    })
+}
+
+fn deployment(install: &Install) -> Value {
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata(install, NAME),
+        "spec": {
+            "replicas": install.replicas,
+            "selector": { "matchLabels": labels() },
+            // A new replica serves admission before an old one goes.
+            "strategy": { "type": "RollingUpdate", "rollingUpdate": { "maxSurge": 1, "maxUnavailable": 0 } },
+            "template": {
+                "metadata": { "labels": labels() },
+                "spec": {
+                    "serviceAccountName": NAME,
+                    "enableServiceLinks": false,
+                    "securityContext": {
+                        "runAsNonRoot": true,
+                        "runAsUser": 65532,
+                        "runAsGroup": 65532,
+                        "seccompProfile": { "type": "RuntimeDefault" },
+                    },
+                    "containers": [container(install)],
+                    "volumes": [{ "name": "config", "configMap": { "name": CONFIG_MAP } }],
+                    "topologySpreadConstraints": [{
+                        "maxSkew": 1,
+                        "topologyKey": "kubernetes.io/hostname",
+                        "whenUnsatisfiable": "ScheduleAnyway",
+                        "labelSelector": { "matchLabels": labels() },
+                    }],
+                },
+            },
+        },
+    })
+}
+
+fn container(install: &Install) -> Value {
+    let mut ports = Vec::new();
+    if install.features.webhooks {
+        ports.push(json!({ "name": "webhook", "containerPort": install.webhook_port, "protocol": "TCP" }));
+    }
+    if let Some(port) = install.metrics_port {
+        ports.push(json!({ "name": "metrics", "containerPort": port, "protocol": "TCP" }));
+    }
+    let mut container = json!({
+        "name": NAME,
+        "image": install.image,
+        "args": ["run", format!("--config={CONFIG_DIR}/config.yaml")],
+        "env": [{ "name": "POD_NAME", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } }],
+        "ports": ports,
+        "resources": {
+            "requests": { "cpu": "50m", "memory": "64Mi" },
+            "limits": { "memory": "256Mi" },
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "readOnlyRootFilesystem": true,
+            "capabilities": { "drop": ["ALL"] },
+        },
+        "volumeMounts": [{ "name": "config", "mountPath": CONFIG_DIR, "readOnly": true }],
+    });
+    if install.metrics_port.is_some() {
+        let get = |path: &str| json!({ "path": path, "port": "metrics" });
+        container["startupProbe"] = json!({ "httpGet": get("/livez"), "periodSeconds": 1, "failureThreshold": 60 });
+        container["livenessProbe"] = json!({ "httpGet": get("/livez"), "periodSeconds": 10, "failureThreshold": 3 });
+        container["readinessProbe"] = json!({ "httpGet": get("/readyz"), "periodSeconds": 2, "failureThreshold": 3 });
+    }
+    container
+}

@@ -1,0 +1,111 @@
+//! A Debian package: an `ar` archive of two tars, as deb(5) has it.
+
+use std::fs;
+
+use anyhow::{Context as _, ensure};
+
+use crate::{Entry, Tar, output};
+
+const UNIT: &str = include_str!("../../../packaging/debian/perennial.service");
+const CONFIG: &str = include_str!("../../../packaging/debian/config.yaml");
+const SCRIPTS: &[Script] = &[
+    Script { name: "postinst", text: include_str!("../../../packaging/debian/postinst") },
+    Script { name: "prerm", text: include_str!("../../../packaging/debian/prerm") },
+    Script { name: "postrm", text: include_str!("../../../packaging/debian/postrm") },
+];
+const LICENSE: &str = include_str!("../../../LICENSE");
+
+/// What the package says of itself.
+#[derive(Debug, Clone)]
+pub struct Control {
+    pub version: String,
+    /// As Debian names it: `amd64`, `arm64`.
+    pub architecture: String,
+}
+
+/// A script that dpkg runs.
+#[derive(Debug, Clone)]
+pub struct Script {
+    pub name: &'static str,
+    pub text: &'static str,
+}
+
+/// Perennial's package. `native` is the same program for this machine: it prints its man page and its completions.
+pub fn perennial(architecture: &str, program: &[u8], native: &str) -> anyhow::Result<Vec<u8>> {
+    let control = Control { version: env!("CARGO_PKG_VERSION").to_owned(), architecture: architecture.to_owned() };
+    package(&control, SCRIPTS, &files(program, native)?)
+}
+
+/// The package. Files under `etc/` are configuration: what an admin changed stays.
+pub fn package(control: &Control, scripts: &[Script], files: &[Entry]) -> anyhow::Result<Vec<u8>> {
+    ensure!(!control.version.contains('-'), "a Debian version of ours has no `-`: {}", control.version);
+    let kilobytes = files.iter().map(|file| file.content.len().div_ceil(1024)).sum::<usize>();
+    let about = format!(
+        "Package: perennial
+Version: {}
+Architecture: {}
+Maintainer: The Perennial authors <maintainers@perennial.dev>
+Installed-Size: {kilobytes}
+Depends: adduser
+Section: admin
+Priority: optional
+Homepage: {}
+Description: {}
+ Labels, taints and cordons that people put on Kubernetes nodes survive the
+ nodes: they are kept in ConfigMaps and given back when a node returns. This
+ package runs the operator beside a cluster, with a kubeconfig.
+",
+        control.version,
+        control.architecture,
+        env!("CARGO_PKG_REPOSITORY"),
+        "keeps what people wrote on Kubernetes nodes",
+    );
+    let kept: Vec<&str> = files.iter().filter_map(|file| file.path.strip_prefix('.')).collect();
+    let kept: Vec<&str> = kept.into_iter().filter(|path| path.starts_with("/etc/")).collect();
+    let mut meta =
+        vec![Entry::file("./control", 0o644, about), Entry::file("./conffiles", 0o644, kept.join("\n") + "\n")];
+    meta.extend(scripts.iter().map(|script| Entry::file(&format!("./{}", script.name), 0o755, script.text)));
+    let meta = Tar::of(&meta)?.finish();
+    let data = Tar::of(files)?.finish();
+
+    let mut archive = b"!<arch>\n".to_vec();
+    for (name, bytes) in [("debian-binary", b"2.0\n".to_vec()), ("control.tar", meta), ("data.tar", data)] {
+        archive.extend(format!("{name:<16}{:<12}{:<6}{:<6}{:<8}{:<10}`\n", 0, 0, 0, 100_644, bytes.len()).into_bytes());
+        archive.extend(&bytes);
+        if bytes.len() % 2 == 1 {
+            archive.push(b'\n');
+        }
+    }
+    Ok(archive)
+}
+
+fn files(program: &[u8], native: &str) -> anyhow::Result<Vec<Entry>> {
+    let completion = |shell| output(native, &["completion", shell]);
+    let mut files = vec![
+        Entry::file("./etc/perennial/config.yaml", 0o644, CONFIG),
+        Entry::file("./lib/systemd/system/perennial.service", 0o644, UNIT),
+        Entry::file("./usr/bin/perennial", 0o755, program),
+        Entry::file("./usr/share/bash-completion/completions/perennial", 0o644, completion("bash")?),
+        Entry::file("./usr/share/doc/perennial/copyright", 0o644, LICENSE),
+        Entry::file("./usr/share/fish/vendor_completions.d/perennial.fish", 0o644, completion("fish")?),
+        Entry::file("./usr/share/zsh/vendor-completions/_perennial", 0o644, completion("zsh")?),
+    ];
+    files.extend(man_pages(native)?);
+    Ok(files)
+}
+
+/// A page for each command.
+fn man_pages(native: &str) -> anyhow::Result<Vec<Entry>> {
+    let folder = std::env::temp_dir().join(format!("perennial-man-{}", std::process::id()));
+    output(native, &["man", &folder.to_string_lossy()])?;
+    let mut pages = Vec::new();
+    for page in fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))? {
+        let page = page?;
+        let name = page.file_name().to_string_lossy().into_owned();
+        pages.push(Entry::file(&format!("./usr/share/man/man1/{name}"), 0o644, fs::read(page.path())?));
+    }
+    fs::remove_dir_all(&folder)?;
+    // In the same order on every machine.
+    pages.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(pages)
+}

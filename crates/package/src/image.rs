@@ -1,0 +1,230 @@
+//! An OCI image layout in one tar file: `docker load`, `podman load`, `skopeo copy oci-archive:` and `ctr images import`
+//! take it. The image holds the program and nothing else: no shell, no libc, no package manager.
+
+use std::fmt::Write as _;
+
+use anyhow::ensure;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::{Entry, Tar};
+
+/// As the chart and the manifests run it.
+pub const USER: u32 = 65532;
+pub const PROGRAM: &str = "usr/bin/perennial";
+
+/// The program for one architecture, as OCI names it: `amd64`, `arm64`.
+#[derive(Debug, Clone)]
+pub struct Build {
+    pub architecture: String,
+    pub program: Vec<u8>,
+    pub sbom: Option<Vec<u8>>,
+}
+
+/// The tar file of an image for all these architectures.
+pub fn image(name: &str, version: &str, builds: &[Build]) -> anyhow::Result<Vec<u8>> {
+    ensure!(!builds.is_empty(), "an image needs a program");
+    let mut blobs = Blobs::default();
+    let mut manifests = Vec::new();
+    for build in builds {
+        ensure!(is_static(&build.program), "the program for {} is not static: build it for musl", build.architecture);
+        let manifest = manifest(&mut blobs, version, build)?;
+        let mut described = blobs.add(MANIFEST, &manifest)?;
+        described["platform"] = json!({ "os": "linux", "architecture": build.architecture });
+        manifests.push(described);
+    }
+    let mut top = match &manifests[..] {
+        [only] => only.clone(),
+        all => blobs.add(INDEX, &json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": all }))?,
+    };
+    top["annotations"] = json!({
+        "org.opencontainers.image.ref.name": version,
+        "io.containerd.image.name": format!("{name}:{version}"),
+    });
+    let index = json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": [top] });
+    let mut files = vec![
+        Entry::file("oci-layout", 0o644, br#"{"imageLayoutVersion":"1.0.0"}"#.to_vec()),
+        Entry::file("index.json", 0o644, serde_json::to_vec(&index)?),
+    ];
+    files.extend(blobs.0);
+    Ok(Tar::of(&files)?.finish())
+}
+
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
+
+fn manifest(blobs: &mut Blobs, version: &str, build: &Build) -> anyhow::Result<Value> {
+    let layer = layer(build)?;
+    let config = json!({
+        "os": "linux",
+        "architecture": build.architecture,
+        "config": {
+            "User": format!("{USER}:{USER}"),
+            "Entrypoint": [format!("/{PROGRAM}")],
+            "Cmd": ["run"],
+            "Env": ["PATH=/usr/bin"],
+            "Labels": {
+                "org.opencontainers.image.title": "perennial",
+                "org.opencontainers.image.version": version,
+                "org.opencontainers.image.licenses": env!("CARGO_PKG_LICENSE"),
+                "org.opencontainers.image.source": env!("CARGO_PKG_REPOSITORY"),
+            },
+        },
+        "rootfs": { "type": "layers", "diff_ids": [digest(&layer)] },
+    });
+    let config = blobs.add(CONFIG, &config)?;
+    let layer = blobs.add_bytes(LAYER, layer);
+    Ok(json!({ "schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": [layer] }))
+}
+
+/// The root of the container.
+fn layer(build: &Build) -> anyhow::Result<Vec<u8>> {
+    let mut files = vec![
+        Entry::file("etc/passwd", 0o644, format!("perennial:x:{USER}:{USER}::/:/sbin/nologin\n")),
+        Entry::file("etc/group", 0o644, format!("perennial:x:{USER}:\n")),
+        Entry::file(PROGRAM, 0o755, build.program.clone()),
+    ];
+    if let Some(sbom) = &build.sbom {
+        files.push(Entry::file("usr/share/perennial/sbom.cdx.json", 0o644, sbom.clone()));
+    }
+    Ok(Tar::of(&files)?.finish())
+}
+
+/// Files by their digest, each once.
+#[derive(Debug, Default)]
+struct Blobs(Vec<Entry>);
+
+impl Blobs {
+    fn add(&mut self, media_type: &str, value: &Value) -> anyhow::Result<Value> {
+        Ok(self.add_bytes(media_type, serde_json::to_vec(value)?))
+    }
+
+    fn add_bytes(&mut self, media_type: &str, bytes: Vec<u8>) -> Value {
+        let digest = digest(&bytes);
+        let path = format!("blobs/{}", digest.replace(':', "/"));
+        let described = json!({ "mediaType": media_type, "digest": digest, "size": bytes.len() });
+        if self.0.iter().all(|known| known.path != path) {
+            self.0.push(Entry::file(&path, 0o644, bytes));
+        }
+        described
+    }
+}
+
+pub(crate) fn digest(bytes: &[u8]) -> String {
+    let mut text = String::from("sha256:");
+    for byte in Sha256::digest(bytes) {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+/// Whether an ELF program asks for no interpreter: there is none in the image.
+pub fn is_static(program: &[u8]) -> bool {
+    const INTERPRETER: u32 = 3;
+    let number = |at: usize, size: usize| -> Option<u64> {
+        let bytes = program.get(at..at + size)?;
+        Some(bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
+    };
+    let headers = || -> Option<bool> {
+        if program.get(..5)? != b"\x7fELF\x02" {
+            return None;
+        }
+        let (at, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
+        for index in 0..count {
+            let kind = number(usize::try_from(at + index * size).ok()?, 4)?;
+            if kind == u64::from(INTERPRETER) {
+                return Some(false);
+            }
+        }
+        Some(true)
+    };
+    headers().unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn elf(kind: u8) -> Vec<u8> {
+        let mut program = vec![0u8; 64 + 56];
+        program[..5].copy_from_slice(b"\x7fELF\x02");
+        program[32] = 64;
+        program[54] = 56;
+        program[56] = 1;
+        program[64] = kind;
+        program
+    }
+
+    fn build(architecture: &str) -> Build {
+        Build { architecture: architecture.to_owned(), program: elf(1), sbom: None }
+    }
+
+    /// The content of a file in a tar.
+    fn content<'a>(tar: &'a [u8], path: &str) -> Option<&'a [u8]> {
+        let mut at = 0;
+        while tar.get(at).is_some_and(|byte| *byte != 0) {
+            let text = |range: std::ops::Range<usize>| String::from_utf8_lossy(&tar[at..][range]).into_owned();
+            let name = text(0..100);
+            let size = usize::from_str_radix(text(124..135).trim_end_matches('\0'), 8).unwrap();
+            if name.trim_end_matches('\0') == path {
+                return Some(&tar[at + 512..at + 512 + size]);
+            }
+            at += 512 + size.next_multiple_of(512);
+        }
+        None
+    }
+
+    fn blob(tar: &[u8], described: &Value) -> Vec<u8> {
+        let path = format!("blobs/{}", described["digest"].as_str().unwrap().replace(':', "/"));
+        let bytes = content(tar, &path).unwrap().to_vec();
+        assert_eq!(
+            (bytes.len() as u64, digest(&bytes).as_str()),
+            (described["size"].as_u64().unwrap(), described["digest"].as_str().unwrap())
+        );
+        bytes
+    }
+
+    fn parsed(bytes: &[u8]) -> Value {
+        serde_json::from_slice(bytes).unwrap()
+    }
+
+    #[test]
+    fn an_image_for_two_machines_holds_together() {
+        let tar = image("perennial", "1.2.3", &[build("amd64"), build("arm64")]).unwrap();
+
+        let index = parsed(content(&tar, "index.json").unwrap());
+        assert_eq!(index["manifests"][0]["annotations"]["org.opencontainers.image.ref.name"], "1.2.3");
+        let inner = parsed(&blob(&tar, &index["manifests"][0]));
+        assert_eq!(inner["manifests"].as_array().unwrap().len(), 2);
+        for described in inner["manifests"].as_array().unwrap() {
+            let manifest = parsed(&blob(&tar, described));
+            let config = parsed(&blob(&tar, &manifest["config"]));
+            assert_eq!(
+                (&config["config"]["User"], &config["architecture"]),
+                (&"65532:65532".into(), &described["platform"]["architecture"])
+            );
+            let layer = blob(&tar, &manifest["layers"][0]);
+            assert_eq!(config["rootfs"]["diff_ids"][0], digest(&layer));
+            assert_eq!(content(&layer, PROGRAM).unwrap(), elf(1));
+            assert!(content(&layer, "bin/sh").is_none());
+        }
+    }
+
+    #[test]
+    fn the_same_program_gives_the_same_image() {
+        let image = || image("perennial", "1.2.3", &[build("amd64")]).unwrap();
+
+        assert_eq!(image(), image());
+    }
+
+    #[test]
+    fn a_program_that_needs_an_interpreter_is_refused() {
+        let dynamic = Build { program: elf(3), ..build("amd64") };
+
+        assert!(image("perennial", "1.2.3", &[dynamic]).unwrap_err().to_string().contains("not static"));
+        assert!(!is_static(b"#!/bin/sh\n"));
+    }
+}

@@ -1,0 +1,93 @@
+//! Makes packages from programs that are built already. `make image` and `make deb` call it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context as _;
+use clap::Parser;
+use perennial_package::{
+    deb,
+    image::{self, Build},
+    output,
+    sbom::sbom,
+};
+
+/// Packages of Perennial.
+#[derive(Debug, Parser)]
+#[command(version)]
+enum Wish {
+    /// An OCI image layout in a tar file
+    Image {
+        /// ARCHITECTURE=PROGRAM, static; several for an image for several machines
+        #[arg(long = "program", required = true, value_name = "ARCH=FILE", value_parser = pair)]
+        programs: Vec<(String, PathBuf)>,
+        /// A file with the SBOM, put into the image
+        #[arg(long)]
+        sbom: Option<PathBuf>,
+        #[arg(long, default_value = "perennial")]
+        name: String,
+        #[arg(long)]
+        out: PathBuf,
+    },
+    /// A Debian package
+    Deb {
+        #[arg(long = "program", value_name = "ARCH=FILE", value_parser = pair)]
+        program: (String, PathBuf),
+        /// The same program for this machine, which prints its man page and completions
+        #[arg(long)]
+        native: PathBuf,
+        #[arg(long)]
+        out: PathBuf,
+    },
+    /// An SBOM in CycloneDX, of what is linked for a target
+    Sbom {
+        #[arg(long, default_value = "x86_64-unknown-linux-musl")]
+        target: String,
+        #[arg(long)]
+        out: PathBuf,
+    },
+}
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+fn pair(text: &str) -> Result<(String, PathBuf), String> {
+    let (architecture, path) = text.split_once('=').ok_or("expected ARCH=FILE")?;
+    Ok((architecture.to_owned(), path.into()))
+}
+
+fn main() -> anyhow::Result<()> {
+    match Wish::parse() {
+        Wish::Image { programs, sbom, name, out } => {
+            let sbom = sbom.map(|path| read(&path)).transpose()?;
+            let build = |(architecture, path): (String, PathBuf)| {
+                anyhow::Ok(Build { architecture, program: read(&path)?, sbom: sbom.clone() })
+            };
+            let builds = programs.into_iter().map(build).collect::<anyhow::Result<Vec<_>>>()?;
+            write(&out, &image::image(&name, VERSION, &builds)?)
+        }
+        Wish::Deb { program: (architecture, path), native, out } => {
+            let native = native.to_str().context("a program with a name that can be read")?;
+            write(&out, &deb::perennial(&architecture, &read(&path)?, native)?)
+        }
+        Wish::Sbom { target, out } => {
+            let metadata =
+                output("cargo", &["metadata", "--format-version=1", "--locked", "--filter-platform", &target])?;
+            let document = sbom(&serde_json::from_slice(&metadata)?, "perennial")?;
+            write(&out, &serde_json::to_vec_pretty(&document)?)
+        }
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("reading {}", path.display()))
+}
+
+fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    }
+    fs::write(path, bytes).with_context(|| format!("writing {}", path.display()))?;
+    println!("{} ({} bytes)", path.display(), bytes.len());
+    Ok(())
+}

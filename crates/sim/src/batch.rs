@@ -1,0 +1,107 @@
+//! Many histories on all cores, and what they covered together.
+
+use std::{
+    ops::Range,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use perennial_core::mutation::Mutation;
+
+use crate::{
+    history::{Outcome, play_with},
+    server::weather::Counts,
+};
+
+/// What many histories came to.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    pub histories: u64,
+    pub seconds: u64,
+    pub faults: Counts,
+    pub seen: Counts,
+    pub excuses: Counts,
+    /// Those in which a guarantee did not hold, by seed.
+    pub failed: Vec<Outcome>,
+}
+
+impl Summary {
+    fn add(&mut self, outcome: Outcome) {
+        self.histories += 1;
+        self.seconds += outcome.seconds;
+        self.faults.merge(&outcome.faults);
+        self.seen.merge(&outcome.seen);
+        self.excuses.merge(&outcome.excuses);
+        if !outcome.violations.is_empty() {
+            self.failed.push(outcome);
+        }
+    }
+
+    /// The counts as text.
+    pub fn report(&self) -> String {
+        let mut lines = vec![format!("{} histories, {} simulated hours", self.histories, self.seconds / 3600)];
+        for (title, counts) in [
+            ("faults injected", &self.faults),
+            ("what happened", &self.seen),
+            ("limits of the design met", &self.excuses),
+        ] {
+            lines.push(format!("{title}:"));
+            lines.extend(counts.0.iter().map(|(what, count)| format!("  {count:>10}  {what}")));
+        }
+        lines.push(format!("{} histories in which a guarantee did not hold", self.failed.len()));
+        for outcome in &self.failed {
+            for violation in outcome.violations.iter().take(3) {
+                lines.push(format!("  SEED={} {violation}", outcome.seed));
+            }
+        }
+        lines.join("\n")
+    }
+}
+
+/// Plays the histories of these seeds on so many threads. `tick` hears of each; `enough` ends it early.
+pub fn run(
+    seeds: Range<u64>,
+    broken: Option<Mutation>,
+    threads: usize,
+    tick: impl Fn(&Outcome) + Sync,
+    enough: impl Fn(&Summary) -> bool + Sync,
+) -> anyhow::Result<Summary> {
+    let next = AtomicU64::new(seeds.start);
+    let summary = Mutex::new(Summary::default());
+    let failure = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        return;
+                    }
+                    match play_with(seed, broken, false) {
+                        Ok(outcome) => {
+                            tick(&outcome);
+                            let mut summary = summary.lock().unwrap_or_else(PoisonError::into_inner);
+                            summary.add(outcome);
+                            if enough(&summary) {
+                                next.store(seeds.end, Ordering::Relaxed);
+                            }
+                        }
+                        Err(error) => {
+                            *failure.lock().unwrap_or_else(PoisonError::into_inner) =
+                                Some(error.context(format!("SEED={seed}")));
+                            next.store(seeds.end, Ordering::Relaxed);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    if let Some(error) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        return Err(error);
+    }
+    let mut summary = summary.into_inner().unwrap_or_else(PoisonError::into_inner);
+    summary.failed.sort_by_key(|outcome| outcome.seed);
+    Ok(summary)
+}

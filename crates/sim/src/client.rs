@@ -1,0 +1,105 @@
+//! Requests of the people, kubelets and controllers around the operator: over the same server, in fair weather.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use http::Method;
+use serde_json::Value;
+
+use crate::server::{
+    answer::Refusal,
+    api::Asked,
+    kinds::{Kind, Target},
+    who::Who,
+    world::World,
+};
+
+/// One of those around the operator.
+#[derive(Clone)]
+pub struct Actor {
+    pub world: World,
+    pub who: Who,
+}
+
+impl Actor {
+    pub fn new(world: &World, who: Who) -> Self {
+        Self { world: world.clone(), who }
+    }
+
+    pub async fn create(&self, kind: &'static Kind, namespace: &str, object: Value) -> Result<Arc<Value>, Refusal> {
+        self.send(Method::POST, kind, namespace, None, None, "", object).await
+    }
+
+    pub async fn patch(
+        &self,
+        kind: &'static Kind,
+        namespace: &str,
+        name: &str,
+        patch: Value,
+    ) -> Result<Arc<Value>, Refusal> {
+        self.send(Method::PATCH, kind, namespace, Some(name), None, "application/merge-patch+json", patch).await
+    }
+
+    pub async fn patch_status(
+        &self,
+        kind: &'static Kind,
+        namespace: &str,
+        name: &str,
+        patch: Value,
+    ) -> Result<Arc<Value>, Refusal> {
+        let merge = "application/merge-patch+json";
+        self.send(Method::PATCH, kind, namespace, Some(name), Some("status"), merge, patch).await
+    }
+
+    /// Without a name: all of them.
+    pub async fn delete(
+        &self,
+        kind: &'static Kind,
+        namespace: &str,
+        name: Option<&str>,
+        options: Value,
+    ) -> Result<Arc<Value>, Refusal> {
+        self.send(Method::DELETE, kind, namespace, name, None, "", options).await
+    }
+
+    pub fn get(&self, kind: &'static Kind, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        self.world.lock().store.get(kind, namespace, name).cloned()
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a request has that many parts")]
+    async fn send(
+        &self,
+        method: Method,
+        kind: &'static Kind,
+        namespace: &str,
+        name: Option<&str>,
+        sub: Option<&str>,
+        content_type: &str,
+        body: Value,
+    ) -> Result<Arc<Value>, Refusal> {
+        let way = self.world.lock().dice.millis(1, 8);
+        tokio::time::sleep(way).await;
+        let target = Target {
+            kind,
+            namespace: namespace.to_owned(),
+            name: name.map(str::to_owned),
+            sub: sub.map(str::to_owned),
+        };
+        let asked = Asked {
+            who: self.who,
+            sent: self.world.elapsed(),
+            method,
+            target,
+            query: BTreeMap::new(),
+            content_type: content_type.to_owned(),
+            partial: false,
+            body,
+        };
+        let answer = self.world.process(&asked).await;
+        let code = answer.as_ref().map_or_else(|refusal| refusal.code, |answer| answer.code);
+        self.world.note(|| {
+            let name = name.unwrap_or("*");
+            format!("{} {} {}/{name} -> {code} {}", self.who, asked.method, kind.plural, asked.body)
+        });
+        answer.map(|answer| answer.body)
+    }
+}

@@ -1,0 +1,105 @@
+//! Histories of the keeper: nodes come and go, people label them, operators crash, and in the end everything is where it belongs.
+
+pub mod people;
+pub mod scene;
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use crate::{
+    dice::Dice,
+    history::Outcome,
+    keeper::{people::People, scene::Scene},
+    oracle,
+    server::{
+        kinds::{CONFIG_MAPS, NODES},
+        weather::Weather,
+        world::World,
+    },
+};
+
+/// Nothing of ours is written for so long: then everything is at rest. Longer than the longest pause of any loop.
+const REST: Duration = Duration::from_secs(130);
+const PATIENCE: Duration = Duration::from_mins(40);
+
+/// Plays a history and judges it.
+pub async fn play(world: &World, dice: &mut Dice) -> anyhow::Result<Outcome> {
+    let mut scene = Scene::roll(world, dice)?;
+    let mut people = People::new(world, &scene.plan, dice.split());
+    let mut acts = JoinSet::new();
+    for _ in 0..scene.plan.steps {
+        let pause = people.pause();
+        tokio::time::sleep(pause).await;
+        while acts.try_join_next().is_some() {}
+        if people.dice.percent(scene.plan.trouble) {
+            scene.trouble(&mut people.dice).await?;
+        } else {
+            people.act(&mut acts);
+        }
+    }
+    while acts.join_next().await.is_some() {}
+
+    scene.calm()?;
+    let calm_at = world.elapsed();
+    let rested = rest(world).await;
+    let mut marks = oracle::Marks { calm_at, rests: vec![world.lock().store.rv()], probes: Vec::new(), rested };
+    if rested {
+        // Whoever leaves and returns unchanged is served without ado.
+        for name in people.present() {
+            let from = world.lock().store.rv();
+            people.leave_and_return(&name).await;
+            let rested = rest_for(world, Duration::from_secs(45)).await;
+            marks.rested &= rested;
+            marks.probes.push((name, from, world.lock().store.rv()));
+        }
+        marks.rests.push(world.lock().store.rv());
+    }
+    let mut state = world.lock();
+    Ok(oracle::keeper::judge(&mut state, &scene.plan, &marks))
+}
+
+async fn rest(world: &World) -> bool {
+    rest_for(world, REST).await
+}
+
+/// Waits until we have written nothing to nodes and records for a while. False: it never ends.
+async fn rest_for(world: &World, quiet: Duration) -> bool {
+    let start = world.elapsed();
+    loop {
+        let last = {
+            let state = world.lock();
+            let ours = |kind| std::ptr::eq(kind, &NODES) || std::ptr::eq(kind, &CONFIG_MAPS);
+            let last = state.store.log.iter().rev().find(|change| change.by.is_operator() && ours(change.kind));
+            last.map_or(start, |change| change.at.max(start))
+        };
+        let now = world.elapsed();
+        if now >= last + quiet {
+            return true;
+        }
+        if now > start + PATIENCE {
+            return false;
+        }
+        tokio::time::sleep((last + quiet).saturating_sub(now)).await;
+    }
+}
+
+impl Scene {
+    /// The weather clears, everyone is there and reachable.
+    fn calm(&mut self) -> anyhow::Result<()> {
+        {
+            let mut state = self.world.lock();
+            state.weather = Weather::default();
+            state.cut_off.clear();
+            for replica in &mut state.replicas {
+                replica.lag = Duration::ZERO;
+            }
+        }
+        self.world.note(|| "the weather clears".to_owned());
+        self.world.changed().notify_waiters();
+        while self.running() < self.plan.operators {
+            self.start_one()?;
+        }
+        Ok(())
+    }
+}

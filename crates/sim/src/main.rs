@@ -1,0 +1,114 @@
+//! `sim`: plays histories, many or one.
+
+use std::ops::Range;
+
+use anyhow::Context as _;
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use perennial_core::mutation::Mutation;
+use perennial_sim::{batch, history};
+
+/// Plays the operator's life against a simulated cluster and checks every guarantee after each history.
+#[derive(Parser)]
+struct Options {
+    /// How many histories, or which: `1000`, `500..700`.
+    #[arg(long, default_value = "1000")]
+    seeds: String,
+    /// Plays this one history and prints everything that happened.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Ends at the first history in which a guarantee does not hold.
+    #[arg(long)]
+    first: bool,
+    /// On so many threads instead of one for each core.
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Breaks this rule on purpose.
+    #[arg(long)]
+    broken: Option<String>,
+    /// Breaks every rule in turn and says which of it was noticed.
+    #[arg(long)]
+    mutations: bool,
+    /// What the operator logs as well, for one history: `debug`, `perennial=debug`.
+    #[arg(long)]
+    log: Option<String>,
+}
+
+fn main() -> anyhow::Result<()> {
+    let options = Options::parse();
+    let broken = options.broken.as_deref().map(mutation).transpose()?;
+    if options.mutations {
+        return mutations(&options);
+    }
+    if let Some(seed) = options.seed {
+        return replay(seed, broken, options.log.as_deref());
+    }
+    let seeds =
+        range(&options.seeds).with_context(|| format!("--seeds {} is not a count or a range", options.seeds))?;
+    let threads = threads(&options);
+    let bar = ProgressBar::new(seeds.end - seeds.start);
+    bar.set_style(ProgressStyle::with_template("{bar:40} {pos}/{len} histories, {per_sec}, {eta} left")?);
+    let summary =
+        batch::run(seeds, broken, threads, |_| bar.inc(1), |summary| options.first && !summary.failed.is_empty())?;
+    bar.finish_and_clear();
+    println!("{}", summary.report());
+    anyhow::ensure!(summary.failed.is_empty(), "replay with --seed, or make sim SEED=…");
+    Ok(())
+}
+
+fn range(text: &str) -> anyhow::Result<Range<u64>> {
+    match text.split_once("..") {
+        Some((from, to)) => Ok(from.trim().parse()?..to.trim().parse()?),
+        None => Ok(0..text.trim().parse()?),
+    }
+}
+
+fn mutation(name: &str) -> anyhow::Result<Mutation> {
+    let found = Mutation::ALL.iter().copied().find(|mutation| format!("{mutation:?}") == name);
+    found.with_context(|| format!("no rule is called {name}; they are {:?}", Mutation::ALL))
+}
+
+/// Breaks one rule after the other; each must be noticed.
+fn mutations(options: &Options) -> anyhow::Result<()> {
+    let seeds = range(&options.seeds)?;
+    let mut missed = Vec::new();
+    for mutation in Mutation::ALL.iter().copied() {
+        let summary =
+            batch::run(seeds.clone(), Some(mutation), threads(options), |_| {}, |sum| !sum.failed.is_empty())?;
+        match summary.failed.first() {
+            Some(outcome) => {
+                println!(
+                    "{mutation:?}: caught after {} histories, SEED={} {}",
+                    summary.histories, outcome.seed, outcome.violations[0]
+                );
+            }
+            None => {
+                println!("{mutation:?}: NOT caught in {} histories", summary.histories);
+                missed.push(mutation);
+            }
+        }
+    }
+    let all = Mutation::ALL.len();
+    println!("{} of {all} mutations caught", all - missed.len());
+    anyhow::ensure!(missed.is_empty(), "not caught: {missed:?}");
+    Ok(())
+}
+
+fn threads(options: &Options) -> usize {
+    options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
+
+fn replay(seed: u64, broken: Option<Mutation>, log: Option<&str>) -> anyhow::Result<()> {
+    if let Some(filter) = log {
+        let filter = tracing_subscriber::EnvFilter::try_new(filter)?;
+        tracing_subscriber::fmt().with_env_filter(filter).without_time().with_ansi(false).init();
+    }
+    let outcome = history::play_with(seed, broken, true)?;
+    println!("{}", outcome.lines.join("\n"));
+    println!("SEED={seed} digest {:016x}", outcome.digest);
+    for violation in &outcome.violations {
+        println!("{violation}");
+    }
+    anyhow::ensure!(outcome.violations.is_empty(), "{} guarantees did not hold", outcome.violations.len());
+    Ok(())
+}

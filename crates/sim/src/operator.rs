@@ -1,0 +1,110 @@
+//! One process of the operator, as `perennial run` puts it together: its client, clock, dice and name come from the simulation,
+//! and its admission is called without a port.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use axum::body::{Body, to_bytes};
+use http::Request;
+use jiff::SignedDuration;
+use perennial::{
+    run::{self, World as Surroundings},
+    runtime::{budget::Budget, client, clock::Clock, metrics::Metrics, random::Jitter},
+    serve::health::Health,
+};
+use perennial_core::config::Settings;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+use crate::server::{
+    front::Front,
+    who::Who,
+    world::{Call, Hook, World},
+};
+
+const LARGEST: usize = 16 * 1024 * 1024;
+
+/// A running process.
+pub struct Operator {
+    pub id: usize,
+    alive: Arc<AtomicBool>,
+    stop: CancellationToken,
+    tasks: JoinSet<()>,
+    world: World,
+}
+
+impl Operator {
+    /// Starts a process. Its clock is off by `skew`.
+    pub fn start(world: &World, id: usize, settings: &Settings, skew: SignedDuration) -> anyhow::Result<Self> {
+        let alive = Arc::new(AtomicBool::new(true));
+        let metrics = Metrics::new();
+        let budget = Budget::new(settings.controller.qps, settings.controller.burst);
+        let front = Front::new(world.clone(), Who::Operator(id), Arc::clone(&alive));
+        let client = client::over(front, settings.namespace.as_str(), metrics.clone(), Some(budget.clone()));
+        let clock = Clock::from_fn({
+            let world = world.clone();
+            move || world.now() + skew
+        });
+        let stop = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+        let identity = format!("operator-{id}");
+        let ownership = run::compete(settings, &client, &metrics, &clock, &identity, &stop, &mut tasks);
+        let seed = world.lock().dice.next();
+        let surroundings =
+            Surroundings { client, budget, metrics, clock, jitter: Jitter::seeded(seed), identity, ownership };
+        let parts = run::operate(settings, surroundings, &Health::new(), &stop, &mut tasks)?;
+        let router = run::webhooks(settings, &parts).router();
+        let call: Call = Arc::new(move |path, review| {
+            let router = router.clone();
+            Box::pin(async move {
+                let request = Request::post(path).body(Body::from(review)).ok()?;
+                let response = router.oneshot(request).await.ok()?;
+                if !response.status().is_success() {
+                    return None;
+                }
+                to_bytes(response.into_body(), LARGEST).await.ok().map(|bytes| bytes.to_vec())
+            })
+        });
+        let at = world.elapsed();
+        let mut state = world.lock();
+        state.hooks.retain(|hook| hook.alive);
+        state.hooks.push(Hook { id, call, alive: true });
+        state.journal.lives.insert(id, (at, None));
+        state.seen.add("operators started");
+        state.note(at, || format!("operator-{id} starts"));
+        drop(state);
+        Ok(Self { id, alive, stop, tasks, world: world.clone() })
+    }
+
+    /// Ends it between two steps, whatever it was doing. What it has sent is on its way.
+    pub fn crash(mut self) {
+        self.end("crashes");
+        self.tasks.abort_all();
+    }
+
+    /// Lets it stop as on SIGTERM.
+    pub async fn stop(mut self) {
+        self.stop.cancel();
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        drop(tokio::time::timeout(std::time::Duration::from_secs(4), all).await);
+        self.end("stops");
+    }
+
+    fn end(&mut self, how: &'static str) {
+        self.alive.store(false, Ordering::Relaxed);
+        let at = self.world.elapsed();
+        let id = self.id;
+        let mut state = self.world.lock();
+        state.note(at, || format!("operator-{id} {how}"));
+        state.faults.add(if how == "crashes" { "operator crashed" } else { "operator restarted" });
+        for hook in state.hooks.iter_mut().filter(|hook| hook.id == id) {
+            hook.alive = false;
+        }
+        if let Some(life) = state.journal.lives.get_mut(&id) {
+            life.1 = Some(at);
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! The keeper's guarantees, from the log.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use perennial_core::{config::Gate, keeper::record::Record};
+use serde_json::Value;
+
+use super::{
+    Marks, Violation,
+    facts::{Label, Node, label, record, recorded},
+    wishes::{Slot, Wishes, slot, slots},
+    writes,
+};
+use crate::{
+    history::Outcome,
+    keeper::{
+        people::{KEYS, MARK, NAMESPACE, PROTECTED},
+        scene::Plan,
+    },
+    server::{
+        kinds::{CONFIG_MAPS, NODES},
+        store::{Admission, Change, What, version},
+        weather::Counts,
+        who::Who,
+        world::State,
+    },
+};
+
+/// An undisturbed operator has processed a last state that reached it after so long.
+const PROCESSED: Duration = Duration::from_secs(3);
+/// A fault is over for good after this: the longest pause that it can cause.
+const AFTERMATH: Duration = Duration::from_secs(90);
+/// After so long a new process holds what it can hold.
+const SETTLED_IN: Duration = Duration::from_secs(60);
+
+/// What is known of one name while the log is read.
+struct Name {
+    wishes: Wishes,
+    node: Option<Node>,
+    object: Option<Arc<Value>>,
+    record: Option<Record>,
+    /// Incarnations that are gone: the version of their last state.
+    gone: BTreeMap<String, u64>,
+    ever: BTreeMap<Slot, BTreeSet<Label>>,
+    away_since: Option<Duration>,
+}
+
+struct Judge<'a> {
+    plan: &'a Plan,
+    names: BTreeMap<String, Name>,
+    violations: Vec<Violation>,
+    seen: Counts,
+}
+
+/// Judges a history.
+pub fn judge(state: &mut State, plan: &Plan, marks: &Marks) -> Outcome {
+    let fresh = |_: &String| Name {
+        wishes: Wishes::new(plan.merge),
+        node: None,
+        object: None,
+        record: None,
+        gone: BTreeMap::new(),
+        ever: BTreeMap::new(),
+        away_since: None,
+    };
+    let names = plan.names.iter().map(|name| (name.clone(), fresh(name))).collect();
+    let mut judge = Judge { plan, names, violations: Vec::new(), seen: Counts::default() };
+    let mut processed = processed(state, plan);
+    for change in &state.store.log {
+        while processed.first_key_value().is_some_and(|((at, _), _)| *at < change.at) {
+            if let Some((_, (name, uid))) = processed.pop_first() {
+                judge.is_processed(&name, &uid);
+            }
+        }
+        judge.take(state, change);
+        if marks.rests.contains(&change.rv) {
+            judge.rest(state, change.rv);
+        }
+    }
+    for (name, from, to) in &marks.probes {
+        judge.probe(state, name, *from, *to);
+    }
+    if !marks.rested {
+        judge.fail("G7", "we never stop writing although nothing happens".to_owned());
+    }
+    writes::judge(state, plan, marks, &mut judge.violations);
+    let mut excuses = Counts::default();
+    for name in judge.names.values() {
+        excuses.merge(&name.wishes.excuses);
+    }
+    let told = state.journal.violations.drain(..).map(|(guarantee, what)| Violation { guarantee, what });
+    judge.violations.extend(told);
+    Outcome { violations: judge.violations, seen: judge.seen, excuses, ..Outcome::default() }
+}
+
+/// When the last state of which incarnation was surely processed by an operator that nothing disturbed.
+fn processed(state: &State, plan: &Plan) -> BTreeMap<(Duration, u64), (String, String)> {
+    let mut all = BTreeMap::new();
+    for delivery in &state.journal.deliveries {
+        let Who::Operator(id) = delivery.who else { continue };
+        let Some((start, end)) = state.journal.lives.get(&id) else { continue };
+        let (from, at) = (delivery.at.saturating_sub(AFTERMATH), delivery.at + PROCESSED);
+        let faults = state.journal.faults.get(&id).map_or(&[][..], Vec::as_slice);
+        let disturbed = faults.iter().any(|fault| from <= *fault && *fault <= at);
+        let lives = *start + SETTLED_IN <= delivery.at && end.is_none_or(|end| end > at);
+        if disturbed || !lives || plan.election && plan.operators > 1 {
+            continue;
+        }
+        if let Some(change) = state.store.between(delivery.rv - 1, delivery.rv).first() {
+            all.insert((at, change.rv), (change.name().to_owned(), change.uid().to_owned()));
+        }
+    }
+    all
+}
+
+impl Judge<'_> {
+    fn fail(&mut self, guarantee: &'static str, what: String) {
+        self.violations.push(Violation { guarantee, what });
+    }
+
+    fn is_processed(&mut self, name: &str, uid: &str) {
+        if let Some(name) = self.names.get_mut(name) {
+            name.wishes.last_state_is_processed(uid, name.record.as_ref());
+        }
+    }
+
+    fn take(&mut self, state: &State, change: &Change) {
+        if std::ptr::eq(change.kind, &NODES) {
+            self.take_node(change);
+        } else if std::ptr::eq(change.kind, &CONFIG_MAPS) && change.namespace() == NAMESPACE {
+            self.take_record(state, change);
+        }
+    }
+
+    fn take_node(&mut self, change: &Change) {
+        let Some(name) = self.names.get_mut(change.name()) else { return };
+        let now = Node::read(&change.object);
+        for key in KEYS {
+            name.ever.entry(slot(key, now.hardware)).or_default().insert(label(&change.object, key));
+        }
+        let record = name.record.as_ref();
+        match change.what {
+            What::Added => {
+                name.away_since = None;
+                if let Admission::Create { came, answered } = &change.admission {
+                    let came_node = Node::read(came);
+                    let believed = came["metadata"]["annotations"].get(MARK).is_some() && !answered;
+                    name.wishes.node_is_created(&now, &came_node, record, believed);
+                    if now.labels != came_node.labels {
+                        self.seen.add("restores in the create");
+                    }
+                }
+            }
+            What::Modified if change.by.is_operator() => {
+                self.seen.add("restores by patch");
+                let before = name.node.clone();
+                let mut undone = Vec::new();
+                for key in KEYS {
+                    let (was, is) = (before.as_ref().and_then(|node| node.labels.get(key)), now.labels.get(key));
+                    if was != is && name.wishes.firm.contains_key(key) {
+                        undone.push(format!(
+                            "{} of {} was {}, a person's word, and we made it {}",
+                            key,
+                            change.name(),
+                            was.map_or("-", String::as_str),
+                            is.map_or("-", String::as_str)
+                        ));
+                    }
+                }
+                let (name, object) = (change.name().to_owned(), Arc::clone(&change.object));
+                for what in undone {
+                    self.fail("G2", what);
+                }
+                if let Some(name) = self.names.get_mut(&name) {
+                    name.node = Some(now);
+                    name.object = Some(object);
+                }
+                return;
+            }
+            What::Modified => {
+                let Some(before) = name.node.clone() else { return };
+                for key in KEYS {
+                    let (was, is) = (before.labels.get(key), now.labels.get(key));
+                    if was != is {
+                        name.wishes.person_changes(&before, record, key, &is.cloned());
+                    }
+                }
+            }
+            What::Deleted => {
+                let looked = matches!(change.admission, Admission::Delete { looked: true });
+                let last = change.before.as_ref().map_or(0, |before| version(before));
+                name.wishes.node_is_deleted(&now, change.rv, record, looked);
+                name.gone.insert(now.uid.clone(), last);
+                name.node = None;
+                name.away_since = Some(change.at);
+                name.object = None;
+                self.seen.add("nodes deleted");
+                return;
+            }
+        }
+        name.node = Some(now);
+        name.object = Some(Arc::clone(&change.object));
+    }
+
+    fn take_record(&mut self, state: &State, change: &Change) {
+        let Some(name) = change.name().strip_prefix("node-").and_then(|name| self.names.get_mut(name)) else { return };
+        let before = name.record.take();
+        if !change.by.is_operator() {
+            let ever = name.ever.clone();
+            name.wishes.record_is_gone(before.as_ref(), &ever);
+            name.record = if change.what == What::Deleted { None } else { record(&change.object).or(before) };
+            return;
+        }
+        if change.what == What::Deleted {
+            let away = name.away_since.map(|since| change.at.saturating_sub(since));
+            let (who, tombstone) = (change.name().to_owned(), before.is_none_or(|record| record.is_tombstone()));
+            name.wishes.record_is_collected();
+            self.seen.add("records collected");
+            if !tombstone && away.is_none_or(|away| away + Duration::from_secs(1) < self.plan.settings.keeper.retention)
+            {
+                self.fail("G1", format!("{who} was collected although its node was away for {away:?} only"));
+            }
+            return;
+        }
+        let Some(next) = record(&change.object) else {
+            name.record = before;
+            return;
+        };
+        let act = match &before {
+            _ if next.is_tombstone() => "tombstones",
+            None => "first captures",
+            Some(_) if next.folded => "folds",
+            Some(before) if before.sequence == next.sequence => "absences noted",
+            Some(before) if before.kept == next.kept && before.node.uid != next.node.uid => "claims",
+            Some(_) => "captures",
+        };
+        self.seen.add(act);
+        if !next.withheld.is_empty() {
+            self.seen.add("records with keys of another machine");
+        }
+        let uid = next.node.uid.clone();
+        if let Some(last) = name.gone.get(&uid).copied() {
+            if next.node.resource_version >= last {
+                name.wishes.last_state_is_processed(&uid, Some(&next));
+            } else if looked_at(state, change, next.node.resource_version) {
+                name.wishes.old_state_lands(&next, "A: a writer that was paused between its last look and its write");
+            }
+        }
+        name.record = Some(next);
+    }
+
+    /// Everything is at rest: what is wanted is there.
+    fn rest(&mut self, state: &State, rv: u64) {
+        let alive: BTreeSet<usize> =
+            state.journal.lives.iter().filter(|(_, (_, end))| end.is_none()).map(|(id, _)| *id).collect();
+        let mut found = Vec::new();
+        for (name, known) in &mut self.names {
+            for delivery in &state.journal.deliveries {
+                let Who::Operator(id) = delivery.who else { continue };
+                let change = state.store.between(delivery.rv - 1, delivery.rv).first();
+                if let Some(change) = change.filter(|change| change.name() == name && delivery.rv <= rv)
+                    && alive.contains(&id)
+                {
+                    known.wishes.last_state_is_processed(change.uid(), known.record.as_ref());
+                }
+            }
+            for slot in slots() {
+                let (key, hardware) = slot;
+                let here = known.node.as_ref().filter(|node| key != PROTECTED || node.hardware == hardware);
+                let waits = |node: &&Node| key == PROTECTED && !node.whole && !node.labels.contains_key(key);
+                let have = match here.filter(|node| !waits(node)) {
+                    Some(node) => node.labels.get(key).cloned(),
+                    None => known.record.as_ref().and_then(|record| recorded(record, key, hardware)),
+                };
+                if let Some((guarantee, what)) = known.wishes.unmet(slot, &have) {
+                    found.push((guarantee, format!("{name}: {what}")));
+                }
+            }
+            let taints = known.object.as_ref().and_then(|object| object["spec"]["taints"].as_array().cloned());
+            if taints.into_iter().flatten().any(|taint| taint["key"] == "perennial.dev/restoring") {
+                found.push(("G8", format!("{name} still has our taint")));
+            }
+        }
+        for (guarantee, what) in found {
+            self.fail(guarantee, what);
+        }
+    }
+
+    /// A node that left and returned unchanged: what did it cost?
+    fn probe(&mut self, state: &State, name: &str, from: u64, to: u64) {
+        let ours = |change: &&Change| {
+            change.by.is_operator() && (std::ptr::eq(change.kind, &NODES) || std::ptr::eq(change.kind, &CONFIG_MAPS))
+        };
+        let changes = state.store.between(from, to);
+        let mine = changes.iter().filter(ours).filter(|change| change.name().trim_start_matches("node-") == name);
+        let cost = mine.count();
+        let Some(left) = changes.iter().find(|change| change.what == What::Deleted && change.name() == name) else {
+            return;
+        };
+        let protected = label(&left.object, PROTECTED).is_some();
+        // Where every node is closed at first, it has to be opened.
+        let opens = self.plan.settings.keeper.gate == Gate::Always;
+        let rides = self.plan.registered.node_create && !protected && !opens;
+        let whole = left.object["spec"].get("providerID").is_some();
+        let allowed = usize::from(!rides);
+        // An audit that runs in between notes the absence.
+        if cost > allowed && whole && !self.plan.rude && !self.plan.collects {
+            self.fail("G7", format!("{name} left and returned unchanged, which cost {cost} writes"));
+        }
+        if cost == 0 {
+            self.seen.add("returns without a write");
+        }
+    }
+}
+
+/// Whether the writer's last look at the node before it sent this showed the very state that it writes down.
+fn looked_at(state: &State, change: &Change, rv: u64) -> bool {
+    let name = change.name().trim_start_matches("node-");
+    let looks = state.journal.looks.iter().rev();
+    let mut of_writer = looks.filter(|look| look.who == change.by && look.node == name && look.at <= change.sent);
+    of_writer.next().is_some_and(|look| look.rv == rv)
+}

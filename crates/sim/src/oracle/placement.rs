@@ -1,0 +1,176 @@
+//! Placement's guarantees, from the log: exact at rest, nobody left behind a gate, the floor never broken by us.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde_json::Value;
+
+use super::Violation;
+use crate::{
+    history::Outcome,
+    placement::controllers::{CAPACITY, NAMESPACE, is_active, is_ready, number},
+    server::{
+        kinds::{DEPLOYMENTS, NODES, PODS, STATEFUL_SETS},
+        store::{Change, What, text},
+        weather::Counts,
+        world::State,
+    },
+};
+
+/// The points of a history at which something is known to be so.
+#[derive(Clone, Debug)]
+pub struct Marks {
+    /// ResourceVersions at which everything was at rest.
+    pub rests: Vec<u64>,
+    /// Undisturbed rollouts, between two resourceVersions.
+    pub rollouts: Vec<(u64, u64)>,
+    pub rested: bool,
+}
+
+/// How many of `n` replicas are spot, by the words of the design.
+fn spot_of(n: i64, percentage: i64, floor: i64) -> i64 {
+    (n * percentage / 100).min(n - floor).max(0)
+}
+
+/// The cluster as it was after a change.
+#[derive(Default)]
+struct Then {
+    pods: BTreeMap<String, Arc<Value>>,
+    nodes: BTreeMap<String, String>,
+    workloads: BTreeMap<String, Arc<Value>>,
+}
+
+impl Then {
+    fn take(&mut self, change: &Change) {
+        let gone = change.what == What::Deleted;
+        let name = change.name().to_owned();
+        if std::ptr::eq(change.kind, &NODES) {
+            let class = change.object["metadata"]["labels"].get(CAPACITY).and_then(Value::as_str).unwrap_or_default();
+            if gone { drop(self.nodes.remove(&name)) } else { drop(self.nodes.insert(name, class.to_owned())) }
+        } else if change.namespace() != NAMESPACE {
+        } else if std::ptr::eq(change.kind, &PODS) {
+            if gone { drop(self.pods.remove(&name)) } else { drop(self.pods.insert(name, Arc::clone(&change.object))) }
+        } else if std::ptr::eq(change.kind, &DEPLOYMENTS) || std::ptr::eq(change.kind, &STATEFUL_SETS) {
+            self.workloads.insert(name, Arc::clone(&change.object));
+        }
+    }
+
+    fn of(&self, app: &str) -> impl Iterator<Item = &Arc<Value>> {
+        self.pods.values().filter(move |pod| text(pod, "/metadata/labels/app") == app && is_active(pod))
+    }
+
+    /// The class of the node that it runs on, else the one that it asks for.
+    fn class<'a>(&'a self, pod: &'a Value) -> &'a str {
+        match self.nodes.get(text(pod, "/spec/nodeName")) {
+            Some(class) => class,
+            None => pod["spec"]["nodeSelector"].get(CAPACITY).and_then(Value::as_str).unwrap_or_default(),
+        }
+    }
+
+    fn ready_on_demand(&self, app: &str) -> i64 {
+        let ready = self.of(app).filter(|pod| is_ready(pod) && self.class(pod) == "on-demand");
+        i64::try_from(ready.count()).unwrap_or_default()
+    }
+}
+
+pub fn judge(state: &mut State, marks: &Marks) -> Outcome {
+    let mut violations = Vec::new();
+    let mut seen = Counts::default();
+    let mut fail = |guarantee, what| violations.push(Violation { guarantee, what });
+    let mut then = Then::default();
+    for change in &state.store.log {
+        if change.by.is_operator() && std::ptr::eq(change.kind, &PODS) {
+            write(&then, change, &mut seen, &mut fail);
+        }
+        let floor_before = then.ready_on_demand("web");
+        then.take(change);
+        if marks.rollouts.iter().any(|(from, to)| *from < change.rv && change.rv <= *to) {
+            let floor = floor_of(&then, "web");
+            let now = then.ready_on_demand("web");
+            if now < floor && floor_before >= floor {
+                fail("G10", format!("{now} Ready on-demand pods of web in a rollout, fewer than {floor}"));
+            }
+        }
+        if marks.rests.contains(&change.rv) {
+            rest(&then, &mut seen, &mut fail);
+        }
+    }
+    if !marks.rested {
+        fail("G7", "placement never comes to rest".to_owned());
+    }
+    let told = state.journal.violations.drain(..).map(|(guarantee, what)| Violation { guarantee, what });
+    let told: Vec<Violation> = told.collect();
+    violations.extend(told);
+    Outcome { violations, seen, ..Outcome::default() }
+}
+
+fn split(workload: &Value) -> (i64, i64) {
+    let read = |key: &str| {
+        let text = workload["metadata"]["annotations"].get(key).and_then(Value::as_str);
+        text.and_then(|text| text.parse().ok()).unwrap_or_default()
+    };
+    (read("perennial.dev/spot-percentage"), read("perennial.dev/min-on-demand"))
+}
+
+fn floor_of(then: &Then, app: &str) -> i64 {
+    let Some(workload) = then.workloads.get(app) else { return 0 };
+    split(workload).1.min(number(workload, "/spec/replicas"))
+}
+
+/// Everything is at rest: exactly as many spot replicas as there should be.
+fn rest(then: &Then, seen: &mut Counts, fail: &mut impl FnMut(&'static str, String)) {
+    for (name, workload) in &then.workloads {
+        let (percentage, floor) = split(workload);
+        let wanted = number(workload, "/spec/replicas");
+        let pods: Vec<&Arc<Value>> = then.of(name).collect();
+        let gated = pods.iter().filter(|pod| pod["spec"]["schedulingGates"].as_array().is_some_and(|g| !g.is_empty()));
+        if gated.count() > 0 {
+            fail("G8", format!("pods of {name} are still gated"));
+            continue;
+        }
+        let count = i64::try_from(pods.len()).unwrap_or_default();
+        let spot = pods.iter().filter(|pod| then.class(pod) == "spot").count();
+        let spot = i64::try_from(spot).unwrap_or_default();
+        let exact = spot_of(wanted, percentage, floor);
+        if count != wanted || spot != exact {
+            let what = format!(
+                "{name} has {spot} spot of {count} pods, and should have {exact} of {wanted} ({percentage}%, floor {floor})"
+            );
+            fail("G10", what);
+        } else {
+            seen.add("workloads exact at rest");
+        }
+    }
+}
+
+/// One write of ours to a pod.
+fn write(then: &Then, change: &Change, seen: &mut Counts, fail: &mut impl FnMut(&'static str, String)) {
+    let gates = |pod: &Value| pod["spec"]["schedulingGates"].as_array().map_or(0, Vec::len);
+    let Some(before) = &change.before else { return };
+    let going = change.what == What::Deleted || is_active(before) && !is_active(&change.object);
+    if going {
+        seen.add("pods moved");
+        if !change.on.uid {
+            fail("G6", format!("pod {} was removed whichever it was", change.name()));
+        }
+        let app = text(before, "/metadata/labels/app");
+        let floor = floor_of(then, app);
+        let left = then.ready_on_demand(app) - 1;
+        if is_ready(before) && then.class(before) == "on-demand" && left < floor {
+            fail(
+                "G10",
+                format!("we moved {} and left {left} Ready on-demand pods of {app}, fewer than {floor}", change.name()),
+            );
+        }
+        return;
+    }
+    let frees = gates(before) > gates(&change.object);
+    if frees {
+        let placed = change.object["metadata"]["annotations"].get("perennial.dev/slot").is_some();
+        seen.add(if placed { "pods placed" } else { "pods freed without a slot" });
+    } else {
+        seen.add("pods relabelled or taken in");
+    }
+    if frees && !change.on.rv || !change.on.rv && !change.on.uid {
+        fail("G6", format!("pod {} was written whatever it was by then", change.name()));
+    }
+}

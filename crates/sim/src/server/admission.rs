@@ -1,0 +1,188 @@
+//! How the API server asks webhooks: one replica of the operator, in time or not at all, and whatever comes of it the request
+//! goes on.
+
+use std::{sync::Arc, time::Duration};
+
+use perennial::serve::configuration::{MUTATE_NODES, MUTATE_PODS, VALIDATE_NODES};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{
+    api::Asked,
+    kinds::{Kind, NODES, PODS},
+    patch,
+    store::{text, version},
+    world::{Call, Hook, Look, State, World},
+};
+
+/// What the webhooks are registered with.
+pub const TIMEOUT: Duration = Duration::from_secs(2);
+/// A webhook that took longer than this may not have done what it was asked for.
+const SURELY_DONE: Duration = Duration::from_secs(1);
+
+/// The object as the mutating webhook leaves it, and whether it answered.
+pub async fn on_create(world: &World, asked: &Asked, mut object: Value) -> (Value, bool) {
+    let kind = asked.target.kind;
+    let (path, on) = {
+        let registered = world.lock().registered;
+        match kind {
+            kind if std::ptr::eq(kind, &NODES) => (MUTATE_NODES, registered.node_create),
+            kind if std::ptr::eq(kind, &PODS) => (MUTATE_PODS, registered.pods),
+            _ => return (object, false),
+        }
+    };
+    if !on {
+        return (object, false);
+    }
+    let review = review(asked, "CREATE", Some(&object), None);
+    let Some((answer, _)) = call(world, path, &review).await else { return (object, false) };
+    let operations = patch_of(&answer);
+    let before = object.clone();
+    if let Err(why) = patch::json(&mut object, &operations) {
+        world.lock().violation("G8", format!("the patch of a webhook does not apply: {why}"));
+        return (before, true);
+    }
+    let seen = if std::ptr::eq(kind, &NODES) { "node creates admitted" } else { "pod creates admitted" };
+    world.lock().seen.add(seen);
+    (object, true)
+}
+
+/// Whether the validating webhook has dealt with this very state, undisturbed.
+pub async fn on_delete(world: &World, asked: &Asked, object: &Arc<Value>) -> bool {
+    if !std::ptr::eq(asked.target.kind, &NODES) || !world.lock().registered.node_delete {
+        return false;
+    }
+    let review = review(asked, "DELETE", None, Some(object));
+    match call(world, VALIDATE_NODES, &review).await {
+        Some((answer, sure)) => {
+            let mut state = world.lock();
+            if answer["response"]["allowed"] != true {
+                state.violation("G8", format!("the delete of {} was refused", text(object, "/metadata/name")));
+            }
+            state.seen.add("node deletes admitted");
+            sure
+        }
+        None => false,
+    }
+}
+
+fn review(asked: &Asked, operation: &str, object: Option<&Value>, old: Option<&Arc<Value>>) -> Value {
+    let Kind { group, version, plural, .. } = asked.target.kind;
+    // A collection is deleted without names.
+    let name = asked.target.name.as_deref();
+    json!({
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "review",
+            "operation": operation,
+            "name": name,
+            "namespace": Some(&asked.target.namespace).filter(|namespace| !namespace.is_empty()),
+            "dryRun": false,
+            "userInfo": {"username": asked.who.to_string(), "groups": asked.who.groups()},
+            "resource": {"group": group, "version": version, "resource": plural},
+            "object": object,
+            "oldObject": old.map(|old| (**old).clone()),
+        },
+    })
+}
+
+/// Asks one replica; the answer, and whether nothing disturbed it.
+async fn call(world: &World, path: &'static str, review: &Value) -> Option<(Value, bool)> {
+    let start = Instant::now();
+    let (hook, way, answer_lost) = {
+        let mut state = world.lock();
+        let hook = choose(&mut state)?;
+        let (unreachable, lost) = (state.weather.hook_unreachable, state.weather.hook_lost);
+        if !hook.alive || state.dice.permille(unreachable) {
+            state.faults.add("webhook unreachable");
+            return None;
+        }
+        let mut way = state.dice.millis(1, 5);
+        let slow = state.weather.hook_slow;
+        if state.dice.permille(slow) {
+            way = state.dice.millis(300, 6000);
+            state.faults.add("webhook slow");
+        }
+        let answer_lost = state.dice.permille(lost);
+        if answer_lost {
+            state.faults.add("webhook's answer lost");
+        }
+        (hook, way, answer_lost)
+    };
+    let Hook { id, call, .. } = hook;
+    let faults = faults_of(world, id);
+    note_look(world, id, review);
+    let asked = tokio::spawn(ask(world.clone(), id, call, path, way, serde_json::to_vec(review).unwrap_or_default()));
+    let answer = tokio::time::timeout(TIMEOUT, asked).await.ok()?.ok()??;
+    if answer_lost {
+        return None;
+    }
+    let sure = faults_of(world, id) == faults && start.elapsed() < SURELY_DONE;
+    Some((serde_json::from_slice(&answer).ok()?, sure))
+}
+
+/// The call itself: it goes on after the API server has given up.
+async fn ask(
+    world: World,
+    id: usize,
+    call: Call,
+    path: &'static str,
+    way: Duration,
+    review: Vec<u8>,
+) -> Option<Vec<u8>> {
+    tokio::time::sleep(way).await;
+    let cut = world.lock().cut_off.get(&id).copied();
+    if let Some(until) = cut.filter(|until| *until > Instant::now()) {
+        tokio::time::sleep_until(until).await;
+    }
+    let alive = world.lock().hooks.iter().any(|hook| hook.id == id && hook.alive);
+    if alive { call(path, review).await } else { None }
+}
+
+fn choose(state: &mut State) -> Option<Hook> {
+    if state.hooks.is_empty() {
+        return None;
+    }
+    let count = state.hooks.len();
+    let at = state.dice.roll(count);
+    Some(state.hooks[at].clone())
+}
+
+fn faults_of(world: &World, id: usize) -> usize {
+    let state = world.lock();
+    let cut = state.cut_off.get(&id).is_some_and(|until| *until > Instant::now());
+    state.journal.faults.get(&id).map_or(0, Vec::len) + usize::from(cut)
+}
+
+fn note_look(world: &World, id: usize, review: &Value) {
+    let old = &review["request"]["oldObject"];
+    if old.is_object() {
+        let (who, at) = (super::who::Who::Operator(id), world.elapsed());
+        let look = Look { who, at, node: text(old, "/metadata/name").to_owned(), rv: version(old) };
+        world.lock().journal.looks.push(look);
+    }
+}
+
+fn patch_of(answer: &Value) -> Vec<Value> {
+    let encoded = text(answer, "/response/patch");
+    let decoded = decode(encoded);
+    serde_json::from_slice(&decoded).unwrap_or_default()
+}
+
+/// Base64.
+fn decode(text: &str) -> Vec<u8> {
+    const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let value = |c: u8| LETTERS.iter().position(|letter| *letter == c).and_then(|at| u32::try_from(at).ok());
+    let mut bytes = Vec::new();
+    let (mut bits, mut held) = (0u32, 0);
+    for letter in text.bytes().filter_map(value) {
+        bits = bits << 6 | letter;
+        held += 6;
+        if held >= 8 {
+            held -= 8;
+            bytes.push((bits >> held & 0xff) as u8);
+        }
+    }
+    bytes
+}

@@ -1,0 +1,234 @@
+//! What the API server does with a request once it has arrived.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use http::Method;
+use serde_json::Value;
+
+use super::{
+    admission,
+    answer::{self, Refusal},
+    kinds::{NODES, PDBS, PODS, Target},
+    lists, patch, rules,
+    select::{Selector, match_labels},
+    store::{Admission, Condition, Deletion, Done, Write, text, version},
+    who::Who,
+    world::{Look, World},
+};
+
+/// A request, read.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub who: Who,
+    pub sent: Duration,
+    pub method: Method,
+    pub target: Target,
+    pub query: BTreeMap<String, String>,
+    pub content_type: String,
+    /// Only metadata is wanted.
+    pub partial: bool,
+    pub body: Value,
+}
+
+impl Asked {
+    pub fn is_watch(&self) -> bool {
+        self.query.get("watch").is_some_and(|watch| watch == "true" || watch == "1")
+    }
+
+    pub fn is_write(&self) -> bool {
+        self.method != Method::GET
+    }
+
+    pub fn selector(&self) -> Selector {
+        Selector::parse(self.query.get("labelSelector").map_or("", String::as_str))
+    }
+
+    fn name(&self) -> &str {
+        self.target.name.as_deref().unwrap_or_default()
+    }
+}
+
+/// A successful answer.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub code: u16,
+    pub body: Arc<Value>,
+}
+
+impl Answer {
+    fn ok(body: Arc<Value>) -> Self {
+        Self { code: 200, body }
+    }
+}
+
+impl World {
+    /// Carries out a request that is not a watch.
+    pub async fn process(&self, asked: &Asked) -> Result<Answer, Refusal> {
+        if !self.lock().has(asked.target.kind) {
+            return Err(answer::no_such_page());
+        }
+        let sub = asked.target.sub.as_deref();
+        match (asked.method.as_str(), &asked.target.name, sub) {
+            ("GET", Some(name), None) => self.read(asked, name),
+            ("GET", None, None) => lists::list(&mut self.lock(), asked).map(|body| Answer::ok(Arc::new(body))),
+            ("POST", None, None) => self.create(asked).await.map(|body| Answer { code: 201, body }),
+            ("POST", Some(_), Some("eviction")) => self.evict(asked),
+            ("PUT", Some(_), None | Some("status")) => self.update(asked, |_| Ok(asked.body.clone())).map(Answer::ok),
+            ("PATCH", Some(_), None | Some("status")) => self.patch(asked).map(Answer::ok),
+            ("DELETE", Some(name), None) => self.delete(asked, name, &Deletion::parse(&asked.body)).await,
+            ("DELETE", None, None) => self.delete_collection(asked).await,
+            _ => Err(answer::no_such_page()),
+        }
+    }
+
+    fn read(&self, asked: &Asked, name: &str) -> Result<Answer, Refusal> {
+        let mut state = self.lock();
+        let found = state.store.get(asked.target.kind, &asked.target.namespace, name).cloned();
+        if std::ptr::eq(asked.target.kind, &NODES) && asked.who.is_operator() {
+            let rv = found.as_ref().map_or(0, |node| version(node));
+            let at = self.elapsed();
+            state.journal.looks.push(Look { who: asked.who, at, node: name.to_owned(), rv });
+        }
+        found.map(Answer::ok).ok_or_else(|| answer::not_found(asked.target.kind, name))
+    }
+
+    fn write_of(&self, asked: &Asked, on: Condition, admission: Admission) -> Write {
+        Write { by: asked.who, at: self.elapsed(), sent: asked.sent, now: self.now(), on, admission }
+    }
+
+    async fn create(&self, asked: &Asked) -> Done {
+        let Target { kind, namespace, .. } = &asked.target;
+        let came = Arc::new(asked.body.clone());
+        let (object, answered) = admission::on_create(self, asked, (*came).clone()).await;
+        if std::ptr::eq(*kind, &NODES) {
+            rules::node_restriction(asked.who, &came)?;
+            if let Err(refusal) = rules::node_restriction(asked.who, &object) {
+                let what = format!("a kubelet's create was refused for what the webhook added: {}", refusal.message);
+                self.lock().violation("G8", what);
+                return Err(refusal);
+            }
+        }
+        let write = self.write_of(asked, Condition { rv: true, uid: true }, Admission::Create { came, answered });
+        let done = self.lock().store.create(kind, namespace, object, write);
+        self.tell(done.is_ok());
+        done
+    }
+
+    fn update(&self, asked: &Asked, change: impl FnOnce(&Value) -> Result<Value, Refusal>) -> Done {
+        let Target { kind, namespace, sub, .. } = &asked.target;
+        let write = self.write_of(asked, Condition::default(), Admission::None);
+        let done = self.lock().store.update(kind, namespace, asked.name(), sub.is_some(), write, change);
+        self.tell(done.is_ok());
+        done
+    }
+
+    fn patch(&self, asked: &Asked) -> Done {
+        // Conditions are what the patch says, not what the object says.
+        let says = |pointer: &str| !text(&asked.body, pointer).is_empty();
+        let on = Condition { rv: says("/metadata/resourceVersion"), uid: says("/metadata/uid") };
+        let Target { kind, namespace, sub, .. } = &asked.target;
+        let write = self.write_of(asked, on, Admission::None);
+        let change = |before: &Value| {
+            let mut next = before.clone();
+            match asked.content_type.as_str() {
+                "application/merge-patch+json" => patch::merge(&mut next, &asked.body),
+                "application/strategic-merge-patch+json" => patch::strategic(&mut next, &asked.body),
+                "application/json-patch+json" => {
+                    let operations = asked.body.as_array().map_or(&[][..], Vec::as_slice);
+                    patch::json(&mut next, operations).map_err(|why| answer::invalid(kind, asked.name(), &why))?;
+                }
+                other => return Err(answer::bad_request(&format!("the patch type {other} is not known here"))),
+            }
+            Ok(next)
+        };
+        let done = self.lock().store.update(kind, namespace, asked.name(), sub.is_some(), write, change);
+        self.tell(done.is_ok());
+        done
+    }
+
+    /// Admission sees every state that is deleted: where it changed meanwhile, it is asked again.
+    async fn delete(&self, asked: &Asked, name: &str, how: &Deletion) -> Result<Answer, Refusal> {
+        let Target { kind, namespace, .. } = &asked.target;
+        loop {
+            let found = self.lock().store.get(kind, namespace, name).cloned();
+            let Some(object) = found else { return Err(answer::not_found(kind, name)) };
+            how.check(kind, name, &object)?;
+            let looked = admission::on_delete(self, asked, &object).await;
+            let mut state = self.lock();
+            let now = state.store.get(kind, namespace, name).cloned();
+            if now.as_ref().is_some_and(|now| version(now) != version(&object)) && asked.target.kind == &NODES {
+                state.seen.add("delete admission called again for a newer state");
+                continue;
+            }
+            let write = self.write_of(asked, how.condition(), Admission::Delete { looked });
+            let done = state.store.delete(kind, namespace, name, how, write);
+            drop(state);
+            self.tell(done.is_ok());
+            return done.map(|object| match *kind {
+                kind if std::ptr::eq(kind, &PODS) => Answer::ok(object),
+                _ => Answer::ok(Arc::new(answer::success())),
+            });
+        }
+    }
+
+    async fn delete_collection(&self, asked: &Asked) -> Result<Answer, Refusal> {
+        let selector = asked.selector();
+        let Target { kind, namespace, .. } = &asked.target;
+        let names: Vec<String> = {
+            let state = self.lock();
+            let all = state.store.all(kind, namespace).filter(|object| selector.matches(object));
+            all.map(|object| text(object, "/metadata/name").to_owned()).collect()
+        };
+        for name in names {
+            match self.delete(asked, &name, &Deletion::default()).await {
+                Err(refusal) if refusal.code != 404 => return Err(refusal),
+                _ => {}
+            }
+        }
+        Ok(Answer::ok(Arc::new(answer::success())))
+    }
+
+    fn evict(&self, asked: &Asked) -> Result<Answer, Refusal> {
+        let Target { kind, namespace, .. } = &asked.target;
+        let name = asked.name();
+        let how = Deletion::parse(&asked.body["deleteOptions"]);
+        let write = self.write_of(asked, how.condition(), Admission::None);
+        let mut state = self.lock();
+        let Some(pod) = state.store.get(kind, namespace, name).cloned() else {
+            return Err(answer::not_found(kind, name));
+        };
+        how.check(kind, name, &pod)?;
+        let labels = pod["metadata"]["labels"].clone();
+        let budgets: Vec<Arc<Value>> = {
+            let all = state.store.all(&PDBS, namespace);
+            all.filter(|pdb| match_labels(&pdb["spec"]["selector"], &labels)).cloned().collect()
+        };
+        if budgets.len() > 1 {
+            return Err(answer::internal("This pod has more than one PodDisruptionBudget"));
+        }
+        if let Some(pdb) = budgets.first() {
+            let allowed = pdb["status"]["disruptionsAllowed"].as_i64().unwrap_or_default();
+            if allowed <= 0 {
+                return Err(answer::disruption_budget());
+            }
+            let name = text(pdb, "/metadata/name").to_owned();
+            let write = Write { by: Who::Controller, ..write.clone() };
+            state.store.update(&PDBS, namespace, &name, true, write, |before| {
+                let mut next = before.clone();
+                next["status"]["disruptionsAllowed"] = (allowed - 1).into();
+                Ok(next)
+            })?;
+        }
+        let done = state.store.delete(kind, namespace, name, &how, write);
+        state.seen.add("evictions");
+        drop(state);
+        self.tell(done.is_ok());
+        done.map(|_| Answer { code: 201, body: Arc::new(answer::success()) })
+    }
+
+    fn tell(&self, done: bool) {
+        if done {
+            self.changed().notify_waiters();
+        }
+    }
+}

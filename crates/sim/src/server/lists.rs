@@ -1,0 +1,62 @@
+//! Lists: whole, in pages, of metadata only, and as old as a watch cache.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::{
+    answer::{self, Refusal},
+    api::Asked,
+    store::text,
+    world::State,
+};
+
+pub fn list(state: &mut State, asked: &Asked) -> Result<Value, Refusal> {
+    let limit: usize = asked.query.get("limit").and_then(|limit| limit.parse().ok()).unwrap_or(0);
+    let token = asked.query.get("continue").map(String::as_str).filter(|token| !token.is_empty());
+    let (rv, after) = match token {
+        Some(token) => resume(state, token)?,
+        None => (state.store.rv(), None),
+    };
+    let selector = asked.selector();
+    let kind = asked.target.kind;
+    let key = |object: &Value| format!("{}/{}", text(object, "/metadata/namespace"), text(object, "/metadata/name"));
+    let mut items: Vec<Arc<Value>> = state.store.at(kind, &asked.target.namespace, rv);
+    items.retain(|object| selector.matches(object) && after.as_ref().is_none_or(|after| key(object) > *after));
+    let left = if limit > 0 { items.len().saturating_sub(limit) } else { 0 };
+    if left > 0 {
+        items.truncate(limit);
+    }
+    let mut metadata = json!({"resourceVersion": rv.to_string()});
+    if let (true, Some(last)) = (left > 0, items.last()) {
+        state.seen.add("pages of lists");
+        metadata["continue"] = json!(format!("{rv}:{}", key(last)));
+        metadata["remainingItemCount"] = json!(left);
+    }
+    let items: Vec<Value> = items.iter().map(|object| shown(object, asked.partial)).collect();
+    if asked.partial {
+        let kind = "PartialObjectMetadataList";
+        return Ok(json!({"kind": kind, "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items}));
+    }
+    let (list, version) = (format!("{}List", kind.kind), kind.api_version());
+    Ok(json!({"kind": list, "apiVersion": version, "metadata": metadata, "items": items}))
+}
+
+/// Where a page begins, if its version can still be read.
+fn resume(state: &mut State, token: &str) -> Result<(u64, Option<String>), Refusal> {
+    let parsed = token.split_once(':').and_then(|(rv, after)| Some((rv.parse::<u64>().ok()?, after.to_owned())));
+    let Some((rv, after)) = parsed else { return Err(answer::bad_request("continue key is not valid")) };
+    if rv < state.store.compacted {
+        state.faults.add("continue token expired");
+        return Err(answer::expired("The provided continue parameter is too old to display a consistent list result."));
+    }
+    Ok((rv, Some(after)))
+}
+
+/// An object as it is sent: whole, or its metadata only.
+pub fn shown(object: &Value, partial: bool) -> Value {
+    if !partial {
+        return object.clone();
+    }
+    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"]})
+}

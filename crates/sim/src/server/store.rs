@@ -1,0 +1,370 @@
+//! What the API server keeps: objects, and the log of every change that was ever committed, in order.
+//!
+//! # Guarantees
+//! A resourceVersion is the position in the log. A write that changes nothing commits nothing. Whatever is checked after a
+//! history is checked against this log.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{
+    answer::{self, Refusal},
+    kinds::{Kind, NODES, PODS},
+    rules,
+    who::Who,
+};
+
+/// The first resourceVersion is the one after this.
+pub const BASE: u64 = 100;
+
+/// An object by kind, namespace and name.
+pub type Id = (&'static str, String, String);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    Added,
+    Modified,
+    Deleted,
+}
+
+/// One committed change.
+#[derive(Clone, Debug)]
+pub struct Change {
+    pub rv: u64,
+    /// Since the start of the history.
+    pub at: Duration,
+    pub kind: &'static Kind,
+    pub what: What,
+    /// As it is afterwards; for a deletion as it was last, with the deletion's resourceVersion.
+    pub object: Arc<Value>,
+    pub before: Option<Arc<Value>>,
+    pub by: Who,
+    /// When the request was sent.
+    pub sent: Duration,
+    /// What the request was conditional on.
+    pub on: Condition,
+    /// For a create: the object before admission. For a delete: whether admission has dealt with this very state.
+    pub admission: Admission,
+}
+
+/// What a write was conditional on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Condition {
+    pub rv: bool,
+    pub uid: bool,
+}
+
+/// What admission had to do with a change.
+#[derive(Clone, Debug, Default)]
+pub enum Admission {
+    #[default]
+    None,
+    /// A create: what came in, and whether the webhook answered.
+    Create { came: Arc<Value>, answered: bool },
+    /// A delete: whether the webhook has processed this very state, undisturbed.
+    Delete { looked: bool },
+}
+
+impl Change {
+    pub fn name(&self) -> &str {
+        text(&self.object, "/metadata/name")
+    }
+
+    pub fn namespace(&self) -> &str {
+        text(&self.object, "/metadata/namespace")
+    }
+
+    pub fn uid(&self) -> &str {
+        text(&self.object, "/metadata/uid")
+    }
+}
+
+/// A text in an object; empty where it has none.
+pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+pub fn version(object: &Value) -> u64 {
+    text(object, "/metadata/resourceVersion").parse().unwrap_or_default()
+}
+
+/// Who writes, when, and under which condition.
+#[derive(Clone, Debug)]
+pub struct Write {
+    pub by: Who,
+    pub at: Duration,
+    pub sent: Duration,
+    pub now: Timestamp,
+    pub on: Condition,
+    pub admission: Admission,
+}
+
+#[derive(Debug, Default)]
+pub struct Store {
+    objects: BTreeMap<Id, Arc<Value>>,
+    pub log: Vec<Change>,
+    /// Older versions than this can no longer be read.
+    pub compacted: u64,
+    uids: u64,
+    names: u64,
+}
+
+impl Store {
+    pub fn rv(&self) -> u64 {
+        BASE + self.log.len() as u64
+    }
+
+    /// Changes after a resourceVersion, up to and including another.
+    pub fn between(&self, after: u64, upto: u64) -> &[Change] {
+        let index = |rv: u64| usize::try_from(rv.saturating_sub(BASE)).unwrap_or(0).min(self.log.len());
+        let (from, to) = (index(after), index(upto));
+        if from < to { &self.log[from..to] } else { &[] }
+    }
+
+    pub fn get(&self, kind: &Kind, namespace: &str, name: &str) -> Option<&Arc<Value>> {
+        self.objects.get(&(kind.plural, namespace.to_owned(), name.to_owned()))
+    }
+
+    /// All objects of a kind, in the order of their names. An empty namespace means all.
+    pub fn all(&self, kind: &Kind, namespace: &str) -> impl Iterator<Item = &Arc<Value>> {
+        let from = (kind.plural, namespace.to_owned(), String::new());
+        let (plural, namespace) = (kind.plural, namespace.to_owned());
+        let within = move |id: &Id| id.0 == plural && (namespace.is_empty() || id.1 == namespace);
+        self.objects.range(from..).take_while(move |(id, _)| within(id)).map(|(_, object)| object)
+    }
+
+    /// All objects of a kind as they were at a resourceVersion.
+    pub fn at(&self, kind: &'static Kind, namespace: &str, rv: u64) -> Vec<Arc<Value>> {
+        if rv >= self.rv() {
+            return self.all(kind, namespace).cloned().collect();
+        }
+        let mut then = BTreeMap::new();
+        for change in self.between(0, rv) {
+            if !std::ptr::eq(change.kind, kind) || !namespace.is_empty() && change.namespace() != namespace {
+                continue;
+            }
+            let id = (change.namespace().to_owned(), change.name().to_owned());
+            match change.what {
+                What::Deleted => drop(then.remove(&id)),
+                What::Added | What::Modified => drop(then.insert(id, Arc::clone(&change.object))),
+            }
+        }
+        then.into_values().collect()
+    }
+
+    pub fn create(&mut self, kind: &'static Kind, namespace: &str, mut object: Value, write: Write) -> Done {
+        if !object["metadata"].is_object() {
+            object["metadata"] = json!({});
+        }
+        let mut name = text(&object, "/metadata/name").to_owned();
+        if name.is_empty() {
+            let prefix = text(&object, "/metadata/generateName");
+            if prefix.is_empty() {
+                return Err(answer::invalid(kind, "", "name or generateName is required"));
+            }
+            self.names += 1;
+            name = format!("{prefix}{:05x}", self.names);
+        }
+        if !text(&object, "/metadata/resourceVersion").is_empty() {
+            return Err(answer::internal("resourceVersion should not be set on objects to be created"));
+        }
+        if self.get(kind, namespace, &name).is_some() {
+            return Err(answer::exists(kind, &name));
+        }
+        rules::validate(kind, &object)?;
+        self.uids += 1;
+        let metadata = &mut object["metadata"];
+        metadata["name"] = json!(name);
+        metadata["uid"] = json!(format!("u{:06}", self.uids));
+        metadata["creationTimestamp"] = json!(seconds(write.now));
+        if kind.namespaced {
+            metadata["namespace"] = json!(namespace);
+        }
+        if kind.generation {
+            metadata["generation"] = json!(1);
+        }
+        tidy(metadata);
+        if kind.status
+            && !std::ptr::eq(kind, &NODES)
+            && let Some(fields) = object.as_object_mut()
+        {
+            fields.remove("status");
+        }
+        rules::default(kind, &mut object);
+        object["apiVersion"] = json!(kind.api_version());
+        object["kind"] = json!(kind.kind);
+        Ok(self.commit(kind, What::Added, object, None, write))
+    }
+
+    /// Replaces an object by what `change` makes of it. Conditions in the result's metadata are checked.
+    pub fn update(
+        &mut self,
+        kind: &'static Kind,
+        namespace: &str,
+        name: &str,
+        status: bool,
+        mut write: Write,
+        change: impl FnOnce(&Value) -> Result<Value, Refusal>,
+    ) -> Done {
+        let Some(before) = self.get(kind, namespace, name).cloned() else { return Err(answer::not_found(kind, name)) };
+        let mut next = change(&before)?;
+        if !next["metadata"].is_object() {
+            next["metadata"] = json!({});
+        }
+        let wanted = text(&next, "/metadata/resourceVersion").to_owned();
+        let uid = text(&next, "/metadata/uid").to_owned();
+        if !uid.is_empty() && uid != text(&before, "/metadata/uid") {
+            return Err(answer::conflict(kind, name, "Precondition failed: UID in precondition and in object differ"));
+        }
+        if !wanted.is_empty() && wanted != text(&before, "/metadata/resourceVersion") {
+            return Err(answer::conflict(
+                kind,
+                name,
+                "the object has been modified; please apply your changes to the latest version and try again",
+            ));
+        }
+        if write.on == Condition::default() {
+            write.on = Condition { rv: !wanted.is_empty(), uid: !uid.is_empty() };
+        }
+        if status {
+            let status = next["status"].take();
+            next = (*before).clone();
+            next["status"] = status;
+        } else if kind.status {
+            match before.get("status") {
+                Some(status) => next["status"] = status.clone(),
+                None => drop(next.as_object_mut().map(|fields| fields.remove("status"))),
+            }
+        }
+        for field in
+            ["uid", "creationTimestamp", "name", "namespace", "generation", "resourceVersion", "deletionTimestamp"]
+        {
+            match before["metadata"].get(field) {
+                Some(value) => next["metadata"][field] = value.clone(),
+                None => drop(next["metadata"].as_object_mut().map(|fields| fields.remove(field))),
+            }
+        }
+        for field in ["apiVersion", "kind"] {
+            next[field] = before[field].clone();
+        }
+        tidy(&mut next["metadata"]);
+        rules::default(kind, &mut next);
+        rules::validate(kind, &next)?;
+        rules::validate_update(kind, &before, &next)?;
+        if next == *before {
+            return Ok(before);
+        }
+        if kind.generation && next["spec"] != before["spec"] {
+            next["metadata"]["generation"] = json!(before["metadata"]["generation"].as_i64().unwrap_or_default() + 1);
+        }
+        let ends = next["metadata"].get("deletionTimestamp").is_some()
+            && !std::ptr::eq(kind, &PODS)
+            && next["metadata"].get("finalizers").is_none();
+        let what = if ends { What::Deleted } else { What::Modified };
+        Ok(self.commit(kind, what, next, Some(before), write))
+    }
+
+    /// Deletes an object, at once or gracefully.
+    pub fn delete(&mut self, kind: &'static Kind, namespace: &str, name: &str, how: &Deletion, write: Write) -> Done {
+        let Some(before) = self.get(kind, namespace, name).cloned() else { return Err(answer::not_found(kind, name)) };
+        how.check(kind, name, &before)?;
+        let finalizers = before["metadata"]["finalizers"].as_array().is_some_and(|list| !list.is_empty());
+        let bound = std::ptr::eq(kind, &PODS) && !text(&before, "/spec/nodeName").is_empty();
+        let graceful = bound && how.grace != Some(0) && !is_finished(&before);
+        if finalizers || graceful {
+            if before["metadata"].get("deletionTimestamp").is_some() {
+                return Ok(before);
+            }
+            let mut next = (*before).clone();
+            next["metadata"]["deletionTimestamp"] = json!(seconds(write.now));
+            if graceful {
+                next["metadata"]["deletionGracePeriodSeconds"] = json!(how.grace.unwrap_or(30));
+            }
+            return Ok(self.commit(kind, What::Modified, next, Some(before), write));
+        }
+        Ok(self.commit(kind, What::Deleted, (*before).clone(), Some(before), write))
+    }
+
+    fn commit(
+        &mut self,
+        kind: &'static Kind,
+        what: What,
+        mut object: Value,
+        before: Option<Arc<Value>>,
+        write: Write,
+    ) -> Arc<Value> {
+        let rv = self.rv() + 1;
+        object["metadata"]["resourceVersion"] = json!(rv.to_string());
+        let object = Arc::new(object);
+        let id =
+            (kind.plural, text(&object, "/metadata/namespace").to_owned(), text(&object, "/metadata/name").to_owned());
+        if what == What::Deleted {
+            self.objects.remove(&id);
+        } else {
+            self.objects.insert(id, Arc::clone(&object));
+        }
+        let Write { by, at, sent, on, admission, .. } = write;
+        self.log.push(Change { rv, at, kind, what, object: Arc::clone(&object), before, by, sent, on, admission });
+        object
+    }
+}
+
+pub type Done = Result<Arc<Value>, Refusal>;
+
+/// How an object is to be deleted.
+#[derive(Clone, Debug, Default)]
+pub struct Deletion {
+    pub grace: Option<i64>,
+    pub uid: Option<String>,
+    pub rv: Option<String>,
+}
+
+impl Deletion {
+    pub fn parse(body: &Value) -> Self {
+        let of = |pointer: &str| body.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+        Self {
+            grace: body["gracePeriodSeconds"].as_i64(),
+            uid: of("/preconditions/uid"),
+            rv: of("/preconditions/resourceVersion"),
+        }
+    }
+
+    pub fn condition(&self) -> Condition {
+        Condition { rv: self.rv.is_some(), uid: self.uid.is_some() }
+    }
+
+    pub fn check(&self, kind: &Kind, name: &str, object: &Value) -> Result<(), Refusal> {
+        let same = |wanted: &Option<String>, pointer: &str| {
+            wanted.as_ref().is_none_or(|wanted| wanted == text(object, pointer))
+        };
+        if same(&self.uid, "/metadata/uid") && same(&self.rv, "/metadata/resourceVersion") {
+            Ok(())
+        } else {
+            Err(answer::conflict(kind, name, "Precondition failed"))
+        }
+    }
+}
+
+/// A pod that has ended.
+pub fn is_finished(pod: &Value) -> bool {
+    matches!(text(pod, "/status/phase"), "Failed" | "Succeeded")
+}
+
+/// Kubernetes keeps whole seconds.
+pub fn seconds(now: Timestamp) -> String {
+    Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
+}
+
+/// Empty maps and lists are not stored.
+fn tidy(metadata: &mut Value) {
+    let Some(fields) = metadata.as_object_mut() else { return };
+    fields.remove("managedFields");
+    fields.retain(|_, value| match value {
+        Value::Null => false,
+        Value::Object(map) => !map.is_empty(),
+        Value::Array(list) => !list.is_empty(),
+        _ => true,
+    });
+}

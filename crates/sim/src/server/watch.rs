@@ -1,0 +1,242 @@
+//! Watches: from a version on, with the objects that are there first where that is asked for, with bookmarks, and with all that
+//! can happen to a stream.
+
+use std::{collections::VecDeque, time::Duration};
+
+use bytes::Bytes;
+use futures::stream::{self, Stream};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{
+    answer::{self, Refusal},
+    api::Asked,
+    kinds::NODES,
+    lists::shown,
+    select::Selector,
+    store::{Change, What},
+    world::{Delivery, State, World},
+};
+
+/// The longest pause between two bookmarks.
+const BOOKMARK: Duration = Duration::from_secs(20);
+
+struct Watching {
+    world: World,
+    asked: Asked,
+    selector: Selector,
+    replica: usize,
+    position: u64,
+    until: Instant,
+    bookmark: Option<Instant>,
+    ready: VecDeque<Value>,
+    held: Option<Instant>,
+    ended: bool,
+}
+
+/// Begins a watch.
+pub fn begin(
+    world: &World,
+    asked: &Asked,
+) -> Result<impl Stream<Item = Result<Bytes, std::io::Error>> + use<>, Refusal> {
+    let mut state = world.lock();
+    if !state.has(asked.target.kind) {
+        return Err(answer::no_such_page());
+    }
+    let initial = asked.query.get("sendInitialEvents").is_some_and(|initial| initial == "true");
+    if initial && state.no_streaming {
+        return Err(answer::invalid(
+            asked.target.kind,
+            "",
+            "sendInitialEvents: Forbidden: not supported by this server",
+        ));
+    }
+    let replicas = state.replicas.len();
+    let replica = state.dice.roll(replicas);
+    let (reached, _) = state.reached(replica, world.elapsed());
+    let from: u64 = asked.query.get("resourceVersion").and_then(|rv| rv.parse().ok()).unwrap_or(0);
+    if from != 0 && from < state.store.compacted {
+        state.faults.add("watch from a version that was compacted (410)");
+        return Err(answer::expired("too old resource version"));
+    }
+    let mut ready = VecDeque::new();
+    let selector = asked.selector();
+    let position = if from == 0 { reached } else { from };
+    if initial || from == 0 {
+        if reached < state.store.rv() {
+            state.faults.add("list from a watch cache that lags");
+        }
+        for object in state.store.at(asked.target.kind, &asked.target.namespace, reached) {
+            if selector.matches(&object) {
+                ready.push_back(json!({"type": "ADDED", "object": shown(&object, asked.partial)}));
+            }
+        }
+    }
+    if initial {
+        state.seen.add("streaming lists");
+        let mut bookmark = bookmark(asked, reached);
+        bookmark["object"]["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        ready.push_back(bookmark);
+    }
+    let seconds = asked.query.get("timeoutSeconds").and_then(|text| text.parse().ok()).unwrap_or(300);
+    let bookmarks = asked.query.get("allowWatchBookmarks").is_some_and(|wanted| wanted == "true");
+    let now = Instant::now();
+    let watching = Watching {
+        world: world.clone(),
+        asked: asked.clone(),
+        selector,
+        replica,
+        position,
+        until: now + Duration::from_secs(seconds),
+        bookmark: bookmarks.then(|| now + BOOKMARK),
+        ready,
+        held: None,
+        ended: false,
+    };
+    drop(state);
+    Ok(stream::unfold(watching, |mut watching| async move {
+        let event = watching.next().await?;
+        let mut line = serde_json::to_vec(&event).unwrap_or_default();
+        line.push(b'\n');
+        Some((Ok(Bytes::from(line)), watching))
+    }))
+}
+
+fn bookmark(asked: &Asked, rv: u64) -> Value {
+    let kind = asked.target.kind;
+    let object = json!({
+        "kind": kind.kind, "apiVersion": kind.api_version(),
+        "metadata": {"resourceVersion": rv.to_string(), "name": "", "creationTimestamp": null},
+    });
+    json!({"type": "BOOKMARK", "object": object})
+}
+
+impl Watching {
+    async fn next(&mut self) -> Option<Value> {
+        loop {
+            let told = self.world.clone();
+            let told = told.changed().notified();
+            let mut told = std::pin::pin!(told);
+            told.as_mut().enable();
+            let now = Instant::now();
+            let wait = self.waits(now);
+            if wait.is_none_or(|until| until <= now) {
+                if let Some(event) = self.ready.pop_front() {
+                    return Some(event);
+                }
+                if self.ended {
+                    return None;
+                }
+            }
+            let mut wake = wait.unwrap_or(self.until).max(now);
+            if wait.is_none_or(|until| until <= now) {
+                wake = self.until;
+                if let Some(due) = self.fetch(now) {
+                    wake = wake.min(due);
+                }
+                if !self.ready.is_empty() || self.held.is_some() || self.ended {
+                    continue;
+                }
+                if self.until <= now {
+                    return None;
+                }
+                if let Some(at) = self.bookmark {
+                    if at <= now {
+                        self.bookmark = Some(now + BOOKMARK);
+                        self.ready.push_back(bookmark(&self.asked, self.position));
+                        continue;
+                    }
+                    wake = wake.min(at);
+                }
+            }
+            tokio::select! {
+                biased;
+                () = tokio::time::sleep_until(wake) => {}
+                () = told => {}
+            }
+        }
+    }
+
+    /// Until when nothing passes: the operator is cut off, or an event is late.
+    fn waits(&mut self, now: Instant) -> Option<Instant> {
+        let state = self.world.lock();
+        let cut = match self.asked.who {
+            super::who::Who::Operator(id) => state.cut_off.get(&id).copied(),
+            _ => None,
+        };
+        drop(state);
+        if self.held.is_some_and(|held| held <= now) {
+            self.held = None;
+        }
+        [cut.filter(|until| *until > now), self.held].into_iter().flatten().max()
+    }
+
+    /// Takes in what the API server knows by now; when it will know more.
+    fn fetch(&mut self, now: Instant) -> Option<Instant> {
+        let world = self.world.clone();
+        let mut state = world.lock();
+        let (reached, due) = state.reached(self.replica, world.elapsed());
+        let fresh: Vec<Change> = state.store.between(self.position, reached).to_vec();
+        for change in fresh {
+            self.position = change.rv;
+            let Some(event) = self.event(&change) else { continue };
+            if self.asked.who.is_operator() && self.disturbed(&mut state, &event, now) {
+                break;
+            }
+            if std::ptr::eq(change.kind, &NODES) && change.what == What::Deleted && self.asked.who.is_operator() {
+                let at = world.elapsed();
+                state.journal.deliveries.push(Delivery { who: self.asked.who, at, rv: change.rv });
+            }
+            self.ready.push_back(event);
+            if self.held.is_some() {
+                break;
+            }
+        }
+        due.map(|due| world.start() + due)
+    }
+
+    /// What the weather does to an event. True: it does not come through, and the stream ends.
+    fn disturbed(&mut self, state: &mut State, event: &Value, now: Instant) -> bool {
+        let weather = state.weather.clone();
+        let who = self.asked.who;
+        if state.dice.permille(weather.cut) {
+            state.fault("watch cut", who);
+            self.ended = true;
+            return true;
+        }
+        if state.dice.permille(weather.expired) {
+            state.fault("watch ended with 410, events dropped", who);
+            let refusal = answer::expired("too old resource version").body();
+            self.ready.push_back(json!({"type": "ERROR", "object": refusal}));
+            self.ended = true;
+            return true;
+        }
+        if state.dice.permille(weather.repeated) {
+            state.fault("event repeated", who);
+            self.ready.push_back(event.clone());
+        }
+        if state.dice.permille(weather.delayed) {
+            state.fault("event delayed", who);
+            self.held = Some(now + state.dice.millis(200, 8000));
+        }
+        false
+    }
+
+    fn event(&self, change: &Change) -> Option<Value> {
+        let target = &self.asked.target;
+        let here = std::ptr::eq(change.kind, target.kind)
+            && (target.namespace.is_empty() || change.namespace() == target.namespace);
+        if !here {
+            return None;
+        }
+        let was = change.before.as_ref().is_some_and(|before| self.selector.matches(before));
+        let is = change.what != What::Deleted && self.selector.matches(&change.object);
+        let kind = match (was, is) {
+            (false, true) => "ADDED",
+            (true, true) => "MODIFIED",
+            (true, false) => "DELETED",
+            (false, false) => return None,
+        };
+        Some(json!({"type": kind, "object": shown(&change.object, self.asked.partial)}))
+    }
+}

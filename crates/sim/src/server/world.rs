@@ -1,0 +1,216 @@
+//! The simulated cluster: the store, the API servers in front of it, the weather between them and the operator, and a journal of
+//! what happened that is not in the store's log.
+
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use jiff::{SignedDuration, Timestamp};
+use tokio::{sync::Notify, time::Instant};
+
+use super::{
+    kinds::Kind,
+    store::{BASE, Store},
+    weather::{Counts, Weather},
+    who::Who,
+};
+use crate::dice::Dice;
+
+/// Calls one replica's admission: a path and a review go in, a review comes out if it was answered.
+pub type Call = Arc<dyn Fn(&'static str, Vec<u8>) -> BoxFuture<'static, Option<Vec<u8>>> + Send + Sync>;
+
+/// An operator that serves admission.
+#[derive(Clone)]
+pub struct Hook {
+    pub id: usize,
+    pub call: Call,
+    pub alive: bool,
+}
+
+/// Which webhooks are registered.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Registered {
+    pub node_create: bool,
+    pub node_delete: bool,
+    pub pods: bool,
+}
+
+/// One API server with its watch cache.
+#[derive(Clone, Debug, Default)]
+pub struct Replica {
+    pub lag: Duration,
+    /// What its cache has reached; it never goes back.
+    reached: u64,
+}
+
+/// An operator read a node, or was shown it in a review.
+#[derive(Clone, Debug)]
+pub struct Look {
+    pub who: Who,
+    pub at: Duration,
+    pub node: String,
+    /// 0: it was not there.
+    pub rv: u64,
+}
+
+/// A node's deletion reached an operator's watch.
+#[derive(Clone, Copy, Debug)]
+pub struct Delivery {
+    pub who: Who,
+    pub at: Duration,
+    pub rv: u64,
+}
+
+/// What happened that is not a change in the store.
+#[derive(Default)]
+pub struct Journal {
+    pub looks: Vec<Look>,
+    pub deliveries: Vec<Delivery>,
+    /// Requests of operators out of their budget, by process: when.
+    pub requests: BTreeMap<usize, Vec<Duration>>,
+    /// Faults that hit an operator.
+    pub faults: BTreeMap<usize, Vec<Duration>>,
+    /// When which operator was started, and when it ended.
+    pub lives: BTreeMap<usize, (Duration, Option<Duration>)>,
+    pub violations: Vec<(&'static str, String)>,
+    pub lines: Vec<String>,
+    digest: DefaultHasher,
+    pub answers: u64,
+}
+
+pub struct State {
+    pub store: Store,
+    pub dice: Dice,
+    pub weather: Weather,
+    pub faults: Counts,
+    pub seen: Counts,
+    pub replicas: Vec<Replica>,
+    pub hooks: Vec<Hook>,
+    pub registered: Registered,
+    /// Nothing reaches or leaves this operator until then.
+    pub cut_off: BTreeMap<usize, Instant>,
+    pub journal: Journal,
+    /// `sendInitialEvents` is answered with 422.
+    pub no_streaming: bool,
+    /// The kinds that this cluster does not have.
+    pub missing: Vec<&'static str>,
+    pub verbose: bool,
+    pub latency: (u64, u64),
+    start: Instant,
+}
+
+/// The simulated cluster, shared.
+#[derive(Clone)]
+pub struct World(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Notify,
+    start: Instant,
+    epoch: Timestamp,
+}
+
+impl World {
+    pub fn new(dice: Dice, verbose: bool) -> Self {
+        let state = State {
+            store: Store::default(),
+            dice,
+            weather: Weather::default(),
+            faults: Counts::default(),
+            seen: Counts::default(),
+            replicas: vec![Replica::default()],
+            hooks: Vec::new(),
+            registered: Registered::default(),
+            cut_off: BTreeMap::new(),
+            journal: Journal::default(),
+            no_streaming: false,
+            missing: Vec::new(),
+            verbose,
+            latency: (1, 12),
+            start: Instant::now(),
+        };
+        let epoch = Timestamp::from_second(1_800_000_000).unwrap_or(Timestamp::UNIX_EPOCH);
+        Self(Arc::new(Shared { state: Mutex::new(state), changed: Notify::new(), start: Instant::now(), epoch }))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Since the start of the history.
+    pub fn elapsed(&self) -> Duration {
+        self.0.start.elapsed()
+    }
+
+    pub fn start(&self) -> Instant {
+        self.0.start
+    }
+
+    /// The time of day.
+    pub fn now(&self) -> Timestamp {
+        self.0.epoch + SignedDuration::try_from(self.elapsed()).unwrap_or_default()
+    }
+
+    /// Told of every change.
+    pub fn changed(&self) -> &Notify {
+        &self.0.changed
+    }
+
+    /// Writes down a line for whoever replays this history, and into its digest.
+    pub fn note(&self, line: impl FnOnce() -> String) {
+        let at = self.elapsed();
+        self.lock().note(at, line);
+    }
+}
+
+impl State {
+    pub fn note(&mut self, at: Duration, line: impl FnOnce() -> String) {
+        let line = line();
+        at.as_millis().hash(&mut self.journal.digest);
+        line.hash(&mut self.journal.digest);
+        if self.verbose {
+            self.journal.lines.push(format!("{:>9.3} {line}", at.as_secs_f64()));
+        }
+    }
+
+    /// The same for two runs in which the same happened.
+    pub fn digest(&self) -> u64 {
+        self.journal.digest.finish()
+    }
+
+    pub fn violation(&mut self, guarantee: &'static str, what: String) {
+        self.journal.violations.push((guarantee, what));
+    }
+
+    pub fn fault(&mut self, what: &'static str, who: Who) {
+        self.faults.add(what);
+        if let Who::Operator(id) = who {
+            let at = self.start.elapsed();
+            self.journal.faults.entry(id).or_default().push(at);
+        }
+    }
+
+    /// What the watch cache of an API server has reached, and when it will know more.
+    pub fn reached(&mut self, replica: usize, now: Duration) -> (u64, Option<Duration>) {
+        let rv = self.store.rv();
+        let replica = &mut self.replicas[replica];
+        let ahead = self.store.between(replica.reached, rv);
+        let due = |at: Duration| at + replica.lag;
+        for change in ahead {
+            if due(change.at) > now {
+                return (replica.reached.max(BASE), Some(due(change.at)));
+            }
+            replica.reached = change.rv;
+        }
+        (replica.reached.max(BASE), None)
+    }
+
+    /// Whether this cluster has such a kind.
+    pub fn has(&self, kind: &Kind) -> bool {
+        !self.missing.contains(&kind.plural)
+    }
+}

@@ -1,0 +1,65 @@
+//! One address for several replicas, as a Service is: connections go to them in turn, and past those that are away.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+};
+
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+    task::JoinHandle,
+};
+
+use crate::{OperatorBuilder, TestCluster, running::free_port};
+
+/// An address in front of several replicas.
+#[derive(Debug)]
+pub struct Balancer {
+    port: u16,
+    replicas: Vec<u16>,
+    task: JoinHandle<()>,
+}
+
+impl Balancer {
+    /// In front of so many replicas to be.
+    pub async fn of(replicas: usize) -> Self {
+        let ports: Vec<u16> = (0..replicas).map(|_| free_port()).collect();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        let task = tokio::spawn(serve(listener, Arc::from(ports.clone())));
+        Self { port, replicas: ports, task }
+    }
+
+    /// The settings of one of them, counted from 0.
+    pub fn operator(&self, cluster: &TestCluster, number: usize) -> OperatorBuilder {
+        let url = format!("https://127.0.0.1:{}", self.port);
+        let port = self.replicas[number].to_string();
+        cluster.operator().set("webhook.enabled", "true").set("webhook.port", &port).set("webhook.url", &url)
+    }
+}
+
+impl Drop for Balancer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn serve(listener: TcpListener, replicas: Arc<[u16]>) {
+    let mut turn = 0;
+    loop {
+        let Ok((mut from, _)) = listener.accept().await else { return };
+        let replicas = Arc::clone(&replicas);
+        turn += 1;
+        tokio::spawn(async move {
+            for number in 0..replicas.len() {
+                let port = replicas[(turn + number) % replicas.len()];
+                let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+                if let Ok(mut to) = TcpStream::connect(address).await {
+                    let _ = copy_bidirectional(&mut from, &mut to).await;
+                    return;
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,53 @@
+//! A kopf operator as people write it, in a virtual environment of its own.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use localplane::Process;
+
+use crate::report::say;
+
+const PROGRAM: &str = include_str!("kopf_keeper.py");
+/// Known to work together.
+const PACKAGES: [&str; 2] = ["kopf==1.45.2", "kubernetes==37.0.2"];
+
+/// Starts it; `None`, with a word about why, where Python or its packages cannot be had.
+pub(crate) fn start(kubeconfig: &Path, namespace: &str, log: &Path) -> Option<Process> {
+    let environment = match environment() {
+        Ok(environment) => environment,
+        Err(why) => {
+            say(&format!("the kopf operator is left out: {why}"));
+            return None;
+        }
+    };
+    let program = environment.join("keeper.py");
+    fs::write(&program, PROGRAM).expect("writing the kopf operator");
+    let words = [
+        format!("KUBECONFIG={}", kubeconfig.display()),
+        format!("KEEPER_NAMESPACE={namespace}"),
+        environment.join("bin/kopf").display().to_string(),
+        "run".to_owned(),
+        "--all-namespaces".to_owned(),
+        "--quiet".to_owned(),
+        program.display().to_string(),
+    ];
+    Some(Process::start("env".as_ref(), &words, log).expect("the kopf operator starts"))
+}
+
+fn environment() -> Result<PathBuf, String> {
+    let folder = std::path::absolute(".bench/kopf").map_err(|error| error.to_string())?;
+    if folder.join("bin/kopf").exists() {
+        return Ok(folder);
+    }
+    say("installing kopf");
+    let run = |command: &mut Command| {
+        let output = command.stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
+        if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
+    };
+    run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
+    run(Command::new(folder.join("bin/pip")).args(["install", "--quiet"]).args(PACKAGES))?;
+    Ok(folder)
+}

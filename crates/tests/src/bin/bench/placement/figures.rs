@@ -1,0 +1,187 @@
+//! The figures, for programs and for people.
+
+use perennial_core::placement::slots::Split;
+use perennial_tests::{Requests, Samples};
+use serde::Serialize;
+use serde_json::json;
+
+use super::{FLOOR, PERCENTAGE};
+use crate::report::{Goal, Report};
+
+const WEBHOOK: &str = "mutate/pods";
+/// The edges of the operator's histogram, in milliseconds.
+const EDGES: [(&str, f64); 17] = [
+    ("0.001", 1.0),
+    ("0.002", 2.0),
+    ("0.003", 3.0),
+    ("0.004", 4.0),
+    ("0.005", 5.0),
+    ("0.006", 6.0),
+    ("0.008", 8.0),
+    ("0.01", 10.0),
+    ("0.015", 15.0),
+    ("0.02", 20.0),
+    ("0.03", 30.0),
+    ("0.05", 50.0),
+    ("0.1", 100.0),
+    ("0.25", 250.0),
+    ("0.5", 500.0),
+    ("1.0", 1_000.0),
+    ("2.0", 2_000.0),
+];
+
+/// One size at which everything stood still.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Stop {
+    pub replicas: u32,
+    pub spot: usize,
+    pub on_demand: usize,
+    /// Replicas in the wrong class.
+    pub wrong: usize,
+}
+
+impl Stop {
+    pub(crate) fn of(replicas: u32, (spot, on_demand): (usize, usize)) -> Self {
+        let wanted = Split::new(PERCENTAGE, FLOOR).spot(replicas) as usize;
+        Self { replicas, spot, on_demand, wrong: spot.abs_diff(wanted) }
+    }
+}
+
+/// How long pods waited for the webhook: half and nearly all of them no longer than this, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct Latency {
+    pub requests: f64,
+    pub p50: f64,
+    pub p99: f64,
+    /// The mean as the API server saw it, with TLS and the way there and back.
+    pub outside: f64,
+}
+
+impl Latency {
+    pub(crate) fn between(before: &(Samples, Requests), after: &(Samples, Requests)) -> Self {
+        let of = |name: &str, labels: &[(&str, &str)]| after.0.sum(name, labels) - before.0.sum(name, labels);
+        let requests = of("controller_runtime_webhook_latency_seconds_count", &[("webhook", WEBHOOK)]);
+        let within =
+            |edge| of("controller_runtime_webhook_latency_seconds_bucket", &[("webhook", WEBHOOK), ("le", edge)]);
+        let quantile = |share: f64| {
+            EDGES.iter().find(|(edge, _)| within(edge) >= share * requests).map_or(f64::INFINITY, |(_, ms)| *ms)
+        };
+        let outside = |what: &str| {
+            let name = format!("apiserver_admission_webhook_admission_duration_seconds_{what}");
+            let of = |requests: &Requests| requests.samples().sum(&name, &[("operation", "CREATE")]);
+            of(&after.1) - of(&before.1)
+        };
+        let mean = outside("sum") / outside("count").max(1.0) * 1_000.0;
+        Self { requests, p50: quantile(0.5), p99: quantile(0.99), outside: mean }
+    }
+}
+
+/// What happened with two replicas whose owner was killed.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Killed {
+    pub kills: u32,
+    pub stops: Vec<Stop>,
+    /// How long it took until each stop was exact.
+    pub seconds: Vec<f64>,
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PlacementFigures {
+    pub stops: Vec<Stop>,
+    /// Evictions on the way through the stops.
+    pub moves: f64,
+    pub killed: Killed,
+    /// Seconds to 1,000 pods bound.
+    pub unmanaged: Vec<f64>,
+    pub managed: Vec<f64>,
+    /// The operator's processor time for 1,000 pods up and down, in seconds.
+    pub cpu: Vec<f64>,
+    pub burst: Latency,
+    pub steady: Latency,
+    pub writes_per_deployment_pod: f64,
+    pub writes_per_stateful_pod: f64,
+    /// Bytes.
+    pub memory: u64,
+    pub workloads: u32,
+    pub pods: u32,
+    /// Seconds from the change of an annotation.
+    pub first_eviction: Vec<f64>,
+}
+
+impl PlacementFigures {
+    pub(crate) fn ratio(&self) -> f64 {
+        median(&self.managed) / median(&self.unmanaged)
+    }
+
+    /// For people.
+    pub(crate) fn show(&self, report: &mut Report) {
+        let wrong = |stops: &[Stop]| {
+            let each = stops.iter().map(|stop| format!("{} at {}", stop.wrong, stop.replicas));
+            each.collect::<Vec<_>>().join(", ")
+        };
+        let exact = |stops: &[Stop]| Goal {
+            limit: "0 at every stop".to_owned(),
+            met: !stops.is_empty() && stops.iter().all(|stop| stop.wrong == 0),
+        };
+        report.goal("replicas in the wrong class, 0→1,000→137→612→3", &wrong(&self.stops), exact(&self.stops));
+        let killed = format!("{} ({} kills)", wrong(&self.killed.stops), self.killed.kills);
+        let name = "the same with two replicas, the owner killed in the middle";
+        report.goal(name, &killed, exact(&self.killed.stops));
+        let (managed, unmanaged, ratio) = (median(&self.managed), median(&self.unmanaged), self.ratio());
+        let bound = format!("{managed:.1} s over {unmanaged:.1} s = {ratio:.2} ×");
+        report.goal("1,000 pods bound, managed over unmanaged", &bound, Goal::at_most(ratio, 1.3, "1.3 ×"));
+        for (what, latency, p50, p99) in [
+            ("webhook p50 / p99, burst 100→1,000", &self.burst, 10.0, 100.0),
+            ("webhook p50 / p99, 20 pods a second", &self.steady, 2.0, 10.0),
+        ] {
+            let met = latency.p50 <= p50 && latency.p99 <= p99;
+            let goal = Goal { limit: format!("{p50} / {p99} ms"), met };
+            report.goal(what, &format!("within {} / {} ms", latency.p50, latency.p99), goal);
+        }
+        let (deployment, stateful) = (self.writes_per_deployment_pod, self.writes_per_stateful_pod);
+        let goal = Goal { limit: "1 / 0".to_owned(), met: deployment <= 1.0 && stateful <= 0.0 };
+        report.goal(
+            "operator's writes per Deployment pod / StatefulSet pod",
+            &format!("{deployment:.3} / {stateful:.3}"),
+            goal,
+        );
+        #[expect(clippy::cast_precision_loss, reason = "bytes of memory")]
+        let memory = self.memory as f64 / 1_048_576.0;
+        let what = format!("peak memory with {} workloads and {} pods", self.workloads, self.pods);
+        report.goal(&what, &format!("{memory:.1} MiB"), Goal::at_most(memory, 100.0, "100 MiB"));
+        let slowest = self.first_eviction.iter().copied().fold(0.0, f64::max);
+        let goal = Goal::at_most(slowest, 5.0, "5 s");
+        report.goal("annotation change to the first eviction, slowest of 3", &format!("{slowest:.2} s"), goal);
+        report.table(
+            &["figure", "measured"],
+            &[
+                vec!["evictions on the way 0→1,000→137→612→3".to_owned(), format!("{:.0}", self.moves)],
+                vec![
+                    "seconds to 1,000 bound, unmanaged".to_owned(),
+                    self.unmanaged.iter().map(|time| format!("{time:.1}")).collect::<Vec<_>>().join(", "),
+                ],
+                vec![
+                    "seconds to 1,000 bound, managed".to_owned(),
+                    self.managed.iter().map(|time| format!("{time:.1}")).collect::<Vec<_>>().join(", "),
+                ],
+                vec![
+                    "operator's processor time for 1,000 pods up and down".to_owned(),
+                    format!("{:.1} s", median(&self.cpu)),
+                ],
+                vec![
+                    "webhook as the API server sees it, mean: burst / 20 a second".to_owned(),
+                    format!("{:.1} / {:.1} ms", self.burst.outside, self.steady.outside),
+                ],
+            ],
+        );
+        report.raw("placement", json!(self));
+    }
+}
+
+fn median(times: &[f64]) -> f64 {
+    let mut sorted = times.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or_default()
+}

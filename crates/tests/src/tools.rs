@@ -1,0 +1,128 @@
+//! Programs that tests need beside those of Kubernetes: made or fetched once, kept in a cache, shared by all builds.
+//!
+//! `$PERENNIAL_TOOLS`, `$XDG_CACHE_HOME/perennial-tools` or `~/.cache/perennial-tools`. Each program is a folder of its own,
+//! which appears when it is whole.
+
+use std::{
+    env, fs,
+    fs::File,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+/// One major version of helm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Helm {
+    V3,
+    V4,
+}
+
+impl Helm {
+    fn module(self) -> (&'static str, &'static str) {
+        match self {
+            Self::V3 => ("helm.sh/helm/v3/cmd/helm", "v3.22.0"),
+            Self::V4 => ("helm.sh/helm/v4/cmd/helm", "v4.3.1"),
+        }
+    }
+
+    /// The program, built by Go where it is not there yet: some minutes, once.
+    pub fn program(self) -> PathBuf {
+        let (module, version) = self.module();
+        provide(&format!("helm-{version}"), "helm", |folder| {
+            eprintln!("building {module} {version}: this takes a few minutes, once");
+            let mut go = Command::new("go");
+            // Outside of any module, and for this machine whatever the caller builds for.
+            go.args(["install", "-trimpath", "-ldflags", "-s -w", &format!("{module}@{version}")])
+                .env("GOBIN", folder)
+                .env("CGO_ENABLED", "0")
+                .current_dir(env::temp_dir());
+            run(go, "helm is built by Go")
+        })
+        .expect("helm: Go builds it")
+    }
+}
+
+/// Prometheus and promtool, from Debian's package.
+#[derive(Debug, Clone)]
+pub struct Prometheus {
+    pub server: PathBuf,
+    pub promtool: PathBuf,
+}
+
+impl Prometheus {
+    /// None, with a message, where there is neither one on the path nor a Debian to take it from.
+    pub fn find() -> Option<Self> {
+        let on_path = |name: &str| {
+            let folders = env::var_os("PATH")?;
+            env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
+        };
+        if let (Some(server), Some(promtool)) = (on_path("prometheus"), on_path("promtool")) {
+            return Some(Self { server, promtool });
+        }
+        let fetched = provide("prometheus", "usr/bin/promtool", |folder| {
+            let mut update = Command::new("apt-get");
+            update.args(["update", "--quiet"]);
+            let mut download = Command::new("apt-get");
+            download.args(["download", "--quiet", "prometheus"]).current_dir(folder);
+            // The lists may be there already, and only root may renew them.
+            run(download, "apt-get download prometheus").or_else(|_| {
+                run(update, "apt-get update")?;
+                let mut again = Command::new("apt-get");
+                again.args(["download", "--quiet", "prometheus"]).current_dir(folder);
+                run(again, "apt-get download prometheus")
+            })?;
+            let mut unpack = Command::new("sh");
+            unpack.args(["-c", "dpkg-deb --extract prometheus_*.deb . && rm prometheus_*.deb"]).current_dir(folder);
+            run(unpack, "dpkg-deb")
+        });
+        match fetched {
+            Ok(promtool) => Some(Self { server: promtool.with_file_name("prometheus"), promtool }),
+            Err(why) => {
+                eprintln!("SKIPPED: this needs Prometheus, on the path or from Debian's packages: {why}");
+                None
+            }
+        }
+    }
+}
+
+/// A program of the cache, made by `make` in an empty folder where it is missing.
+fn provide(name: &str, program: &str, make: impl FnOnce(&Path) -> Result<(), String>) -> Result<PathBuf, String> {
+    let cache = cache();
+    let folder = cache.join(name);
+    let path = folder.join(program);
+    if path.is_file() {
+        return Ok(path);
+    }
+    let failed = |what: &str, error: std::io::Error| format!("{what} {}: {error}", folder.display());
+    fs::create_dir_all(&cache).map_err(|error| failed("creating", error))?;
+    let lock = File::options().create(true).append(true).open(cache.join(format!("{name}.lock")));
+    let lock = lock.map_err(|error| failed("locking", error))?;
+    lock.lock().map_err(|error| failed("locking", error))?;
+    if path.is_file() {
+        return Ok(path);
+    }
+    let partial = cache.join(format!("{name}.partial"));
+    let _ = fs::remove_dir_all(&partial);
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&partial).map_err(|error| failed("creating", error))?;
+    make(&partial)?;
+    fs::rename(&partial, &folder).map_err(|error| failed("creating", error))?;
+    if path.is_file() { Ok(path) } else { Err(format!("{} was made without {program}", folder.display())) }
+}
+
+fn cache() -> PathBuf {
+    let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    set("PERENNIAL_TOOLS")
+        .or_else(|| set("XDG_CACHE_HOME").map(|folder| folder.join("perennial-tools")))
+        .or_else(|| env::home_dir().map(|home| home.join(".cache/perennial-tools")))
+        .unwrap_or_else(|| env::temp_dir().join("perennial-tools"))
+}
+
+fn run(mut command: Command, what: &str) -> Result<(), String> {
+    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{what}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{what}: {}", said.lines().rev().take(3).collect::<Vec<_>>().join("; ")))
+}

@@ -1,0 +1,173 @@
+//! Several replicas that share the nodes: joining, leaving, crashing and pausing.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use futures::{StreamExt, stream};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, api::ListParams};
+use perennial_tests::{Labels, Operator, OperatorBuilder, TestCluster, eventually, eventually_within};
+use serde_json::Value;
+
+const SHARDS: u32 = 8;
+const NODES: usize = 96;
+const PATIENCE: Duration = Duration::from_mins(2);
+
+fn sharded(cluster: &TestCluster, shards: u32) -> OperatorBuilder {
+    cluster.operator().set("controller.shards", &shards.to_string())
+}
+
+fn shards_of(operator: &Operator) -> f64 {
+    operator.metrics().sum("leader_election_master_status", &[])
+}
+
+/// Until all shards are held, and each of these has so many of them at least.
+async fn shared(operators: &[&Operator], shards: u32, each: f64) {
+    eventually_within(PATIENCE, format!("{shards} shards are shared by {}", operators.len()), async || {
+        let held: Vec<f64> = operators.iter().map(|operator| shards_of(operator)).collect();
+        let all = (held.iter().sum::<f64>() - f64::from(shards)).abs() < 0.5;
+        if all && held.iter().all(|share| *share >= each) { Ok(()) } else { Err(format!("{held:?}")) }
+    })
+    .await;
+}
+
+/// Who holds which shard, as the Leases say.
+async fn holders(cluster: &TestCluster) -> BTreeMap<String, String> {
+    let leases: Api<Lease> = Api::namespaced(cluster.client(), cluster.namespace());
+    let leases = leases.list(&ListParams::default()).await.expect("listing leases").items;
+    leases
+        .into_iter()
+        .filter_map(|lease| {
+            let name = lease.metadata.name.filter(|name| name.contains("-shard-"))?;
+            Some((name, lease.spec?.holder_identity.filter(|holder| !holder.is_empty())?))
+        })
+        .collect()
+}
+
+fn name(number: usize) -> String {
+    format!("n{number:03}")
+}
+
+/// Every node gets a new value, and every record has it.
+async fn round(cluster: &TestCluster, value: &str) {
+    stream::iter(0..NODES)
+        .for_each_concurrent(16, async |number| cluster.label(&name(number), "round", value).await)
+        .await;
+    eventually_within(PATIENCE, format!("round {value} is captured"), async || {
+        let behind = records(cluster).await.values().filter(|record| record["labels"]["round"] != value).count();
+        if behind == 0 { Ok(()) } else { Err(format!("{behind} are behind")) }
+    })
+    .await;
+}
+
+async fn records(cluster: &TestCluster) -> BTreeMap<String, Value> {
+    let list = cluster.records().list(&ListParams::default()).await.expect("listing records").items;
+    list.into_iter()
+        .filter_map(|record| {
+            let text = record.data?.remove("record.json")?;
+            Some((record.metadata.name?, serde_json::from_str(&text).ok()?))
+        })
+        .collect()
+}
+
+/// One write for each change and no other: whoever else thought that a shard was his wrote nothing that counted.
+async fn each_change_was_written_once(cluster: &TestCluster, changes: u64) {
+    for (name, record) in records(cluster).await {
+        assert_eq!(record["sequence"], changes, "{name}: {record}");
+    }
+}
+
+#[tokio::test]
+async fn three_replicas_share_eight_shards_and_members_come_and_go() {
+    let cluster = TestCluster::new().await;
+    let (first, second) = (sharded(&cluster, SHARDS).start().await, sharded(&cluster, SHARDS).start().await);
+    for number in 0..NODES {
+        cluster.node(&name(number)).label("round", "0").create().await;
+    }
+    eventually("every node has a record", async || {
+        let count = records(&cluster).await.len();
+        if count == NODES { Ok(()) } else { Err(count) }
+    })
+    .await;
+
+    // One joins.
+    let mut third = sharded(&cluster, SHARDS).start().await;
+    shared(&[&first, &second, &third], SHARDS, 1.0).await;
+    round(&cluster, "joined").await;
+    each_change_was_written_once(&cluster, 2).await;
+
+    // One leaves in peace: only its own shards move.
+    let before = holders(&cluster).await;
+    let left = shards_of(&first);
+    assert!(first.stop().await.is_some_and(|status| status.success()));
+    shared(&[&second, &third], SHARDS, 1.0).await;
+    let after = holders(&cluster).await;
+    let moved = before.iter().filter(|(shard, holder)| after.get(*shard) != Some(holder)).count();
+    assert_eq!(moved.to_string(), format!("{left:.0}"), "{before:?} {after:?}");
+    round(&cluster, "left").await;
+    each_change_was_written_once(&cluster, 3).await;
+
+    // One crashes.
+    let fourth = sharded(&cluster, SHARDS).start().await;
+    shared(&[&second, &third, &fourth], SHARDS, 1.0).await;
+    second.crash();
+    round(&cluster, "crashed").await;
+    each_change_was_written_once(&cluster, 4).await;
+
+    // One is paused, others take over, and it wakes up and still thinks that it is the owner.
+    shared(&[&third, &fourth], SHARDS, 1.0).await;
+    third.pause();
+    round(&cluster, "paused").await;
+    third.resume();
+    round(&cluster, "resumed").await;
+    shared(&[&third, &fourth], SHARDS, 1.0).await;
+    each_change_was_written_once(&cluster, 6).await;
+
+    // Nothing was lost on the way.
+    cluster.delete_all_nodes().await;
+    for number in 0..NODES {
+        cluster.node(&name(number)).create().await;
+    }
+    eventually_within(PATIENCE, "every node has its label", async || {
+        let nodes = cluster.nodes().list(&ListParams::default()).await.expect("listing nodes").items;
+        let wanted: Labels = perennial_tests::labels([("round", "resumed")]);
+        let missing = nodes.iter().filter(|node| node.metadata.labels.as_ref() != Some(&wanted)).count();
+        if missing == 0 { Ok(()) } else { Err(missing) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn more_replicas_than_shards_and_more_shards_than_nodes_both_work() {
+    let cluster = TestCluster::new().await;
+    let replicas =
+        [sharded(&cluster, 2).start().await, sharded(&cluster, 2).start().await, sharded(&cluster, 2).start().await];
+    let [first, second, third] = &replicas;
+    shared(&[first, second, third], 2, 0.0).await;
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+    drop(replicas);
+
+    let _many = sharded(&cluster, 64).start().await;
+    cluster.label("n1", "team", "web").await;
+    cluster.wait_for_record("n1", [("team", "web")]).await;
+}
+
+#[tokio::test]
+async fn the_roles_may_be_processes_of_their_own() {
+    let cluster = TestCluster::new().await;
+    let _capture = cluster.operator().set("controller.roles", "capture").start().await;
+    let restore = cluster.operator().set("controller.roles", "restore").start().await;
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+    cluster.delete_node("n1").await;
+    cluster.node("n1").create().await;
+    cluster.wait_for_labels("n1", [("team", "ml")]).await;
+
+    // Without the one that restores, a node stays as it came; the other still captures.
+    assert!(restore.stop().await.is_some_and(|status| status.success()));
+    cluster.delete_node("n1").await;
+    cluster.node("n1").create().await;
+    cluster.node("n2").label("team", "web").create().await;
+    cluster.wait_for_record("n2", [("team", "web")]).await;
+    assert_eq!(cluster.labels("n1").await, Labels::new());
+}

@@ -1,0 +1,179 @@
+//! The chart without a cluster: what it refuses, what it renders, and that it renders the same as `perennial manifests`.
+
+use perennial_tests::{Helm, perennial};
+use rstest::rstest;
+use serde_json::Value;
+
+fn documents(text: &str) -> Vec<Value> {
+    let documents = text.split("\n---\n").map(serde_saphyr::from_str::<Value>);
+    documents.map(Result::unwrap).filter(|object| !object.is_null()).collect()
+}
+
+fn find<'a>(objects: &'a [Value], kind: &str, name: &str) -> Option<&'a Value> {
+    objects.iter().find(|object| object["kind"] == kind && object["metadata"]["name"] == name)
+}
+
+fn rendered(helm: Helm, sets: &[&str]) -> Vec<Value> {
+    documents(helm.template(sets).expect_success().trim_start_matches("---\n"))
+}
+
+#[rstest]
+fn it_has_no_faults(#[values(Helm::V3, Helm::V4)] helm: Helm) {
+    helm.lint().expect_success();
+}
+
+#[rstest]
+#[case::defaults(&[], &[])]
+#[case::keeper_alone(
+    &[r#"config={"webhook":{"enabled":false},"placement":{"enabled":false}}"#],
+    &["webhook.enabled=false", "placement.enabled=false"],
+)]
+#[case::without_webhooks(&[r#"config={"webhook":{"enabled":false}}"#], &["webhook.enabled=false"])]
+#[case::without_placement(&[r#"config={"placement":{"enabled":false}}"#], &["placement.enabled=false"])]
+#[case::certificates_from_elsewhere(
+    &[r#"certificates={"source":"secret","secretName":"mine"}"#],
+    &["webhook.certDir=/etc/perennial-certificate"],
+)]
+#[case::roles(&[r#"config={"controller":{"roles":["capture","restore"]}}"#], &["controller.roles=capture,restore"])]
+#[case::other_ports(
+    &[r#"config={"webhook":{"port":19443},"metrics":{"port":18080}}"#],
+    &["webhook.port=19443", "metrics.port=18080"],
+)]
+#[case::no_metrics(&[r#"config={"metrics":{"enabled":false}}"#], &["metrics.enabled=false"])]
+fn it_renders_what_the_program_prints(#[case] values: &[&str], #[case] settings: &[&str]) {
+    let chart = rendered(Helm::V4, values);
+    let mut words = vec!["manifests"];
+    for setting in settings {
+        words.extend(["--set", setting]);
+    }
+    let printed = documents(&perennial(words, &[]).expect_success());
+
+    for kind in ["ClusterRole", "Role"] {
+        let rules = |objects: &[Value]| find(objects, kind, "perennial").unwrap()["rules"].clone();
+        assert_eq!(rules(&chart), rules(&printed), "{kind}");
+    }
+    let config = |objects: &[Value]| -> String {
+        let map = find(objects, "ConfigMap", "perennial-config").unwrap();
+        map["data"]["config.yaml"].as_str().unwrap().to_owned()
+    };
+    let settings = |text: String| {
+        let layers = perennial_core::config::Layers { file: Some(text), ..Default::default() };
+        perennial_core::config::load(&layers).unwrap().settings
+    };
+    assert_eq!(settings(config(&chart)), settings(config(&printed)));
+    let container = |objects: &[Value], what: &str| {
+        find(objects, "Deployment", "perennial").unwrap()["spec"]["template"]["spec"]["containers"][0][what].clone()
+    };
+    for what in
+        ["args", "env", "ports", "startupProbe", "livenessProbe", "readinessProbe", "resources", "securityContext"]
+    {
+        let printed = container(&printed, what);
+        let printed = if printed == serde_json::json!([]) { Value::Null } else { printed };
+        assert_eq!(container(&chart, what), printed, "{what}");
+    }
+    let ports =
+        |objects: &[Value]| find(objects, "Service", "perennial").map(|service| service["spec"]["ports"].clone());
+    assert_eq!(ports(&chart), ports(&printed));
+    let template = |objects: &[Value], what: &str| {
+        find(objects, "Deployment", "perennial").unwrap()["spec"]["template"]["spec"][what].clone()
+    };
+    assert_eq!(template(&chart, "securityContext"), template(&printed, "securityContext"));
+}
+
+/// What is asked for is there, and only then.
+#[rstest]
+#[case(r#"podDisruptionBudget={"enabled":false}"#, "PodDisruptionBudget", false)]
+#[case(r#"podDisruptionBudget={"enabled":true,"maxUnavailable":"50%"}"#, "PodDisruptionBudget", true)]
+#[case(r#"networkPolicy={"enabled":true,"metricsFrom":[{"namespaceSelector":{}}]}"#, "NetworkPolicy", true)]
+#[case(r#"networkPolicy={"enabled":false}"#, "NetworkPolicy", false)]
+#[case(r#"monitoring.serviceMonitor={"enabled":true,"labels":{"release":"prometheus"}}"#, "ServiceMonitor", true)]
+#[case(r#"monitoring.serviceMonitor={"enabled":false}"#, "ServiceMonitor", false)]
+#[case(r#"monitoring.podMonitor={"enabled":true}"#, "PodMonitor", true)]
+#[case(r#"monitoring.prometheusRule={"enabled":true}"#, "PrometheusRule", true)]
+#[case(r#"monitoring.prometheusRule={"enabled":false}"#, "PrometheusRule", false)]
+#[case(r#"certificates={"source":"certManager"}"#, "Issuer", true)]
+#[case(
+    r#"certificates={"source":"certManager","certManager":{"issuerRef":{"name":"ours","kind":"ClusterIssuer"}}}"#,
+    "Issuer",
+    false
+)]
+#[case(
+    r#"certificates={"source":"certManager","certManager":{"issuerRef":{"name":"ours","kind":"ClusterIssuer"}}}"#,
+    "Certificate",
+    true
+)]
+#[case(r#"crds={"enabled":false}"#, "CustomResourceDefinition", false)]
+#[case(r#"rbac={"create":false}"#, "RoleBinding", true)]
+#[case(r#"uninstall={"enabled":false}"#, "Job", true)]
+#[case(
+    r#"extraObjects=[{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"mine-{{ .Release.Name }}"}}]"#,
+    "ConfigMap",
+    true
+)]
+fn what_is_asked_for_is_there(#[case] set: &str, #[case] kind: &str, #[case] there: bool) {
+    let three = rendered(Helm::V3, &[set]);
+    let four = rendered(Helm::V4, &[set]);
+
+    assert_eq!(three.iter().any(|object| object["kind"] == kind), there);
+    assert_eq!(three, four, "helm 3 and 4 disagree");
+}
+
+#[test]
+fn values_arrive_where_they_belong() {
+    let objects = rendered(
+        Helm::V4,
+        &[
+            r#"image={"repository":"example.com/perennial","digest":"sha256:0123456789012345678901234567890123456789012345678901234567890123"}"#,
+            r#"imagePullSecrets=[{"name":"pull"}]"#,
+            "replicas=3",
+            r#"priorityClassName="system-cluster-critical""#,
+            r#"serviceAccount={"create":false,"name":"existing"}"#,
+            r#"topologySpreadConstraints=[{"maxSkew":2,"topologyKey":"zone","whenUnsatisfiable":"DoNotSchedule"}]"#,
+            r#"tolerations=[{"operator":"Exists"}]"#,
+            r#"nodeSelector={"pool":"system"}"#,
+            r#"podLabels={"team":"platform"}"#,
+            r#"podAnnotations={"a":"b"}"#,
+            r#"extraEnv=[{"name":"PERENNIAL_LOGGING_LEVEL","value":"debug"}]"#,
+            r#"monitoring.dashboard={"enabled":true}"#,
+            r#"uninstall={"enabled":true,"records":true}"#,
+        ],
+    );
+
+    let pod = &find(&objects, "Deployment", "perennial").unwrap()["spec"]["template"];
+    let spec = &pod["spec"];
+    assert!(spec["containers"][0]["image"].as_str().unwrap().starts_with("example.com/perennial@sha256:"));
+    assert_eq!(spec["imagePullSecrets"][0]["name"], "pull");
+    assert_eq!(spec["priorityClassName"], "system-cluster-critical");
+    assert_eq!(spec["serviceAccountName"], "existing");
+    assert_eq!(spec["topologySpreadConstraints"].as_array().unwrap().len(), 1);
+    assert_eq!(spec["tolerations"][0]["operator"], "Exists");
+    assert_eq!(spec["nodeSelector"]["pool"], "system");
+    assert_eq!(
+        (&pod["metadata"]["labels"]["team"], &pod["metadata"]["annotations"]["a"]),
+        (&"platform".into(), &"b".into())
+    );
+    assert_eq!(spec["containers"][0]["env"][1]["name"], "PERENNIAL_LOGGING_LEVEL");
+    assert!(find(&objects, "ServiceAccount", "existing").is_none());
+    assert_eq!(find(&objects, "ClusterRoleBinding", "perennial").unwrap()["subjects"][0]["name"], "existing");
+    let board = &find(&objects, "ConfigMap", "perennial-dashboard").unwrap()["data"]["perennial.json"];
+    serde_json::from_str::<Value>(board.as_str().unwrap()).unwrap();
+    let job = &find(&objects, "Job", "perennial-uninstall").unwrap()["spec"]["template"]["spec"]["containers"][0];
+    assert!(job["args"].as_array().unwrap().contains(&"--records".into()));
+}
+
+#[rstest]
+#[case::a_typo_in_the_config(r#"config={"keeper":{"kep":[]}}"#)]
+#[case::a_wrong_kind_in_the_config(r#"config={"controller":{"qps":"many"}}"#)]
+#[case::the_namespace_is_the_releases(r#"config={"namespace":"other"}"#)]
+#[case::an_unknown_value("replica=3")]
+#[case::too_few("replicas=-1")]
+#[case::a_number_for_a_name("priorityClassName=5")]
+#[case::an_unknown_source(r#"certificates={"source":"vault"}"#)]
+#[case::a_secret_without_a_name(r#"certificates={"source":"secret"}"#)]
+#[case::a_bad_digest(r#"image={"digest":"latest"}"#)]
+#[case::no_duration(r#"check={"timeout":"soon"}"#)]
+fn what_makes_no_sense_is_refused(#[case] set: &str) {
+    for helm in [Helm::V3, Helm::V4] {
+        helm.template(&[set]).expect_failure();
+    }
+}

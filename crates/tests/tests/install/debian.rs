@@ -1,0 +1,108 @@
+//! The Debian package: installed, upgraded, removed and purged in a copy of this machine that is thrown away.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// What is done in the copy. Each line that fails ends it.
+const STORY: &str = r#"set -eux
+# The index of man pages is not ours, and the copy need not survive a power cut.
+dpkg="dpkg --no-triggers --force-unsafe-io"
+$dpkg --install /perennial.deb
+test "$(id -un perennial)" = perennial
+perennial --version
+setpriv --reuid=perennial --regid=perennial --clear-groups perennial manifests crds >/dev/null
+perennial manifests --config /etc/perennial/config.yaml >/dev/null
+grep -q '^.TH perennial' /usr/share/man/man1/perennial.1 /usr/share/man/man1/perennial-run.1
+bash -n /usr/share/bash-completion/completions/perennial
+dpkg --verify perennial
+
+# The unit is right, and open to little.
+systemd-analyze verify /lib/systemd/system/perennial.service
+systemd-analyze security --offline=true --threshold=15 perennial.service
+
+# What an admin changed stays.
+echo '# mine' >>/etc/perennial/config.yaml
+$dpkg --install --force-confold /perennial.deb
+grep -q '^# mine' /etc/perennial/config.yaml
+
+$dpkg --remove perennial
+test ! -e /usr/bin/perennial
+test ! -e /lib/systemd/system/perennial.service
+grep -q '^# mine' /etc/perennial/config.yaml
+
+$dpkg --purge perennial
+test ! -e /etc/perennial
+! getent passwd perennial
+"#;
+
+/// A copy of this machine: everything is read from it, nothing is written to it.
+const COPY: &str = r#"set -e
+mount -t tmpfs tmpfs "$1"
+cd "$1"
+mkdir upper work root
+mount -t overlay overlay -o lowerdir=/,upperdir="$1/upper",workdir="$1/work" root
+mount -t proc proc root/proc
+cat >root/perennial.deb
+exec chroot root sh -c "$2"
+"#;
+
+fn folder() -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("perennial-debian-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// Why this cannot be tried on this machine.
+fn obstacle(folder: &Path) -> Option<String> {
+    let try_out = |program: &str, args: &[&str]| {
+        let output = Command::new(program).args(args).output().map_err(|error| error.to_string())?;
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        if output.status.success() { Ok(()) } else { Err(said) }
+    };
+    let folder = folder.to_str().unwrap();
+    try_out("dpkg", &["--version"])
+        .and_then(|()| try_out("systemd-analyze", &["--version"]))
+        .and_then(|()| try_out("dpkg", &["--status", "adduser"]))
+        .and_then(|()| try_out("unshare", &["--mount", "--pid", "--fork", "sh", "-c", COPY, "sh", folder, "true"]))
+        .err()
+}
+
+#[test]
+fn the_package_is_installed_upgraded_removed_and_purged() {
+    let folder = folder();
+    if let Some(why) = obstacle(&folder) {
+        eprintln!("SKIPPED: this needs root on a Debian with systemd, dpkg and adduser: {why}");
+        return;
+    }
+    let program = perennial_tests::program_under_test();
+    let stripped = folder.join("perennial");
+    // Hundreds of megabytes of debug information belong in no package.
+    let strip = Command::new("strip").arg("-o").arg(&stripped).arg(&program).status();
+    if !strip.is_ok_and(|status| status.success()) {
+        fs::copy(&program, &stripped).unwrap();
+    }
+    let native = stripped.to_str().unwrap();
+    let architecture = Command::new("dpkg").arg("--print-architecture").output().unwrap().stdout;
+    let architecture = String::from_utf8(architecture).unwrap();
+    let package =
+        perennial_package::deb::perennial(architecture.trim(), &fs::read(&stripped).unwrap(), native).unwrap();
+    let file = folder.with_extension("deb");
+    fs::write(&file, package).unwrap();
+
+    let place = folder.join("copy");
+    fs::create_dir_all(&place).unwrap();
+    let output = Command::new("unshare")
+        .args(["--mount", "--pid", "--fork", "sh", "-c", COPY, "sh", place.to_str().unwrap(), STORY])
+        .stdin(fs::File::open(&file).unwrap())
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .output()
+        .unwrap();
+
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    fs::remove_dir_all(folder).unwrap();
+    fs::remove_file(file).unwrap();
+}

@@ -1,0 +1,200 @@
+//! The chart on a cluster, by a real helm: install, upgrade, rollback, uninstall. The pods that it makes are run as
+//! processes, with the arguments, files and service accounts that it gave them.
+
+use std::{fs, path::PathBuf};
+
+use perennial_tests::{Answer, Helm, Kubelet, TestCluster, chart, eventually, perennial};
+use rstest::rstest;
+
+const NAMESPACE: &str = "perennial-system";
+/// What is asked of everything here: pods may take a while on a busy machine, and one replica is enough.
+const COMMON: &[&str] = &["--namespace", NAMESPACE, "--timeout", "3m", "--set", "replicas=1,check.enabled=false"];
+
+struct Stage {
+    cluster: TestCluster,
+    helm: Helm,
+    kubelet: Kubelet,
+}
+
+impl Stage {
+    async fn new(helm: Helm) -> Self {
+        let cluster = TestCluster::without_kubelets().await;
+        let restricted = "pod-security.kubernetes.io/enforce: restricted";
+        let namespace =
+            format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {NAMESPACE}, labels: {{{restricted}}}}}\n");
+        cluster.try_kubectl_with("create", &namespace).expect_success();
+        let kubelet = cluster.kubelet(NAMESPACE);
+        Self { cluster, helm, kubelet }
+    }
+
+    async fn helm(&self, command: &[&str], more: &[&str]) -> Answer {
+        self.helm.on(&self.cluster, &[command, COMMON, more].concat()).await
+    }
+
+    async fn expect(&self, command: &[&str], more: &[&str]) -> String {
+        let answer = self.helm(command, more).await;
+        assert!(answer.success, "helm {command:?}: {}; the kubelet: {:?}", answer.stderr, self.kubelet.trouble());
+        answer.stdout
+    }
+
+    fn get(&self, what: &str) -> String {
+        self.cluster.kubectl(&format!("get {what} -n {NAMESPACE} --ignore-not-found -o name"))
+    }
+
+    /// A labelled node goes and comes back bare: its label rides in the create.
+    async fn a_label_survives(&self, node: &str) {
+        let labels = |what: &str| format!("get node {node} -o jsonpath={{.metadata.labels.{what}}}");
+        self.cluster.kubectl(&format!("label node {node} team={node}"));
+        eventually("there is a record", async || {
+            let records = self.get("configmaps -l perennial.dev/record");
+            if records.contains(&format!("node-{node}")) { Ok(()) } else { Err(records) }
+        })
+        .await;
+        self.cluster.delete_node(node).await;
+        self.cluster.node(node).create().await;
+        eventually("the label is back", async || {
+            let seen = self.cluster.kubectl(&labels("team"));
+            if seen == node { Ok(()) } else { Err(seen) }
+        })
+        .await;
+    }
+
+    fn crd_columns(&self) -> String {
+        let path = "{.spec.versions[0].additionalPrinterColumns[*].name}";
+        self.cluster.kubectl(&format!("get crd keeppolicies.perennial.dev -o jsonpath={path}"))
+    }
+
+    fn config(&self) -> String {
+        self.cluster.kubectl(&format!("get configmap perennial-config -n {NAMESPACE} -o jsonpath={{.data}}"))
+    }
+}
+
+/// The chart of a later version, whose CRD has one more column.
+fn later_chart(cluster: &TestCluster) -> PathBuf {
+    let place = cluster.plane().dir().join("later-chart");
+    let copied = std::process::Command::new("cp").arg("-r").arg(chart()).arg(&place).status().unwrap();
+    assert!(copied.success());
+    let crds = place.join("files/crds.yaml");
+    let text = fs::read_to_string(&crds).unwrap();
+    let column = "  - additionalPrinterColumns:\n    - jsonPath: .spec.merge\n      name: Merge\n      type: string\n";
+    let later = text.replacen("  - additionalPrinterColumns:\n", column, 1);
+    assert_ne!(text, later);
+    fs::write(&crds, later).unwrap();
+    let file = place.join("Chart.yaml");
+    fs::write(&file, fs::read_to_string(&file).unwrap().replace("version: 0.1.0", "version: 0.2.0")).unwrap();
+    place
+}
+
+/// What a removal must not leave: a node that is closed and a pod that waits, both for us.
+async fn leave_things_half_done(stage: &Stage) {
+    stage.cluster.node("gated").create().await;
+    stage.cluster.kubectl("taint node gated perennial.dev/restoring=:NoSchedule");
+    let pod = "apiVersion: v1
+kind: Pod
+metadata: {name: gated, namespace: default, labels: {perennial.dev/managed: 'true'}}
+spec:
+  schedulingGates: [{name: perennial.dev/placement}]
+  containers: [{name: main, image: none}]
+";
+    eventually("a pod is created", async || {
+        let answer = stage.cluster.try_kubectl_with("create", pod);
+        if answer.success { Ok(()) } else { Err(answer.stderr) }
+    })
+    .await;
+}
+
+#[rstest]
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_release_lives_and_leaves_nothing_but_the_records(#[values(Helm::V3, Helm::V4)] helm: Helm) {
+    let stage = Stage::new(helm).await;
+    let chart = chart().display().to_string();
+    stage.cluster.node("n1").create().await;
+
+    // Installed, it works with no further step.
+    let notes = stage.expect(&["install", "perennial", &chart], &["--wait"]).await;
+    assert!(notes.contains("kubectl label node NODE team=ml"), "{notes}");
+    stage.a_label_survives("n1").await;
+    let columns = stage.crd_columns();
+
+    // An upgrade brings another config and another CRD; pods are replaced.
+    let later = later_chart(&stage.cluster).display().to_string();
+    let values = ["--wait", "--set", "config.keeper.history=7"];
+    stage.expect(&["upgrade", "perennial", &later], &values).await;
+    assert!(stage.config().contains("history: 7"), "{}", stage.config());
+    assert_eq!(stage.crd_columns(), format!("Merge {columns}"));
+    stage.cluster.node("n2").create().await;
+    stage.a_label_survives("n2").await;
+
+    // A rollback takes all of it back.
+    let answer = stage.helm.on(&stage.cluster, &["rollback", "perennial", "1", "-n", NAMESPACE, "--wait"]).await;
+    answer.expect_success();
+    assert!(!stage.config().contains("history"), "{}", stage.config());
+    assert_eq!(stage.crd_columns(), columns);
+    stage.a_label_survives("n1").await;
+
+    // A removal leaves the records, and nothing else that anybody would trip over.
+    leave_things_half_done(&stage).await;
+    let answer = stage.helm.on(&stage.cluster, &["uninstall", "perennial", "-n", NAMESPACE, "--timeout", "3m"]).await;
+    let (_, said) = stage.kubelet.said("uninstall").unwrap_or_default();
+    assert!(answer.success, "{}; {said}", answer.stderr);
+    assert!(said.contains("operator stopped"), "{said}");
+    nothing_is_left(&stage);
+    let records = stage.get("configmaps -l perennial.dev/record");
+    assert!(records.contains("node-n1") && records.contains("node-n2"), "{records}");
+
+    // Installed again it goes on where it was; and with the flags it takes the records with it.
+    let flags = ["--wait", "--set", "uninstall.records=true,crds.keep=false"];
+    stage.expect(&["install", "perennial", &chart], &flags).await;
+    stage.cluster.delete_node("n2").await;
+    stage.cluster.node("n2").create().await;
+    assert_eq!(stage.cluster.kubectl("get node n2 -o jsonpath={.metadata.labels.team}"), "n2");
+    let answer = stage.helm.on(&stage.cluster, &["uninstall", "perennial", "-n", NAMESPACE, "--timeout", "3m"]).await;
+    answer.expect_success();
+    nothing_is_left(&stage);
+    assert_eq!(stage.get("configmaps -l perennial.dev/record"), "");
+    eventually("the CRD is gone", async || {
+        let left = stage.cluster.kubectl("get crds -o name");
+        if left.is_empty() { Ok(()) } else { Err(left) }
+    })
+    .await;
+}
+
+fn nothing_is_left(stage: &Stage) {
+    let cluster = &stage.cluster;
+    let webhooks = "mutatingwebhookconfigurations,validatingwebhookconfigurations";
+    assert_eq!(cluster.kubectl(&format!("get {webhooks} -o name")), "");
+    assert_eq!(stage.get("leases"), "");
+    assert_eq!(stage.get("deployments,services,poddisruptionbudgets,jobs,pods,roles,rolebindings"), "");
+    assert_eq!(stage.get("secret perennial-webhook-certs"), "");
+    let accounts = stage.get("serviceaccounts");
+    assert_eq!(accounts.trim(), "serviceaccount/default");
+    let roles = cluster.kubectl("get clusterroles,clusterrolebindings -o name");
+    assert!(!roles.contains("perennial"), "{roles}");
+    assert_eq!(cluster.kubectl("get pods -A -o jsonpath={.items[*].spec.schedulingGates}"), "");
+    let taints = cluster.kubectl("get nodes -o jsonpath={.items[*].spec.taints[*].key}");
+    assert!(!taints.contains("perennial"), "{taints}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn without_the_hook_a_command_takes_away_what_the_operator_made() {
+    let stage = Stage::new(Helm::V4).await;
+    let chart = chart().display().to_string();
+    stage.expect(&["install", "perennial", &chart], &["--wait", "--set", "uninstall.enabled=false"]).await;
+    leave_things_half_done(&stage).await;
+    let answer = stage.helm.on(&stage.cluster, &["uninstall", "perennial", "-n", NAMESPACE]).await;
+    answer.expect_success();
+    eventually("the pods are gone", async || {
+        let pods = stage.get("pods");
+        if pods.is_empty() { Ok(()) } else { Err(pods) }
+    })
+    .await;
+    let left = stage.cluster.kubectl("get mutatingwebhookconfigurations -o name");
+    assert_eq!(left.trim(), "mutatingwebhookconfiguration.admissionregistration.k8s.io/perennial");
+
+    let kubeconfig = stage.cluster.plane().kubeconfig_path().display().to_string();
+    let words = ["uninstall", "--yes", "--stop", "perennial", "--kubeconfig", &kubeconfig, "-n", NAMESPACE];
+    let said = perennial(words, &[]).expect_success();
+
+    assert!(said.contains("nothing to stop"), "{said}");
+    nothing_is_left(&stage);
+}

@@ -1,0 +1,43 @@
+//! Plain manifests and the kustomize base, on a real API server that enforces PodSecurity `restricted`.
+
+use perennial_tests::{TestCluster, eventually, perennial};
+
+const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy");
+
+#[tokio::test]
+async fn the_kustomize_base_is_what_the_program_prints_and_its_pods_are_admitted() {
+    let cluster = TestCluster::without_kubelets().await;
+    let printed = perennial(["manifests"], &[]).expect_success();
+
+    // In two steps, as anyone has to who brings a namespace with it.
+    cluster.kubectl(&format!("apply --server-side --validate=strict -k {DEPLOY}"));
+    cluster.try_kubectl_with("apply --server-side --validate=strict", &printed).expect_success();
+
+    eventually("the pods are there: nothing of them offends `restricted`", async || {
+        let pods = cluster.kubectl("get pods -n perennial-system -o name");
+        if pods.lines().count() == 2 { Ok(()) } else { Err(pods) }
+    })
+    .await;
+    let generation = cluster.kubectl("get deployment perennial -n perennial-system -o jsonpath={.metadata.generation}");
+    assert_eq!(generation, "1", "the second changed what the first had made");
+}
+
+#[test]
+fn what_is_switched_off_is_neither_permitted_nor_exposed() {
+    let all = perennial(["manifests"], &[]).expect_success();
+    let set = ["manifests", "--set", "webhook.enabled=false", "--set", "placement.enabled=false"];
+    let keeper = perennial(set, &[]).expect_success();
+
+    for word in ["evict", "secrets", "containerPort: 9443", "replicasets"] {
+        assert!(all.contains(word), "{word} is not in what is installed by default");
+        assert!(!keeper.contains(word), "{word} is in what the keeper alone needs");
+    }
+    assert!(keeper.contains("enabled: false"), "the config does not say so");
+}
+
+#[test]
+fn a_wrong_setting_is_refused() {
+    let said = perennial(["manifests", "--set", "webhook.timout=3s"], &[]).expect_failure();
+
+    assert!(said.contains("webhook.timeout"), "{said}");
+}

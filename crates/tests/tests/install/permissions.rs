@@ -1,0 +1,221 @@
+//! The permissions that are shipped are enough, and none of them is too many: what an operator asked, as the API server's
+//! audit log has it, is compared with what its account was given. So whichever rule is taken away, something that was
+//! done here is refused.
+
+use std::collections::BTreeSet;
+
+use perennial_tests::{Operator, OperatorBuilder, TestCluster, Webhooks, eventually, record_name, verbs};
+use rstest::rstest;
+use serde_json::Value;
+
+const ACCOUNT: &str = "perennial";
+
+/// Puts in place what `perennial manifests` prints for these features; returns the verbs that are granted.
+fn install(cluster: &TestCluster, webhooks: bool, placement: bool) -> BTreeSet<(String, String, String)> {
+    let set = format!("--set webhook.enabled={webhooks} --set placement.enabled={placement}");
+    let permissions = cluster.perennial(&format!("manifests permissions {set}")).expect_success();
+    cluster.try_kubectl_with("apply --server-side --validate=strict", &permissions).expect_success();
+    let crds = cluster.perennial("manifests crds").expect_success();
+    cluster.try_kubectl_with("apply --server-side --validate=strict", &crds).expect_success();
+
+    let objects = permissions.split("\n---\n").map(|text| serde_saphyr::from_str::<Value>(text).unwrap());
+    let rules: Vec<Value> =
+        objects.flat_map(|object| object["rules"].as_array().cloned().unwrap_or_default()).collect();
+    let texts = |rule: &Value, what: &str| -> Vec<String> {
+        rule[what].as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
+    };
+    let mut granted = BTreeSet::new();
+    for rule in &rules {
+        for resource in texts(rule, "resources") {
+            for verb in texts(rule, "verbs") {
+                granted.insert((texts(rule, "apiGroups")[0].clone(), resource.clone(), verb));
+            }
+        }
+    }
+    granted
+}
+
+fn operator(cluster: &TestCluster, webhooks: bool, placement: bool) -> OperatorBuilder {
+    cluster
+        .operator_in_cluster(ACCOUNT)
+        .webhooks(if webhooks { Webhooks::On } else { Webhooks::Off })
+        .set("placement.enabled", &placement.to_string())
+        .set("placement.cooldown", "1s")
+        .set("controller.auditPeriod", "5s")
+        .set("controller.resyncPeriod", "5s")
+        .set("keeper.retention", "10m")
+}
+
+/// What happens to nodes: they are labelled, leave, return, and stay away for good. And a policy.
+async fn churn(cluster: &TestCluster) {
+    let names: Vec<String> = (0..8).map(|number| format!("kept-{number}")).collect();
+    for name in &names {
+        cluster.node(name).label("team", "ml").create().await;
+    }
+    for name in &names {
+        cluster.wait_for_record(name, [("team", "ml")]).await;
+    }
+    cluster.kubectl("label node kept-0 rack=r7");
+    cluster.wait_for_record("kept-0", [("team", "ml"), ("rack", "r7")]).await;
+    cluster.delete_node("kept-0").await;
+    cluster.node("kept-0").label("own", "1").create().await;
+    cluster.wait_for_labels("kept-0", [("team", "ml"), ("rack", "r7"), ("own", "1")]).await;
+
+    // Past its retention a record is collected.
+    cluster.delete_node("kept-1").await;
+    let (record, namespace) = (record_name("kept-1"), cluster.namespace());
+    eventually("the absence is noted", async || {
+        let object = cluster.config_map("kept-1").await.ok_or("no record")?;
+        let noted = object.metadata.annotations.unwrap_or_default().contains_key("perennial.dev/absent-since");
+        if noted { Ok(()) } else { Err("not yet") }
+    })
+    .await;
+    let since = jiff::Timestamp::now() - jiff::SignedDuration::from_mins(11);
+    cluster
+        .kubectl(&format!("annotate configmap {record} -n {namespace} --overwrite perennial.dev/absent-since={since}"));
+    eventually("the record is collected", async || match cluster.config_map("kept-1").await {
+        None => Ok(()),
+        Some(_) => Err("it is there"),
+    })
+    .await;
+
+    let policy = "apiVersion: perennial.dev/v1alpha1\nkind: KeepPolicy\nmetadata: {name: all}\nspec: {keep: ['*']}\n";
+    cluster.try_kubectl_with("apply", policy).expect_success();
+    eventually("the policy is in force", async || {
+        let status = cluster.kubectl("get keeppolicy all -o jsonpath={.status.conditions[0].status}");
+        if status == "True" { Ok(()) } else { Err(status) }
+    })
+    .await;
+}
+
+/// What happens to workloads: they are placed, moved, and fall back.
+async fn place(cluster: &TestCluster) {
+    cluster.capacity("spot", 1, 6).await;
+    cluster.capacity("on-demand", 1, 40).await;
+    cluster.deployment("web").replicas(4).asks("spot-percentage", "50").create().await;
+    cluster.wait_for_split("web", 2, 2).await;
+    let db = cluster.stateful_set("db").replicas(4).asks("spot-percentage", "50").asks("move-statefulset-pods", "true");
+    db.create().await;
+    cluster.wait_for_split("db", 2, 2).await;
+    // Fewer on spot than there are: they are moved.
+    cluster.ask("web", "spot-percentage", "25").await;
+    cluster.wait_for_split("web", 1, 3).await;
+    cluster.kubectl("annotate statefulset db --overwrite perennial.dev/spot-percentage=25");
+    cluster.wait_for_split("db", 1, 3).await;
+    // More than there is room for: the rest falls back.
+    let short = cluster.deployment("short").replicas(8).asks("spot-percentage", "100").asks("fallback-after", "1s");
+    short.create().await;
+    eventually("replicas that found no spot run on-demand", async || {
+        let placed = cluster.placed("short").await;
+        if placed.on_demand >= 1 { Ok(()) } else { Err(placed.to_string()) }
+    })
+    .await;
+}
+
+/// Pods that come before the watches have told of their owners: the webhook asks the API server.
+fn strangers(cluster: &TestCluster) {
+    let set = "apiVersion: apps/v1
+kind: ReplicaSet
+metadata:
+  name: stranger
+  finalizers: [example.com/stay]
+  ownerReferences: [{apiVersion: apps/v1, kind: Deployment, name: web, uid: unknown, controller: true}]
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: stranger}}
+  template: {metadata: {labels: {app: stranger}}, spec: {containers: [{name: main, image: none}]}}
+";
+    cluster.try_kubectl_with("create", set).expect_success();
+    let uid = cluster.kubectl("get replicaset stranger -o jsonpath={.metadata.uid}");
+    let owners =
+        [("ReplicaSet", "nobody", "unknown"), ("StatefulSet", "db", "unknown"), ("ReplicaSet", "stranger", &uid)];
+    for (kind, name, uid) in owners {
+        let pod = format!(
+            "apiVersion: v1
+kind: Pod
+metadata:
+  generateName: stranger-
+  ownerReferences: [{{apiVersion: apps/v1, kind: {kind}, name: {name}, uid: {uid}, controller: true}}]
+spec: {{containers: [{{name: main, image: none}}]}}
+"
+        );
+        cluster.try_kubectl_with("create --dry-run=server", &pod).expect_success();
+    }
+}
+
+/// What no test can bring about: that the watch of namespaces is behind when the first pod of one is created.
+fn is_for_laggards((group, resource, verb): &(String, String, String)) -> bool {
+    (group.as_str(), resource.as_str(), verb.as_str()) == ("", "namespaces", "get")
+}
+
+fn refused(cluster: &TestCluster) -> Vec<String> {
+    let asked = cluster.asked_by(&user(cluster)).into_iter().filter(|asked| asked.code == 403);
+    asked.map(|asked| format!("{asked:?}")).collect()
+}
+
+fn user(cluster: &TestCluster) -> String {
+    format!("system:serviceaccount:{}:{ACCOUNT}", cluster.namespace())
+}
+
+async fn stop(operator: Operator) {
+    assert!(operator.stop().await.is_some_and(|status| status.success()), "the operator did not stop by itself");
+}
+
+#[rstest]
+#[case::keeper_alone(false, false)]
+#[case::with_webhooks(true, false)]
+#[case::with_placement(true, true)]
+#[tokio::test]
+async fn an_operator_uses_every_permission_and_needs_no_other(#[case] webhooks: bool, #[case] placement: bool) {
+    let cluster = TestCluster::audited(placement).await;
+    let granted = install(&cluster, webhooks, placement);
+
+    let running = operator(&cluster, webhooks, placement).start().await;
+    churn(&cluster).await;
+    if webhooks {
+        // Somebody spoils a webhook configuration: it is made right.
+        cluster.kubectl("label mutatingwebhookconfiguration perennial app.kubernetes.io/managed-by=x --overwrite");
+        cluster.kubectl("label validatingwebhookconfiguration perennial app.kubernetes.io/managed-by=x --overwrite");
+        eventually("the webhook configurations are right again", async || {
+            let seen = cluster.kubectl(
+                "get mutatingwebhookconfiguration,validatingwebhookconfiguration -o jsonpath={.items[*].metadata.labels}",
+            );
+            if seen.contains('x') { Err(seen) } else { Ok(()) }
+        })
+        .await;
+    }
+    if placement {
+        place(&cluster).await;
+        strangers(&cluster);
+    }
+    stop(running).await;
+    if webhooks {
+        // Switched off, they are taken away, and labels come by watch.
+        let running = operator(&cluster, false, placement).start().await;
+        cluster.delete_node("kept-2").await;
+        cluster.node("kept-2").create().await;
+        cluster.wait_for_labels("kept-2", [("team", "ml")]).await;
+        stop(running).await;
+        let left = cluster.kubectl("get mutatingwebhookconfiguration,validatingwebhookconfiguration -o name");
+        assert_eq!(left, "");
+    }
+
+    assert_eq!(refused(&cluster), Vec::<String>::new());
+    let used = verbs(&cluster.asked_by(&user(&cluster)));
+    let unused: Vec<_> = granted.difference(&used).filter(|granted| !is_for_laggards(granted)).collect();
+    assert!(unused.is_empty(), "granted, and used by nothing: {unused:#?}");
+}
+
+#[tokio::test]
+async fn placement_without_webhooks_is_refused_nothing() {
+    let cluster = TestCluster::audited(true).await;
+    install(&cluster, false, true);
+
+    let running = operator(&cluster, false, true).start().await;
+    cluster.capacity("on-demand", 1, 40).await;
+    cluster.deployment("web").replicas(4).asks("spot-percentage", "50").create().await;
+    churn(&cluster).await;
+    stop(running).await;
+
+    assert_eq!(refused(&cluster), Vec::<String>::new());
+}

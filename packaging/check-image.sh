@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Unpacks an image as a container runtime would, and runs it as its user in a root of its own.
+#   packaging/check-image.sh IMAGE.tar ARCH
+set -euo pipefail
+image=$1 arch=$2
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+mkdir "$dir/layout" "$dir/root"
+tar -xf "$image" -C "$dir/layout"
+
+blob() { echo "$dir/layout/blobs/${1/://}"; }
+checked() {
+    file=$(blob "$1")
+    [ "sha256:$(sha256sum "$file" | cut -d' ' -f1)" = "$1" ] || { echo "$1 is not what it says" >&2; exit 1; }
+    echo "$file"
+}
+field() { python3 -c 'import json,sys; v=json.load(open(sys.argv[1]))
+for k in sys.argv[2:]: v=v[int(k)] if isinstance(v,list) else v[k]
+print(v if isinstance(v,str) else json.dumps(v))' "$@"; }
+
+manifest=$(checked "$(field "$dir/layout/index.json" manifests 0 digest)")
+if [ "$(field "$manifest" mediaType)" = application/vnd.oci.image.index.v1+json ]; then
+    for number in 0 1 2 3; do
+        [ "$(field "$manifest" manifests $number platform architecture 2>/dev/null)" = "$arch" ] && break
+    done
+    manifest=$(checked "$(field "$manifest" manifests $number digest)")
+fi
+config=$(checked "$(field "$manifest" config digest)")
+layer=$(checked "$(field "$manifest" layers 0 digest)")
+tar -xf "$layer" -C "$dir/root"
+user=$(field "$config" config User)
+program=$(field "$config" config Entrypoint 0)
+echo "user $user, program $program, $(find "$dir/root" -type f | wc -l) files"
+if find "$dir/root" -name sh -o -name bash | grep -q .; then echo "there is a shell in the image" >&2; exit 1; fi
+
+# Nothing but the image, as its user: no libc, no shell, no files to write to. Changing the root needs root, or a user namespace.
+chmod -R go+rX "$dir"
+run() {
+    if [ "$(id -u)" = 0 ]; then
+        chroot --userspec="$user" --groups= "$dir/root" "$program" "$@"
+    else
+        unshare --user --map-root-user chroot "$dir/root" "$program" "$@"
+    fi
+}
+run --version
+run simulate --help >/dev/null
+# It starts as an operator, and says what it lacks.
+said=$(run run --kubeconfig /nowhere 2>&1) && { echo "it ran without a cluster" >&2; exit 1; }
+grep -q 'could not read the kubeconfig /nowhere' <<<"$said" || { echo "$said" >&2; exit 1; }
+echo "the image runs"
