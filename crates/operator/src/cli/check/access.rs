@@ -10,13 +10,14 @@ use k8s_openapi::api::{
 };
 use kube::{Api, Client, api::PostParams};
 use perennial_core::config::Settings;
-use serde_json::Value;
 
 use super::Line;
-use crate::{cli::objects::Session, runtime::fault};
+use crate::{
+    cli::objects::Session,
+    manifests::{Features, Permissions},
+    runtime::fault,
+};
 
-/// The one place that says what the operator may do.
-const PERMISSIONS: &str = include_str!("../../../../../deploy/permissions.yaml");
 const AT_ONCE: usize = 8;
 
 /// One thing that has to be allowed.
@@ -50,8 +51,7 @@ pub(super) async fn check(session: &Session, account: Option<&str>) -> Vec<Line>
         }
     }
     let account = account.map(|name| format!("system:serviceaccount:{namespace}:{name}"));
-    let needed: Vec<Need> = needs().into_iter().filter(|need| need.is_for(&session.settings)).collect();
-    let asked = stream::iter(needed).map(|need| {
+    let asked = stream::iter(needs(&session.settings)).map(|need| {
         let (client, namespace, account) = (session.client.clone(), namespace.clone(), account.clone());
         async move { (allowed(&client, &need, &namespace, account).await, need) }
     });
@@ -72,24 +72,13 @@ pub(super) async fn check(session: &Session, account: Option<&str>) -> Vec<Line>
     lines.push(if missing.is_empty() {
         Line::pass("permissions", format!("{whose} may do all {} things that the operator does", answers.len()))
     } else {
-        let fix = "kubectl apply -f deploy/permissions.yaml; for an operator that runs as another account: --service-account NAME";
+        let fix = "perennial manifests permissions | kubectl apply -f -; for an operator that runs as another account: --service-account NAME";
         Line::fail("permissions", format!("{whose} may not {}", missing.join(", ")), fix)
     });
     lines
 }
 
 impl Need {
-    /// Whether an operator with these settings needs it.
-    fn is_for(&self, settings: &Settings) -> bool {
-        let placement = ["apps", "policy"].contains(&self.group.as_str())
-            || ["pods", "pods/eviction", "namespaces"].contains(&self.resource.as_str());
-        let certificates = self.resource == "secrets";
-        let webhooks = certificates || self.group == "admissionregistration.k8s.io";
-        (settings.placement.enabled || !placement)
-            && (settings.webhook.enabled || !webhooks)
-            && (settings.webhook.cert_dir.is_none() || !certificates)
-    }
-
     fn words(&self, namespace: &str) -> String {
         let place = if self.ours { format!(" in {namespace}") } else { String::new() };
         let name = self.name.as_ref().map(|name| format!(" {name}")).unwrap_or_default();
@@ -97,35 +86,27 @@ impl Need {
     }
 }
 
-/// Every rule of the permissions that are deployed, one by one.
-fn needs() -> Vec<Need> {
-    let documents: Vec<Value> = serde_saphyr::from_multiple(PERMISSIONS).unwrap_or_default();
-    let texts = |rule: &Value, key: &str| -> Vec<String> {
-        let list = rule[key].as_array().cloned().unwrap_or_default();
-        list.iter().filter_map(Value::as_str).map(str::to_owned).collect()
-    };
+/// Every rule of the permissions that are deployed for an operator with these settings, one by one.
+fn needs(settings: &Settings) -> Vec<Need> {
+    let permissions = Permissions::of(Features::of(settings));
+    let cluster = permissions.cluster.iter().map(|rule| (rule, false));
+    let rules = cluster.chain(permissions.namespaced.iter().map(|rule| (rule, true)));
     let mut needs = Vec::new();
-    for document in
-        documents.iter().filter(|document| ["Role", "ClusterRole"].iter().any(|kind| document["kind"] == *kind))
-    {
-        for rule in document["rules"].as_array().into_iter().flatten() {
-            let mut names: Vec<Option<String>> = texts(rule, "resourceNames").into_iter().map(Some).collect();
-            if names.is_empty() {
-                names.push(None);
-            }
-            for (group, resource) in texts(rule, "apiGroups")
-                .iter()
-                .flat_map(|group| texts(rule, "resources").into_iter().map(move |resource| (group.clone(), resource)))
-            {
-                for verb in texts(rule, "verbs") {
-                    needs.extend(names.iter().map(|name| Need {
-                        group: group.clone(),
-                        resource: resource.clone(),
-                        verb: verb.clone(),
-                        name: name.clone(),
-                        ours: document["kind"] == "Role",
-                    }));
-                }
+    for (rule, ours) in rules {
+        let mut names: Vec<Option<String>> = rule.resource_names.iter().map(|&name| Some(name.to_owned())).collect();
+        if names.is_empty() {
+            names.push(None);
+        }
+        for (group, resource) in rule.api_groups.iter().flat_map(|group| rule.resources.iter().map(move |r| (group, r)))
+        {
+            for verb in &rule.verbs {
+                needs.extend(names.iter().map(|name| Need {
+                    group: (*group).to_owned(),
+                    resource: (*resource).to_owned(),
+                    verb: (*verb).to_owned(),
+                    name: name.clone(),
+                    ours,
+                }));
             }
         }
     }
@@ -178,7 +159,7 @@ mod tests {
 
     #[test]
     fn what_is_deployed_is_what_is_asked_for() {
-        let needs = needs();
+        let needs = needs(&Settings::default());
         let has = |verb: &str, resource: &str, ours: bool| {
             needs.iter().any(|need| need.verb == verb && need.resource == resource && need.ours == ours)
         };
@@ -190,7 +171,7 @@ mod tests {
         let mut settings = Settings::default();
         settings.placement.enabled = false;
         settings.webhook.enabled = false;
-        let few: Vec<&Need> = needs.iter().filter(|need| need.is_for(&settings)).collect();
+        let few = super::needs(&settings);
         assert!(few.iter().all(|need| !["pods", "secrets"].contains(&need.resource.as_str())) && few.len() > 10);
     }
 }
