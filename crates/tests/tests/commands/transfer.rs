@@ -1,7 +1,7 @@
 //! Coming over, backing up, and restoring a backup.
 
 use perennial_core::keeper::record::RECORD_LABEL;
-use perennial_tests::{TestCluster, eventually};
+use perennial_tests::{TestCluster, Webhooks, eventually, labels};
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -166,6 +166,22 @@ async fn install_label_states(cluster: &TestCluster) {
         if answer.success { Ok(()) } else { Err(answer.stderr) }
     })
     .await;
+}
+
+#[tokio::test]
+async fn what_was_imported_for_a_node_that_is_away_rides_in_its_create() {
+    let cluster = TestCluster::new().await;
+    let path = file(&cluster, "away.yaml", "w1: {team: ml}\n");
+    cluster.perennial(&format!("import -f {path}")).expect_success();
+    let story = cluster.perennial("explain w1").expect_success();
+    assert!(story.contains("its record was imported") && story.contains("it would get team=ml."), "{story}");
+    let _operator = cluster.start(Webhooks::On).await;
+
+    let created = cluster.node("w1").create().await;
+
+    assert_eq!(created.metadata.labels.unwrap_or_default(), labels([("team", "ml")]));
+    cluster.label("w1", "team", "web").await;
+    cluster.wait_for_record("w1", [("team", "web")]).await;
 }
 
 #[tokio::test]

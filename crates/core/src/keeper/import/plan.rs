@@ -18,6 +18,10 @@ use crate::keeper::{
     stored::Stored,
 };
 
+/// The UID of a record that no incarnation has written yet. Not empty: a node that is being created has no UID yet, and
+/// would be taken for the one that wrote the record.
+pub const NOBODY: &str = "imported";
+
 /// What is done with one entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -121,6 +125,9 @@ pub fn plan(
 fn first(entry: &Entry, node: Option<&Node>, kept: Kept, at: u64, context: &Context<'_>) -> Record {
     if let Some(record) = entry.record.as_deref() {
         let mut record = record.clone();
+        if record.node.uid.is_empty() {
+            NOBODY.clone_into(&mut record.node.uid);
+        }
         record.node.resource_version = match node {
             Some(node) if node.uid == record.node.uid => node.resource_version,
             _ => at,
@@ -133,7 +140,7 @@ fn first(entry: &Entry, node: Option<&Node>, kept: Kept, at: u64, context: &Cont
         sequence: 1,
         node: Origin {
             name: entry.node.clone(),
-            uid: String::new(),
+            uid: NOBODY.to_owned(),
             resource_version: at,
             mark: String::new(),
             machine,

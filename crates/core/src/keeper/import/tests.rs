@@ -9,7 +9,7 @@ use super::{
 use crate::{
     config::settings::Settings,
     keeper::{
-        plan::{Context, Plan, live},
+        plan::{Context, Plan, create, live},
         selection::{self, Policy},
         stored::Stored,
     },
@@ -126,6 +126,16 @@ fn a_first_record_unsettles_a_live_node_and_its_own_values_stay() {
         Plan::Restore(restore) => assert_eq!(restore.set, kept(&[("rack", "r1")])),
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn what_was_imported_rides_in_the_create_of_its_node() {
+    let (policy, found) = (policy(), read("worker-1: {team: ml}"));
+    let written = written(plan(&found.entries[0], None, None, false, 60, &context(&policy)));
+    // Nobody has a UID while it is being created.
+    let coming = policy.select(&node("", 0, &[]));
+    let given = create(&coming, Some(&written.record), &context(&policy), |_| true).unwrap();
+    assert_eq!((given.set, given.mark.complete), (kept(&[("team", "ml")]), true));
 }
 
 #[test]

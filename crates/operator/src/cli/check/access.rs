@@ -9,13 +9,15 @@ use k8s_openapi::api::{
     core::v1::Namespace,
 };
 use kube::{Api, Client, api::PostParams};
-use serde_json::Value;
+use perennial_core::config::Settings;
 
 use super::Line;
-use crate::{cli::objects::Session, runtime::fault};
+use crate::{
+    cli::objects::Session,
+    manifests::{Features, Permissions},
+    runtime::fault,
+};
 
-/// The one place that says what the operator may do.
-const PERMISSIONS: &str = include_str!("../../../../../deploy/permissions.yaml");
 const AT_ONCE: usize = 8;
 
 /// One thing that has to be allowed.
@@ -49,7 +51,7 @@ pub(super) async fn check(session: &Session, account: Option<&str>) -> Vec<Line>
         }
     }
     let account = account.map(|name| format!("system:serviceaccount:{namespace}:{name}"));
-    let asked = stream::iter(needs()).map(|need| {
+    let asked = stream::iter(needs(&session.settings)).map(|need| {
         let (client, namespace, account) = (session.client.clone(), namespace.clone(), account.clone());
         async move { (allowed(&client, &need, &namespace, account).await, need) }
     });
@@ -70,7 +72,7 @@ pub(super) async fn check(session: &Session, account: Option<&str>) -> Vec<Line>
     lines.push(if missing.is_empty() {
         Line::pass("permissions", format!("{whose} may do all {} things that the operator does", answers.len()))
     } else {
-        let fix = "kubectl apply -f deploy/permissions.yaml; for an operator that runs as another account: --service-account NAME";
+        let fix = "perennial manifests permissions | kubectl apply -f -; for an operator that runs as another account: --service-account NAME";
         Line::fail("permissions", format!("{whose} may not {}", missing.join(", ")), fix)
     });
     lines
@@ -84,35 +86,27 @@ impl Need {
     }
 }
 
-/// Every rule of the permissions that are deployed, one by one.
-fn needs() -> Vec<Need> {
-    let documents: Vec<Value> = serde_saphyr::from_multiple(PERMISSIONS).unwrap_or_default();
-    let texts = |rule: &Value, key: &str| -> Vec<String> {
-        let list = rule[key].as_array().cloned().unwrap_or_default();
-        list.iter().filter_map(Value::as_str).map(str::to_owned).collect()
-    };
+/// Every rule of the permissions that are deployed for an operator with these settings, one by one.
+fn needs(settings: &Settings) -> Vec<Need> {
+    let permissions = Permissions::of(Features::of(settings));
+    let cluster = permissions.cluster.iter().map(|rule| (rule, false));
+    let rules = cluster.chain(permissions.namespaced.iter().map(|rule| (rule, true)));
     let mut needs = Vec::new();
-    for document in
-        documents.iter().filter(|document| ["Role", "ClusterRole"].iter().any(|kind| document["kind"] == *kind))
-    {
-        for rule in document["rules"].as_array().into_iter().flatten() {
-            let mut names: Vec<Option<String>> = texts(rule, "resourceNames").into_iter().map(Some).collect();
-            if names.is_empty() {
-                names.push(None);
-            }
-            for (group, resource) in texts(rule, "apiGroups")
-                .iter()
-                .flat_map(|group| texts(rule, "resources").into_iter().map(move |resource| (group.clone(), resource)))
-            {
-                for verb in texts(rule, "verbs") {
-                    needs.extend(names.iter().map(|name| Need {
-                        group: group.clone(),
-                        resource: resource.clone(),
-                        verb: verb.clone(),
-                        name: name.clone(),
-                        ours: document["kind"] == "Role",
-                    }));
-                }
+    for (rule, ours) in rules {
+        let mut names: Vec<Option<String>> = rule.resource_names.iter().map(|&name| Some(name.to_owned())).collect();
+        if names.is_empty() {
+            names.push(None);
+        }
+        for (group, resource) in rule.api_groups.iter().flat_map(|group| rule.resources.iter().map(move |r| (group, r)))
+        {
+            for verb in &rule.verbs {
+                needs.extend(names.iter().map(|name| Need {
+                    group: (*group).to_owned(),
+                    resource: (*resource).to_owned(),
+                    verb: (*verb).to_owned(),
+                    name: name.clone(),
+                    ours,
+                }));
             }
         }
     }
@@ -165,7 +159,7 @@ mod tests {
 
     #[test]
     fn what_is_deployed_is_what_is_asked_for() {
-        let needs = needs();
+        let needs = needs(&Settings::default());
         let has = |verb: &str, resource: &str, ours: bool| {
             needs.iter().any(|need| need.verb == verb && need.resource == resource && need.ours == ours)
         };
@@ -174,5 +168,10 @@ mod tests {
         );
         assert!(needs.iter().any(|need| need.resource == "secrets" && need.name.is_some()));
         assert!(needs.len() > 40);
+        let mut settings = Settings::default();
+        settings.placement.enabled = false;
+        settings.webhook.enabled = false;
+        let few = super::needs(&settings);
+        assert!(few.iter().all(|need| !["pods", "secrets"].contains(&need.resource.as_str())) && few.len() > 10);
     }
 }

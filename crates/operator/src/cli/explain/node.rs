@@ -8,6 +8,7 @@ use kube::{Api, Client, api::ListParams};
 use perennial_core::keeper::{
     admission::kubelet_may_set,
     identity::Identified,
+    import::plan::NOBODY,
     kept::{Kept, Key},
     machine::Machine,
     mark::MARK,
@@ -164,7 +165,8 @@ fn next_life(look: &Look) -> Option<NextLife> {
 fn bare(record: &Record, machine: Machine) -> Incarnation {
     Incarnation {
         name: record.node.name.clone(),
-        uid: String::new(),
+        // No UID that a record could have: a node that is being created is nobody's incarnation yet.
+        uid: "next".to_owned(),
         resource_version: 0,
         kept: Kept::new(),
         mark: None,
@@ -226,7 +228,10 @@ impl Story<'_> {
         };
         let last = match self.look.stored() {
             Some(Stored::Good(record)) if self.look.node.as_ref().is_none_or(|node| node.uid != record.node.uid) => {
-                format!("; its record was last written from {}", record.node.uid)
+                match record.node.uid.as_str() {
+                    NOBODY => "; its record was imported".to_owned(),
+                    uid => format!("; its record was last written from {uid}"),
+                }
             }
             _ => String::new(),
         };
