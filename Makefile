@@ -2,11 +2,14 @@
 
 CARGO ?= cargo
 BENCH ?= full
+SEEDS ?= 10000
+HISTORIES ?= 3000
+SIM := $(CARGO) run --locked --quiet --profile sim -p perennial-sim --
 TOOLS := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/tools
 export PATH := $(TOOLS)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test bench lint format docs manifests image deb kind-up kind-down clean
+.PHONY: help demo up down test sim bench lint format docs manifests image deb kind-up kind-down clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,8 +25,15 @@ up: ## Start a local Kubernetes with Perennial and leave it running
 down: ## End what `make up` started
 	@$(CARGO) run --locked --quiet -p perennial-tests --bin up -- stop
 
-test: ## Run all tests: unit, property, and on a real Kubernetes
+test: ## Run all tests: unit, property, simulated histories, and on a real Kubernetes
 	$(CARGO) test --workspace --locked
+	@$(CARGO) build --locked --profile sim -p perennial-sim
+	@$(SIM) --seeds $(HISTORIES)
+	@$(SIM) --mutations --seeds 1500
+
+sim: ## Play simulated histories: SEEDS=a count or a range; SEED=one, with its log
+	@$(CARGO) build --locked --profile sim -p perennial-sim
+	@$(SIM) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
 bench: ## Measure on a local Kubernetes; BENCH=quick for a few minutes
 	@$(CARGO) build --locked --release -p perennial-tests --bins

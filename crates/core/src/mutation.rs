@@ -76,8 +76,6 @@ mutations! {
     ForgetOwnWrites,
     /// Spot pods of a rollout do not wait for the on-demand ones.
     NoHold,
-    /// Pods that nobody came for stay gated.
-    NeverFree,
     /// A pod is evicted whatever else is going on.
     MoveAtOnce,
     /// Every second pod is spot, whatever the slots say.

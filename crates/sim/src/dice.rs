@@ -8,16 +8,16 @@ pub struct Dice(u64);
 impl Dice {
     pub fn new(seed: u64) -> Self {
         let mut dice = Self(seed ^ 0x5851_f42d_4c95_7f2d);
-        dice.next();
+        dice.number();
         dice
     }
 
     /// Dice of their own for one part, so that what it rolls does not change what others roll.
     pub fn split(&mut self) -> Self {
-        Self::new(self.next())
+        Self::new(self.number())
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -27,12 +27,12 @@ impl Dice {
 
     /// A number below `sides`.
     pub fn roll(&mut self, sides: usize) -> usize {
-        usize::try_from(self.next() % sides.max(1) as u64).unwrap_or_default()
+        usize::try_from(self.number() % sides.max(1) as u64).unwrap_or_default()
     }
 
     /// True so many times in a thousand.
     pub fn permille(&mut self, chance: u32) -> bool {
-        self.next() % 1000 < u64::from(chance)
+        self.number() % 1000 < u64::from(chance)
     }
 
     pub fn percent(&mut self, chance: u32) -> bool {
@@ -41,7 +41,7 @@ impl Dice {
 
     /// Uniform between two numbers of milliseconds, both included.
     pub fn millis(&mut self, least: u64, most: u64) -> Duration {
-        Duration::from_millis(least + self.next() % (most - least + 1))
+        Duration::from_millis(least + self.number() % (most - least + 1))
     }
 
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {

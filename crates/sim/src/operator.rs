@@ -52,7 +52,7 @@ impl Operator {
         let mut tasks = JoinSet::new();
         let identity = format!("operator-{id}");
         let ownership = run::compete(settings, &client, &metrics, &clock, &identity, &stop, &mut tasks);
-        let seed = world.lock().dice.next();
+        let seed = world.lock().dice.number();
         let surroundings =
             Surroundings { client, budget, metrics, clock, jitter: Jitter::seeded(seed), identity, ownership };
         let parts = run::operate(settings, surroundings, &Health::new(), &stop, &mut tasks)?;

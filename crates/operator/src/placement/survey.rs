@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use futures::FutureExt;
-use perennial_core::mutation::{Mutation, mutated};
 use perennial_core::placement::{
     release::{Why, bystander_frees_at},
     spec::Strength,
@@ -20,9 +19,6 @@ use crate::runtime::labels::{Class as ClassLabel, ClassLabels};
 impl Placer {
     /// Frees pods that have waited too long, whosever they are: no pod stays gated because its owner is away.
     pub async fn free_overdue(&self) {
-        if mutated(Mutation::NeverFree) {
-            return;
-        }
         let now = self.clock.now();
         let overdue: Vec<(String, PodView, Why, Strength)> = {
             let state = self.lock();

@@ -83,7 +83,7 @@ impl People {
                 });
             }
             14 => {
-                let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": self.dice.next().to_string()}]}});
+                let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": self.dice.number().to_string()}]}});
                 acts.spawn(async move { drop(kubelet.patch_status(&NODES, "", &name, ready).await) });
             }
             15 => {

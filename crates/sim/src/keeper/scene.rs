@@ -21,6 +21,7 @@ pub const RETENTION: Duration = Duration::from_secs(60);
 
 /// What the seed decided about a history before it began.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one thing that was rolled")]
 pub struct Plan {
     pub operators: usize,
     /// Without an election every operator works on everything.
@@ -68,8 +69,10 @@ impl Scene {
             settings.keeper.merge = Merge::Overwrite;
         }
         settings.keeper.gate = *dice.pick(&[Gate::Never, Gate::Never, Gate::Needed, Gate::Always]);
-        if dice.percent(25) {
-            (settings.controller.qps, settings.controller.burst) = (10, 10);
+        // So many nodes that the budget is short when all of them go.
+        let many = dice.percent(15);
+        if many {
+            (settings.controller.qps, settings.controller.burst) = (5, 5);
         }
         let collects = dice.percent(8);
         if collects {
@@ -80,7 +83,7 @@ impl Scene {
             operators,
             election: settings.controller.leader_election.enabled,
             registered,
-            names: (1..=1 + dice.roll(3)).map(|i| format!("n{i}")).collect(),
+            names: (1..=1 + if many { 12 } else { dice.roll(3) }).map(|i| format!("n{i}")).collect(),
             steps: 8 + dice.roll(40),
             trouble: 4 + u32::try_from(dice.roll(16)).unwrap_or_default(),
             merge: settings.keeper.merge,

@@ -1,6 +1,6 @@
 //! Placement's guarantees, from the log: exact at rest, nobody left behind a gate, the floor never broken by us.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde_json::Value;
 
@@ -15,6 +15,9 @@ use crate::{
         world::State,
     },
 };
+
+/// Moves of one workload are at least so far apart: its cooldown, but for the whole seconds in which it is written down.
+const COOLDOWN: Duration = Duration::from_secs(2);
 
 /// The points of a history at which something is known to be so.
 #[derive(Clone, Debug)]
@@ -45,9 +48,17 @@ impl Then {
         let name = change.name().to_owned();
         if std::ptr::eq(change.kind, &NODES) {
             let class = change.object["metadata"]["labels"].get(CAPACITY).and_then(Value::as_str).unwrap_or_default();
-            if gone { drop(self.nodes.remove(&name)) } else { drop(self.nodes.insert(name, class.to_owned())) }
-        } else if change.namespace() != NAMESPACE {
-        } else if std::ptr::eq(change.kind, &PODS) {
+            if gone {
+                drop(self.nodes.remove(&name))
+            } else {
+                drop(self.nodes.insert(name, class.to_owned()))
+            }
+            return;
+        }
+        if change.namespace() != NAMESPACE {
+            return;
+        }
+        if std::ptr::eq(change.kind, &PODS) {
             if gone { drop(self.pods.remove(&name)) } else { drop(self.pods.insert(name, Arc::clone(&change.object))) }
         } else if std::ptr::eq(change.kind, &DEPLOYMENTS) || std::ptr::eq(change.kind, &STATEFUL_SETS) {
             self.workloads.insert(name, Arc::clone(&change.object));
@@ -77,9 +88,22 @@ pub fn judge(state: &mut State, marks: &Marks) -> Outcome {
     let mut seen = Counts::default();
     let mut fail = |guarantee, what| violations.push(Violation { guarantee, what });
     let mut then = Then::default();
+    let calm = marks.rests.first().copied().unwrap_or(u64::MAX);
+    let mut moved: BTreeMap<String, Duration> = BTreeMap::new();
     for change in &state.store.log {
         if change.by.is_operator() && std::ptr::eq(change.kind, &PODS) {
             write(&then, change, &mut seen, &mut fail);
+            if is_removal(change) {
+                let app = text(&change.object, "/metadata/labels/app").to_owned();
+                if change.rv > calm {
+                    fail("G10", format!("{} was moved although nothing had disturbed {app}", change.name()));
+                }
+                if let Some(last) = moved.insert(app, change.at)
+                    && change.at < last + COOLDOWN
+                {
+                    fail("G10", format!("{} was moved {:?} after the last move", change.name(), change.at - last));
+                }
+            }
         }
         let floor_before = then.ready_on_demand("web");
         then.take(change);
@@ -142,12 +166,16 @@ fn rest(then: &Then, seen: &mut Counts, fail: &mut impl FnMut(&'static str, Stri
     }
 }
 
+fn is_removal(change: &Change) -> bool {
+    let active = change.before.as_ref().is_some_and(|before| is_active(before));
+    change.what == What::Deleted || active && !is_active(&change.object)
+}
+
 /// One write of ours to a pod.
 fn write(then: &Then, change: &Change, seen: &mut Counts, fail: &mut impl FnMut(&'static str, String)) {
     let gates = |pod: &Value| pod["spec"]["schedulingGates"].as_array().map_or(0, Vec::len);
     let Some(before) = &change.before else { return };
-    let going = change.what == What::Deleted || is_active(before) && !is_active(&change.object);
-    if going {
+    if is_removal(change) {
         seen.add("pods moved");
         if !change.on.uid {
             fail("G6", format!("pod {} was removed whichever it was", change.name()));

@@ -29,19 +29,35 @@ pub struct Controllers {
     dice: Dice,
     /// When a bound pod will be Ready, and when a going one is gone.
     due: BTreeMap<String, Duration>,
+    /// Up to where the last pass had seen the log.
+    seen: u64,
 }
 
 impl Controllers {
     pub fn new(world: &World, dice: Dice) -> Self {
-        Self { world: world.clone(), by: Actor::new(world, Who::Controller), dice, due: BTreeMap::new() }
+        Self { world: world.clone(), by: Actor::new(world, Who::Controller), dice, due: BTreeMap::new(), seen: 0 }
     }
 
     pub async fn run(mut self) {
         loop {
             let pause = self.dice.millis(60, 300);
             tokio::time::sleep(pause).await;
-            self.pass().await;
+            if self.is_needed() {
+                self.pass().await;
+            }
         }
+    }
+
+    /// Something that concerns us has changed since the last pass, or something is due.
+    fn is_needed(&mut self) -> bool {
+        let now = self.world.elapsed();
+        let state = self.world.lock();
+        let ours = [&NODES, &PODS, &DEPLOYMENTS, &REPLICA_SETS, &STATEFUL_SETS, &PDBS];
+        let changed = state.store.between(self.seen, state.store.rv());
+        let changed = changed.iter().any(|change| ours.iter().any(|kind| std::ptr::eq(*kind, change.kind)));
+        self.seen = state.store.rv();
+        let slack = Duration::from_secs(1);
+        changed || self.due.values().any(|due| *due + slack >= now)
     }
 
     async fn pass(&mut self) {

@@ -63,13 +63,18 @@ pub async fn play(world: &World, dice: &mut Dice) -> anyhow::Result<Outcome> {
     marks.rests.push(world.lock().store.rv());
     if marks.rested {
         let from = world.lock().store.rv();
-        play.roll_out().await;
+        play.roll_out("probe").await;
         marks.rested &= play.rest().await;
         marks.rollouts.push((from, world.lock().store.rv()));
         marks.rests.push(world.lock().store.rv());
-        play.scale("web").await;
-        marks.rested &= play.rest().await;
-        marks.rests.push(world.lock().store.rv());
+        for _ in 0..2 {
+            play.delete_pod().await;
+            marks.rested &= play.rest().await;
+            marks.rests.push(world.lock().store.rv());
+            play.scale("web").await;
+            marks.rested &= play.rest().await;
+            marks.rests.push(world.lock().store.rv());
+        }
     }
     controllers.abort();
     let mut state = world.lock();
@@ -125,6 +130,7 @@ impl Play {
             "metadata": {"name": name, "annotations": {
                 "perennial.dev/spot-percentage": self.plan.spot.to_string(),
                 "perennial.dev/min-on-demand": self.plan.floor.to_string(),
+                "perennial.dev/move-statefulset-pods": "true",
             }},
             "spec": {
                 "replicas": self.dice.roll(9),
@@ -149,17 +155,11 @@ impl Play {
                 let name = if self.dice.percent(60) { "web" } else { "db" };
                 self.scale(name).await;
             }
-            5..=6 => self.roll_out().await,
-            7 => {
-                let pods: Vec<String> = {
-                    let state = self.world.lock();
-                    state.store.all(&PODS, NAMESPACE).map(|pod| text(pod, "/metadata/name").to_owned()).collect()
-                };
-                if !pods.is_empty() {
-                    let pod = self.dice.pick(&pods).clone();
-                    drop(self.person.delete(&PODS, NAMESPACE, Some(&pod), Value::Null).await);
-                }
+            5..=6 => {
+                let revision = format!("r{}", 1 + self.dice.roll(3));
+                self.roll_out(&revision).await;
             }
+            7 => self.delete_pod().await,
             8 => {
                 // A spot node is taken away; another comes.
                 let name = format!("spot-{}", self.dice.roll(3));
@@ -209,8 +209,18 @@ impl Play {
         drop(self.person.patch(kind(name == "web"), NAMESPACE, name, patch).await);
     }
 
-    async fn roll_out(&mut self) {
-        let revision = format!("r{}", 1 + self.dice.roll(3));
+    async fn delete_pod(&mut self) {
+        let pods: Vec<String> = {
+            let state = self.world.lock();
+            state.store.all(&PODS, NAMESPACE).map(|pod| text(pod, "/metadata/name").to_owned()).collect()
+        };
+        if !pods.is_empty() {
+            let pod = self.dice.pick(&pods).clone();
+            drop(self.person.delete(&PODS, NAMESPACE, Some(&pod), Value::Null).await);
+        }
+    }
+
+    async fn roll_out(&mut self, revision: &str) {
         let patch = json!({"spec": {"template": {"metadata": {"labels": {"revision": revision}}}}});
         drop(self.person.patch(&DEPLOYMENTS, NAMESPACE, "web", patch).await);
     }

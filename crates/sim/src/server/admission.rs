@@ -177,11 +177,11 @@ fn decode(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let (mut bits, mut held) = (0u32, 0);
     for letter in text.bytes().filter_map(value) {
-        bits = bits << 6 | letter;
+        bits = (bits << 6) | letter;
         held += 6;
         if held >= 8 {
             held -= 8;
-            bytes.push((bits >> held & 0xff) as u8);
+            bytes.extend(u8::try_from((bits >> held) & 0xff));
         }
     }
     bytes

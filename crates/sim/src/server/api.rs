@@ -11,7 +11,7 @@ use super::{
     kinds::{NODES, PDBS, PODS, Target},
     lists, patch, rules,
     select::{Selector, match_labels},
-    store::{Admission, Condition, Deletion, Done, Write, text, version},
+    store::{Admission, Condition, Deletion, Done, How, Write, text, version},
     who::Who,
     world::{Look, World},
 };
@@ -73,7 +73,11 @@ impl World {
             ("GET", None, None) => lists::list(&mut self.lock(), asked).map(|body| Answer::ok(Arc::new(body))),
             ("POST", None, None) => self.create(asked).await.map(|body| Answer { code: 201, body }),
             ("POST", Some(_), Some("eviction")) => self.evict(asked),
-            ("PUT", Some(_), None | Some("status")) => self.update(asked, |_| Ok(asked.body.clone())).map(Answer::ok),
+            ("PUT", Some(name), None | Some("status")) => {
+                let Target { kind, namespace, .. } = &asked.target;
+                let code = if self.lock().store.get(kind, namespace, name).is_some() { 200 } else { 201 };
+                self.update(asked).map(|body| Answer { code, body })
+            }
             ("PATCH", Some(_), None | Some("status")) => self.patch(asked).map(Answer::ok),
             ("DELETE", Some(name), None) => self.delete(asked, name, &Deletion::parse(&asked.body)).await,
             ("DELETE", None, None) => self.delete_collection(asked).await,
@@ -114,10 +118,12 @@ impl World {
         done
     }
 
-    fn update(&self, asked: &Asked, change: impl FnOnce(&Value) -> Result<Value, Refusal>) -> Done {
+    fn update(&self, asked: &Asked) -> Done {
+        let change = |_: &Value| Ok(asked.body.clone());
         let Target { kind, namespace, sub, .. } = &asked.target;
         let write = self.write_of(asked, Condition::default(), Admission::None);
-        let done = self.lock().store.update(kind, namespace, asked.name(), sub.is_some(), write, change);
+        let how = How { put: true, status: sub.is_some() };
+        let done = self.lock().store.update(kind, namespace, asked.name(), how, write, change);
         self.tell(done.is_ok());
         done
     }
@@ -141,7 +147,14 @@ impl World {
             }
             Ok(next)
         };
-        let done = self.lock().store.update(kind, namespace, asked.name(), sub.is_some(), write, change);
+        let done = self.lock().store.update(
+            kind,
+            namespace,
+            asked.name(),
+            How { put: false, status: sub.is_some() },
+            write,
+            change,
+        );
         self.tell(done.is_ok());
         done
     }
@@ -213,7 +226,7 @@ impl World {
             }
             let name = text(pdb, "/metadata/name").to_owned();
             let write = Write { by: Who::Controller, ..write.clone() };
-            state.store.update(&PDBS, namespace, &name, true, write, |before| {
+            state.store.update(&PDBS, namespace, &name, How { put: false, status: true }, write, |before| {
                 let mut next = before.clone();
                 next["status"]["disruptionsAllowed"] = (allowed - 1).into();
                 Ok(next)

@@ -2,6 +2,7 @@
 
 /// A kind of objects.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(clippy::struct_excessive_bools, reason = "kinds differ in that many ways")]
 pub struct Kind {
     pub plural: &'static str,
     pub kind: &'static str,
@@ -12,15 +13,17 @@ pub struct Kind {
     pub status: bool,
     /// Its metadata counts generations of the spec.
     pub generation: bool,
+    /// A PUT creates what is missing, and must name the version of what is there.
+    pub strict_put: bool,
 }
 
 const fn kind(plural: &'static str, kind: &'static str, group: &'static str, version: &'static str) -> Kind {
-    Kind { plural, kind, group, version, namespaced: true, status: false, generation: false }
+    Kind { plural, kind, group, version, namespaced: true, status: false, generation: false, strict_put: false }
 }
 
 pub static NODES: Kind = Kind { namespaced: false, status: true, ..kind("nodes", "Node", "", "v1") };
 pub static CONFIG_MAPS: Kind = kind("configmaps", "ConfigMap", "", "v1");
-pub static LEASES: Kind = kind("leases", "Lease", "coordination.k8s.io", "v1");
+pub static LEASES: Kind = Kind { strict_put: true, ..kind("leases", "Lease", "coordination.k8s.io", "v1") };
 pub static EVENTS: Kind = kind("events", "Event", "", "v1");
 pub static PODS: Kind = Kind { status: true, generation: true, ..kind("pods", "Pod", "", "v1") };
 pub static NAMESPACES: Kind = Kind { namespaced: false, status: true, ..kind("namespaces", "Namespace", "", "v1") };

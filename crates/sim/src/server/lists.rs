@@ -31,7 +31,10 @@ pub fn list(state: &mut State, asked: &Asked) -> Result<Value, Refusal> {
     if let (true, Some(last)) = (left > 0, items.last()) {
         state.seen.add("pages of lists");
         metadata["continue"] = json!(format!("{rv}:{}", key(last)));
-        metadata["remainingItemCount"] = json!(left);
+        // How many are left is known only where nothing is left out.
+        if asked.query.get("labelSelector").is_none_or(String::is_empty) {
+            metadata["remainingItemCount"] = json!(left);
+        }
     }
     let items: Vec<Value> = items.iter().map(|object| shown(object, asked.partial)).collect();
     if asked.partial {

@@ -101,6 +101,18 @@ pub struct Write {
     pub admission: Admission,
 }
 
+/// How an object is changed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct How {
+    /// By PUT, not by PATCH.
+    pub put: bool,
+    /// Its status, not the rest.
+    pub status: bool,
+}
+
+const UID_DIFFERS: &str = "Precondition failed: UID in precondition and in object differ";
+const MODIFIED: &str = "the object has been modified; please apply your changes to the latest version and try again";
+
 #[derive(Debug, Default)]
 pub struct Store {
     objects: BTreeMap<Id, Arc<Value>>,
@@ -170,10 +182,10 @@ impl Store {
         if !text(&object, "/metadata/resourceVersion").is_empty() {
             return Err(answer::internal("resourceVersion should not be set on objects to be created"));
         }
+        rules::validate(kind, &object)?;
         if self.get(kind, namespace, &name).is_some() {
             return Err(answer::exists(kind, &name));
         }
-        rules::validate(kind, &object)?;
         self.uids += 1;
         let metadata = &mut object["metadata"];
         metadata["name"] = json!(name);
@@ -204,31 +216,44 @@ impl Store {
         kind: &'static Kind,
         namespace: &str,
         name: &str,
-        status: bool,
+        how: How,
         mut write: Write,
         change: impl FnOnce(&Value) -> Result<Value, Refusal>,
     ) -> Done {
-        let Some(before) = self.get(kind, namespace, name).cloned() else { return Err(answer::not_found(kind, name)) };
+        let put = how.put;
+        let Some(before) = self.get(kind, namespace, name).cloned() else {
+            if !put || !kind.strict_put {
+                return Err(answer::not_found(kind, name));
+            }
+            let object = change(&Value::Null)?;
+            if !text(&object, "/metadata/uid").is_empty() {
+                return Err(answer::conflict(kind, name, UID_DIFFERS));
+            }
+            return self.put_new(kind, namespace, object, write);
+        };
         let mut next = change(&before)?;
         if !next["metadata"].is_object() {
             next["metadata"] = json!({});
         }
         let wanted = text(&next, "/metadata/resourceVersion").to_owned();
         let uid = text(&next, "/metadata/uid").to_owned();
-        if !uid.is_empty() && uid != text(&before, "/metadata/uid") {
-            return Err(answer::conflict(kind, name, "Precondition failed: UID in precondition and in object differ"));
+        let other = !uid.is_empty() && uid != text(&before, "/metadata/uid");
+        if other && put {
+            return Err(answer::conflict(kind, name, UID_DIFFERS));
+        }
+        if wanted.is_empty() && put && kind.strict_put {
+            return Err(answer::invalid(kind, name, "metadata.resourceVersion: must be specified for an update"));
         }
         if !wanted.is_empty() && wanted != text(&before, "/metadata/resourceVersion") {
-            return Err(answer::conflict(
-                kind,
-                name,
-                "the object has been modified; please apply your changes to the latest version and try again",
-            ));
+            return Err(answer::conflict(kind, name, MODIFIED));
+        }
+        if other {
+            return Err(answer::invalid(kind, name, "metadata.uid: field is immutable"));
         }
         if write.on == Condition::default() {
             write.on = Condition { rv: !wanted.is_empty(), uid: !uid.is_empty() };
         }
-        if status {
+        if how.status {
             let status = next["status"].take();
             next = (*before).clone();
             next["status"] = status;
@@ -264,6 +289,14 @@ impl Store {
             && next["metadata"].get("finalizers").is_none();
         let what = if ends { What::Deleted } else { What::Modified };
         Ok(self.commit(kind, what, next, Some(before), write))
+    }
+
+    /// A PUT of something that is not there, where that creates it.
+    fn put_new(&mut self, kind: &'static Kind, namespace: &str, mut object: Value, write: Write) -> Done {
+        if let Some(metadata) = object["metadata"].as_object_mut() {
+            metadata.remove("resourceVersion");
+        }
+        self.create(kind, namespace, object, write)
     }
 
     /// Deletes an object, at once or gracefully.

@@ -237,6 +237,13 @@ impl Watching {
             (true, false) => "DELETED",
             (false, false) => return None,
         };
-        Some(json!({"type": kind, "object": shown(&change.object, self.asked.partial)}))
+        // What leaves the selection is shown as it was in it.
+        let left = kind == "DELETED" && change.what != What::Deleted;
+        let mut object = match &change.before {
+            Some(before) if left => (**before).clone(),
+            _ => (*change.object).clone(),
+        };
+        object["metadata"]["resourceVersion"] = json!(change.rv.to_string());
+        Some(json!({"type": kind, "object": shown(&object, self.asked.partial)}))
     }
 }

@@ -1,0 +1,313 @@
+//! The server in memory is held to the real one: the same random requests go to both, and the answers are compared.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use http::Request;
+use kube::{Client, Config, client::Body, config::Kubeconfig};
+use localplane::Plane;
+use perennial::runtime::{client, metrics::Metrics};
+use perennial_sim::{
+    dice::Dice,
+    server::{front::Front, store::text, who::Who, world::World},
+};
+use serde_json::{Value, json};
+
+const SEQUENCES: u64 = 6;
+const STEPS: usize = 120;
+
+struct Kind {
+    path: &'static str,
+    kind: &'static str,
+    api_version: &'static str,
+}
+
+const KINDS: [Kind; 3] = [
+    Kind { path: "/api/v1/nodes", kind: "Node", api_version: "v1" },
+    Kind { path: "/api/v1/namespaces/default/configmaps", kind: "ConfigMap", api_version: "v1" },
+    Kind {
+        path: "/apis/coordination.k8s.io/v1/namespaces/default/leases",
+        kind: "Lease",
+        api_version: "coordination.k8s.io/v1",
+    },
+];
+
+/// One of the two servers, and what it has answered about versions and UIDs.
+struct Side {
+    client: Client,
+    known: BTreeMap<String, Vec<(String, String)>>,
+    /// Where the next page begins, by path.
+    tokens: BTreeMap<String, String>,
+}
+
+#[derive(Debug, PartialEq)]
+struct Seen {
+    code: u16,
+    reason: String,
+    content: Value,
+}
+
+impl Side {
+    fn new(client: Client) -> Self {
+        Self { client, known: BTreeMap::new(), tokens: BTreeMap::new() }
+    }
+
+    async fn send(&self, method: &str, path: &str, content_type: &str, body: &Value) -> (u16, Value) {
+        let bytes = if body.is_null() { Vec::new() } else { serde_json::to_vec(body).unwrap() };
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", content_type)
+            .header("accept", "application/json")
+            .body(Body::from(bytes))
+            .unwrap();
+        let response = self.client.send(request).await.unwrap();
+        let code = response.status().as_u16();
+        let bytes = response.into_body().collect_bytes().await.unwrap();
+        let body = serde_json::from_slice(&bytes);
+        (code, body.unwrap_or_else(|_| json!({"text": String::from_utf8_lossy(&bytes)})))
+    }
+
+    /// A version and UID of this object: the newest, an old one, or none that there ever was.
+    fn condition(&self, object: &str, age: usize) -> (String, String) {
+        let known = self.known.get(object).map_or(&[][..], Vec::as_slice);
+        let at = known.len().checked_sub(1 + age);
+        at.map_or_else(|| ("1".to_owned(), "none".to_owned()), |at| known[at].clone())
+    }
+
+    fn learn(&mut self, object: &str, body: &Value) {
+        let version = text(body, "/metadata/resourceVersion");
+        if !version.is_empty() && !text(body, "/metadata/name").is_empty() {
+            let pair = (version.to_owned(), text(body, "/metadata/uid").to_owned());
+            let known = self.known.entry(object.to_owned()).or_default();
+            if known.last() != Some(&pair) {
+                known.push(pair);
+            }
+        }
+    }
+
+    async fn version(&self, kind: &Kind) -> String {
+        let (_, list) = self.send("GET", &format!("{}?limit=1", kind.path), "application/json", &Value::Null).await;
+        text(&list, "/metadata/resourceVersion").to_owned()
+    }
+
+    /// Everything that happened since a version, as a watch tells it.
+    async fn events(&self, kind: &Kind, since: &str, labels: &str) -> Vec<Value> {
+        let path = format!("{}?watch=true&timeoutSeconds=2&resourceVersion={since}&labelSelector={labels}", kind.path);
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let response = self.client.send(request).await.unwrap();
+        let bytes = response.into_body().collect_bytes().await.unwrap();
+        let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        let events = lines.map(|line| serde_json::from_slice::<Value>(line).unwrap());
+        events.map(|event| json!([event["type"], essence(&event["object"])])).collect()
+    }
+}
+
+/// What must be equal: all but UIDs, versions, times and what only the real server adds.
+fn essence(object: &Value) -> Value {
+    if object["kind"] == "Status" {
+        return json!({"status": object["status"]});
+    }
+    if let Some(items) = object["items"].as_array() {
+        let more = !text(object, "/metadata/continue").is_empty();
+        let ours = items.iter().filter(|item| text(item, "/metadata/name").starts_with("conform-"));
+        return json!({"items": ours.map(essence).collect::<Vec<_>>(), "more": more, "left": object["metadata"]["remainingItemCount"]});
+    }
+    let taints = object["spec"]["taints"].as_array().into_iter().flatten();
+    let taints: Vec<&Value> = taints.filter(|taint| !text(taint, "/key").starts_with("node.kubernetes.io/")).collect();
+    json!({
+        "name": object["metadata"]["name"],
+        "labels": object["metadata"]["labels"],
+        "annotations": object["metadata"]["annotations"],
+        "finalizers": object["metadata"]["finalizers"],
+        "data": object["data"],
+        "taints": taints,
+        "provider": object["spec"]["providerID"],
+        "unschedulable": object["spec"]["unschedulable"],
+        "holder": object["spec"]["holderIdentity"],
+    })
+}
+
+/// A request in words that fit both servers: conditions are filled in for each.
+struct Asked {
+    method: &'static str,
+    path: String,
+    object: String,
+    content_type: &'static str,
+    body: Value,
+    /// How old the version and UID in it are; none: it has none.
+    version: Option<usize>,
+    uid: Option<usize>,
+    pages: bool,
+}
+
+fn roll(dice: &mut Dice) -> Asked {
+    let kind = dice.pick(&KINDS);
+    let name = format!("conform-{}", ["a", "b", "c"][dice.roll(3)]);
+    let item = format!("{}/{name}", kind.path);
+    let value = ["x", "y", "z"][dice.roll(3)];
+    let odd = dice.percent(4);
+    let labels = if odd { json!({"group": "not a value"}) } else { json!({"group": value, "other": "one"}) };
+    let whole = json!({
+        "apiVersion": kind.api_version, "kind": kind.kind,
+        "metadata": {"name": name, "labels": labels},
+    });
+    let (merge, strategic) = ("application/merge-patch+json", "application/strategic-merge-patch+json");
+    let plain = "application/json";
+    let asked = |method, path: String, content_type, body| Asked {
+        method,
+        path,
+        object: item.clone(),
+        content_type,
+        body,
+        version: None,
+        uid: None,
+        pages: false,
+    };
+    let age = |dice: &mut Dice| *dice.pick(&[None, Some(0), Some(0), Some(1), Some(9)]);
+    match dice.roll(16) {
+        0..=3 => asked("POST", kind.path.to_owned(), plain, filled(whole, kind, value)),
+        4 => asked("GET", item.clone(), plain, Value::Null),
+        5 => {
+            let selector = ["group%3Dx", "group%21%3Dx", "group+in+%28x%2Cy%29", "other", "%21group"][dice.roll(5)];
+            asked("GET", format!("{}?labelSelector={selector}", kind.path), plain, Value::Null)
+        }
+        6 => Asked {
+            pages: true,
+            ..asked("GET", format!("{}?limit=1&labelSelector=other", kind.path), plain, Value::Null)
+        },
+        7..=8 => {
+            let (version, uid) = (age(dice), if dice.percent(30) { age(dice) } else { None });
+            Asked { version, uid, ..asked("PUT", item.clone(), plain, filled(whole, kind, value)) }
+        }
+        9..=11 => {
+            let (version, uid) = (age(dice), if dice.percent(30) { age(dice) } else { None });
+            let removed = if dice.percent(40) { Value::Null } else { json!(value) };
+            let patch = json!({"metadata": {"labels": {"group": removed}, "annotations": {"note": value}}});
+            Asked { version, uid, ..asked("PATCH", item.clone(), merge, patch) }
+        }
+        12 => {
+            let taint = if dice.percent(30) {
+                json!({"$patch": "delete", "key": "t"})
+            } else {
+                json!({"key": "t", "value": value, "effect": "NoSchedule"})
+            };
+            let patch = if kind.kind == "Node" {
+                json!({"spec": {"taints": [taint]}})
+            } else {
+                json!({"metadata": {"labels": {"group": value}}})
+            };
+            Asked { version: age(dice), ..asked("PATCH", item.clone(), strategic, patch) }
+        }
+        13 => {
+            let operations = match dice.roll(3) {
+                0 => json!([{"op": "add", "path": "/metadata/labels/more", "value": value}]),
+                1 => {
+                    json!([{"op": "test", "path": "/metadata/labels/group", "value": "x"}, {"op": "replace", "path": "/metadata/labels/group", "value": "y"}])
+                }
+                _ => json!([{"op": "remove", "path": "/metadata/labels/absent"}]),
+            };
+            asked("PATCH", item.clone(), "application/json-patch+json", operations)
+        }
+        _ => {
+            let (version, uid) = if dice.percent(50) { (age(dice), age(dice)) } else { (None, None) };
+            Asked { version, uid, ..asked("DELETE", item.clone(), plain, Value::Null) }
+        }
+    }
+}
+
+fn filled(mut object: Value, kind: &Kind, value: &str) -> Value {
+    match kind.kind {
+        "ConfigMap" => object["data"] = json!({"key": value}),
+        "Lease" => object["spec"] = json!({"holderIdentity": value}),
+        _ => object["spec"] = json!({"unschedulable": value == "x"}),
+    }
+    object
+}
+
+async fn ask(side: &mut Side, asked: &Asked) -> Seen {
+    let mut body = asked.body.clone();
+    let mut path = asked.path.clone();
+    let version = asked.version.map(|age| side.condition(&asked.object, age).0);
+    let uid = asked.uid.map(|age| side.condition(&asked.object, age).1);
+    if asked.method == "DELETE" {
+        if version.is_some() || uid.is_some() {
+            body = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"resourceVersion": version, "uid": uid}});
+        }
+    } else if version.is_some() || uid.is_some() {
+        if let Some(version) = version {
+            body["metadata"]["resourceVersion"] = json!(version);
+        }
+        if let Some(uid) = uid {
+            body["metadata"]["uid"] = json!(uid);
+        }
+    }
+    if asked.pages
+        && let Some(token) = side.tokens.remove(&asked.path)
+    {
+        path = format!("{path}&continue={token}");
+    }
+    let (code, answer) = side.send(asked.method, &path, asked.content_type, &body).await;
+    side.learn(&asked.object, &answer);
+    if asked.pages {
+        let token = text(&answer, "/metadata/continue").to_owned();
+        if !token.is_empty() {
+            side.tokens.insert(asked.path.clone(), token);
+        }
+    }
+    let reason = text(&answer, "/reason").to_owned();
+    let content = if code < 300 { essence(&answer) } else { Value::Null };
+    Seen { code, reason, content }
+}
+
+#[tokio::test]
+async fn the_server_in_memory_answers_as_the_real_one() {
+    let plane = Plane::builder().controller_manager(false).scheduler(false).start().unwrap();
+    let kubeconfig = Kubeconfig::read_from(plane.kubeconfig_path()).unwrap();
+    let config = Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default()).await.unwrap();
+    let real = Client::try_from(config).unwrap();
+    let mut differences = Vec::new();
+    for seed in 0..SEQUENCES {
+        let world = World::new(Dice::new(seed), false);
+        let front = Front::new(world, Who::Person, Arc::new(AtomicBool::new(true)));
+        let ours = client::over(front, "default", Metrics::new(), None);
+        let (mut real, mut ours) = (Side::new(real.clone()), Side::new(ours));
+        for kind in &KINDS {
+            for name in ["a", "b", "c"] {
+                real.send("DELETE", &format!("{}/conform-{name}", kind.path), "application/json", &Value::Null).await;
+            }
+        }
+        let mut since = Vec::new();
+        for kind in &KINDS {
+            since.push((real.version(kind).await, ours.version(kind).await));
+        }
+        let mut dice = Dice::new(seed);
+        let mut same = true;
+        for step in 0..STEPS {
+            let asked = roll(&mut dice);
+            let (there, here) = (ask(&mut real, &asked).await, ask(&mut ours, &asked).await);
+            if there != here {
+                let Asked { method, path, body, version, uid, .. } = &asked;
+                let request = format!("{method} {path} {body}, version {version:?}, uid {uid:?}");
+                differences
+                    .push(format!("sequence {seed}, step {step}: {request}\n  real: {there:?}\n  ours: {here:?}"));
+                same = false;
+                break;
+            }
+        }
+        for (kind, (there, here)) in KINDS.iter().zip(&since).filter(|_| same) {
+            for labels in ["", "group%3Dx"] {
+                let (there, here) = (real.events(kind, there, labels).await, ours.events(kind, here, labels).await);
+                if there != here {
+                    differences.push(format!(
+                        "sequence {seed}, watch of {} {labels}\n  real: {there:?}\n  ours: {here:?}",
+                        kind.path
+                    ));
+                }
+            }
+        }
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
