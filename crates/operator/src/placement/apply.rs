@@ -5,7 +5,7 @@ use std::{fmt::Debug, time::Duration};
 
 use kube::{
     Api, Client, Resource,
-    api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams, Preconditions},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
     core::NamespaceResourceScope,
 };
 use perennial_core::placement::action::PodRef;
@@ -163,9 +163,16 @@ impl Cluster {
     }
 
     pub async fn evict(&self, namespace: &str, pod: &PodRef) -> Result<Eviction, Error> {
-        let params = EvictParams { delete_options: Some(only(pod)), ..EvictParams::default() };
-        let api: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(self.client.clone(), namespace);
-        match self.ask(Priority::Capture, api.evict(&pod.name, &params)).await {
+        // Written out: kube 5 names this field `delete_options`, which the API server ignores, precondition and all.
+        let eviction = json!({
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod.name, "namespace": namespace},
+            "deleteOptions": only(pod),
+        });
+        let (api, params) = (self.pods(namespace), PostParams::default());
+        let request = api.create_subresource::<Value, Value>("eviction", &pod.name, &params, &eviction);
+        match self.ask(Priority::Capture, request).await {
             Ok(_) => Ok(Eviction::Done),
             Err(source) => match source.code() {
                 Some(429) => Ok(Eviction::Blocked),
