@@ -13,6 +13,7 @@ impl Dice {
     }
 
     /// Dice of their own for one part, so that what it rolls does not change what others roll.
+    #[must_use]
     pub fn split(&mut self) -> Self {
         Self::new(self.number())
     }

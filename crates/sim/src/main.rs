@@ -75,17 +75,13 @@ fn mutations(options: &Options) -> anyhow::Result<()> {
     for mutation in Mutation::ALL.iter().copied() {
         let summary =
             batch::run(seeds.clone(), Some(mutation), threads(options), |_| {}, |sum| !sum.failed.is_empty())?;
-        match summary.failed.first() {
-            Some(outcome) => {
-                println!(
-                    "{mutation:?}: caught after {} histories, SEED={} {}",
-                    summary.histories, outcome.seed, outcome.violations[0]
-                );
-            }
-            None => {
-                println!("{mutation:?}: NOT caught in {} histories", summary.histories);
-                missed.push(mutation);
-            }
+        let played = summary.histories;
+        if let Some(outcome) = summary.failed.first() {
+            let (seed, violation) = (outcome.seed, &outcome.violations[0]);
+            println!("{mutation:?}: caught after {played} histories, SEED={seed} {violation}");
+        } else {
+            println!("{mutation:?}: NOT caught in {played} histories");
+            missed.push(mutation);
         }
     }
     let all = Mutation::ALL.len();

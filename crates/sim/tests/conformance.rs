@@ -1,5 +1,7 @@
 //! The server in memory is held to the real one: the same random requests go to both, and the answers are compared.
 
+#![allow(clippy::unwrap_used, clippy::struct_field_names, clippy::too_many_lines, reason = "a test")]
+
 use std::{
     collections::BTreeMap,
     sync::{Arc, atomic::AtomicBool},

@@ -60,7 +60,7 @@ impl People {
         let name = self.dice.pick(&self.plan.names).clone();
         let (person, kubelet) = (Actor::new(&self.world, Who::Person), Actor::new(&self.world, Who::Kubelet));
         let Some(node) = self.node(&name) else {
-            self.register(name, acts);
+            self.register(&name, acts);
             return;
         };
         match self.dice.roll(20) {
@@ -111,10 +111,10 @@ impl People {
         }
     }
 
-    fn register(&mut self, name: String, acts: &mut JoinSet<()>) {
-        let node = match self.saved.get(&name) {
+    fn register(&mut self, name: &str, acts: &mut JoinSet<()>) {
+        let node = match self.saved.get(name) {
             Some(saved) if self.dice.percent(50) => saved.clone(),
-            _ => self.manifest(&name),
+            _ => self.manifest(name),
         };
         let who = if self.dice.percent(60) { Who::Kubelet } else { Who::Person };
         let by = Actor::new(&self.world, who);
@@ -124,7 +124,7 @@ impl People {
     /// One or two keys set, changed or removed.
     fn labels(&mut self, name: &str, node: &Value) -> Value {
         let mut labels = serde_json::Map::new();
-        for _ in 0..1 + self.dice.roll(2) {
+        for _ in 0..=self.dice.roll(2) {
             let key = *self.dice.pick(&KEYS);
             let value = if self.dice.percent(30) { Value::Null } else { json!(self.value(name, key, hardware(node))) };
             labels.insert(key.to_owned(), value);
@@ -152,7 +152,7 @@ impl People {
             labels.insert(FOREIGN[0].into(), json!("z1"));
         }
         let later = self.plan.says_later && self.dice.percent(60);
-        machine(name, hardware, labels.into(), !later)
+        machine(name, hardware, &labels.into(), !later)
     }
 
     fn be_rude(&mut self, name: String, node: &Value, acts: &mut JoinSet<()>) {
@@ -192,7 +192,7 @@ impl People {
         drop(person.delete(&NODES, "", Some(name), Value::Null).await);
         tokio::time::sleep(self.dice.millis(100, 4000)).await;
         let whole = node["spec"].get("providerID").is_some();
-        let back = machine(name, hardware(&node), json!({"kubernetes.io/hostname": name}), whole);
+        let back = machine(name, hardware(&node), &json!({"kubernetes.io/hostname": name}), whole);
         drop(kubelet.create(&NODES, "", back).await);
     }
 }
@@ -204,7 +204,7 @@ fn provider(name: &str, hardware: u8) -> String {
     format!("sim:///{name}/{hardware}")
 }
 
-fn machine(name: &str, hardware: u8, labels: Value, whole: bool) -> Value {
+fn machine(name: &str, hardware: u8, labels: &Value, whole: bool) -> Value {
     let mut node = json!({
         "apiVersion": "v1",
         "kind": "Node",

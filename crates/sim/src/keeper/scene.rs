@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// How long records of nodes that are away are kept in histories in which they are collected.
-pub const RETENTION: Duration = Duration::from_secs(60);
+pub const RETENTION: Duration = Duration::from_mins(1);
 
 /// What the seed decided about a history before it began.
 #[derive(Clone, Debug)]

@@ -81,7 +81,7 @@ pub fn recorded(record: &Record, key: &str, hardware: u8) -> Label {
         return held;
     }
     let others = record.withheld.iter().filter(|other| hardware_of(&other.machine.machine_id) == hardware);
-    others.filter_map(|other| get(&Kept::from(other.content.clone()), key)).next()
+    others.map(|other| Kept::from(other.content.clone())).find_map(|kept| get(&kept, key))
 }
 
 pub fn before(record: &Record, key: &str) -> Label {

@@ -49,9 +49,9 @@ impl Then {
         if std::ptr::eq(change.kind, &NODES) {
             let class = change.object["metadata"]["labels"].get(CAPACITY).and_then(Value::as_str).unwrap_or_default();
             if gone {
-                drop(self.nodes.remove(&name))
+                drop(self.nodes.remove(&name));
             } else {
-                drop(self.nodes.insert(name, class.to_owned()))
+                drop(self.nodes.insert(name, class.to_owned()));
             }
             return;
         }
@@ -101,7 +101,10 @@ pub fn judge(state: &mut State, marks: &Marks) -> Outcome {
                 if let Some(last) = moved.insert(app, change.at)
                     && change.at < last + COOLDOWN
                 {
-                    fail("G10", format!("{} was moved {:?} after the last move", change.name(), change.at - last));
+                    fail(
+                        "G10",
+                        format!("{} was moved {:?} after the last move", change.name(), change.at.saturating_sub(last)),
+                    );
                 }
             }
         }
@@ -198,7 +201,7 @@ fn write(then: &Then, change: &Change, seen: &mut Counts, fail: &mut impl FnMut(
     } else {
         seen.add("pods relabelled or taken in");
     }
-    if frees && !change.on.rv || !change.on.rv && !change.on.uid {
+    if !change.on.rv && (frees || !change.on.uid) {
         fail("G6", format!("pod {} was written whatever it was by then", change.name()));
     }
 }

@@ -39,7 +39,7 @@ struct Wish {
 /// The wishes for one name.
 #[derive(Clone, Debug)]
 pub struct Wishes {
-    wishes: BTreeMap<Slot, Wish>,
+    slots: BTreeMap<Slot, Wish>,
     /// Incarnations whose last state may not have been processed, and its version.
     unsure: BTreeMap<String, u64>,
     order_lost: bool,
@@ -54,7 +54,7 @@ impl Wishes {
         let none = || Values::from([None]);
         let wishes = slots().map(|slot| (slot, Wish { want: none(), or: Values::new(), seen: none() })).collect();
         Self {
-            wishes,
+            slots: wishes,
             unsure: BTreeMap::new(),
             order_lost: false,
             overwrite: merge == Merge::Overwrite,
@@ -64,7 +64,7 @@ impl Wishes {
     }
 
     fn wish(&mut self, slot: Slot) -> &mut Wish {
-        self.wishes.entry(slot).or_default()
+        self.slots.entry(slot).or_default()
     }
 
     fn certain(&mut self, slot: Slot, value: Label) {
@@ -111,14 +111,14 @@ impl Wishes {
     pub fn node_is_deleted(&mut self, node: &Node, rv: u64, record: Option<&Record>, looked: bool) {
         self.firm.clear();
         if looked {
-            for wish in self.wishes.values_mut() {
+            for wish in self.slots.values_mut() {
                 wish.seen.clone_from(&wish.want);
             }
             return;
         }
         self.excuses.add("F: a delete that admission did not process");
         self.unsure.insert(node.uid.clone(), rv);
-        for (slot, wish) in &mut self.wishes {
+        for (slot, wish) in &mut self.slots {
             wish.or.extend(wish.seen.clone());
             wish.or.extend(record.map(|record| recorded(record, slot.0, slot.1)));
         }
@@ -131,7 +131,7 @@ impl Wishes {
         if !overtaken {
             self.unsure.remove(uid);
             if self.unsure.is_empty() && !self.order_lost {
-                for wish in self.wishes.values_mut() {
+                for wish in self.slots.values_mut() {
                     wish.or.clear();
                 }
             }
@@ -176,7 +176,7 @@ impl Wishes {
     pub fn old_state_lands(&mut self, record: &Record, limit: &'static str) {
         self.excuses.add(limit);
         self.order_lost = true;
-        for (slot, wish) in &mut self.wishes {
+        for (slot, wish) in &mut self.slots {
             wish.or.insert(recorded(record, slot.0, slot.1));
         }
     }
@@ -186,7 +186,7 @@ impl Wishes {
         self.excuses.add("E: a record deleted or overwritten by hand");
         self.order_lost = true;
         self.firm.clear();
-        for (slot, wish) in &mut self.wishes {
+        for (slot, wish) in &mut self.slots {
             wish.or.insert(None);
             wish.or.extend(wish.seen.clone());
             wish.or.extend(record.map(|record| recorded(record, slot.0, slot.1)));
@@ -197,7 +197,7 @@ impl Wishes {
     /// Nobody came back for it.
     pub fn record_is_collected(&mut self) {
         let none = Values::from([None]);
-        for wish in self.wishes.values_mut() {
+        for wish in self.slots.values_mut() {
             *wish = Wish { want: none.clone(), or: Values::new(), seen: none.clone() };
         }
         self.unsure.clear();
@@ -206,7 +206,7 @@ impl Wishes {
 
     /// What of this is not what anybody wants.
     pub fn unmet(&self, slot: Slot, have: &Label) -> Option<(&'static str, String)> {
-        let wish = self.wishes.get(&slot)?;
+        let wish = self.slots.get(&slot)?;
         if wish.want.contains(have) || wish.or.contains(have) {
             return None;
         }

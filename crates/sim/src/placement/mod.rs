@@ -28,7 +28,7 @@ use crate::{
 
 /// Nothing of ours is written to pods and workloads for so long: everything is at rest.
 const REST: Duration = Duration::from_secs(100);
-const PATIENCE: Duration = Duration::from_mins(60);
+const PATIENCE: Duration = Duration::from_hours(1);
 const WORKLOADS: [(&str, bool); 2] = [("web", true), ("db", false)];
 
 /// What the seed decided.
@@ -105,19 +105,19 @@ impl Play {
         }
         let person = Actor::new(world, Who::Person);
         drop(person.create(&NAMESPACES, "", json!({"metadata": {"name": NAMESPACE}})).await);
-        let mut play = Self { world: world.clone(), plan, dice: dice.split(), operators: Vec::new(), next: 0, person };
+        let mut scene = Self { world: world.clone(), plan, dice: dice.split(), operators: Vec::new(), next: 0, person };
         for class in ["spot", "on-demand"] {
             for i in 0..3 {
-                play.add_node(&format!("{class}-{i}"), class).await;
+                scene.add_node(&format!("{class}-{i}"), class).await;
             }
         }
-        for _ in 0..play.plan.operators {
-            play.start()?;
+        for _ in 0..scene.plan.operators {
+            scene.start()?;
         }
         for (name, is_deployment) in WORKLOADS {
-            play.create(name, is_deployment).await;
+            scene.create(name, is_deployment).await;
         }
-        Ok(play)
+        Ok(scene)
     }
 
     async fn add_node(&self, name: &str, class: &str) {

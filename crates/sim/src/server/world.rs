@@ -20,6 +20,9 @@ use super::{
 };
 use crate::dice::Dice;
 
+/// When every history begins, in seconds since 1970.
+pub const EPOCH: i64 = 1_800_000_000;
+
 /// Calls one replica's admission: a path and a review go in, a review comes out if it was answered.
 pub type Call = Arc<dyn Fn(&'static str, Vec<u8>) -> BoxFuture<'static, Option<Vec<u8>>> + Send + Sync>;
 
@@ -133,7 +136,7 @@ impl World {
             latency: (1, 12),
             start: Instant::now(),
         };
-        let epoch = Timestamp::from_second(1_800_000_000).unwrap_or(Timestamp::UNIX_EPOCH);
+        let epoch = Timestamp::from_second(EPOCH).unwrap_or(Timestamp::UNIX_EPOCH);
         Self(Arc::new(Shared { state: Mutex::new(state), changed: Notify::new(), start: Instant::now(), epoch }))
     }
 
