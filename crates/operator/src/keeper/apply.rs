@@ -9,6 +9,7 @@ use kube::{
     api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions},
 };
 use perennial_core::keeper::{
+    collect::ABSENT_SINCE,
     identity::RecordName,
     mark::MARK,
     plan::Restore,
@@ -58,6 +59,11 @@ impl Held {
         }
         let named = self.annotations().get(NODE_ANNOTATION).map(String::as_str);
         named.or_else(|| self.name().strip_prefix("node-")).unwrap_or_default()
+    }
+
+    /// An audit wrote down that its node is absent.
+    pub fn is_noted_absent(&self) -> bool {
+        self.annotations().contains_key(ABSENT_SINCE)
     }
 
     pub fn annotations(&self) -> &BTreeMap<String, String> {
@@ -274,6 +280,8 @@ fn next_config_map(name: &str, held: Option<&Held>, record: &Record, text: Strin
     labels.insert(RECORD_LABEL.to_owned(), RECORD_LABEL_VALUE.to_owned());
     let annotations = next.metadata.annotations.get_or_insert_default();
     annotations.insert(NODE_ANNOTATION.to_owned(), record.node.name.clone());
+    // What is written comes from a node that was seen.
+    annotations.remove(ABSENT_SINCE);
     let data = next.data.get_or_insert_default();
     let key = held.map_or(RECORD_KEY, |held| held.stored.write_key());
     if key == RECORD_KEY {

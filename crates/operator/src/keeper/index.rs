@@ -63,6 +63,8 @@ pub struct RecordEntry {
     withheld: bool,
     pub bad: bool,
     pub tombstone: bool,
+    /// An audit wrote down that its node is absent.
+    noted: bool,
     pub node: Key,
 }
 
@@ -151,7 +153,12 @@ impl NodeEntry {
         }
         let same = self.kept == record.kept && if owner { self.machine == record.machine } else { !self.own };
         let older = self.resource_version < record.node_resource_version;
-        if same || (owner && older) { Verdict::Quiet } else { Verdict::Look(Priority::Capture) }
+        match (same || (owner && older), record.noted) {
+            (true, false) => Verdict::Quiet,
+            // Whoever is seen is not absent.
+            (true, true) => Verdict::Look(Priority::Collect),
+            (false, _) => Verdict::Look(Priority::Capture),
+        }
     }
 
     /// What the hashes say about the last state of a node that is gone.
@@ -199,6 +206,7 @@ impl RecordEntry {
                 withheld: !record.withheld.is_empty(),
                 bad: false,
                 tombstone: record.is_tombstone(),
+                noted: held.is_noted_absent(),
                 node: Arc::from(record.node.name.as_str()),
             },
             Stored::Bad { .. } => Self {
@@ -212,6 +220,7 @@ impl RecordEntry {
                 withheld: false,
                 bad: true,
                 tombstone: false,
+                noted: false,
                 node: Arc::from(held.node_name()),
             },
         }

@@ -1,11 +1,12 @@
 //! What is done about one node: look at it and its record, let the plan decide, do what it says.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use perennial_core::mutation::{Mutation, mutated};
 use perennial_core::{
     config::Identity,
     keeper::{
+        collect::ABSENT_SINCE,
         identity::{Identified, RecordName},
         kept::Kept,
         plan::{Act, Context, Plan, Restore, Why, gone, live},
@@ -118,6 +119,9 @@ impl Keeper {
                     self.ungate(&node).await?;
                     return Ok(Done::Wrote);
                 }
+                if let Some(held) = held.as_ref().filter(|held| held.is_noted_absent() && self.duties.capture) {
+                    return self.clear_absence(held).await;
+                }
                 self.note_clean(key, &node, held.as_ref());
                 Ok(Done::Quiet)
             }
@@ -144,6 +148,18 @@ impl Keeper {
             }
             Plan::Write(..) | Plan::Restore(_) => Ok(Done::Quiet),
         }
+    }
+
+    /// A node that is seen is not absent, also between two audits: what one of them wrote down goes.
+    async fn clear_absence(&self, held: &Held) -> Result<Done, Error> {
+        if self.duties.dry_run {
+            return Ok(Done::Quiet);
+        }
+        let written = self.cluster.annotate_record(held, &BTreeMap::from([(ABSENT_SINCE, None)])).await?;
+        info!(node = held.node_name(), absent = false, "absence of a node noted");
+        let asks = self.lock().view.put_record(&written, &self.policies);
+        self.ask(asks);
+        Ok(Done::Wrote)
     }
 
     /// What a node is given where its predecessor's last state says it, without reading the record.

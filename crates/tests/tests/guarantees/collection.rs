@@ -1,6 +1,7 @@
 //! Old records: kept long enough, then collected, and never in a hurry.
 
 use perennial_tests::{OperatorBuilder, TestCluster, Webhooks, eventually, record_name};
+use rstest::rstest;
 
 fn often(builder: OperatorBuilder) -> OperatorBuilder {
     builder.set("controller.auditPeriod", "5s").set("keeper.retention", "10m")
@@ -42,6 +43,23 @@ async fn wait_for_note(cluster: &TestCluster, node: &str, noted: bool) {
         if seen == noted { Ok(()) } else { Err("it is not so") }
     })
     .await;
+}
+
+#[rstest]
+#[case::on(Webhooks::On)]
+#[case::off(Webhooks::Off)]
+#[tokio::test]
+async fn a_node_that_is_seen_between_two_audits_is_not_absent_any_more(#[case] webhooks: Webhooks) {
+    let cluster = TestCluster::new().await;
+    // The next audit is an hour away.
+    let _operator = cluster.start(webhooks).await;
+    with_records(&cluster, &["back"]).await;
+    cluster.delete_node("back").await;
+    away_since(&cluster, "back", 11);
+    cluster.node("back").create().await;
+
+    wait_for_note(&cluster, "back", false).await;
+    cluster.wait_for_labels("back", [("team", "back")]).await;
 }
 
 #[tokio::test]

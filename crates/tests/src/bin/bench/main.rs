@@ -53,7 +53,7 @@ const FULL: Size = Size {
     limit: 2_000,
     mass: &[1_000, 5_000],
     large: &[20_000],
-    peers: 5_000,
+    peers: 1_000,
     last_second: 1_000,
     seconds: 30,
     growth: &[1_000, 10_000, 50_000, 100_000],

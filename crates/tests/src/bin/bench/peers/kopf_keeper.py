@@ -8,7 +8,10 @@ import kubernetes
 
 NAMESPACE = os.environ["KEEPER_NAMESPACE"]
 kubernetes.config.load_kube_config()
-core = kubernetes.client.CoreV1Api()
+configuration = kubernetes.client.Configuration.get_default_copy()
+# One connection for each worker, instead of a new one for each request.
+configuration.connection_pool_maxsize = 32
+core = kubernetes.client.CoreV1Api(kubernetes.client.ApiClient(configuration))
 
 
 @kopf.on.startup()
