@@ -195,6 +195,7 @@ async fn an_operator_uses_every_permission_and_needs_no_other(#[case] webhooks: 
         cluster.delete_node("kept-2").await;
         cluster.node("kept-2").create().await;
         cluster.wait_for_labels("kept-2", [("team", "ml")]).await;
+        cluster.wait_for_event("kept-2", "Restored").await;
         stop(running).await;
         let left = cluster.kubectl("get mutatingwebhookconfiguration,validatingwebhookconfiguration -o name");
         assert_eq!(left, "");
