@@ -21,6 +21,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 const LEASE: Duration = Duration::from_secs(5);
+/// Whoever took a shard that its rightful holder was slow to take keeps it for four leases: then all have their own.
+const BALANCED: Duration = Duration::from_secs(6 * LEASE.as_secs());
 const SLACK: Duration = Duration::from_secs(2);
 
 /// Stops polling a future, as SIGSTOP stops a process.
@@ -170,7 +172,7 @@ async fn members_share_shards_and_no_two_act_at_once() {
     for member in [&a, &b, &c] {
         referee.watch(member);
     }
-    settled(&[&a, &b, &c], 8, LEASE * 2).await;
+    settled(&[&a, &b, &c], 8, BALANCED).await;
 
     // Leaving: at once, and only the leaver's shards move.
     b.stop.cancel();
@@ -182,7 +184,7 @@ async fn members_share_shards_and_no_two_act_at_once() {
     // Joining: others give away what is the newcomer's.
     let d = start("replica-d");
     referee.watch(&d);
-    settled(&[&a, &c, &d], 8, LEASE * 2).await;
+    settled(&[&a, &c, &d], 8, BALANCED).await;
 
     // Crashing.
     let lost = d.owned();
@@ -190,7 +192,7 @@ async fn members_share_shards_and_no_two_act_at_once() {
     d.crash();
     let took = all_held(&[&a, &c], 8, LEASE + SLACK).await;
     assert!(took > LEASE / 3, "nobody may take a shard before its holder has stopped, but it took {took:?}");
-    settled(&[&a, &c], 8, LEASE * 2).await;
+    settled(&[&a, &c], 8, BALANCED).await;
 
     // Pausing: the others take over, and what was taken comes back later.
     assert!(!c.owned().is_empty(), "the test needs a member with shards");
@@ -198,7 +200,7 @@ async fn members_share_shards_and_no_two_act_at_once() {
     all_held(&[&a], 8, LEASE + SLACK).await;
     assert!(c.owned().is_empty());
     c.pause.set(false);
-    settled(&[&a, &c], 8, LEASE * 2).await;
+    settled(&[&a, &c], 8, BALANCED).await;
 
     for member in [&a, &c] {
         member.stop.cancel();
@@ -224,7 +226,7 @@ async fn one_shard_is_plain_leader_election() {
     let namespace = namespace(&client, "leader").await;
     let (a, b) =
         (Member::start(&client, &namespace, "replica-a", 1), Member::start(&client, &namespace, "replica-b", 1));
-    settled(&[&a, &b], 1, LEASE * 2).await;
+    settled(&[&a, &b], 1, BALANCED).await;
     let leases: Api<Lease> = Api::namespaced(client.clone(), &namespace);
     let holder = leases.get("perennial").await.unwrap().spec.unwrap().holder_identity.unwrap();
 
@@ -243,7 +245,7 @@ async fn a_shard_is_not_handed_over_while_work_is_under_way() {
     let namespace = namespace(&client, "permits").await;
     let a = Member::start(&client, &namespace, "replica-a", 1);
     let b = Member::start(&client, &namespace, "replica-b", 1);
-    settled(&[&a, &b], 1, LEASE * 2).await;
+    settled(&[&a, &b], 1, BALANCED).await;
     let (leader, other) = if a.owned().is_empty() { (b, a) } else { (a, b) };
     let permit = leader.ownership.may_act("node-1").unwrap();
 
@@ -269,7 +271,7 @@ async fn replicas_with_another_number_of_shards_wait_for_the_old_ones() {
     let client = client().await;
     let namespace = namespace(&client, "counts").await;
     let old = Member::start(&client, &namespace, "replica-old", 2);
-    settled(&[&old], 2, LEASE * 2).await;
+    settled(&[&old], 2, BALANCED).await;
     // Who was there first is told by the API server's clock, which counts in seconds.
     let leases: Api<Lease> = Api::namespaced(client.clone(), &namespace);
     let announced = leases.get("perennial-member-replica-old").await.unwrap().metadata.creation_timestamp.unwrap().0;
