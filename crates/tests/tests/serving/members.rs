@@ -178,7 +178,7 @@ async fn members_share_shards_and_no_two_act_at_once() {
     b.stop.cancel();
     let took = all_held(&[&a, &c], 8, LEASE).await;
     assert!(took < LEASE / 2, "a graceful stop took {took:?}");
-    settled(&[&a, &c], 8, LEASE).await;
+    settled(&[&a, &c], 8, BALANCED).await;
     b.task.await.unwrap();
 
     // Joining: others give away what is the newcomer's.
