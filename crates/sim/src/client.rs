@@ -13,6 +13,8 @@ use crate::server::{
     world::World,
 };
 
+const MERGE_PATCH: &str = "application/merge-patch+json";
+
 /// One of those around the operator.
 #[derive(Clone)]
 pub struct Actor {
@@ -36,7 +38,7 @@ impl Actor {
         name: &str,
         patch: Value,
     ) -> Result<Arc<Value>, Refusal> {
-        self.send(Method::PATCH, kind, namespace, Some(name), None, "application/merge-patch+json", patch).await
+        self.send(Method::PATCH, kind, namespace, Some(name), None, MERGE_PATCH, patch).await
     }
 
     pub async fn patch_status(
@@ -46,8 +48,7 @@ impl Actor {
         name: &str,
         patch: Value,
     ) -> Result<Arc<Value>, Refusal> {
-        let merge = "application/merge-patch+json";
-        self.send(Method::PATCH, kind, namespace, Some(name), Some("status"), merge, patch).await
+        self.send(Method::PATCH, kind, namespace, Some(name), Some("status"), MERGE_PATCH, patch).await
     }
 
     /// Without a name: all of them.

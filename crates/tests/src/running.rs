@@ -189,18 +189,12 @@ impl Operator {
 
     /// Resident memory, in bytes.
     pub fn rss(&self) -> u64 {
-        self.memory("VmRSS:")
+        memory_of(self.process.pid(), "VmRSS:")
     }
 
     /// The most that resident memory has ever been, in bytes.
     pub fn peak_rss(&self) -> u64 {
-        self.memory("VmHWM:")
-    }
-
-    fn memory(&self, what: &str) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.process.pid())).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix(what)).unwrap_or_default();
-        line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap_or_default() * 1024
+        peak_memory_of(self.process.pid())
     }
 
     /// Processor time so far.
@@ -287,7 +281,19 @@ pub(crate) fn get(port: u16, path: &str) -> std::io::Result<(u16, String)> {
     Ok((status, body.to_owned()))
 }
 
-pub(crate) fn free_port() -> u16 {
+/// The most that the resident memory of a process has ever been, in bytes; nothing if there is no such process.
+pub fn peak_memory_of(pid: u32) -> u64 {
+    memory_of(pid, "VmHWM:")
+}
+
+fn memory_of(pid: u32, what: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(what)).unwrap_or_default();
+    line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap_or_default() * 1024
+}
+
+/// A port that nobody has yet.
+pub fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     listener.local_addr().expect("an address").port()
 }

@@ -46,8 +46,7 @@ impl Keeper {
             nodes += 1;
             let identity = Identified::of(&self.policies.of(&node).identity, &node);
             present.extend(identity.map(|identity| Arc::from(identity.record_name().0)));
-            let asks = self.lock().view.put_node(&node, &self.policies);
-            self.ask(asks);
+            self.learn_node(&node);
         })
         .await?;
 
@@ -87,11 +86,15 @@ impl Keeper {
         if held.resource_version() != record.resource_version {
             return Ok(());
         }
-        info!(node = &*record.node, absent = since.is_some(), "absence of a node noted");
+        self.note_absence(&held, since).await
+    }
+
+    /// Writes down on a record since when its node is absent, or that it is not.
+    pub(super) async fn note_absence(&self, held: &Held, since: Option<Timestamp>) -> Result<(), Error> {
+        info!(node = held.node_name(), absent = since.is_some(), "absence of a node noted");
         let since = since.map(|since| since.to_string());
-        let written = self.cluster.annotate_record(&held, &BTreeMap::from([(ABSENT_SINCE, since)])).await?;
-        let asks = self.lock().view.put_record(&written, &self.policies);
-        self.ask(asks);
+        let written = self.cluster.annotate_record(held, &BTreeMap::from([(ABSENT_SINCE, since)])).await?;
+        self.learn_record(&written);
         Ok(())
     }
 
@@ -121,8 +124,7 @@ impl Keeper {
         loop {
             let (page, next) = self.cluster.list_records(&params).await?;
             for held in page {
-                let asks = self.lock().view.put_record(&held, &self.policies);
-                self.ask(asks);
+                self.learn_record(&held);
                 on(held);
             }
             match next {

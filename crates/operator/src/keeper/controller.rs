@@ -13,12 +13,12 @@ use std::{
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Client, runtime::watcher::Event};
-use perennial_core::config::Gate;
+use perennial_core::{config::Gate, keeper::selection};
 use tokio::{sync::Notify, time::Instant};
 use tracing::{debug, warn};
 
 use super::{
-    apply::{Cluster, Error},
+    apply::{Cluster, Error, Held},
     node::Node,
     observe::{Asks, View},
     policies::{self, Policies},
@@ -112,6 +112,18 @@ impl Keeper {
 
     pub fn on_record(&self, event: Event<ConfigMap>) {
         let asks = self.lock().view.on_record(event, &self.policies);
+        self.ask(asks);
+    }
+
+    /// A node as the API server just answered: as if the watch had said so.
+    pub(super) fn learn_node(&self, node: &selection::Node) {
+        let asks = self.lock().view.put_node(node, &self.policies);
+        self.ask(asks);
+    }
+
+    /// The same for a record.
+    pub(super) fn learn_record(&self, held: &Held) {
+        let asks = self.lock().view.put_record(held, &self.policies);
         self.ask(asks);
     }
 

@@ -250,9 +250,12 @@ impl Index {
     /// Nothing about a node has changed that a decision could look at, and nothing is to be done about it: only its version
     /// is noted.
     pub fn is_as_before(&mut self, node: &selection::Node) -> bool {
+        if self.listing_nodes.is_some() {
+            return false;
+        }
         let Some(known) = self.nodes.get_mut(node.name.as_str()) else { return false };
         let record = known.record.as_ref().and_then(|record| self.records.get(record));
-        if known.seen != fingerprint(node) || known.verdict(record) != Verdict::Quiet || self.listing_nodes.is_some() {
+        if known.verdict(record) != Verdict::Quiet || known.seen != fingerprint(node) {
             return false;
         }
         known.resource_version = known.resource_version.max(node.resource_version);

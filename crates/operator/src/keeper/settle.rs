@@ -1,12 +1,10 @@
 //! What is done about one node: look at it and its record, let the plan decide, do what it says.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
-use perennial_core::mutation::{Mutation, mutated};
 use perennial_core::{
     config::Identity,
     keeper::{
-        collect::ABSENT_SINCE,
         identity::{Identified, RecordName},
         kept::Kept,
         plan::{Act, Context, Plan, Restore, Why, gone, live},
@@ -14,6 +12,7 @@ use perennial_core::{
         selection::{self, Policy, ignored},
         stored::Stored,
     },
+    mutation::{Mutation, mutated},
 };
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -96,8 +95,7 @@ impl Keeper {
             return Ok(Done::Quiet);
         };
         if held.as_ref().is_some_and(|held| held.name() != identity.record_name().0) {
-            let asks = self.lock().view.put_node(&node, &self.policies);
-            self.ask(asks);
+            self.learn_node(&node);
             return Ok(Done::Again);
         }
         if self.is_unreadable(&node, held.as_ref()) {
@@ -119,8 +117,11 @@ impl Keeper {
                     self.ungate(&node).await?;
                     return Ok(Done::Wrote);
                 }
-                if let Some(held) = held.as_ref().filter(|held| held.is_noted_absent() && self.duties.capture) {
-                    return self.clear_absence(held).await;
+                // A node that is seen is not absent, also between two audits.
+                let may_write = self.duties.capture && !self.duties.dry_run;
+                if let Some(held) = held.as_ref().filter(|held| held.is_noted_absent() && may_write) {
+                    self.note_absence(held, None).await?;
+                    return Ok(Done::Wrote);
                 }
                 self.note_clean(key, &node, held.as_ref());
                 Ok(Done::Quiet)
@@ -148,18 +149,6 @@ impl Keeper {
             }
             Plan::Write(..) | Plan::Restore(_) => Ok(Done::Quiet),
         }
-    }
-
-    /// A node that is seen is not absent, also between two audits: what one of them wrote down goes.
-    async fn clear_absence(&self, held: &Held) -> Result<Done, Error> {
-        if self.duties.dry_run {
-            return Ok(Done::Quiet);
-        }
-        let written = self.cluster.annotate_record(held, &BTreeMap::from([(ABSENT_SINCE, None)])).await?;
-        info!(node = held.node_name(), absent = false, "absence of a node noted");
-        let asks = self.lock().view.put_record(&written, &self.policies);
-        self.ask(asks);
-        Ok(Done::Wrote)
     }
 
     /// What a node is given where its predecessor's last state says it, without reading the record.
@@ -212,8 +201,7 @@ impl Keeper {
         let (then, seen) = (policy.select(node), policy.select(&now));
         let same = (then.uid, then.kept, then.mark, then.machine) == (seen.uid, seen.kept, seen.mark, seen.machine);
         if !same {
-            let asks = self.lock().view.put_node(&now, &self.policies);
-            self.ask(asks);
+            self.learn_node(&now);
         }
         Ok(same)
     }
@@ -241,8 +229,7 @@ impl Keeper {
         if act == Act::Capture {
             self.metrics.captures.get_or_create(&ViaLabels { via: Via::Watch }).inc();
         }
-        let asks = self.lock().view.put_record(&written, &self.policies);
-        self.ask(asks);
+        self.learn_record(&written);
         Ok(())
     }
 
@@ -276,8 +263,7 @@ impl Keeper {
         if restore.waits {
             self.say_waits(&about);
         }
-        let asks = self.lock().view.put_node(&patched, &self.policies);
-        self.ask(asks);
+        self.learn_node(&patched);
         Ok(Done::Wrote)
     }
 
@@ -366,8 +352,7 @@ impl Keeper {
         }
         let patched = self.cluster.ungate_node(node).await?;
         info!(node = node.name, "taint taken off");
-        let asks = self.lock().view.put_node(&patched, &self.policies);
-        self.ask(asks);
+        self.learn_node(&patched);
         Ok(())
     }
 }

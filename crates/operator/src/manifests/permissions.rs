@@ -119,26 +119,21 @@ impl Permissions {
 
     /// The roles and their bindings to the account of the same name.
     pub fn objects(&self, account: &str, namespace: &str) -> Vec<Value> {
-        let bind = |kind: &str, role: &str, mut metadata: Value| {
+        let object = |kind: &str, mut metadata: Value| {
             metadata["name"] = json!(account);
             metadata["labels"] = labels();
-            json!({
-                "apiVersion": "rbac.authorization.k8s.io/v1",
-                "kind": kind,
-                "metadata": metadata,
-                "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": role, "name": account },
-                "subjects": [{ "kind": "ServiceAccount", "name": account, "namespace": namespace }],
-            })
+            json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": metadata })
         };
-        let role = |kind: &str, mut metadata: Value, rules: &[Rule]| {
-            metadata["name"] = json!(account);
-            metadata["labels"] = labels();
-            json!({
-                "apiVersion": "rbac.authorization.k8s.io/v1",
-                "kind": kind,
-                "metadata": metadata,
-                "rules": rules,
-            })
+        let bind = |kind: &str, role: &str, metadata: Value| {
+            let mut binding = object(kind, metadata);
+            binding["roleRef"] = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": role, "name": account });
+            binding["subjects"] = json!([{ "kind": "ServiceAccount", "name": account, "namespace": namespace }]);
+            binding
+        };
+        let role = |kind: &str, metadata: Value, rules: &[Rule]| {
+            let mut role = object(kind, metadata);
+            role["rules"] = json!(rules);
+            role
         };
         let own = || json!({ "namespace": namespace });
         vec![

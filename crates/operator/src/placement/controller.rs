@@ -27,11 +27,11 @@ use super::{
     apply::{Cluster, Error},
     execute::side_by_side,
     index::{Look, Reading, shard_key},
-    observe::{Asks, Observed, SeenNode, View, pod_entry},
+    observe::{Asks, Observed, View, pod_entry},
     settings::Configured,
 };
 use crate::{
-    keeper,
+    keeper::node::Node,
     runtime::{
         budget::Priority,
         clock::Clock,
@@ -122,14 +122,13 @@ impl Placer {
     }
 
     /// The keeper's watch of nodes serves both.
-    pub fn on_node(&self, event: &Event<keeper::node::Node>) {
-        let seen = |node| SeenNode::of(node, &self.configured.settings.labels);
+    pub fn on_node(&self, event: &Event<Node>) {
         self.on(match event {
             Event::Init => Event::Init,
             Event::InitDone => Event::InitDone,
-            Event::InitApply(node) => Event::InitApply(seen(node)),
-            Event::Apply(node) => Event::Apply(seen(node)),
-            Event::Delete(node) => Event::Delete(seen(node)),
+            Event::InitApply(node) => Event::InitApply(node),
+            Event::Apply(node) => Event::Apply(node),
+            Event::Delete(node) => Event::Delete(node),
         });
     }
 

@@ -54,7 +54,6 @@ trimmed!(StatefulSet, NamespaceResourceScope, "apps", "statefulsets");
 trimmed!(Pod, NamespaceResourceScope, "", "pods");
 trimmed!(PodDisruptionBudget, NamespaceResourceScope, "policy", "poddisruptionbudgets");
 trimmed!(Namespace, ClusterResourceScope, "", "namespaces");
-trimmed!(Node, ClusterResourceScope, "", "nodes");
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -237,21 +236,6 @@ pub struct PdbStatus {
 pub struct Namespace {
     #[serde(deserialize_with = "meta")]
     pub metadata: ObjectMeta,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct Node {
-    #[serde(deserialize_with = "meta")]
-    pub metadata: ObjectMeta,
-    pub spec: NodeSpec,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct NodeSpec {
-    pub unschedulable: Option<bool>,
-    pub taints: Option<Vec<Taint>>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -17,12 +17,11 @@ use perennial_core::placement::{
 use super::{
     index::{Index, NamespaceEntry, PdbEntry, PodEntry, Reading, SetEntry, Workload, controller, key, version},
     objects::{
-        Deployment, Namespace, Node, Pod, PodDisruptionBudget, PodSpec, ReplicaSet, StatefulSet, Template,
-        WorkloadStatus,
+        Deployment, Namespace, Pod, PodDisruptionBudget, PodSpec, ReplicaSet, StatefulSet, Template, WorkloadStatus,
     },
     settings::Configured,
 };
-use crate::{keeper, runtime::queue::Key};
+use crate::{keeper::node::Node, runtime::queue::Key};
 
 /// On the pods of managed workloads: they alone are watched.
 pub const MANAGED: &str = "perennial.dev/managed";
@@ -294,35 +293,21 @@ impl Observed for PodDisruptionBudget {
     listed!(Pdbs, |index, seen| index.retain_pdbs(|name| seen.contains(name)));
 }
 
-/// What placement sees of a node.
-#[derive(Clone, Debug)]
-pub struct SeenNode {
-    name: String,
-    view: NodeView,
-}
-
-impl SeenNode {
-    /// From the keeper's watch, which is the only one of nodes.
-    pub fn of(node: &keeper::node::Node, labels: &NodeLabels) -> Self {
-        let taints = node.taints().iter().map(|taint| taint.key.as_str());
-        let view = node_view(node.meta(), node.unschedulable(), taints, labels);
-        Self { name: node.meta().name.clone().unwrap_or_default(), view }
-    }
-}
-
-impl Observed for SeenNode {
+/// The keeper's watch is the only one of nodes, and goes on with them: here they are only looked at.
+impl Observed for &Node {
     fn put(self, view: &mut View, reading: &Reading<'_>) -> Asks {
-        let changed = view.index.put_node(&self.name, self.view);
-        if changed && !reading.listed { view.index.keys_on(&self.name).into_iter().collect() } else { Asks::new() }
+        let name = name(self);
+        let changed = view.index.put_node(name, node_view(self, reading.labels()));
+        if changed && !reading.listed { view.index.keys_on(name).into_iter().collect() } else { Asks::new() }
     }
 
     fn remove(self, view: &mut View) -> Asks {
-        view.index.remove_node(&self.name);
-        view.index.keys_on(&self.name).into_iter().collect()
+        view.index.remove_node(name(self));
+        view.index.keys_on(name(self)).into_iter().collect()
     }
 
     fn identity(&self) -> String {
-        self.name.clone()
+        name(self).to_owned()
     }
 
     listed!(Nodes, |index, seen| index.retain_nodes(|name| seen.contains(name)));
@@ -330,22 +315,22 @@ impl Observed for SeenNode {
 
 impl Observed for Node {
     fn put(self, view: &mut View, reading: &Reading<'_>) -> Asks {
-        let taints = self.spec.taints.iter().flatten().map(|taint| taint.key.as_str());
-        let unschedulable = self.spec.unschedulable == Some(true);
-        let seen = node_view(&self.metadata, unschedulable, taints, reading.labels());
-        SeenNode { name: self.metadata.name.unwrap_or_default(), view: seen }.put(view, reading)
+        (&self).put(view, reading)
     }
 
     fn remove(self, view: &mut View) -> Asks {
-        let gone = NodeView { class: None, leaving: true };
-        SeenNode { name: self.metadata.name.unwrap_or_default(), view: gone }.remove(view)
+        (&self).remove(view)
     }
 
     fn identity(&self) -> String {
-        self.metadata.name.clone().unwrap_or_default()
+        name(self).to_owned()
     }
 
     listed!(Nodes, |index, seen| index.retain_nodes(|name| seen.contains(name)));
+}
+
+fn name(node: &Node) -> &str {
+    node.meta().name.as_deref().unwrap_or_default()
 }
 
 fn put_workload(view: &mut View, workload: Workload) -> Asks {
@@ -467,15 +452,12 @@ fn set_entry(set: &ReplicaSet) -> SetEntry {
     }
 }
 
-fn node_view<'a>(
-    meta: &ObjectMeta,
-    unschedulable: bool,
-    mut taints: impl Iterator<Item = &'a str>,
-    labels: &NodeLabels,
-) -> NodeView {
+fn node_view(node: &Node, labels: &NodeLabels) -> NodeView {
     let empty = BTreeMap::new();
-    let leaving = meta.deletion_timestamp.is_some() || unschedulable || taints.any(|taint| LEAVING.contains(&taint));
-    NodeView { class: labels.class_of_node(meta.labels.as_ref().unwrap_or(&empty)), leaving }
+    let leaving = node.meta().deletion_timestamp.is_some()
+        || node.unschedulable()
+        || node.taints().iter().any(|taint| LEAVING.contains(&taint.key.as_str()));
+    NodeView { class: labels.class_of_node(node.meta().labels.as_ref().unwrap_or(&empty)), leaving }
 }
 
 fn is_gated(spec: &PodSpec) -> bool {

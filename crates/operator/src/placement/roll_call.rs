@@ -15,11 +15,11 @@ use serde::de::DeserializeOwned;
 use super::{
     apply::Error,
     index::{Look, Reading},
-    objects::{Deployment, Namespace, Node, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
+    objects::{Deployment, Namespace, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
     observe::{MANAGED, Observed, View},
     settings::Configured,
 };
-use crate::runtime::request::Failure;
+use crate::{keeper::node::Node, runtime::request::Failure};
 
 const PAGE: u32 = 500;
 

@@ -12,10 +12,11 @@ use serde_json::{Value, json};
 
 use super::{
     index::{Look, Reading, shard_key},
-    objects::{Deployment, Namespace, Node, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
+    objects::{Deployment, Namespace, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
     observe::{Observed, View},
     settings::Configured,
 };
+use crate::keeper::node::Node;
 
 struct World {
     configured: Configured,

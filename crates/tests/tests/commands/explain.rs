@@ -3,8 +3,6 @@
 use perennial_tests::{TestCluster, Webhooks, eventually};
 use serde_json::json;
 
-use crate::{apply_policy, with_policies};
-
 /// One prepared cause: what is asked, the word that programs get, and what a person reads.
 fn asks(cluster: &TestCluster, key: &str, node: &str, word: &str, sentences: &[&str]) {
     let told = cluster.perennial(&format!("explain {key} --node {node}")).expect_success();
@@ -17,11 +15,11 @@ fn asks(cluster: &TestCluster, key: &str, node: &str, word: &str, sentences: &[&
 
 #[tokio::test]
 async fn the_true_cause_is_named_for_each_of_thirteen() {
-    let cluster = with_policies().await;
+    let cluster = TestCluster::with_policies().await;
     let spec = json!({"nodeSelector": {"matchLabels": {"pool": "gpu"}}, "keep": ["pool", "example.com/"]});
-    apply_policy(&cluster, "gpu-only", &spec);
+    cluster.apply_policy("gpu-only", &spec);
     let spec = json!({"nodeSelector": {"matchLabels": {"pool": "twins"}}, "identity": "systemUUID"});
-    apply_policy(&cluster, "by-uuid", &spec);
+    cluster.apply_policy("by-uuid", &spec);
     let operator = cluster.start(Webhooks::Off).await;
 
     let role = "node-role.kubernetes.io/gpu";

@@ -1,31 +1,8 @@
 //! `KeepPolicy`: what is kept of some nodes, as people write it with kubectl.
 
-use perennial_tests::{Operator, TestCluster, Webhooks, eventually, labels, perennial};
+use perennial_tests::{Operator, TestCluster, Webhooks, eventually, keep_policy, labels};
 use rstest::rstest;
 use serde_json::{Value, json};
-
-/// A cluster where the kind is installed and no policy is there.
-async fn with_policies() -> TestCluster {
-    let cluster = TestCluster::new().await;
-    let crds = perennial(["manifests", "crds"], &[]).expect_success();
-    cluster.try_kubectl_with("apply", &crds).expect_success();
-    cluster.kubectl("wait --for=condition=Established crd/keeppolicies.perennial.dev --timeout=30s");
-    eventually("policies can be listed", async || {
-        let answer = cluster.try_kubectl("delete keeppolicies --all");
-        if answer.success { Ok(()) } else { Err(answer.stderr) }
-    })
-    .await;
-    cluster
-}
-
-fn policy(name: &str, spec: &Value) -> String {
-    json!({"apiVersion": "perennial.dev/v1alpha1", "kind": "KeepPolicy", "metadata": {"name": name}, "spec": spec})
-        .to_string()
-}
-
-fn apply(cluster: &TestCluster, name: &str, spec: &Value) {
-    cluster.try_kubectl_with("apply", &policy(name, spec)).expect_success();
-}
 
 /// The kind stays on the plane, the policies would speak for other tests' nodes.
 fn end(cluster: &TestCluster, operator: Operator) {
@@ -46,16 +23,17 @@ async fn wait_for_status(cluster: &TestCluster, name: &str, is_it: impl Fn(&Valu
 #[case::off(Webhooks::Off)]
 #[tokio::test]
 async fn the_policy_of_the_highest_priority_decides_for_the_nodes_that_it_selects(#[case] webhooks: Webhooks) {
-    let cluster = with_policies().await;
-    apply(&cluster, "everyone", &json!({"keep": ["team"]}));
-    apply(&cluster, "lower", &json!({"priority": 5, "nodeSelector": {"matchLabels": {"gpu": "yes"}}, "keep": ["x"]}));
+    let cluster = TestCluster::with_policies().await;
+    cluster.apply_policy("everyone", &json!({"keep": ["team"]}));
+    cluster
+        .apply_policy("lower", &json!({"priority": 5, "nodeSelector": {"matchLabels": {"gpu": "yes"}}, "keep": ["x"]}));
     let gpu = json!({
         "priority": 10,
         "nodeSelector": {"matchExpressions": [{"key": "gpu", "operator": "In", "values": ["yes"]}]},
         "keep": ["gpu", "example.com/"],
         "taints": ["dedicated"],
     });
-    apply(&cluster, "gpu", &gpu);
+    cluster.apply_policy("gpu", &gpu);
     let operator = cluster.start(webhooks).await;
 
     let all = [("gpu", "yes"), ("team", "ml"), ("example.com/rack", "r7")];
@@ -76,8 +54,9 @@ async fn the_policy_of_the_highest_priority_decides_for_the_nodes_that_it_select
 
 #[tokio::test]
 async fn a_policy_says_what_it_decides_and_a_change_of_it_counts_at_once() {
-    let cluster = with_policies().await;
-    apply(&cluster, "gpu", &json!({"nodeSelector": {"matchLabels": {"gpu": "yes"}}, "keep": ["gpu"], "priority": 7}));
+    let cluster = TestCluster::with_policies().await;
+    cluster
+        .apply_policy("gpu", &json!({"nodeSelector": {"matchLabels": {"gpu": "yes"}}, "keep": ["gpu"], "priority": 7}));
     let operator = cluster.start(Webhooks::Off).await;
     cluster.node("g1").labels([("gpu", "yes"), ("team", "ml")]).create().await;
     cluster.node("w1").label("team", "web").create().await;
@@ -95,7 +74,7 @@ async fn a_policy_says_what_it_decides_and_a_change_of_it_counts_at_once() {
     assert_eq!(rows[1][..5], ["gpu", "7", "1", "1", "True"]);
 
     // More is kept, of the nodes that it selects and of no others.
-    apply(&cluster, "gpu", &json!({"nodeSelector": {"matchLabels": {"gpu": "yes"}}, "keep": ["gpu", "team"]}));
+    cluster.apply_policy("gpu", &json!({"nodeSelector": {"matchLabels": {"gpu": "yes"}}, "keep": ["gpu", "team"]}));
     cluster.wait_for_record("g1", [("gpu", "yes"), ("team", "ml")]).await;
     assert_eq!(cluster.record("w1").await, Some(other));
     wait_for_status(&cluster, "gpu", |status| status["observedGeneration"] == 2).await;
@@ -108,7 +87,7 @@ async fn a_policy_says_what_it_decides_and_a_change_of_it_counts_at_once() {
 
 #[tokio::test]
 async fn bad_policies_are_refused_at_admission() {
-    let cluster = with_policies().await;
+    let cluster = TestCluster::with_policies().await;
     let expression = |value: Value| json!({"nodeSelector": {"matchExpressions": [value]}});
     let bad = [
         (json!({"identity": "serial"}), "expected name, providerID"),
@@ -126,7 +105,7 @@ async fn bad_policies_are_refused_at_admission() {
     ];
 
     for (spec, why) in bad {
-        let said = cluster.try_kubectl_with("create", &policy("bad", &spec)).expect_failure();
+        let said = cluster.try_kubectl_with("create", &keep_policy("bad", &spec)).expect_failure();
         assert!(said.contains(why), "{spec}: {said}");
     }
 
@@ -136,9 +115,9 @@ async fn bad_policies_are_refused_at_admission() {
 
 #[tokio::test]
 async fn a_bad_policy_that_got_in_anyway_is_reported_and_ignored() {
-    let cluster = with_policies().await;
+    let cluster = TestCluster::with_policies().await;
     let operator = cluster.start(Webhooks::Off).await;
-    apply(&cluster, "bad", &json!({"retention": "0s", "keep": ["nothing-else"]}));
+    cluster.apply_policy("bad", &json!({"retention": "0s", "keep": ["nothing-else"]}));
 
     let object = wait_for_status(&cluster, "bad", |status| status["conditions"][0]["status"] == "False").await;
     assert!(object["status"]["conditions"][0]["message"].as_str().unwrap().contains("spec.retention"), "{object}");
@@ -156,9 +135,9 @@ async fn a_bad_policy_that_got_in_anyway_is_reported_and_ignored() {
 
 #[tokio::test]
 async fn a_policy_may_know_its_nodes_by_another_identity() {
-    let cluster = with_policies().await;
+    let cluster = TestCluster::with_policies().await;
     let metal = json!({"nodeSelector": {"matchLabels": {"metal": "yes"}}, "identity": "systemUUID"});
-    apply(&cluster, "metal", &metal);
+    cluster.apply_policy("metal", &metal);
     let operator = cluster.start(Webhooks::Off).await;
     cluster.node("old").machine("", "s1", "m1").label("metal", "yes").label("team", "ml").create().await;
     cluster.node("cloud").machine("", "s2", "m2").label("team", "web").create().await;

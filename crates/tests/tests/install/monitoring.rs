@@ -108,7 +108,7 @@ fn the_dashboard_is_well_made() {
 async fn scrape(prometheus: &Prometheus, cluster: &TestCluster, port: u16) -> (Process, u16) {
     let folder = cluster.plane().dir().join("prometheus");
     fs::create_dir_all(&folder).unwrap();
-    let own = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    let own = perennial_tests::free_port();
     let rules = Path::new(ROOT).join("monitoring/alerts.yaml").canonicalize().unwrap();
     let api = cluster.plane().url(0).replace("https://", "");
     let token = cluster.plane().folder().service_account_token(cluster.namespace(), "prometheus").unwrap();

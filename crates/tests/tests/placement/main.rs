@@ -55,3 +55,14 @@ fn is_gated(pod: &Pod) -> bool {
 fn annotation(pod: &Pod, name: &str) -> Option<String> {
     pod.metadata.annotations.as_ref()?.get(name).cloned()
 }
+
+/// 70% and a floor of 3, so many replicas.
+async fn web(cluster: &TestCluster, replicas: u32) {
+    cluster
+        .deployment("web")
+        .asks("spot-percentage", "70")
+        .asks("min-on-demand", "3")
+        .replicas(replicas)
+        .create()
+        .await;
+}

@@ -3,7 +3,7 @@
 use perennial_tests::{Balancer, Operator, TestCluster, eventually};
 use rstest::rstest;
 
-use super::{class, is_gated, quick, roomy};
+use super::{class, is_gated, quick, roomy, web};
 
 /// Only answers admission, and frees what nobody attends to.
 pub(crate) async fn doorman(cluster: &TestCluster, gate_timeout: &str) -> Operator {
@@ -20,17 +20,6 @@ async fn owner_with(cluster: &TestCluster, roles: &str) -> Operator {
     let builder = cluster.operator().set("controller.roles", roles);
     let builder = builder.set("placement.cooldown", "1s").set("placement.gateTimeout", "5s");
     builder.set("controller.leaderElection.leaseDuration", "5s").start().await
-}
-
-/// 70% and a floor of 3, so many replicas.
-async fn web(cluster: &TestCluster, replicas: u32) {
-    cluster
-        .deployment("web")
-        .asks("spot-percentage", "70")
-        .asks("min-on-demand", "3")
-        .replicas(replicas)
-        .create()
-        .await;
 }
 
 async fn until_there_are(cluster: &TestCluster, count: usize) {

@@ -5,18 +5,7 @@ use std::time::Duration;
 use perennial_tests::{TestCluster, eventually, eventually_within};
 use serde_json::json;
 
-use super::{annotation, kubelet::Kubelet, shared};
-
-/// 70% and a floor of 3, so many replicas.
-async fn web(cluster: &TestCluster, replicas: u32) {
-    cluster
-        .deployment("web")
-        .asks("spot-percentage", "70")
-        .asks("min-on-demand", "3")
-        .replicas(replicas)
-        .create()
-        .await;
-}
+use super::{annotation, kubelet::Kubelet, shared, web};
 
 /// Until all pods have this version (none: the first), with so many on spot and on-demand; the fewest Ready on-demand ones seen.
 async fn until_all_are(cluster: &TestCluster, version: Option<&str>, spot: usize, on_demand: usize) -> usize {

@@ -1,11 +1,11 @@
 //! Who keeps the labels while they are measured: Perennial with or without webhooks, or one of its peers.
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::{Api, api::ListParams, core::PartialObjectMeta};
 use localplane::Process;
-use perennial_tests::{Operator, TestCluster, Webhooks, eventually_within};
+use perennial_tests::{Operator, TestCluster, Webhooks, cpu_of, eventually_within, peak_memory_of};
 
 use crate::{
     fleet::{State, number, state},
@@ -115,15 +115,7 @@ pub(crate) struct Usage {
 
 impl Usage {
     pub(crate) fn of(pid: u32) -> Self {
-        let folder = PathBuf::from(format!("/proc/{pid}"));
-        let stat = std::fs::read_to_string(folder.join("stat")).unwrap_or_default();
-        // Behind the name, which may hold anything: fields 14 and 15 of the whole, in hundredths of a second.
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<u64>().ok()).unwrap_or_default();
-        let status = std::fs::read_to_string(folder.join("status")).unwrap_or_default();
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
-        let kibibytes: u64 = peak.trim().trim_end_matches("kB").trim().parse().unwrap_or_default();
-        Self { cpu: Duration::from_millis(10 * (ticks(11) + ticks(12))), peak_memory: kibibytes * 1024 }
+        Self { cpu: cpu_of(pid), peak_memory: peak_memory_of(pid) }
     }
 
     #[expect(clippy::cast_precision_loss, reason = "bytes of memory")]

@@ -14,6 +14,7 @@ mod failover;
 mod fleet;
 mod growth;
 mod last_second;
+mod latency;
 mod limit;
 mod mass;
 mod peers;

@@ -10,10 +10,15 @@ use perennial_tests::{Balancer, Operator, OperatorBuilder, TestCluster, Webhooks
 
 use self::{
     burst::Bound,
-    figures::{Killed, Latency, PlacementFigures, Stop},
+    figures::{Killed, PlacementFigures, Stop},
 };
-use crate::report::{Report, say};
+use crate::{
+    latency::Latency,
+    report::{Report, say},
+};
 
+/// The webhook of pods, in the operator's metrics.
+const PODS: &str = "mutate/pods";
 const PERCENTAGE: u8 = 70;
 const FLOOR: u32 = 3;
 const STOPS: [u32; 4] = [1_000, 137, 612, 3];
@@ -119,14 +124,14 @@ async fn one_operator(size: PlacementSize, figures: &mut PlacementFigures) -> Re
     let before = (operator.metrics(), cluster.requests().await);
     cluster.scale("web", 1_000).await;
     bound.until(1_000).await?;
-    figures.burst = Latency::between(&before, &(operator.metrics(), cluster.requests().await));
+    figures.burst = Latency::between(PODS, &before, &(operator.metrics(), cluster.requests().await));
     cluster.scale("web", 100).await;
     bound.until(100).await?;
 
     let before = (operator.metrics(), cluster.requests().await);
     burst::steadily(&cluster, "web", 100, size.seconds).await;
     bound.until(100 + 20 * size.seconds as usize).await?;
-    figures.steady = Latency::between(&before, &(operator.metrics(), cluster.requests().await));
+    figures.steady = Latency::between(PODS, &before, &(operator.metrics(), cluster.requests().await));
     cluster.scale("web", 0).await;
     bound.until(0).await?;
 

@@ -1,0 +1,31 @@
+//! KeepPolicies, as people write them with kubectl.
+
+use serde_json::{Value, json};
+
+use crate::{TestCluster, eventually, perennial};
+
+impl TestCluster {
+    /// One where the kind is installed and no policy is there.
+    pub async fn with_policies() -> Self {
+        let cluster = Self::new().await;
+        let crds = perennial(["manifests", "crds"], &[]).expect_success();
+        cluster.try_kubectl_with("apply", &crds).expect_success();
+        cluster.kubectl("wait --for=condition=Established crd/keeppolicies.perennial.dev --timeout=30s");
+        eventually("policies can be listed", async || {
+            let answer = cluster.try_kubectl("delete keeppolicies --all");
+            if answer.success { Ok(()) } else { Err(answer.stderr) }
+        })
+        .await;
+        cluster
+    }
+
+    pub fn apply_policy(&self, name: &str, spec: &Value) {
+        self.try_kubectl_with("apply", &keep_policy(name, spec)).expect_success();
+    }
+}
+
+/// The manifest of a policy.
+pub fn keep_policy(name: &str, spec: &Value) -> String {
+    json!({"apiVersion": "perennial.dev/v1alpha1", "kind": "KeepPolicy", "metadata": {"name": name}, "spec": spec})
+        .to_string()
+}
