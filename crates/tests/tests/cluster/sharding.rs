@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use futures::{StreamExt, stream};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, api::ListParams};
+use perennial_core::shard;
 use perennial_tests::{Labels, Operator, OperatorBuilder, TestCluster, eventually, eventually_within};
 use serde_json::Value;
 
@@ -16,16 +17,22 @@ fn sharded(cluster: &TestCluster, shards: u32) -> OperatorBuilder {
     cluster.operator().set("controller.shards", &shards.to_string())
 }
 
-fn shards_of(operator: &Operator) -> f64 {
-    operator.metrics().sum("leader_election_master_status", &[])
+/// The name under which it takes part, as its log says.
+fn identity(operator: &Operator) -> String {
+    let joined = operator.log().into_iter().find(|line| line["message"] == "this member joins");
+    joined.expect("an operator that has joined")["identity"].as_str().expect("an identity").to_owned()
 }
 
-/// Until all shards are held, and each of these has so many of them at least.
-async fn shared(operators: &[&Operator], shards: u32, each: f64) {
+/// Until each shard is held by the one that has the best right to it. Chance decides who that is: one may have none.
+async fn shared(cluster: &TestCluster, operators: &[&Operator], shards: u32) {
+    let members: Vec<String> = operators.iter().map(|operator| identity(operator)).collect();
+    let rightful: BTreeMap<String, String> = shard::assignment(shards, members.iter().map(String::as_str))
+        .into_iter()
+        .map(|(shard, member)| (format!("perennial-shard-{shard}"), member.to_owned()))
+        .collect();
     eventually_within(PATIENCE, format!("{shards} shards are shared by {}", operators.len()), async || {
-        let held: Vec<f64> = operators.iter().map(|operator| shards_of(operator)).collect();
-        let all = (held.iter().sum::<f64>() - f64::from(shards)).abs() < 0.5;
-        if all && held.iter().all(|share| *share >= each) { Ok(()) } else { Err(format!("{held:?}")) }
+        let held = holders(cluster).await;
+        if held == rightful { Ok(()) } else { Err(format!("{held:?}, not {rightful:?}")) }
     })
     .await;
 }
@@ -91,35 +98,36 @@ async fn three_replicas_share_eight_shards_and_members_come_and_go() {
 
     // One joins.
     let mut third = sharded(&cluster, SHARDS).start().await;
-    shared(&[&first, &second, &third], SHARDS, 1.0).await;
+    shared(&cluster, &[&first, &second, &third], SHARDS).await;
     round(&cluster, "joined").await;
     each_change_was_written_once(&cluster, 2).await;
 
     // One leaves in peace: only its own shards move.
     let before = holders(&cluster).await;
-    let left = shards_of(&first);
+    let leaver = identity(&first);
     assert!(first.stop().await.is_some_and(|status| status.success()));
-    shared(&[&second, &third], SHARDS, 1.0).await;
+    shared(&cluster, &[&second, &third], SHARDS).await;
     let after = holders(&cluster).await;
-    let moved = before.iter().filter(|(shard, holder)| after.get(*shard) != Some(holder)).count();
-    assert_eq!(moved.to_string(), format!("{left:.0}"), "{before:?} {after:?}");
+    for (shard, holder) in before.iter().filter(|(_, holder)| **holder != leaver) {
+        assert_eq!(after.get(shard), Some(holder), "{before:?} {after:?}");
+    }
     round(&cluster, "left").await;
     each_change_was_written_once(&cluster, 3).await;
 
     // One crashes.
     let fourth = sharded(&cluster, SHARDS).start().await;
-    shared(&[&second, &third, &fourth], SHARDS, 1.0).await;
+    shared(&cluster, &[&second, &third, &fourth], SHARDS).await;
     second.crash();
     round(&cluster, "crashed").await;
     each_change_was_written_once(&cluster, 4).await;
 
     // One is paused, others take over, and it wakes up and still thinks that it is the owner.
-    shared(&[&third, &fourth], SHARDS, 1.0).await;
+    shared(&cluster, &[&third, &fourth], SHARDS).await;
     third.pause();
     round(&cluster, "paused").await;
     third.resume();
     round(&cluster, "resumed").await;
-    shared(&[&third, &fourth], SHARDS, 1.0).await;
+    shared(&cluster, &[&third, &fourth], SHARDS).await;
     each_change_was_written_once(&cluster, 6).await;
 
     // Nothing was lost on the way.
@@ -142,7 +150,7 @@ async fn more_replicas_than_shards_and_more_shards_than_nodes_both_work() {
     let replicas =
         [sharded(&cluster, 2).start().await, sharded(&cluster, 2).start().await, sharded(&cluster, 2).start().await];
     let [first, second, third] = &replicas;
-    shared(&[first, second, third], 2, 0.0).await;
+    shared(&cluster, &[first, second, third], 2).await;
     cluster.node("n1").label("team", "ml").create().await;
     cluster.wait_for_record("n1", [("team", "ml")]).await;
     drop(replicas);
