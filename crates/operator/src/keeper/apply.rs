@@ -1,11 +1,7 @@
 //! The one place where the keeper reads and writes: nodes and records, each write conditional, each request with a
 //! deadline and within the budget.
 
-use std::{
-    cell::{Cell, RefCell},
-    collections::BTreeMap,
-    time::Duration,
-};
+use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
@@ -27,7 +23,7 @@ use perennial_core::mutation::{Mutation, mutated};
 
 use super::{
     node::Node,
-    signatures::{CannotSign, Signatures},
+    signatures::{CannotSign, KeysError, Signatures},
 };
 use crate::runtime::{
     budget::{Budget, Priority},
@@ -40,8 +36,8 @@ use crate::runtime::{
 pub struct Held {
     pub stored: Stored,
     config_map: ConfigMap,
-    /// Some of it is signed with a key that is not known: the keys may have changed.
-    unknown_key: bool,
+    /// Some of it is signed with this key, which is not known: the keys may have changed.
+    unknown_key: Option<String>,
     /// Keys of its data under which there is a good record that the key which signs now has not signed.
     unsigned: Vec<&'static str>,
 }
@@ -55,13 +51,15 @@ impl Held {
         let uid = config_map.metadata.uid.as_deref().unwrap_or_default();
         let version = (uid, resource_version(&config_map));
         let signature = |key: &str| data.get(signature_key(key)).map(String::as_str);
-        let (unknown_key, unsigned) = (Cell::new(false), RefCell::new(Vec::new()));
+        let (unknown_key, unsigned) = (RefCell::new(None), RefCell::new(Vec::new()));
         let stored = Stored::verified(
             data,
             |record| record.name() == RecordName(name.clone()),
             |key, text| {
                 let vouched = signatures.vouch(&name, key, text, signature(key));
-                unknown_key.set(unknown_key.get() || matches!(vouched, Err(Fault::UnknownKey(_))));
+                if let Err(Fault::UnknownKey(key)) = &vouched {
+                    unknown_key.replace(Some(key.clone()));
+                }
                 vouched
             },
             |key, record| {
@@ -73,7 +71,7 @@ impl Held {
                 Ok(())
             },
         );
-        let (unsigned, unknown_key) = (unsigned.into_inner(), unknown_key.get());
+        let (unsigned, unknown_key) = (unsigned.into_inner(), unknown_key.into_inner());
         Self { stored, config_map, unknown_key, unsigned }
     }
 
@@ -129,6 +127,8 @@ pub enum Error {
     TooLarge { record: String, source: TooLarge },
     #[error("record {record} was not signed, and so not written")]
     Sign { record: String, source: CannotSign },
+    #[error("it is not known whether record {record} can be trusted")]
+    Keys { record: String, source: KeysError },
 }
 
 impl Error {
@@ -141,12 +141,16 @@ impl Error {
             | Self::WriteRecord { source, .. }
             | Self::DeleteRecord { source, .. }
             | Self::List { source, .. } => Some(source),
-            Self::TooLarge { .. } | Self::Sign { .. } => None,
+            Self::TooLarge { .. } | Self::Sign { .. } | Self::Keys { .. } => None,
         }
     }
 
     pub fn category(&self) -> Category {
-        self.failure().map_or(Category::Refused, Failure::category)
+        match self {
+            // The keys may be readable the next time.
+            Self::Keys { .. } => Category::Server,
+            _ => self.failure().map_or(Category::Refused, Failure::category),
+        }
     }
 
     pub fn retry_after(&self) -> Option<Duration> {
@@ -165,7 +169,7 @@ impl Error {
             Self::WriteRecord { .. } => "create and update configmaps in Perennial's namespace",
             Self::DeleteRecord { .. } => "delete configmaps in Perennial's namespace",
             Self::List { .. } => "list nodes, and configmaps in Perennial's namespace",
-            Self::TooLarge { .. } | Self::Sign { .. } => return None,
+            Self::TooLarge { .. } | Self::Sign { .. } | Self::Keys { .. } => return None,
         })
     }
 }
@@ -229,20 +233,17 @@ impl Cluster {
 
     pub async fn read_record(&self, name: &RecordName, priority: Priority) -> Result<Option<Held>, Error> {
         let found = self.ask(priority, self.records.get_opt(&name.0)).await;
-        match found.map_err(|source| Error::ReadRecord { record: name.0.clone(), source })? {
-            Some(found) => Ok(Some(self.hold(found).await)),
-            None => Ok(None),
+        let Some(found) = found.map_err(|source| Error::ReadRecord { record: name.0.clone(), source })? else {
+            return Ok(None);
+        };
+        let held = self.held(found);
+        // Before a record is not believed for the key that signed it, that key is looked for.
+        if let Some(key) = &held.unknown_key {
+            let looked = self.signatures.look_for(key).await;
+            looked.map_err(|source| Error::Keys { record: name.0.clone(), source })?;
+            return Ok(Some(self.held(held.config_map)));
         }
-    }
-
-    /// What was read. Before a record is not believed for the key that signed it, the keys are read again.
-    async fn hold(&self, config_map: ConfigMap) -> Held {
-        let held = Held::new(config_map, &self.signatures);
-        if !held.unknown_key {
-            return held;
-        }
-        self.signatures.refresh_soon().await;
-        Held::new(held.config_map, &self.signatures)
+        Ok(Some(held))
     }
 
     /// Writes a record over the one that was read, or as the first. A record that somebody else wrote meanwhile is a
@@ -323,7 +324,13 @@ impl Cluster {
         let page = page.map_err(|source| Error::List { what: "records", source })?;
         let mut records = Vec::with_capacity(page.items.len());
         for found in page.items {
-            records.push(self.hold(found).await);
+            let held = self.held(found);
+            // Where it cannot be looked for, the record is a bad one for now: nothing is done about those.
+            let looked = match &held.unknown_key {
+                Some(key) => self.signatures.look_for(key).await.is_ok(),
+                None => false,
+            };
+            records.push(if looked { self.held(held.config_map) } else { held });
         }
         Ok((records, page.metadata.continue_.filter(|token| !token.is_empty())))
     }

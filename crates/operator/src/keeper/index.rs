@@ -358,8 +358,20 @@ impl Index {
         }
         self.surveyed = None;
         let owner = Arc::clone(&entry.node);
+        if self.records.get(&name).is_some_and(|old| old.resource_version == entry.resource_version) {
+            self.unclean(&name, &owner);
+        }
         self.records.insert(Arc::clone(&name), entry);
         Some(self.look_at(&name, &owner))
+    }
+
+    /// Whatever was found about the nodes of a record with this version of it counts no more.
+    fn unclean(&mut self, record: &Arc<str>, owner: &Key) {
+        for name in self.claims.get(record).into_iter().flatten().chain(std::iter::once(owner)) {
+            if let Some(node) = self.nodes.get_mut(name) {
+                node.clean_with = None;
+            }
+        }
     }
 
     pub fn delete_record(&mut self, name: &str) -> Vec<(Key, Priority)> {

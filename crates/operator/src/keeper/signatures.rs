@@ -22,14 +22,13 @@ use tracing::{info, warn};
 
 use crate::runtime::{
     budget::{Budget, Priority},
-    chain::Chain,
     fault::Category,
     map::HashMap,
     request::{Failure, ask},
 };
 
-/// A key that is not known is looked for in the Secret, but not more often than this.
-const ASK_EVERY: Duration = Duration::from_secs(1);
+/// A key that was looked for in the Secret and is not there is not looked for again so soon.
+const ABSENT_FOR: Duration = Duration::from_millis(200);
 /// How long to wait before the API server is asked again for the keys, without which nothing can begin.
 const TRY_EVERY: Duration = Duration::from_secs(2);
 
@@ -67,6 +66,8 @@ struct Inner {
     /// The newest that was seen under each key of each ConfigMap.
     newest: Mutex<HashMap<(String, &'static str), Newest>>,
     asked: tokio::sync::Mutex<Option<Instant>>,
+    /// Keys that were looked for and are not there.
+    absent: tokio::sync::Mutex<HashMap<String, Instant>>,
 }
 
 impl fmt::Debug for Inner {
@@ -82,8 +83,15 @@ impl Signatures {
     }
 
     fn new(mode: Hmac, namespace: String, secrets: Option<Api<Secret>>) -> Self {
-        let (keys, newest, asked) = (RwLock::default(), Mutex::default(), tokio::sync::Mutex::default());
-        Self(Arc::new(Inner { mode, namespace, secrets, keys, newest, asked }))
+        Self(Arc::new(Inner {
+            mode,
+            namespace,
+            secrets,
+            keys: RwLock::default(),
+            newest: Mutex::default(),
+            asked: tokio::sync::Mutex::default(),
+            absent: tokio::sync::Mutex::default(),
+        }))
     }
 
     fn of(client: &Client, settings: &Settings) -> Self {
@@ -163,11 +171,23 @@ impl Signatures {
         refreshed
     }
 
-    /// Another replica may know a key earlier than we do: before a record is not believed, the keys are read again.
-    pub async fn refresh_soon(&self) {
-        if let Err(error) = self.refresh_after(ASK_EVERY).await {
-            warn!(why = %Chain(&error), "a record is signed with a key that is not known, and the keys cannot be read");
+    /// Another replica may know a key earlier than we do: before a record is not believed, the key is looked for. An error
+    /// means that it is not known whether there is such a key.
+    pub async fn look_for(&self, key: &str) -> Result<(), KeysError> {
+        let mut absent = self.0.absent.lock().await;
+        absent.retain(|_, at| at.elapsed() < ABSENT_FOR);
+        if absent.contains_key(key) || self.knows(key) {
+            return Ok(());
         }
+        self.refresh().await?;
+        if !self.knows(key) {
+            absent.insert(key.to_owned(), Instant::now());
+        }
+        Ok(())
+    }
+
+    fn knows(&self, key: &str) -> bool {
+        self.keys().is_some_and(|keys| keys.names().any(|name| name == key))
     }
 
     /// Vouches for bytes, or says why not.
