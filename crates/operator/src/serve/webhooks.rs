@@ -10,6 +10,7 @@ use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum_server::accept::NoDelayAcceptor;
 use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
 use futures::future::BoxFuture;
 use http::header::CONTENT_LENGTH;
@@ -235,7 +236,10 @@ impl Listening {
     pub async fn run(self, stop: CancellationToken) -> Result<(), ServeError> {
         let (address, limits) = (self.address, self.webhooks.limits);
         let failed = |source| ServeError::Serve { address, source };
-        let acceptor = RustlsAcceptor::new(RustlsConfig::from_config(self.tls)).handshake_timeout(limits.handshake);
+        // Without it an answer may wait 40 ms for the acknowledgement of the frame before it.
+        let acceptor = RustlsAcceptor::new(RustlsConfig::from_config(self.tls))
+            .handshake_timeout(limits.handshake)
+            .acceptor(NoDelayAcceptor::new());
         let handle = axum_server::Handle::new();
         let mut server =
             axum_server::from_tcp(self.listener).map_err(failed)?.acceptor(acceptor).handle(handle.clone());
