@@ -3,12 +3,13 @@
 CARGO ?= cargo
 BENCH ?= full
 SEEDS ?= 3000
+MINUTES ?= 10
 SIM := $(CARGO) run --locked --quiet --profile sim -p perennial-sim --
 TOOLS := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/tools
 export PATH := $(TOOLS)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test sim bench lint format docs manifests image deb kind-up kind-down clean
+.PHONY: help demo up down test sim soak bench lint format docs manifests image deb kind-up kind-down clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +31,10 @@ test: ## Run all tests: unit, property, simulated histories, and on a real Kuber
 sim: ## Play simulated histories: SEEDS=a count or a range; SEED=one, with its log; MUTATIONS=1
 	@$(CARGO) build --locked --profile sim -p perennial-sim
 	@$(SIM) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(MUTATIONS),--mutations)
+
+soak: ## Random life on a local Kubernetes, checked all along; MINUTES=a number, SEED=one
+	@$(CARGO) build --locked -p perennial-tests --bins
+	@$(CARGO) run --locked --quiet -p perennial-tests --bin soak -- $(MINUTES) $(SEED)
 
 bench: ## Measure on a local Kubernetes; BENCH=quick for a few minutes
 	@$(CARGO) build --locked --release -p perennial-tests --bins

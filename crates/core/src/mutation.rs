@@ -74,6 +74,8 @@ mutations! {
     UnconditionalPlacement,
     /// Writes that the watch has not shown yet are forgotten.
     ForgetOwnWrites,
+    /// Pods that were given their place as they were created do not count until they are seen.
+    ForgetExpected,
     /// Spot pods of a rollout do not wait for the on-demand ones.
     NoHold,
     /// A pod is evicted whatever else is going on.

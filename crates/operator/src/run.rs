@@ -68,7 +68,10 @@ pub async fn run(mut settings: Settings, target: &Target) -> anyhow::Result<()> 
     info!(version = env!("CARGO_PKG_VERSION"), server = %config.cluster_url, namespace = %settings.namespace, "starting");
     let dry_run = settings.controller.dry_run;
     let connect = if dry_run { client::connect_for_dry_run } else { client::connect };
-    let client = connect(config, metrics.clone(), Some(budget.clone()))?;
+    let clock = Clock::system();
+    let listeners =
+        client::Listeners { metrics: metrics.clone(), budget: Some(budget.clone()), clock: Some(clock.clone()) };
+    let client = connect(config, listeners)?;
     if dry_run {
         info!("a dry run: nothing is written, and no admission is served");
     } else if !in_cluster() {
@@ -85,7 +88,6 @@ pub async fn run(mut settings: Settings, target: &Target) -> anyhow::Result<()> 
     let health = Health::new();
     let mut tasks = JoinSet::new();
     let identity = identity(&host());
-    let clock = Clock::system();
     let ownership = compete(&settings, &client, &metrics, &clock, &identity, &stop, &mut tasks);
     let world = World {
         client: client.clone(),

@@ -11,7 +11,13 @@ use http::Request;
 use jiff::SignedDuration;
 use perennial::{
     run::{self, World as Surroundings},
-    runtime::{budget::Budget, client, clock::Clock, metrics::Metrics, random::Jitter},
+    runtime::{
+        budget::Budget,
+        client::{self, Listeners},
+        clock::Clock,
+        metrics::Metrics,
+        random::Jitter,
+    },
     serve::health::Health,
 };
 use perennial_core::config::Settings;
@@ -43,11 +49,13 @@ impl Operator {
         let metrics = Metrics::new();
         let budget = Budget::new(settings.controller.qps, settings.controller.burst);
         let front = Front::new(world.clone(), Who::Operator(id), Arc::clone(&alive));
-        let client = client::over(front, settings.namespace.as_str(), metrics.clone(), Some(budget.clone()));
         let clock = Clock::from_fn({
             let world = world.clone();
             move || world.now() + skew
         });
+        let listeners =
+            Listeners { metrics: metrics.clone(), budget: Some(budget.clone()), clock: Some(clock.clone()) };
+        let client = client::over(front, settings.namespace.as_str(), listeners);
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
         let identity = format!("operator-{id}");

@@ -10,7 +10,10 @@ use std::{
 use http::Request;
 use kube::{Client, Config, client::Body, config::Kubeconfig};
 use localplane::Plane;
-use perennial::runtime::{client, metrics::Metrics};
+use perennial::runtime::{
+    client::{self, Listeners},
+    metrics::Metrics,
+};
 use perennial_sim::{
     dice::Dice,
     server::{front::Front, store::text, who::Who, world::World},
@@ -275,7 +278,7 @@ async fn the_server_in_memory_answers_as_the_real_one() {
     for seed in 0..SEQUENCES {
         let world = World::new(Dice::new(seed), false);
         let front = Front::new(world, Who::Person, Arc::new(AtomicBool::new(true)));
-        let ours = client::over(front, "default", Metrics::new(), None);
+        let ours = client::over(front, "default", Listeners { metrics: Metrics::new(), budget: None, clock: None });
         let (mut real, mut ours) = (Side::new(real.clone()), Side::new(ours));
         for kind in &KINDS {
             for name in ["a", "b", "c"] {

@@ -61,6 +61,7 @@ pub struct Asked {
     pub resource: String,
     pub namespace: Option<String>,
     pub name: Option<String>,
+    /// What was answered; 0 while that is not known.
     pub code: u64,
     /// The server was asked to keep nothing of it.
     pub dry_run: bool,
@@ -84,6 +85,46 @@ impl Asked {
             code: line["responseStatus"]["code"].as_u64().unwrap_or_default(),
             dry_run: line["requestURI"].as_str().is_some_and(|uri| uri.contains("dryRun=All")),
         })
+    }
+
+    /// What a request asks, by its own words.
+    pub(crate) fn by_request(method: &http::Method, uri: &http::Uri) -> Self {
+        let words: Vec<&str> = uri.path().split('/').filter(|word| !word.is_empty()).collect();
+        let (group, rest) = match words.as_slice() {
+            ["api", _, rest @ ..] => ("", rest),
+            ["apis", group, _, rest @ ..] => (*group, rest),
+            other => ("", other),
+        };
+        let (namespace, rest) = match rest {
+            ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (Some(*namespace), rest),
+            other => (None, other),
+        };
+        let (resource, name) = match rest {
+            [resource, name, sub] => (format!("{resource}/{sub}"), Some(*name)),
+            [resource, name] => ((*resource).to_owned(), Some(*name)),
+            other => (other.join("/"), None),
+        };
+        let query = uri.query().unwrap_or_default();
+        let has = |pair: &str| query.split('&').any(|has| has == pair);
+        let verb = match (method.as_str(), name) {
+            ("GET", _) if has("watch=true") || has("watch=1") => "watch",
+            ("GET", Some(_)) => "get",
+            ("GET", None) => "list",
+            ("POST", _) => "create",
+            ("PUT", _) => "update",
+            ("PATCH", _) => "patch",
+            ("DELETE", Some(_)) => "delete",
+            _ => "deletecollection",
+        };
+        Self {
+            verb: verb.to_owned(),
+            group: group.to_owned(),
+            resource,
+            namespace: namespace.map(str::to_owned),
+            name: name.map(str::to_owned),
+            code: 0,
+            dry_run: has("dryRun=All"),
+        }
     }
 
     pub fn is_write(&self) -> bool {
@@ -111,4 +152,36 @@ impl TestCluster {
 /// Verbs on resources, each once.
 pub fn verbs(asked: &[Asked]) -> BTreeSet<(String, String, String)> {
     asked.iter().map(|asked| (asked.group.clone(), asked.resource.clone(), asked.verb.clone())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_say_what_they_ask() {
+        let asked = |method: http::Method, uri: &'static str| {
+            let asked = Asked::by_request(&method, &http::Uri::from_static(uri));
+            (
+                asked.verb,
+                asked.group,
+                asked.resource,
+                asked.namespace.unwrap_or_default(),
+                asked.name.unwrap_or_default(),
+            )
+        };
+        let words = |all: [&str; 5]| all.map(str::to_owned).into();
+
+        assert_eq!(asked(http::Method::GET, "/api/v1/nodes?watch=true&x=1"), words(["watch", "", "nodes", "", ""]));
+        assert_eq!(asked(http::Method::PATCH, "/api/v1/nodes/n1"), words(["patch", "", "nodes", "", "n1"]));
+        assert_eq!(
+            asked(http::Method::POST, "/api/v1/namespaces/a/pods/p/eviction"),
+            words(["create", "", "pods/eviction", "a", "p"])
+        );
+        assert_eq!(
+            asked(http::Method::PUT, "/apis/coordination.k8s.io/v1/namespaces/a/leases/l"),
+            words(["update", "coordination.k8s.io", "leases", "a", "l"])
+        );
+        assert_eq!(asked(http::Method::GET, "/api/v1/namespaces/a"), words(["get", "", "namespaces", "", "a"]));
+    }
 }

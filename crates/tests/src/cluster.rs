@@ -88,6 +88,11 @@ impl TestCluster {
         started.await
     }
 
+    /// One with two API servers on one etcd.
+    pub async fn with_two_servers() -> Self {
+        Self::on(Borrowed::own(Plane::builder().apiservers(2), None)).await
+    }
+
     /// One with the controllers of Kubernetes, but without anything that runs pods: the test does that itself.
     pub async fn without_kubelets() -> Self {
         Self::on(Borrowed::own(Plane::builder().controller_manager(true), None)).await

@@ -13,7 +13,12 @@ const PATIENCE: Duration = Duration::from_mins(3);
 
 /// How many nodes a mass event has: 1,000, or what `PERENNIAL_NODES` says.
 pub fn node_count() -> usize {
-    std::env::var("PERENNIAL_NODES").ok().map_or(1000, |text| text.parse().expect("PERENNIAL_NODES is a number"))
+    node_count_or(1000)
+}
+
+/// The same with another number where `PERENNIAL_NODES` says none.
+pub fn node_count_or(usual: usize) -> usize {
+    std::env::var("PERENNIAL_NODES").ok().map_or(usual, |text| text.parse().expect("PERENNIAL_NODES is a number"))
 }
 
 /// The name of one of many.

@@ -5,7 +5,7 @@ use std::{
     fs,
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitStatus,
     sync::atomic::Ordering,
     thread,
@@ -17,6 +17,9 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::{Samples, TestCluster, eventually, program};
+
+/// Tells the operator under test, and no other, how wrong its clock is.
+const CLOCK_OFF_BY: &str = "OPERATOR_UNDER_TEST_CLOCK_OFF_BY";
 
 /// Whether the operator serves admission webhooks, or sees the cluster by watching it only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +35,7 @@ pub struct OperatorBuilder {
     kubeconfig: PathBuf,
     log: PathBuf,
     settings: Vec<(String, String)>,
-    in_cluster: bool,
+    environment: Vec<String>,
 }
 
 impl TestCluster {
@@ -41,31 +44,37 @@ impl TestCluster {
         let number = self.operators.fetch_add(1, Ordering::Relaxed);
         let log = self.plane().dir().join("logs").join(format!("{}-operator-{number}.log", self.namespace()));
         let (kubeconfig, settings) = (self.plane().kubeconfig_path(), Vec::new());
-        let builder = OperatorBuilder { kubeconfig, log, settings, in_cluster: false };
+        let builder = OperatorBuilder { kubeconfig, log, settings, environment: Vec::new() };
         let builder = builder.set("namespace", self.namespace()).set("metrics.port", "0");
         builder.set("controller.leaderElection.leaseDuration", "3s").webhooks(Webhooks::Off)
     }
 
     /// The same with the permissions of someone else.
     pub fn operator_as(&self, user: &str, groups: &[&str]) -> OperatorBuilder {
-        let builder = self.operator();
-        let kubeconfig = builder.log.with_extension("kubeconfig");
-        let text = self.plane().kubeconfig_for(user, groups).expect("a kubeconfig");
-        fs::write(&kubeconfig, text).expect("writing a kubeconfig");
-        OperatorBuilder { kubeconfig, ..builder }
+        self.operator().with_kubeconfig(&self.plane().kubeconfig_for(user, groups).expect("a kubeconfig"))
     }
 
     /// The same as a service account of Perennial's namespace, as a pod of the cluster would run it.
     pub fn operator_in_cluster(&self, account: &str) -> OperatorBuilder {
-        let builder = self.operator();
-        let kubeconfig = builder.log.with_extension("kubeconfig");
         let text = self.plane().kubeconfig_for_service_account(self.namespace(), account).expect("a kubeconfig");
-        fs::write(&kubeconfig, text).expect("writing a kubeconfig");
-        OperatorBuilder { kubeconfig, in_cluster: true, ..builder }
+        let mut builder = self.operator().with_kubeconfig(&text);
+        builder.environment.push("KUBERNETES_SERVICE_HOST=127.0.0.1".to_owned());
+        builder
     }
 }
 
 impl OperatorBuilder {
+    pub(crate) fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// The same with another kubeconfig.
+    pub(crate) fn with_kubeconfig(mut self, text: &str) -> Self {
+        self.kubeconfig = self.log.with_extension("kubeconfig");
+        fs::write(&self.kubeconfig, text).expect("writing a kubeconfig");
+        self
+    }
+
     /// Sets a key of the config file; the last one counts.
     pub fn set(mut self, key: &str, value: &str) -> Self {
         self.settings.retain(|(set, _)| set != key);
@@ -96,19 +105,28 @@ impl OperatorBuilder {
         operator
     }
 
-    /// Starts it and waits only until it serves its probes.
-    pub async fn start_unready(self) -> Operator {
+    /// Its clock is so many seconds ahead of everybody else's, or behind.
+    pub fn clock_off_by(mut self, seconds: i64) -> Self {
+        self.environment.push(format!("{CLOCK_OFF_BY}={seconds}"));
+        self
+    }
+
+    /// Starts it and waits for nothing: it may die before it serves anything.
+    pub fn launch(self) -> Operator {
         let mut args = vec!["-i".to_owned(), "RUST_BACKTRACE=1".to_owned()];
-        if self.in_cluster {
-            args.push("KUBERNETES_SERVICE_HOST=127.0.0.1".to_owned());
-        }
+        args.extend(self.environment);
         args.push(program::path().display().to_string());
         args.extend(["run".to_owned(), "--kubeconfig".to_owned(), self.kubeconfig.display().to_string()]);
         for (key, value) in &self.settings {
             args.extend(["--set".to_owned(), format!("{key}={value}")]);
         }
         let process = Process::start("env".as_ref(), &args, &self.log).expect("the operator starts");
-        let mut operator = Operator { process, log: self.log, address: SocketAddr::from(([127, 0, 0, 1], 0)) };
+        Operator { process, log: self.log, address: SocketAddr::from(([127, 0, 0, 1], 0)) }
+    }
+
+    /// Starts it and waits only until it serves its probes.
+    pub async fn start_unready(self) -> Operator {
+        let mut operator = self.launch();
         let port = eventually("the operator says where it serves", async || {
             if let Some(status) = operator.process.ended() {
                 panic!("the operator ended: {status}");
@@ -195,6 +213,11 @@ impl Operator {
     /// The most that resident memory has ever been, in bytes.
     pub fn peak_rss(&self) -> u64 {
         peak_memory_of(self.process.pid())
+    }
+
+    /// How many files and connections it has open.
+    pub fn open_files(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.process.pid())).map_or(0, Iterator::count)
     }
 
     /// Processor time so far.

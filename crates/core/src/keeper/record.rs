@@ -26,6 +26,8 @@ pub const RECOVERED_KEY: &str = "recovered.json";
 pub const RECORD_LIMIT: usize = 900 * 1024;
 /// The only version that this operator reads and writes.
 pub const VERSION: u64 = 1;
+/// No record was ever written so often: one that says so was made up, and could not be followed by another.
+const SEQUENCE_LIMIT: u64 = 1 << 53;
 
 /// The node that a record was last written from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -183,7 +185,9 @@ impl Record {
         if let Some(map) = value.as_object_mut() {
             map.insert("checksum".to_owned(), serde_json::Value::String(String::new()));
         }
-        serde_json::from_value::<Wire>(value).map(Self::from).map_err(|error| Fault::Shape(error.to_string()))
+        let wire: Wire = serde_json::from_value(value).map_err(|error| Fault::Shape(error.to_string()))?;
+        check_sequence(wire.sequence)?;
+        Ok(wire.into())
     }
 
     /// Reads and verifies a record.
@@ -202,13 +206,23 @@ impl Record {
         if wire.checksum != wire.sum() && !mutated(Mutation::TrustBadRecords) {
             return Err(Invalid { why: Fault::Checksum, good });
         }
-        Ok(wire.into())
+        match check_sequence(wire.sequence) {
+            Ok(()) => Ok(wire.into()),
+            Err(why) => Err(Invalid { why, good }),
+        }
     }
+}
+
+fn check_sequence(sequence: u64) -> Result<(), Fault> {
+    if sequence < SEQUENCE_LIMIT {
+        return Ok(());
+    }
+    Err(Fault::Shape(format!("a sequence of {sequence} is beyond anything that was ever written")))
 }
 
 impl Entry {
     pub fn is_good(&self) -> bool {
-        self.checksum == self.sum()
+        self.sequence < SEQUENCE_LIMIT && self.checksum == self.sum()
     }
 
     fn sum(&self) -> Digest {

@@ -3,13 +3,15 @@
 //! Owns the shapes of actions and the exact patches. Executing them is the operator's: in order, stopping the pass when a
 //! [`Action::Save`] fails, since what follows rests on it.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::fallback::State;
 use super::labels::Selection;
-use super::view::{PodView, WorkloadView, deletion_cost};
+use super::view::{Place, PodView, WorkloadView, deletion_cost};
 use super::{CLASS, Class, DELETION_COST, FALLBACK, GATE, SLOT, STATE};
 use crate::mutation::{Mutation, mutated};
 
@@ -94,6 +96,9 @@ pub struct Plan {
     pub counts: Counts,
     /// When to look again even if nothing changes.
     pub again: Option<Timestamp>,
+    /// By UID of a ReplicaSet: the places that its next pods take, in this order.
+    #[serde(skip)]
+    pub open: BTreeMap<String, Vec<Place>>,
 }
 
 impl Plan {

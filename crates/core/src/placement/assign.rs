@@ -1,4 +1,5 @@
-//! Gated pods: which class and slot each gets, and which have to wait.
+//! Gated pods: which class and slot each gets, and which have to wait. Then the places that are still open: the pods that take
+//! them need no gate.
 //!
 //! Owns the decision for pods that have not been placed. Never touches a pod that runs.
 
@@ -10,8 +11,12 @@ use super::labels::Choice;
 use super::rebalance::Input;
 use super::release::{Why, after, free};
 use super::seats::{Book, Group, Seat, count};
+use super::view::{EXPECTED_FOR, Place};
 use super::{Class, FALLBACK};
 use crate::mutation::{Mutation, mutated};
+
+/// So many open places are named at most; the next look names more.
+const OPEN_AT_MOST: u32 = 1_024;
 
 /// Why a pod that could be placed waits, and until when at most.
 struct Wait {
@@ -22,17 +27,23 @@ struct Wait {
 /// Places the gated pods of one ReplicaSet: class by counts, the lowest hole of that class, oldest pod first. On-demand pods come
 /// first in the plan, so that the floor is filled before anything else. Applies its own effect to the seats.
 pub(super) fn assign(group: &mut Group<'_>, input: &Input<'_>, supply: &mut Supply, rollout: bool, plan: &mut Plan) {
-    if group.gated() == 0 {
-        return;
-    }
     let split = input.spec.split;
     let n = group.n();
+    let gated = group.gated();
+    let mut filled = count(group.seats.iter()) - gated;
+    let open = n.saturating_sub(filled + gated).min(OPEN_AT_MOST);
+    if gated == 0 && open == 0 {
+        return;
+    }
     let (mut x, mut y) = (group.count(Class::Spot), group.count(Class::OnDemand));
-    let mut book = Book::new(split, group.seats.len() + 1);
+    let mut book = Book::new(split, group.seats.len() + 1 + usize::try_from(open).unwrap_or_default());
     for slot in group.seats.iter().filter(|seat| !seat.gated).filter_map(|seat| seat.slot) {
         book.take(slot);
     }
     let mut spot_limit = Limit::new(group, input, rollout);
+    let given_up =
+        group.seats.iter().filter(|seat| seat.pod.expected).map(|seat| after(seat.pod.created, EXPECTED_FOR)).min();
+    let open = if supply.short || spot_limit.waits() || input.workload.template != Choice::Any { 0 } else { open };
     let (mut first, mut then) = (Vec::new(), Vec::new());
 
     let mut gated: Vec<&mut Seat<'_>> = group.seats.iter_mut().filter(|seat| seat.gated).collect();
@@ -48,6 +59,17 @@ pub(super) fn assign(group: &mut Group<'_>, input: &Input<'_>, supply: &mut Supp
             first.push(free(seat.pod, Why::Refused, input.spec.strength, input.settings));
             continue;
         }
+        // Every place is taken, one of them by a pod that may never come: then it is this one's.
+        if let Some(given_up) = given_up.filter(|_| filled >= n) {
+            let until = given_up.min(after(seat.pod.created, input.settings.gate_timeout));
+            if input.now < until {
+                plan.by(until);
+                let reason = "its place was given to a pod that has not appeared yet".to_owned();
+                then.push(Action::Hold { pod: seat.pod.into(), slot: n.saturating_sub(1), until, reason });
+                continue;
+            }
+        }
+        filled += 1;
         let wanted = split.next(x, y);
         let falls = wanted == Class::Spot && supply.falls(y < split.on_demand(n));
         let class = if falls { Class::OnDemand } else { wanted };
@@ -88,6 +110,16 @@ pub(super) fn assign(group: &mut Group<'_>, input: &Input<'_>, supply: &mut Supp
     }
     plan.actions.append(&mut first);
     plan.actions.append(&mut then);
+
+    let places = (0..open).map_while(|_| {
+        let class = split.next(x, y);
+        match class {
+            Class::Spot => x += 1,
+            Class::OnDemand => y += 1,
+        }
+        book.lowest(class).map(|slot| Place { class, slot })
+    });
+    plan.open.insert(group.set.uid.clone(), places.collect());
 }
 
 fn reason(class: Class, slot: u32, fallback: bool, falls: bool) -> String {
@@ -124,6 +156,11 @@ impl Limit {
             hold: input.settings.hold_timeout,
             damp: input.settings.gate_timeout,
         }
+    }
+
+    /// Whether spot pods wait, or may have to.
+    fn waits(&self) -> bool {
+        self.lacking > 0 || self.window.is_some()
     }
 
     fn wait(&self) -> Option<Wait> {

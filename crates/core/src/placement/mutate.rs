@@ -12,7 +12,8 @@ use super::fallback::State;
 use super::labels::{Choice, NodeLabels, Selection};
 use super::spec::{Spec, Strength};
 use super::stateful::class_of;
-use super::{CLASS, Class, FALLBACK, GATE, SLOT};
+use super::view::{Place, deletion_cost};
+use super::{CLASS, Class, DELETION_COST, FALLBACK, GATE, SLOT};
 
 /// The part of an incoming pod that matters. Reads straight from the admission request's object.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -50,14 +51,19 @@ pub struct Tolerations {
 /// The managed workload that the pod belongs to.
 #[derive(Debug, Clone, Copy)]
 pub enum Owner<'a> {
-    Deployment {
-        /// The Lease of the workload's shard is fresh: someone is there to place what is gated.
-        lease_fresh: bool,
-    },
-    StatefulSet {
-        start: u32,
-        state: &'a State,
-    },
+    Deployment(Fate),
+    StatefulSet { start: u32, state: &'a State },
+}
+
+/// What is to become of a Deployment's pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// Whoever answers owns the workload and knows the place: nothing has to be written later.
+    Placed(Place),
+    /// Somebody else does, and is there: it waits for them.
+    Gated,
+    /// Nobody is there to place what is gated.
+    Ownerless,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -75,6 +81,24 @@ fn nothing(reason: &str, tell: bool) -> Mutation {
     Mutation::Nothing { reason: reason.to_owned(), tell }
 }
 
+/// Why a pod is none of ours to place, if so.
+pub fn left_alone(pod: &IncomingPod, labels: &NodeLabels) -> Option<Mutation> {
+    if pod.spec.node_name.as_deref().is_some_and(|node| !node.is_empty()) {
+        return Some(nothing("it is bound to a node already", false));
+    }
+    let none = BTreeMap::new();
+    let selector = pod.spec.node_selector.as_ref().unwrap_or(&none);
+    let node_affinity = pod.spec.affinity.as_ref().and_then(|affinity| affinity.get("nodeAffinity"));
+    match labels.choice(selector, node_affinity) {
+        Choice::Any => None,
+        // Asked again, because another webhook has changed the pod after us.
+        Choice::Only(class) if pod.annotation(CLASS) == Some(class.as_str()) => {
+            Some(nothing("it has been given its class", false))
+        }
+        _ => Some(nothing("it selects or excludes a capacity type itself", true)),
+    }
+}
+
 /// Decides about one pod of a managed workload.
 pub fn mutate(
     pod: &IncomingPod,
@@ -83,18 +107,16 @@ pub fn mutate(
     labels: &NodeLabels,
     tolerations: &Tolerations,
 ) -> Mutation {
-    if pod.spec.node_name.as_deref().is_some_and(|node| !node.is_empty()) {
-        return nothing("it is bound to a node already", false);
-    }
-    let none = BTreeMap::new();
-    let selector = pod.spec.node_selector.as_ref().unwrap_or(&none);
-    let node_affinity = pod.spec.affinity.as_ref().and_then(|affinity| affinity.get("nodeAffinity"));
-    if labels.choice(selector, node_affinity) != Choice::Any {
-        return nothing("it selects or excludes a capacity type itself", true);
+    if let Some(nothing) = left_alone(pod, labels) {
+        return nothing;
     }
     let mut patch = Patch { pod, operations: Vec::new() };
     let reason = match owner {
-        Owner::Deployment { lease_fresh: true } => {
+        Owner::Deployment(Fate::Placed(Place { class, slot })) => {
+            patch.class(class, Some(slot), spec.strength, false, labels, tolerations);
+            format!("slot {slot} is {class}")
+        }
+        Owner::Deployment(Fate::Gated) => {
             // Which class it will be is not known yet, and tolerations could only be added later at the cost of a larger patch:
             // it gets those of both, and its selector keeps it where it belongs.
             patch.annotate(&[]);
@@ -102,8 +124,8 @@ pub fn mutate(
             patch.gate();
             "gated until its slot is known".to_owned()
         }
-        Owner::Deployment { lease_fresh: false } => {
-            patch.class(Class::OnDemand, spec.strength, false, labels, tolerations);
+        Owner::Deployment(Fate::Ownerless) => {
+            patch.class(Class::OnDemand, None, spec.strength, false, labels, tolerations);
             "nobody is there to place it: on-demand".to_owned()
         }
         Owner::StatefulSet { start, state } => {
@@ -111,7 +133,7 @@ pub fn mutate(
                 return nothing("its name does not end in an ordinal of its StatefulSet", true);
             };
             let (class, fallback) = class_of(slot, spec.split, state);
-            patch.class(class, spec.strength, fallback, labels, tolerations);
+            patch.class(class, None, spec.strength, fallback, labels, tolerations);
             if fallback {
                 format!("slot {slot} is spot, but spot capacity is short")
             } else {
@@ -120,6 +142,17 @@ pub fn mutate(
         }
     };
     Mutation::Patch { operations: patch.operations, reason }
+}
+
+impl IncomingPod {
+    /// It has our gate already.
+    pub fn is_gated(&self) -> bool {
+        self.spec.scheduling_gates.iter().flatten().any(|gate| gate["name"] == GATE)
+    }
+
+    fn annotation(&self, key: &str) -> Option<&str> {
+        self.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+    }
 }
 
 fn ordinal(pod: &IncomingPod) -> Option<u32> {
@@ -153,6 +186,7 @@ impl Patch<'_> {
     fn class(
         &mut self,
         class: Class,
+        slot: Option<u32>,
         strength: Strength,
         fallback: bool,
         labels: &NodeLabels,
@@ -162,6 +196,11 @@ impl Patch<'_> {
         if fallback {
             annotations.push((FALLBACK, "true"));
         }
+        let (text, cost) = slot.map(|slot| (slot.to_string(), deletion_cost(slot))).unzip();
+        annotations.extend(text.as_deref().map(|slot| (SLOT, slot)));
+        // Somebody else's stays as it is.
+        let ours = self.pod.annotation(DELETION_COST).is_none();
+        annotations.extend(cost.as_deref().filter(|_| ours).map(|cost| (DELETION_COST, cost)));
         self.annotate(&annotations);
         let affinity = self.pod.spec.affinity.as_ref();
         match labels.select(class, strength, affinity.and_then(|affinity| affinity.get("nodeAffinity"))) {
@@ -196,8 +235,8 @@ impl Patch<'_> {
     }
 
     fn gate(&mut self) {
-        let mut gates = self.pod.spec.scheduling_gates.clone().unwrap_or_default();
-        if gates.iter().all(|gate| gate["name"] != GATE) {
+        if !self.pod.is_gated() {
+            let mut gates = self.pod.spec.scheduling_gates.clone().unwrap_or_default();
             gates.push(json!({"name": GATE}));
             self.add("/spec/schedulingGates", &Value::Array(gates));
         }
@@ -210,7 +249,7 @@ mod tests {
     use super::super::slots::Split;
     use super::*;
 
-    const FRESH: Owner<'_> = Owner::Deployment { lease_fresh: true };
+    const FRESH: Owner<'_> = Owner::Deployment(Fate::Gated);
 
     fn pod(value: Value) -> IncomingPod {
         serde_json::from_value(value).unwrap()
@@ -246,10 +285,35 @@ mod tests {
 
     #[test]
     fn with_a_stale_lease_it_goes_on_demand_without_a_gate() {
-        let stale = Owner::Deployment { lease_fresh: false };
+        let stale = Owner::Deployment(Fate::Ownerless);
         let done = operations(run(json!({"spec": {"nodeSelector": {"disk": "ssd"}}}), &spec(), stale));
         assert_eq!(done[1]["value"], json!({"disk": "ssd", "karpenter.sh/capacity-type": "on-demand"}));
         assert!(done.iter().all(|operation| operation["path"] != "/spec/schedulingGates"));
+    }
+
+    #[test]
+    fn where_the_place_is_known_it_is_given_at_once() {
+        let placed = Owner::Deployment(Fate::Placed(Place { class: Class::Spot, slot: 2 }));
+        let done = operations(run(json!({"metadata": {"annotations": {"team": "ml"}}}), &spec(), placed));
+        let annotations = json!({"team": "ml", CLASS: "spot", SLOT: "2", DELETION_COST: "-2"});
+        assert_eq!(done[0], json!({"op": "add", "path": "/metadata/annotations", "value": annotations}));
+        assert_eq!(done[1]["value"], json!({"karpenter.sh/capacity-type": "spot"}));
+        assert_eq!(done[2]["path"], "/spec/tolerations");
+        assert_eq!(done.len(), 3);
+    }
+
+    #[test]
+    fn somebody_elses_deletion_cost_stays() {
+        let placed = Owner::Deployment(Fate::Placed(Place { class: Class::Spot, slot: 2 }));
+        let done = operations(run(json!({"metadata": {"annotations": {DELETION_COST: "7"}}}), &spec(), placed));
+        assert_eq!(done[0]["value"], json!({CLASS: "spot", SLOT: "2", DELETION_COST: "7"}));
+    }
+
+    #[test]
+    fn asked_again_about_the_same_pod_it_says_nothing() {
+        let pod = json!({"metadata": {"annotations": {CLASS: "spot", SLOT: "2"}},
+            "spec": {"nodeSelector": {"karpenter.sh/capacity-type": "spot"}}});
+        assert!(matches!(run(pod, &spec(), FRESH), Mutation::Nothing { tell: false, .. }));
     }
 
     #[test]

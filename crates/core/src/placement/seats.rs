@@ -18,7 +18,7 @@ pub(super) struct Seat<'a> {
     pub slot: Option<u32>,
     pub gated: bool,
     pub fallback: bool,
-    /// A write of ours is not seen yet: its resourceVersion is stale.
+    /// A write of ours is not seen yet, or the pod itself is not: there is nothing to write to.
     pub unseen: bool,
 }
 
@@ -29,6 +29,9 @@ impl<'a> Seat<'a> {
         }
         let class = pod.counts_as(strength);
         let seen = Self { pod, class, slot: pod.slot, gated: pod.gated, fallback: pod.fallback, unseen: true };
+        if pod.expected {
+            return (!mutated(Mutation::ForgetExpected)).then_some(seen);
+        }
         match own.pods.get(&pod.uid).copied().filter(|_| !mutated(Mutation::ForgetOwnWrites)) {
             None => Some(Self { unseen: false, ..seen }),
             Some(OwnWrite::Placed { class, slot, fallback }) => {

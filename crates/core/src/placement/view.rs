@@ -117,9 +117,40 @@ pub struct PodView {
     pub node_affinity: Option<Value>,
     /// A StatefulSet pod's ordinal.
     pub ordinal: Option<u32>,
+    /// It was given its place as it was created, and nobody has seen it yet.
+    pub expected: bool,
 }
 
+/// How long a pod that was given its place as it was created is waited for. Its creation may have been refused after that.
+pub const EXPECTED_FOR: SignedDuration = SignedDuration::from_secs(10);
+
 impl PodView {
+    /// A pod that is on its way: its ReplicaSet, the place that it was given, and when.
+    pub fn expected(owner: &str, place: Place, since: Timestamp) -> Self {
+        Self {
+            name: String::new(),
+            uid: format!("expected/{owner}/{}", place.slot),
+            resource_version: String::new(),
+            owner: owner.to_owned(),
+            created: since,
+            deleting: false,
+            finished: false,
+            gated: false,
+            ready: false,
+            choice: Choice::Only(place.class),
+            class: Some(place.class),
+            slot: Some(place.slot),
+            fallback: false,
+            cost: None,
+            node: None,
+            scheduled: None,
+            unschedulable: None,
+            node_affinity: None,
+            ordinal: None,
+            expected: true,
+        }
+    }
+
     /// It fills a place of its workload.
     pub fn occupies(&self) -> bool {
         (!self.deleting || mutated(Mutation::CountTerminating)) && !self.finished
@@ -139,6 +170,13 @@ impl PodView {
 
 pub(super) fn deletion_cost(slot: u32) -> String {
     (-i64::from(slot)).to_string()
+}
+
+/// A slot and its class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    pub class: Class,
+    pub slot: u32,
 }
 
 /// A PodDisruptionBudget that selects the workload's pods.

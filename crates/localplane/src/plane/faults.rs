@@ -3,9 +3,10 @@
 use std::{process::ExitStatus, time::Duration};
 
 use rustix::process::Signal;
+use serde_json::json;
 
 use super::{Plane, PlaneError};
-use crate::{component::Component, process::Process};
+use crate::{api::Api, component::Component, pki::Credentials, process::Process};
 
 /// How long a component may take to end in good order.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -43,10 +44,15 @@ impl Plane {
 
     /// Kills it if it runs, starts it on the same port, and waits until it is healthy.
     pub fn restart(&self, component: Component) -> Result<(), PlaneError> {
+        self.restart_with(component, &[])
+    }
+
+    /// The same with more arguments this time, after all others: the last one counts.
+    pub fn restart_with(&self, component: Component, args: &[String]) -> Result<(), PlaneError> {
         if let Some(mut process) = self.inner().running.remove(&component) {
             process.kill();
         }
-        self.launch(component)?;
+        self.launch(component, args)?;
         self.publish()?;
         self.wait_component(component)
     }
@@ -59,6 +65,18 @@ impl Plane {
     /// SIGCONT, after [`Plane::pause`].
     pub fn resume(&self, component: Component) -> Result<(), PlaneError> {
         self.signal(component, Signal::CONT)
+    }
+
+    /// Makes etcd forget all versions but the newest: watches from older ones are refused.
+    pub fn compact(&self) -> Result<(), PlaneError> {
+        let port = self.port(Component::Etcd).ok_or(PlaneError::NoComponent(Component::Etcd))?;
+        let credentials =
+            Credentials { certificate: self.pki.read("etcd-client.crt")?, key: self.pki.read("etcd-client.key")? };
+        let etcd = Api::new(format!("https://127.0.0.1:{port}"), &self.pki.read("etcd-ca.crt")?, &credentials)?;
+        // Any question is answered with the newest revision; this one asks for the key of one zero byte.
+        let newest = etcd.post("/v3/kv/range", &json!({"key": "AA=="}))?["header"]["revision"].clone();
+        etcd.post("/v3/kv/compaction", &json!({"revision": newest, "physical": true}))?;
+        Ok(())
     }
 
     /// Components that have ended although nobody asked them to.

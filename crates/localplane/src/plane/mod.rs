@@ -133,6 +133,11 @@ impl Plane {
         self.inner().running.get(&component).map(Process::pid)
     }
 
+    /// The port that a component serves on; `None` if there is no such component.
+    pub fn port(&self, component: Component) -> Option<u16> {
+        self.inner().port(component)
+    }
+
     /// The log of a component; restarts append to it.
     pub fn log_path(&self, component: Component) -> PathBuf {
         self.folder.log(component)

@@ -92,13 +92,13 @@ impl Plane {
         // The first API server makes the default objects; the others would only be in its way.
         let (first, rest) = components.split_at(components.len().min(2));
         for component in first {
-            self.launch(*component)?;
+            self.launch(*component, &[])?;
             // Before it is ready: whoever wants to end us now must know whom to end.
             self.publish()?;
             self.wait_component(*component)?;
         }
         for component in rest {
-            self.launch(*component)?;
+            self.launch(*component, &[])?;
         }
         self.publish()?;
         for component in rest {
@@ -112,8 +112,8 @@ impl Plane {
         self.publish()
     }
 
-    /// Starts a component unless it runs. Does not wait.
-    pub(super) fn launch(&self, component: Component) -> Result<(), PlaneError> {
+    /// Starts a component unless it runs, with these arguments after all others. Does not wait.
+    pub(super) fn launch(&self, component: Component, more: &[String]) -> Result<(), PlaneError> {
         let mut inner = self.inner();
         if inner.running.get_mut(&component).is_some_and(|process| process.ended().is_none()) {
             return Ok(());
@@ -123,7 +123,9 @@ impl Plane {
         let etcd_url = format!("https://127.0.0.1:{etcd_port}");
         let context = Context { folder: &self.folder, pki: &self.pki, spec: &self.spec, etcd_url: &etcd_url };
         let program = self.programs.path(component.program()).ok_or(PlaneError::NoComponent(component))?;
-        let process = Process::start(program, &context.args(component, port), &self.folder.log(component))
+        let mut args = context.args(component, port);
+        args.extend_from_slice(more);
+        let process = Process::start(program, &args, &self.folder.log(component))
             .map_err(|source| PlaneError::Start { component, source })?;
         inner.running.insert(component, process);
         Ok(())

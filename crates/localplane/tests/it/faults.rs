@@ -65,6 +65,34 @@ fn a_killed_etcd_loses_nothing() {
 }
 
 #[test]
+fn a_compacted_etcd_has_forgotten_what_was_before() {
+    let plane = plane_to_break();
+    let version = kubectl_ok(&plane, &["get", "namespaces", "-o", "jsonpath={.metadata.resourceVersion}"]);
+    kubectl_ok(&plane, &["create", "configmap", "newer", "--from-literal=a=b"]);
+    let then = format!("/api/v1/namespaces?resourceVersion={version}&resourceVersionMatch=Exact&limit=1");
+    assert!(kubectl(&plane, &["get", "--raw", &then]).status.success());
+
+    plane.compact().unwrap();
+
+    let refused = kubectl(&plane, &["get", "--raw", &then]);
+    assert!(text(&refused.stderr).contains("Expired"), "{}", text(&refused.stderr));
+    kubectl_ok(&plane, &["get", "configmap", "newer"]);
+}
+
+#[test]
+fn arguments_for_one_start_are_gone_with_the_next() {
+    let plane = plane_to_break();
+    let server = Component::ApiServer(0);
+    let args = || std::fs::read_to_string(format!("/proc/{}/cmdline", plane.pid(server).unwrap())).unwrap();
+
+    plane.restart_with(server, &["--max-requests-inflight=123".to_owned()]).unwrap();
+    assert!(args().contains("--max-requests-inflight=123"));
+    plane.restart(server).unwrap();
+
+    assert!(!args().contains("--max-requests-inflight=123"));
+}
+
+#[test]
 fn a_paused_api_server_answers_nothing_until_it_is_resumed() {
     let plane = plane_to_break();
     let server = Component::ApiServer(0);

@@ -192,7 +192,8 @@ impl Global {
     }
 
     async fn connect(&self) -> anyhow::Result<kube::Client> {
-        Ok(client::connect(client::config(&self.target()).await?, Metrics::new(), None)?)
+        let listeners = client::Listeners { metrics: Metrics::new(), budget: None, clock: None };
+        Ok(client::connect(client::config(&self.target()).await?, listeners)?)
     }
 
     /// The settings from file, environment and flags; all problems at once where there are any.

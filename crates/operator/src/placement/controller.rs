@@ -18,7 +18,7 @@ use perennial_core::placement::{
     rebalance::{Input, plan},
     release::Why,
     spec::{Problem, Spec, Strength},
-    view::{OwnWrite, OwnWrites, PodView},
+    view::{OwnWrite, OwnWrites, Place, PodView},
 };
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -98,6 +98,26 @@ pub struct State {
 pub(super) struct Standing {
     pub(super) counts: Counts,
     pub(super) short: bool,
+}
+
+impl State {
+    /// Our evictions that the caches do not show yet. Other writes are taken in with their answers.
+    fn own_writes(&mut self, pods: &[PodView]) -> OwnWrites {
+        self.removed.retain(|_, since| since.elapsed() < REMOVED_FOR);
+        let unseen = pods.iter().filter(|pod| !pod.deleting && self.removed.contains_key(&pod.uid));
+        OwnWrites { pods: unseen.map(|pod| (pod.uid.clone(), OwnWrite::Removed)).collect(), state: None }
+    }
+}
+
+/// What is known of a workload, and what follows.
+enum Decision {
+    /// There is no such workload.
+    Gone,
+    /// Its pods have to be read first.
+    Behind(Box<Look>),
+    /// It is not managed, perhaps since what it asks for cannot be understood.
+    LeaveAlone(Box<Look>, Vec<Problem>),
+    Act(Box<(Look, Spec, Plan)>),
 }
 
 /// What came of looking at a workload.
@@ -244,28 +264,65 @@ impl Placer {
     }
 
     async fn settle(&self, key: &Key, term: u64) -> Result<Done, Error> {
-        let prefixes = &self.configured.prefixes;
-        let Some(mut look) = self.lock().view.index.look(key, prefixes) else {
-            self.forget(key);
-            return Ok(Done::Quiet);
-        };
-        if matches!(look.spec, Ok(Some(_))) && self.is_behind(key, &look, term) {
-            self.read_afresh(key, &look, term).await?;
-            match self.lock().view.index.look(key, prefixes) {
-                Some(fresh) => look = fresh,
-                None => return Ok(Done::Quiet),
-            }
+        let mut decision = self.decide(key, term);
+        if let Decision::Behind(look) = &decision {
+            self.read_afresh(key, look, term).await?;
+            decision = self.decide(key, term);
         }
-        match look.spec.clone() {
-            Ok(Some(spec)) => self.place(key, &look, &spec).await,
-            Ok(None) => self.leave_alone(key, &look, &[]).await,
-            Err(problems) => self.leave_alone(key, &look, &problems).await,
+        match decision {
+            Decision::Gone => {
+                self.forget(key);
+                Ok(Done::Quiet)
+            }
+            Decision::Behind(_) => Ok(Done::Again),
+            Decision::LeaveAlone(look, problems) => self.leave_alone(key, &look, &problems).await,
+            Decision::Act(act) => {
+                let (look, spec, plan) = *act;
+                self.act(key, &look, &spec, &plan).await
+            }
         }
     }
 
-    /// Whether the caches may lack pods of this workload.
-    fn is_behind(&self, key: &Key, look: &Look, term: u64) -> bool {
+    /// Looks at a workload and decides. All of it at once, so that no pod is given a place meanwhile that the plan gives to another.
+    fn decide(&self, key: &Key, term: u64) -> Decision {
+        let now = self.clock.now();
         let mut state = self.lock();
+        let Some(mut look) = state.view.index.look(key, &self.configured.prefixes) else { return Decision::Gone };
+        let spec = match look.spec.clone() {
+            Ok(Some(spec)) => spec,
+            Ok(None) => return Decision::LeaveAlone(Box::new(look), Vec::new()),
+            Err(problems) => return Decision::LeaveAlone(Box::new(look), problems),
+        };
+        if self.is_behind(&mut state, key, &look, term) {
+            return Decision::Behind(Box::new(look));
+        }
+        look.pods.extend(state.view.index.expected(&look.replica_sets, now));
+        let mut decided = plan(&Input {
+            settings: &self.configured.settings,
+            spec: &spec,
+            workload: &look.workload.view,
+            replica_sets: &look.replica_sets,
+            pods: &look.pods,
+            own: &state.own_writes(&look.pods),
+            pdbs: &look.pdbs,
+            now,
+        });
+        state.view.index.put_open(std::mem::take(&mut decided.open), term);
+        Decision::Act(Box::new((look, spec, decided)))
+    }
+
+    /// A place for a pod of this workload that is just being created, where it is known: the workload is ours, and was looked at.
+    pub(super) fn give_place(&self, key: &str, set: &str) -> Option<Place> {
+        let permit = self.ownership.may_act(shard_key(key)).filter(|_| self.decides)?;
+        // As for every request: it must be over before another may decide.
+        if permit.remaining() < self.admission_deadline {
+            return None;
+        }
+        self.lock().view.index.give(set, permit.term(), self.clock.now())
+    }
+
+    /// Whether the caches may lack pods of this workload.
+    fn is_behind(&self, state: &mut State, key: &Key, look: &Look, term: u64) -> bool {
         if state.read_in.get(key) != Some(&term) {
             return true;
         }
@@ -275,7 +332,6 @@ impl Placer {
             return false;
         }
         let since = *state.missing.entry(Arc::clone(key)).or_insert_with(Instant::now);
-        drop(state);
         if since.elapsed() < MISSING_FOR {
             self.queue.add_after(key, Priority::Capture, MISSING_FOR);
             return false;
@@ -341,26 +397,15 @@ impl Placer {
         Ok(Done::Quiet)
     }
 
-    async fn place(&self, key: &Key, look: &Look, spec: &Spec) -> Result<Done, Error> {
+    async fn act(&self, key: &Key, look: &Look, spec: &Spec, decided: &Plan) -> Result<Done, Error> {
         let now = self.clock.now();
-        let own = self.own_writes(&look.pods);
-        let decided = plan(&Input {
-            settings: &self.configured.settings,
-            spec,
-            workload: &look.workload.view,
-            replica_sets: &look.replica_sets,
-            pods: &look.pods,
-            own: &own,
-            pdbs: &look.pdbs,
-            now,
-        });
-        self.note(key, look, &decided);
+        self.note(key, look, decided);
         if self.dry_run {
             for action in decided.actions.iter().filter_map(perennial_core::placement::explain::sentence) {
                 info!(workload = &**key, action, "would do");
             }
         } else {
-            let pause = self.execute(look, spec, &decided).await?;
+            let pause = self.execute(look, spec, decided).await?;
             if let Some(pause) = pause {
                 return Ok(Done::Later(pause));
             }
@@ -371,14 +416,6 @@ impl Placer {
             }
             None => Ok(Done::Quiet),
         }
-    }
-
-    /// Our evictions that the caches do not show yet. Other writes are taken in with their answers.
-    fn own_writes(&self, pods: &[PodView]) -> OwnWrites {
-        let mut state = self.lock();
-        state.removed.retain(|_, since| since.elapsed() < REMOVED_FOR);
-        let unseen = pods.iter().filter(|pod| !pod.deleting && state.removed.contains_key(&pod.uid));
-        OwnWrites { pods: unseen.map(|pod| (pod.uid.clone(), OwnWrite::Removed)).collect(), state: None }
     }
 
     /// Keeps what was found, and tells the people.

@@ -4,7 +4,7 @@
 //! object the newer one stays, whichever way they came.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
 
@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, 
 use perennial_core::placement::{
     labels::NodeLabels,
     spec::{Problem, Spec, parse},
-    view::{NodeView, PdbView, PodView, ReplicaSetView, WorkloadView},
+    view::{EXPECTED_FOR, NodeView, PdbView, Place, PodView, ReplicaSetView, WorkloadView},
 };
 
 use super::settings::Configured;
@@ -99,6 +99,17 @@ pub struct Index {
     pods_of: HashMap<String, BTreeSet<String>>,
     pdbs: HashMap<String, BTreeMap<String, PdbEntry>>,
     nodes: HashMap<String, NodeView>,
+    /// By UID of a ReplicaSet: the places that its next pods take.
+    open: HashMap<String, Open>,
+    /// By UID of a ReplicaSet: the places that were given to pods that have not been seen yet, and when.
+    expected: HashMap<String, Vec<(Place, Timestamp)>>,
+}
+
+/// Places that were decided on in one term of ownership. In any other they mean nothing.
+#[derive(Debug)]
+struct Open {
+    term: u64,
+    places: VecDeque<Place>,
 }
 
 /// A workload and everything that a decision about it needs.
@@ -189,6 +200,35 @@ impl Index {
         })
     }
 
+    /// Takes note of the places that are open; those of former looks are void.
+    pub fn put_open(&mut self, places: BTreeMap<String, Vec<Place>>, term: u64) {
+        for (set, places) in places {
+            self.open.insert(set, Open { term, places: places.into() });
+        }
+    }
+
+    /// Gives the next open place of a ReplicaSet to a pod that is just being created.
+    pub fn give(&mut self, set: &str, term: u64, now: Timestamp) -> Option<Place> {
+        let open = self.open.get_mut(set).filter(|open| open.term == term)?;
+        let place = open.places.pop_front()?;
+        self.expected.entry(set.to_owned()).or_default().push((place, now));
+        Some(place)
+    }
+
+    /// Pods that were given their places as they were created, and are not seen yet. Those that do not come are given up.
+    pub fn expected(&mut self, sets: &[ReplicaSetView], now: Timestamp) -> Vec<PodView> {
+        let mut pods = Vec::new();
+        for set in sets {
+            let Some(expected) = self.expected.get_mut(&set.uid) else { continue };
+            expected.retain(|(_, since)| (*since..*since + EXPECTED_FOR).contains(&now));
+            pods.extend(expected.iter().map(|(place, since)| PodView::expected(&set.uid, *place, *since)));
+            if expected.is_empty() {
+                self.expected.remove(&set.uid);
+            }
+        }
+        pods
+    }
+
     pub fn put_namespace(&mut self, name: &str, entry: NamespaceEntry) {
         self.namespaces.insert(name.to_owned(), entry);
     }
@@ -229,7 +269,12 @@ impl Index {
             return false;
         }
         let uid = set.uid.clone();
-        self.remove_set(&uid);
+        if let Some(owner) = self.sets.get_mut(&uid).and_then(|old| old.owner.take()) {
+            take(&mut self.sets_of, &owner, &uid);
+            if set.owner.as_ref() != Some(&owner) {
+                self.open.remove(&uid);
+            }
+        }
         if let Some(owner) = &set.owner {
             self.sets_of.entry(owner.clone()).or_default().insert(uid.clone());
         }
@@ -239,6 +284,8 @@ impl Index {
 
     pub fn remove_set(&mut self, uid: &str) {
         let Some(old) = self.sets.remove(uid) else { return };
+        self.open.remove(uid);
+        self.expected.remove(uid);
         if let Some(owner) = old.owner {
             take(&mut self.sets_of, &owner, uid);
         }
@@ -252,6 +299,11 @@ impl Index {
             if old.view.owner != pod.view.owner {
                 let (owner, uid) = (old.view.owner.clone(), pod.view.uid.clone());
                 take(&mut self.pods_of, &owner, &uid);
+            }
+        } else if let (Some(expected), Some(slot)) = (self.expected.get_mut(&pod.view.owner), pod.view.slot) {
+            // The one that was expected, or a stranger with its slot: either way the place is filled.
+            if let Some(found) = expected.iter().position(|(place, _)| place.slot == slot) {
+                expected.swap_remove(found);
             }
         }
         self.pods_of.entry(pod.view.owner.clone()).or_default().insert(pod.view.uid.clone());

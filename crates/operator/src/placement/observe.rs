@@ -66,11 +66,11 @@ enum What {
     Nodes,
 }
 
-/// How long a pod that waits for its place may wait for others that come with it.
+/// How long a pod that waits for its place may wait for others that come with it; so too a ReplicaSet whose pods are about to come.
 const TOGETHER: Duration = Duration::from_millis(4);
 /// How long anything else may wait. In a burst each pod changes several times, and so do the counts of its owners: one look
 /// at the workload is enough for many of these.
-const AT_LEISURE: Duration = Duration::from_millis(60);
+const AT_LEISURE: Duration = Duration::from_millis(200);
 
 /// A kind of objects that the view takes in.
 pub trait Observed: Sized {
@@ -218,6 +218,11 @@ impl Observed for StatefulSet {
 }
 
 impl Observed for ReplicaSet {
+    /// Its controller has not seen yet how many pods it is to have: when they come, their places should be known.
+    fn patience(&self) -> Duration {
+        if set_entry(self).observed { AT_LEISURE } else { TOGETHER }
+    }
+
     fn put(self, view: &mut View, _: &Reading<'_>) -> Asks {
         let set = set_entry(&self);
         let uid = set.uid.clone();
@@ -500,6 +505,7 @@ pub fn pod_entry(pod: Pod, before: Option<&PodEntry>, reading: &Reading<'_>) -> 
         ordinal: owner
             .filter(|owner| owner.kind == "StatefulSet")
             .and_then(|_| metadata.name.as_deref()?.rsplit_once('-')?.1.parse().ok()),
+        expected: false,
     };
     let labelled = metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(MANAGED));
     let node = spec.node_name.filter(|name| !name.is_empty()).map(Arc::from);

@@ -9,7 +9,7 @@ use perennial_core::{
     admission_review::{AdmissionRequest, AdmissionResponse},
     placement::{
         fallback::State as Remembered,
-        mutate::{IncomingPod, Mutation, Owner, mutate},
+        mutate::{Fate, IncomingPod, Mutation, Owner, left_alone, mutate},
         spec::{Spec, parse},
         view::Kind,
     },
@@ -61,18 +61,35 @@ impl Placer {
             },
         };
         let Some((workload, spec)) = found else { return AdmissionResponse::allowed() };
-        self.answer(object, &workload, &spec)
-    }
-
-    fn answer(&self, object: &Value, workload: &Workload, spec: &Spec) -> AdmissionResponse {
         let Ok(pod) = IncomingPod::deserialize(object) else { return AdmissionResponse::allowed() };
+        let labels = &self.configured.settings.labels;
         let (remembered, _) = Remembered::read(workload.view.state.as_deref());
         let owner = match workload.view.kind {
-            Kind::Deployment => Owner::Deployment { lease_fresh: self.is_attended(&workload.key) },
             Kind::StatefulSet { start } => Owner::StatefulSet { start, state: &remembered },
+            Kind::Deployment => {
+                // A place is given away only to a pod that takes it.
+                let takes = !request.dry_run && !pod.is_gated() && left_alone(&pod, labels).is_none();
+                let place = takes.then(|| self.give_place(&workload.key, &owner.uid)).flatten();
+                Owner::Deployment(match place {
+                    Some(place) => Fate::Placed(place),
+                    None if self.is_attended(&workload.key) => Fate::Gated,
+                    None => Fate::Ownerless,
+                })
+            }
         };
-        let labels = &self.configured.settings.labels;
-        let mut patch = match mutate(&pod, spec, owner, labels, &self.configured.tolerations) {
+        self.answer(object, &pod, &workload, &spec, owner)
+    }
+
+    fn answer(
+        &self,
+        object: &Value,
+        pod: &IncomingPod,
+        workload: &Workload,
+        spec: &Spec,
+        owner: Owner<'_>,
+    ) -> AdmissionResponse {
+        let (labels, tolerations) = (&self.configured.settings.labels, &self.configured.tolerations);
+        let mut patch = match mutate(pod, spec, owner, labels, tolerations) {
             Mutation::Patch { operations, reason } => {
                 debug!(workload = &*workload.key, reason, "a pod was admitted");
                 operations

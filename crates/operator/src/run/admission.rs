@@ -63,6 +63,7 @@ pub(super) fn serve_webhooks(
         origin,
         names: configuration.names(),
         configuration: Some(configuration),
+        clock: parts.keeper.clock.clone(),
     };
     tasks.spawn(Upkeep::new(client.clone(), upkeep, Arc::clone(&served)).run(stop.clone()));
     health.expect(CERTIFIED);

@@ -7,19 +7,27 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use http::{Request, Response, header::RETRY_AFTER};
+use http::{
+    Request, Response,
+    header::{DATE, RETRY_AFTER},
+};
+use jiff::{Timestamp, fmt::rfc2822};
 use kube::{
     Client, Config,
     client::{Body, ClientBuilder},
     config::{KubeConfigOptions, Kubeconfig},
 };
+use tokio::time::Instant;
 use tower::{Layer, Service};
-use tracing::info;
+use tracing::{info, warn};
 
-use super::{budget::Budget, metrics::Metrics};
+use super::{budget::Budget, clock::Clock, metrics::Metrics};
 
 /// A connection on which nothing came for so long is dead: longer than the longest watch, which the server ends after a minute.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(75);
+
+/// An answer that took longer may have been written when it was earlier.
+const FRESH: Duration = Duration::from_secs(1);
 
 /// Which cluster, as whom.
 #[derive(Clone, Debug, Default)]
@@ -64,40 +72,49 @@ pub async fn config(target: &Target) -> Result<Config, Error> {
     Ok(config)
 }
 
-/// A client whose requests are counted, and whose budget closes while the server asks for patience.
-pub fn connect(config: Config, metrics: Metrics, budget: Option<Budget>) -> Result<Client, Error> {
-    build(config, metrics, budget, false)
+/// What hears of every answer.
+#[derive(Clone, Debug)]
+pub struct Listeners {
+    pub metrics: Metrics,
+    /// Closes while the server asks for patience.
+    pub budget: Option<Budget>,
+    /// Goes by the server's time.
+    pub clock: Option<Clock>,
+}
+
+/// A client whose requests are counted, and whose answers are heard.
+pub fn connect(config: Config, listeners: Listeners) -> Result<Client, Error> {
+    build(config, listeners, false)
 }
 
 /// The same, but the server is asked to try what is written and to keep nothing of it: whatever forgets that this is a dry
 /// run changes nothing either.
-pub fn connect_for_dry_run(config: Config, metrics: Metrics, budget: Option<Budget>) -> Result<Client, Error> {
-    build(config, metrics, budget, true)
+pub fn connect_for_dry_run(config: Config, listeners: Listeners) -> Result<Client, Error> {
+    build(config, listeners, true)
 }
 
-fn build(config: Config, metrics: Metrics, budget: Option<Budget>, dry_run: bool) -> Result<Client, Error> {
+fn build(config: Config, listeners: Listeners, dry_run: bool) -> Result<Client, Error> {
     let url = config.cluster_url.to_string();
     let host = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
     let builder = ClientBuilder::try_from(config).map_err(|source| Error::Build { url, source: Box::new(source) })?;
-    Ok(builder.with_layer(&Observe { metrics, budget, host, dry_run }).build())
+    Ok(builder.with_layer(&Observe { listeners, host, dry_run }).build())
 }
 
 /// The same over a service that was made elsewhere: whatever answers like an API server.
-pub fn over<S>(service: S, namespace: &str, metrics: Metrics, budget: Option<Budget>) -> Client
+pub fn over<S>(service: S, namespace: &str, listeners: Listeners) -> Client
 where
     S: Service<Request<Body>, Response = Response<axum::body::Body>> + Send + 'static,
     S::Future: Send + 'static,
     S::Error: Into<tower::BoxError> + Send,
 {
-    let observe = Observe { metrics, budget, host: "simulated".to_owned(), dry_run: false };
+    let observe = Observe { listeners, host: "simulated".to_owned(), dry_run: false };
     Client::new(observe.layer(service), namespace)
 }
 
-/// Counts requests and hears `Retry-After`.
+/// Counts requests and hears `Retry-After` and `Date`.
 #[derive(Clone, Debug)]
 struct Observe {
-    metrics: Metrics,
-    budget: Option<Budget>,
+    listeners: Listeners,
     host: String,
     dry_run: bool,
 }
@@ -139,13 +156,21 @@ where
         }
         // A 429 to an eviction is the word of a disruption budget, not of a server that has too much to do.
         let eviction = request.uri().path().ends_with("/eviction");
+        let asked = Instant::now();
         let answer = self.inner.call(request);
         let observe = self.observe.clone();
         Box::pin(async move {
             let answer = answer.await;
             let status = answer.as_ref().ok().map(Response::status);
-            observe.metrics.requested(status, &method, &observe.host);
-            if let (Some(budget), Ok(answer)) = (&observe.budget, &answer)
+            let Listeners { metrics, budget, clock } = &observe.listeners;
+            metrics.requested(status, &method, &observe.host);
+            if let (Some(clock), Ok(answer)) = (clock, &answer)
+                && asked.elapsed() < FRESH
+                && let Some(off) = date(answer).and_then(|date| clock.hear(date))
+            {
+                warn!(seconds = off.as_secs(), "our clock is off: the API server's time is used from now on");
+            }
+            if let (Some(budget), Ok(answer)) = (budget, &answer)
                 && answer.status() == http::StatusCode::TOO_MANY_REQUESTS
                 && !eviction
             {
@@ -161,6 +186,11 @@ fn ask_for_dry_run(uri: &mut http::Uri) {
     if let Ok(asked) = format!("{uri}{joint}dryRun=All").parse() {
         *uri = asked;
     }
+}
+
+/// The time at the server when it answered.
+fn date<B>(answer: &Response<B>) -> Option<Timestamp> {
+    Some(rfc2822::parse(answer.headers().get(DATE)?.to_str().ok()?).ok()?.timestamp())
 }
 
 fn patience<B>(answer: &Response<B>) -> Option<Duration> {

@@ -1,29 +1,93 @@
-//! The wall clock, passed in. It is only ever written down for people; decisions about time use monotonic instants.
+//! The wall clock, passed in. It is only ever written down, and compared with what replicas have written down; what happens within
+//! this process is measured by monotonic instants.
+//!
+//! # Guarantees
+//! Replicas whose machines disagree about the time agree here as soon as the API server has answered once: its time is everyone's.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicI64, Ordering},
+    },
+};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
+
+/// The API server tells whole seconds, and its answers take a while: less than this is no disagreement.
+const TOLERANCE: SignedDuration = SignedDuration::from_secs(10);
 
 /// Where the time of day comes from.
 #[derive(Clone)]
-pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
+pub struct Clock {
+    here: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    /// By how many seconds the time here is ahead of the API server's.
+    ahead: Arc<AtomicI64>,
+}
 
 impl Clock {
     pub fn system() -> Self {
-        Self(Arc::new(Timestamp::now))
+        let off = SignedDuration::from_secs(SYSTEM_OFF_BY.get().copied().unwrap_or_default());
+        Self::from_fn(move || Timestamp::now().saturating_add(off).unwrap_or_else(|_| Timestamp::now()))
     }
 
     pub fn from_fn(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
-        Self(Arc::new(now))
+        Self { here: Arc::new(now), ahead: Arc::default() }
     }
 
     pub fn now(&self) -> Timestamp {
-        (self.0)()
+        let (here, ahead) = ((self.here)(), self.ahead.load(Ordering::Relaxed));
+        here.saturating_sub(SignedDuration::from_secs(ahead)).unwrap_or(here)
+    }
+
+    /// The API server has just said what time it is. Returns by how much we were off, where that is new.
+    pub fn hear(&self, server: Timestamp) -> Option<SignedDuration> {
+        let off = self.now().duration_since(server);
+        if off.abs() <= TOLERANCE {
+            return None;
+        }
+        let ahead = (self.here)().duration_since(server);
+        self.ahead.store(ahead.as_secs(), Ordering::Relaxed);
+        Some(off)
     }
 }
 
 impl fmt::Debug for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Clock")
+    }
+}
+
+static SYSTEM_OFF_BY: OnceLock<i64> = OnceLock::new();
+
+/// Makes every clock of this process that is made from now on wrong by so many seconds. For tests of what comes of that: nothing in
+/// the program that is shipped calls it.
+pub fn pretend_to_be_off_by(seconds: i64) {
+    let _ = SYSTEM_OFF_BY.set(seconds);
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[rstest]
+    #[case::ahead("2026-06-01T13:00:00Z", "2026-06-01T12:00:00Z", Some(3600))]
+    #[case::behind("2026-06-01T11:00:00Z", "2026-06-01T12:00:00Z", Some(-3600))]
+    #[case::as_good_as_equal("2026-06-01T12:00:09Z", "2026-06-01T12:00:00Z", None)]
+    fn the_api_servers_time_is_ours(#[case] here: &str, #[case] there: &str, #[case] off: Option<i64>) {
+        let (here, there) = (at(here), at(there));
+        let clock = Clock::from_fn(move || here);
+        let other = clock.clone();
+
+        assert_eq!(clock.hear(there).map(|off| off.as_secs()), off);
+
+        assert_eq!(other.now(), if off.is_some() { there } else { here });
+        assert_eq!(clock.hear(there), None, "said once");
     }
 }

@@ -1,7 +1,7 @@
 //! `/metrics`, `/livez` and `/readyz`, on one port.
 //!
-//! A slow client holds nothing up: it has a few seconds for its headers, bodies are not read, and a stop waits for
-//! answers under way for a moment only.
+//! A slow client holds nothing up: it has a few seconds for its headers, bodies are not read, whoever is silent makes room for
+//! others, and a stop waits for answers under way for a moment only.
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
@@ -16,12 +16,16 @@ use axum_server::Handle;
 use hyper_util::rt::TokioTimer;
 use tokio_util::sync::CancellationToken;
 
-use super::health::{Health, Verdict};
+use super::{
+    health::{Health, Verdict},
+    seats::Seats,
+};
 use crate::runtime::metrics::{CONTENT_TYPE, Metrics};
 
 const HEADERS_WITHIN: Duration = Duration::from_secs(5);
 const MAX_HEADERS: usize = 32;
 const MAX_HEADER_BYTES: usize = 16 * 1024;
+const MAX_CONNECTIONS: usize = 128;
 const STOP_WITHIN: Duration = Duration::from_secs(2);
 
 /// A port that is taken, not yet served.
@@ -46,7 +50,7 @@ impl Bound {
 
     /// Serves until the token is cancelled.
     pub async fn serve(self, metrics: Metrics, health: Health, stop: CancellationToken) -> io::Result<()> {
-        let mut server = axum_server::from_tcp(self.listener)?;
+        let mut server = axum_server::from_tcp(self.listener)?.acceptor(Seats::new(MAX_CONNECTIONS));
         server
             .http_builder()
             .http1()

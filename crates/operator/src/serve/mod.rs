@@ -5,5 +5,6 @@ pub mod configuration;
 pub mod health;
 pub mod http;
 pub mod issue;
+pub mod seats;
 pub mod upkeep;
 pub mod webhooks;

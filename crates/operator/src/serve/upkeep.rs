@@ -6,8 +6,7 @@
 use super::certs::{CertsError, Directory, Kept, SecretStore, Served};
 use super::configuration::{ConfigurationError, ConfigurationSettings, Configurations, Present, Repair, is_carried};
 use super::issue::{self, IssueError};
-use crate::runtime::chain::Chain;
-use jiff::Timestamp;
+use crate::runtime::{chain::Chain, clock::Clock};
 use perennial_core::certs::{Certificates, Lifetimes, Next, next};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -51,6 +50,7 @@ pub struct UpkeepSettings {
     pub names: Vec<String>,
     /// `None`: somebody else writes the configurations.
     pub configuration: Option<ConfigurationSettings>,
+    pub clock: Clock,
 }
 
 /// The keeper of certificate and configurations.
@@ -129,7 +129,7 @@ impl Upkeep {
     async fn own(&mut self, present: Option<&Present>) -> Result<Certificates, UpkeepError> {
         let mut kept = self.store.read().await.map_err(UpkeepError::Certs)?;
         for _ in 0..STEPS {
-            let now = Timestamp::now().as_second();
+            let now = self.settings.clock.now().as_second();
             self.note(&kept);
             let known_for = |id: &str| {
                 self.confirmed.get(id).map(|since| i64::try_from(since.elapsed().as_secs()).unwrap_or(i64::MAX))

@@ -5,6 +5,7 @@
 //! policy, which is `Ignore`.
 
 use super::certs::{Served, provider};
+use super::seats::Seats;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
@@ -96,6 +97,8 @@ pub struct Limits {
     pub body: usize,
     /// What all bodies together may take.
     pub bodies: usize,
+    /// How many may be connected at once; beyond that, whoever has been silent for longest has to go.
+    pub connections: usize,
     pub handshake: Duration,
     pub headers: Duration,
     /// How long connections may take to end on a graceful stop.
@@ -119,6 +122,7 @@ impl Default for Limits {
             concurrency: 256,
             body: 8 * MIB,
             bodies: 64 * MIB,
+            connections: 512,
             handshake: Duration::from_secs(3),
             headers: Duration::from_secs(5),
             grace: Duration::from_secs(5),
@@ -235,7 +239,9 @@ impl Listening {
     pub async fn run(self, stop: CancellationToken) -> Result<(), ServeError> {
         let (address, limits) = (self.address, self.webhooks.limits);
         let failed = |source| ServeError::Serve { address, source };
-        let acceptor = RustlsAcceptor::new(RustlsConfig::from_config(self.tls)).handshake_timeout(limits.handshake);
+        let acceptor = RustlsAcceptor::new(RustlsConfig::from_config(self.tls))
+            .handshake_timeout(limits.handshake)
+            .acceptor(Seats::new(limits.connections));
         let handle = axum_server::Handle::new();
         let mut server =
             axum_server::from_tcp(self.listener).map_err(failed)?.acceptor(acceptor).handle(handle.clone());

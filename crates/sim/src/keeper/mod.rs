@@ -21,6 +21,8 @@ use crate::{
 
 /// Nothing of ours is written for so long: then everything is at rest. Longer than the longest pause of any loop.
 const REST: Duration = Duration::from_secs(130);
+/// An overdue gate is lifted at the next round of whoever looks for it.
+const GATE_SLACK: Duration = Duration::from_mins(1);
 const PATIENCE: Duration = Duration::from_mins(40);
 
 /// Plays a history and judges it.
@@ -53,6 +55,8 @@ pub async fn play(world: &World, dice: &mut Dice) -> anyhow::Result<Outcome> {
             marks.rested &= rested;
             marks.probes.push((name, from, world.lock().store.rv()));
         }
+        // A node that never says which machine it is stays closed until the gate's timeout.
+        marks.rested &= rest_for(world, REST.max(scene.plan.settings.keeper.gate_timeout + GATE_SLACK)).await;
         marks.rests.push(world.lock().store.rv());
     }
     let mut state = world.lock();

@@ -118,12 +118,8 @@ impl Scene {
     }
 
     pub fn start_one(&mut self) -> anyhow::Result<()> {
-        // Clocks of replicas differ; nothing but the retention may depend on them.
-        let skew = if self.next % 3 == 2 && !self.plan.collects {
-            SignedDuration::from_hours(1)
-        } else {
-            SignedDuration::ZERO
-        };
+        // Clocks of replicas differ; nothing may depend on them.
+        let skew = SignedDuration::from_hours(i64::from(self.next % 3 == 2));
         let operator = Operator::start(&self.world, self.next, &self.plan.settings, skew)?;
         self.next += 1;
         self.operators.push(operator);

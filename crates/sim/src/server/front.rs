@@ -92,25 +92,29 @@ impl Front {
             Fate::Slow(pause) => tokio::time::sleep(pause).await,
             Fate::Fine | Fate::AnswerLost | Fate::AnswerNever => {}
         }
-        let answered = if asked.is_watch() {
+        let mut answered = if asked.is_watch() {
             match watch::begin(&self.world, &asked) {
                 Ok(events) => {
                     self.note(&asked, 200);
-                    Ok(Response::new(Reply::from_stream(events)))
+                    Response::new(Reply::from_stream(events))
                 }
-                Err(refusal) => Ok(self.answer(&asked, Err(refusal))),
+                Err(refusal) => self.answer(&asked, Err(refusal)),
             }
         } else {
-            Ok(self.answer(&asked, self.world.process(&asked).await))
+            self.answer(&asked, self.world.process(&asked).await)
         };
         match fate {
             Fate::AnswerLost => return Err("connection reset by peer".into()),
             Fate::AnswerNever => return std::future::pending().await,
             _ => {}
         }
+        let date = jiff::fmt::rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&self.world.now());
         tokio::time::sleep(back).await;
         self.stay_while_cut_off().await;
-        answered
+        if let Some(date) = date.ok().and_then(|date| date.parse().ok()) {
+            answered.headers_mut().insert(header::DATE, date);
+        }
+        Ok(answered)
     }
 
     fn roll(&self, asked: &Asked) -> (Fate, Duration, Duration) {

@@ -111,8 +111,10 @@ async fn a_release_lives_and_leaves_nothing_but_the_records(#[values(Helm::V3, H
     stage.cluster.node("n1").create().await;
 
     // Installed, it works with no further step.
-    let notes = stage.expect(&["install", "perennial", &chart], &["--wait"]).await;
+    let notes = stage.expect(&["install", "perennial", &chart], &["--wait", "--set", "check.enabled=true"]).await;
     assert!(notes.contains("kubectl label node NODE team=ml"), "{notes}");
+    let (well, checked) = stage.kubelet.said("check").expect("the release was checked");
+    assert!(well && !checked.contains("fail"), "{checked}");
     stage.a_label_survives("n1").await;
     let columns = stage.crd_columns();
 

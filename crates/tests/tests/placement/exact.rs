@@ -29,6 +29,48 @@ async fn a_deployment_is_exact_at_every_stop(#[case] percentage: u8, #[case] flo
     assert_eq!(cluster.evictions(operator, "web"), 0, "nothing had to be moved");
 }
 
+/// What the owner of a workload knows at the time of the create rides in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_that_are_placed_as_they_are_created_cost_no_write() {
+    let cluster = super::roomy().await;
+    let operator = super::quick(&cluster).start().await;
+    super::web(&cluster, 1).await;
+    cluster.wait_for_split("web", 0, 1).await;
+    let writes = || operator.metrics().sum("rest_client_requests_total", &[("method", "PATCH")]);
+    let before = writes();
+
+    cluster.scale("web", 200).await;
+    cluster.wait_for_split("web", 140, 60).await;
+
+    let pods = cluster.pods("web").await;
+    let mut slots: Vec<u32> =
+        pods.iter().filter_map(|pod| super::annotation(pod, "perennial.dev/slot")?.parse().ok()).collect();
+    slots.sort_unstable();
+    assert_eq!(slots, (0..200).collect::<Vec<u32>>());
+    // The first pods may be created before the owner has seen that there are to be more.
+    let written = writes() - before;
+    assert!(written < 100.0, "{written} writes for 199 pods");
+}
+
+/// A quota is asked after the webhooks: what was given to a pod that then never came is given to another.
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_that_are_refused_after_they_were_placed_leave_nothing_behind() {
+    let (cluster, operator) = shared().await;
+    cluster.kubectl("create quota few --hard=pods=4");
+    eventually("the quota is in force", async || {
+        let used = cluster.kubectl("get quota few -o jsonpath={.status.used.pods}");
+        if used == "0" { Ok(()) } else { Err(used) }
+    })
+    .await;
+    cluster.deployment("web").asks("spot-percentage", "70").asks("min-on-demand", "3").replicas(20).create().await;
+    cluster.wait_for_split("web", 1, 3).await;
+
+    cluster.kubectl("delete quota few");
+
+    cluster.wait_for_split("web", 14, 6).await;
+    assert_eq!(cluster.evictions(operator, "web"), 0, "nothing had to be moved");
+}
+
 /// Their owners are younger than anything that the caches have seen.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_pods_of_a_brand_new_workload_are_not_missed() {

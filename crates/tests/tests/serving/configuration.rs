@@ -5,6 +5,7 @@ use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, 
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use perennial::runtime::clock::Clock;
 use perennial::serve::certs::{SECRET, Served};
 use perennial::serve::configuration::{ConfigurationSettings, Configurations, NAME, Repair, Target};
 use perennial::serve::upkeep::{Origin, Upkeep, UpkeepSettings};
@@ -43,6 +44,7 @@ pub(crate) fn upkeep(
         origin: Origin::Secret { lifetimes },
         names: configuration.names(),
         configuration: Some(configuration),
+        clock: Clock::system(),
     };
     (Upkeep::new(client.clone(), settings, Arc::clone(&served)), served)
 }

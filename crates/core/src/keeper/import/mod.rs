@@ -160,8 +160,12 @@ fn documents(text: &str) -> Result<Vec<Value>, String> {
     if let Ok(value) = serde_json::from_str::<Value>(text) {
         return Ok(vec![value]);
     }
-    // A backup of a large cluster is a large file, and a person's own.
-    let options = serde_saphyr::options! { budget: None, with_snippet: false };
+    // A backup of a large cluster is a large file: there is a limit to how deep it may be and how much aliases may make of it, none
+    // to how much it says itself.
+    let size = text.len().saturating_mul(4).saturating_add(64);
+    let budget =
+        serde_saphyr::budget! { max_events: size, max_nodes: size, max_documents: size, max_total_scalar_bytes: size };
+    let options = serde_saphyr::options! { budget: budget, with_snippet: false };
     serde_saphyr::from_multiple_with_options::<Value>(text, options)
         .map_err(|error| format!("neither JSON, YAML nor CSV: {error}"))
 }

@@ -43,6 +43,32 @@ proptest! {
     }
 
     #[test]
+    fn pods_that_are_placed_as_they_are_created_are_exact_too(
+        p in 0u8..=100, m in 0u32..8, stops in prop::collection::vec(0u32..80, 1..8), seed: u64, direct in 1u64..=100, refused in 0u64..50,
+    ) {
+        let mut sim = sim(p, m, stops[0], seed);
+        (sim.direct, sim.refused) = (direct, refused);
+        for stop in stops {
+            sim.replicas = stop;
+            sim.calm();
+            sim.assert_exact();
+        }
+        prop_assert_eq!(sim.evictions, 0);
+    }
+
+    #[test]
+    fn a_workload_whose_owner_is_always_asked_costs_no_write(p in 0u8..=100, m in 0u32..8, t in 0u32..120, seed: u64) {
+        let mut sim = sim(p, m, t, seed);
+        sim.direct = 100;
+        sim.calm();
+        sim.assert_exact();
+        prop_assert_eq!(sim.writes, 0);
+        let mut slots: Vec<u32> = sim.live().map(|pod| pod.slot.unwrap()).collect();
+        slots.sort_unstable();
+        prop_assert_eq!(slots, (0..t).collect::<Vec<_>>());
+    }
+
+    #[test]
     fn scaling_in_is_exact_at_once(p in 0u8..=100, m in 0u32..8, t in 1u32..60, seed: u64) {
         let mut sim = sim(p, m, t, seed);
         sim.calm();
@@ -90,6 +116,7 @@ proptest! {
         let mut sim = sim(p, m, t, seed);
         (sim.max_surge, sim.max_unavailable) = (surge, unavailable);
         (sim.missed, sim.cut, sim.stale) = (15, 25, 15);
+        (sim.direct, sim.refused) = (seed % 3 * 40, 20);
         let mut dice = Dice(seed ^ 1);
         for (kind, amount, ticks) in trouble {
             match kind {

@@ -1,7 +1,7 @@
 //! A small cluster: the Deployment and ReplicaSet controllers, the scheduler and the kubelets as far as placement can tell them
 //! apart, and an operator that executes plans, sometimes on an old view and sometimes only in part.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
@@ -12,7 +12,8 @@ use crate::placement::labels::Choice;
 use crate::placement::rebalance::{Input, plan};
 use crate::placement::spec::Spec;
 use crate::placement::view::{
-    Kind, NodeView, OwnWrite, OwnWrites, PdbView, PodView, ReplicaSetView, Settings, WorkloadView,
+    EXPECTED_FOR, Kind, NodeView, OwnWrite, OwnWrites, PdbView, Place, PodView, ReplicaSetView, Settings, WorkloadView,
+    deletion_cost,
 };
 use crate::placement::{CLASS, Class, DELETION_COST, FALLBACK, GATE, SLOT, STATE};
 
@@ -57,6 +58,12 @@ pub(super) struct Sim {
     pub missed: u64,
     pub cut: u64,
     pub stale: u64,
+    /// Percent of pods that are created while the owner itself is asked, and of these, that are refused after it has answered.
+    pub direct: u64,
+    pub refused: u64,
+    open: BTreeMap<String, Vec<Place>>,
+    /// What the owner waits for, by UID where it will come.
+    expected: Vec<(Option<String>, PodView)>,
     former: Option<(Vec<PodView>, Vec<ReplicaSetView>)>,
     serial: u64,
     pub evictions: u32,
@@ -85,6 +92,10 @@ impl Sim {
             missed: 0,
             cut: 0,
             stale: 0,
+            direct: 0,
+            refused: 0,
+            open: BTreeMap::new(),
+            expected: Vec::new(),
             former: None,
             serial: 0,
             evictions: 0,
@@ -140,9 +151,27 @@ impl Sim {
         u32::try_from(self.live().filter(|pod| pod.owner == uid).count()).unwrap()
     }
 
+    /// The owner's answer to the create of a pod, where it is asked and knows.
+    fn give(&mut self, owner: &str) -> Option<Place> {
+        let places = if self.dice.chance(self.direct) { self.open.get_mut(owner)? } else { return None };
+        (!places.is_empty()).then(|| places.remove(0))
+    }
+
     fn create(&mut self, owner: String) {
         let serial = self.serial();
-        let gated = !self.dice.chance(self.missed);
+        let place = self.give(&owner);
+        if let Some(place) = place {
+            let refused = self.dice.chance(self.refused);
+            let unseen = self.dice.chance(50);
+            if refused || unseen {
+                let uid = (!refused).then(|| format!("uid-{serial}"));
+                self.expected.push((uid, PodView::expected(&owner, place, self.now)));
+            }
+            if refused {
+                return;
+            }
+        }
+        let gated = place.is_none() && !self.dice.chance(self.missed);
         let scramble = self.dice.roll(1_000_000);
         self.pods.push(PodView {
             name: format!("web-{scramble:06}-{serial}"),
@@ -154,16 +183,17 @@ impl Sim {
             finished: false,
             gated,
             ready: false,
-            choice: Choice::Any,
-            class: None,
-            slot: None,
+            choice: place.map_or(Choice::Any, |place| Choice::Only(place.class)),
+            class: place.map(|place| place.class),
+            slot: place.map(|place| place.slot),
             fallback: false,
-            cost: None,
+            cost: place.map(|place| deletion_cost(place.slot)),
             node: None,
             scheduled: None,
             unschedulable: None,
             node_affinity: None,
             ordinal: None,
+            expected: false,
         });
     }
 
@@ -275,7 +305,14 @@ impl Sim {
     }
 
     pub(super) fn look(&self) -> Plan {
-        self.look_at(&self.pods, &self.sets, &self.own)
+        self.look_at(&self.seen(), &self.sets, &self.own)
+    }
+
+    /// The pods as the owner knows them: some have not been shown to it yet.
+    fn seen(&self) -> Vec<PodView> {
+        let unseen: BTreeSet<&str> = self.expected.iter().filter_map(|(uid, _)| uid.as_deref()).collect();
+        let shown = self.pods.iter().filter(|pod| !unseen.contains(pod.uid.as_str()));
+        shown.chain(self.expected.iter().map(|(_, pod)| pod)).cloned().collect()
     }
 
     fn look_at(&self, pods: &[PodView], sets: &[ReplicaSetView], own: &OwnWrites) -> Plan {
@@ -286,12 +323,18 @@ impl Sim {
 
     /// Looks and does, as the operator would: in order, conditionally, perhaps on an old view and not to the end.
     pub(super) fn operate(&mut self) {
+        // What does not come is given up.
+        let now = self.now;
+        self.expected.retain(|(_, pod)| now < pod.created + EXPECTED_FOR);
         let stale = self.dice.chance(self.stale);
         let planned = match &self.former {
             Some((pods, sets)) if stale => self.look_at(pods, sets, &OwnWrites::default()),
             _ => self.look(),
         };
-        self.former = Some((self.pods.clone(), self.sets.clone()));
+        self.former = Some((self.seen(), self.sets.clone()));
+        self.open.clone_from(&planned.open);
+        // The watch catches up.
+        self.expected.retain(|(uid, _)| uid.is_none());
         let cut = if self.dice.chance(self.cut) {
             usize::try_from(self.dice.roll(planned.actions.len() as u64 + 1)).unwrap()
         } else {
@@ -394,6 +437,9 @@ impl Sim {
     pub(super) fn world(&mut self) {
         self.now += TICK;
         self.deployment_controller();
+        if self.direct > 0 {
+            self.operate();
+        }
         self.replica_set_controller();
         self.scheduler();
         self.kubelets();

@@ -68,6 +68,7 @@ impl Set {
             unschedulable: None,
             node_affinity: None,
             ordinal: Some(ordinal),
+            expected: false,
         });
     }
 

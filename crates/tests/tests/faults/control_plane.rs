@@ -1,0 +1,162 @@
+//! Parts of the control plane that die, hang or forget, and clocks that are wrong.
+
+use std::time::Duration;
+
+use localplane::Component::{ApiServer, Etcd};
+use perennial_tests::{Balancer, OperatorBuilder, TestCluster, Webhooks, eventually, eventually_within, labels};
+use rstest::rstest;
+
+#[rstest]
+#[case::off(Webhooks::Off)]
+#[case::on(Webhooks::On)]
+#[tokio::test]
+async fn an_etcd_that_is_killed_costs_nothing(#[case] webhooks: Webhooks) {
+    let cluster = TestCluster::new().await;
+    let operator = cluster.start(webhooks).await;
+    for node in ["n1", "n2"] {
+        cluster.node(node).label("team", "ml").label("tier", "gold").create().await;
+        cluster.wait_for_record(node, [("team", "ml"), ("tier", "gold")]).await;
+    }
+    cluster.unlabel("n1", "tier").await;
+    cluster.delete_node("n2").await;
+    cluster.node("n2").create().await;
+
+    cluster.plane().kill(Etcd).unwrap();
+    assert_eq!(operator.get("/livez").0, 200);
+    cluster.plane().restart(Etcd).unwrap();
+    eventually("the API server answers again", async || cluster.nodes().get("n1").await.map(drop)).await;
+
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+    cluster.wait_for_labels("n2", [("team", "ml"), ("tier", "gold")]).await;
+    cluster.label("n2", "team", "web").await;
+    cluster.wait_for_record("n2", [("team", "web"), ("tier", "gold")]).await;
+    cluster.wait_for_labels("n1", [("team", "ml")]).await;
+}
+
+/// Longer than any request waits: the operator has given up on them, and etcd does them all the same.
+#[tokio::test]
+async fn an_etcd_that_hangs_for_longer_than_requests_wait_costs_nothing() {
+    let cluster = TestCluster::new().await;
+    let operator = cluster.operator().alone().start().await;
+    for node in ["n1", "n2"] {
+        cluster.node(node).label("team", "ml").label("tier", "gold").create().await;
+        cluster.wait_for_record(node, [("team", "ml"), ("tier", "gold")]).await;
+    }
+    // Something for it to do while nothing is answered: the watch has said it, the record is not written yet.
+    cluster.label("n1", "team", "web").await;
+    cluster.delete_node("n2").await;
+    cluster.node("n2").create().await;
+
+    cluster.plane().pause(Etcd).unwrap();
+    let failed = |operator: &perennial_tests::Operator| operator.metrics().sum("perennial_errors_total", &[]);
+    let before = failed(&operator);
+    let given_up = eventually_within(Duration::from_secs(40), "a request is given up", async || {
+        let now = failed(&operator);
+        // Where it was all done before the pause there is nothing to give up.
+        if now > before || operator.metrics().sum("perennial_nodes_current_ratio", &[]) >= 1.0 {
+            Ok(())
+        } else {
+            Err(now)
+        }
+    });
+    given_up.await;
+    assert_eq!(operator.get("/livez").0, 200);
+    cluster.plane().resume(Etcd).unwrap();
+
+    cluster.wait_for_record("n1", [("team", "web"), ("tier", "gold")]).await;
+    cluster.wait_for_labels("n2", [("team", "ml"), ("tier", "gold")]).await;
+    cluster.wait_for_labels("n1", [("team", "web"), ("tier", "gold")]).await;
+}
+
+/// The version that it wants to go on from is gone, so it has to look at everything again: what left meanwhile left no event.
+#[tokio::test]
+async fn an_operator_that_slept_through_a_compaction_looks_again() {
+    let cluster = TestCluster::new().await;
+    let mut operator = cluster.operator().alone().start().await;
+    for node in ["changed", "returned", "gone"] {
+        cluster.node(node).label("team", "ml").label("tier", "gold").create().await;
+        cluster.wait_for_record(node, [("team", "ml"), ("tier", "gold")]).await;
+    }
+
+    operator.pause();
+    cluster.unlabel("changed", "tier").await;
+    cluster.delete_node("returned").await;
+    cluster.node("returned").create().await;
+    cluster.delete_node("gone").await;
+    cluster.plane().compact().unwrap();
+    // Its watch cache begins with the newest version now.
+    cluster.plane().restart(ApiServer(0)).unwrap();
+    operator.resume();
+
+    cluster.wait_for_record("changed", [("team", "ml")]).await;
+    cluster.wait_for_labels("returned", [("team", "ml"), ("tier", "gold")]).await;
+    cluster.node("gone").create().await;
+    cluster.wait_for_labels("gone", [("team", "ml"), ("tier", "gold")]).await;
+    cluster.wait_for_labels("changed", [("team", "ml")]).await;
+}
+
+/// Leases are judged by what each replica sees for itself, certificates are dated back, and what is written down for later is
+/// written by the API server's clock.
+#[rstest]
+#[case::ahead(3600)]
+#[case::behind(-3600)]
+#[tokio::test]
+async fn a_replica_whose_clock_is_an_hour_off_is_like_the_others(#[case] off: i64) {
+    let cluster = TestCluster::new().await;
+    let balancer = Balancer::of(2).await;
+    // The first one issues the certificates.
+    let wrong = balancer.operator(&cluster, 0).clock_off_by(off).start().await;
+    cluster.wait_for_admission(&wrong).await;
+    let right = balancer.operator(&cluster, 1).start().await;
+    cluster.node("n1").label("team", "ml").label("tier", "gold").create().await;
+    let record = cluster.wait_for_record("n1", [("team", "ml"), ("tier", "gold")]).await;
+    let at: jiff::Timestamp = record["capturedAt"].as_str().unwrap().parse().unwrap();
+    assert!((jiff::Timestamp::now().as_second() - at.as_second()).abs() < 600, "by the API server's clock: {at}");
+
+    cluster.delete_node("n1").await;
+    let returned = cluster.node("n1").create().await;
+    assert_eq!(returned.metadata.labels, Some(labels([("team", "ml"), ("tier", "gold")])), "in the create itself");
+    // They take over from each other.
+    wrong.crash();
+    cluster.unlabel("n1", "tier").await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+    let again = balancer.operator(&cluster, 0).clock_off_by(off).start().await;
+    right.crash();
+    cluster.label("n1", "team", "web").await;
+    cluster.wait_for_record("n1", [("team", "web")]).await;
+    drop(again);
+}
+
+/// A tombstone keeps the order of things for an hour, and an hour is not over because a clock says so.
+#[tokio::test]
+async fn a_clock_that_is_ahead_collects_nothing_early() {
+    let cluster = TestCluster::new().await;
+    let audits =
+        |builder: OperatorBuilder| builder.alone().set("controller.auditPeriod", "5s").set("keeper.retention", "1h");
+    let is_noted = async |node: &str| {
+        eventually(format!("the audit notes that {node} is away"), async || {
+            let object = cluster.config_map(node).await.ok_or("its record is gone")?;
+            let noted = object.metadata.annotations.unwrap_or_default().contains_key("perennial.dev/absent-since");
+            if noted { Ok(()) } else { Err("not yet") }
+        })
+        .await;
+    };
+    let first = audits(cluster.operator()).start().await;
+    for node in ["away", "empty", "later", "stays"] {
+        cluster.node(node).label("team", "ml").create().await;
+        cluster.wait_for_record(node, [("team", "ml")]).await;
+    }
+    cluster.unlabel("empty", "team").await;
+    cluster.wait_for_record::<String, String>("empty", []).await;
+    cluster.delete_node("away").await;
+    is_noted("away").await;
+    first.crash();
+
+    let _ahead = audits(cluster.operator()).clock_off_by(2 * 3600).start().await;
+    cluster.delete_node("later").await;
+    // It deals with records in the order of their names: with the others before this one.
+    is_noted("later").await;
+
+    assert!(cluster.config_map("empty").await.is_some(), "a tombstone of a moment ago");
+    assert!(cluster.config_map("away").await.is_some(), "a record of a moment ago");
+}

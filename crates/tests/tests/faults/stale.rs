@@ -1,0 +1,95 @@
+//! One of two API servers is cut off from etcd: its watches go on and say nothing new, while the other one is up to date.
+
+use localplane::Component::{ApiServer, Etcd};
+use perennial_tests::{Asked, Balancer, Fault, FaultProxy, TestCluster, Wire, eventually_within, labels};
+use std::time::Duration;
+
+/// What is watched comes from the older API server; all else from the other one.
+fn watches_are_old(asked: &Asked) -> Option<Fault> {
+    ["watch", "list"].contains(&asked.verb.as_str()).then_some(Fault::Older)
+}
+
+/// The second API server on a cable of its own to etcd.
+async fn on_a_cable(cluster: &TestCluster) -> Wire {
+    let wire = Wire::to(cluster.plane().port(Etcd).expect("etcd has a port")).await;
+    let args = [format!("--etcd-servers=https://127.0.0.1:{}", wire.port())];
+    // It asks etcd while it starts, over the cable: this thread must be free to carry that.
+    tokio::task::block_in_place(|| cluster.plane().restart_with(ApiServer(1), &args)).unwrap();
+    wire
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_that_sees_an_old_world_undoes_nothing_in_the_new_one() {
+    let cluster = TestCluster::with_two_servers().await;
+    let wire = on_a_cable(&cluster).await;
+    let proxy = FaultProxy::with_older(&cluster, 1).await;
+    proxy.weather(watches_are_old);
+    // It looks at everything that it believes to know every few seconds.
+    let operator = cluster.operator().set("controller.resyncPeriod", "5s").through(&proxy).start().await;
+    for node in ["changed", "replaced", "returned"] {
+        cluster.node(node).label("team", "ml").label("tier", "gold").create().await;
+        cluster.wait_for_record(node, [("team", "ml"), ("tier", "gold")]).await;
+    }
+
+    wire.freeze();
+    cluster.unlabel("changed", "tier").await;
+    cluster.label("changed", "team", "web").await;
+    cluster.delete_node("replaced").await;
+    cluster.node("replaced").label("team", "data").create().await;
+    cluster.delete_node("returned").await;
+    cluster.node("returned").create().await;
+    // It has looked at its old world again since.
+    let looks = |operator: &perennial_tests::Operator| operator.metrics().sum("rest_client_requests_total", &[]);
+    let before = looks(&operator);
+    eventually_within(Duration::from_mins(1), "it goes on working", async || {
+        let now = looks(&operator);
+        if now >= before + 5.0 { Ok(()) } else { Err(now) }
+    })
+    .await;
+    assert_eq!(cluster.labels("changed").await, labels([("team", "web")]), "nothing comes of an old view");
+    wire.thaw();
+
+    cluster.wait_for_record("changed", [("team", "web")]).await;
+    cluster.wait_for_labels("replaced", [("team", "data"), ("tier", "gold")]).await;
+    cluster.wait_for_labels("returned", [("team", "ml"), ("tier", "gold")]).await;
+    cluster.wait_for_labels("changed", [("team", "web")]).await;
+    assert!(proxy.faults().get("older API server").copied().unwrap_or_default() >= 2, "{:?}", proxy.faults());
+}
+
+/// Both are asked by admission in turn. The one with the old view must not give back what a person took.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_with_an_old_view_gives_back_nothing_that_a_person_took() {
+    let cluster = TestCluster::with_two_servers().await;
+    let wire = on_a_cable(&cluster).await;
+    let proxy = FaultProxy::with_older(&cluster, 1).await;
+    proxy.weather(watches_are_old);
+    let balancer = Balancer::of(2).await;
+    let everyone = |number| balancer.operator(&cluster, number).alone();
+    let fresh = everyone(0).start().await;
+    let _old = everyone(1).through(&proxy).start().await;
+    cluster.wait_for_admission(&fresh).await;
+    let nodes: Vec<String> = (0..8).map(|number| format!("n{number}")).collect();
+    for node in &nodes {
+        cluster.node(node).label("team", "ml").label("tier", "gold").create().await;
+        cluster.wait_for_record(node, [("team", "ml"), ("tier", "gold")]).await;
+    }
+
+    wire.freeze();
+    for node in &nodes {
+        cluster.unlabel(node, "tier").await;
+        cluster.wait_for_record(node, [("team", "ml")]).await;
+        cluster.delete_node(node).await;
+        cluster.node(node).create().await;
+    }
+
+    // At once or a moment later: whatever the old one gave, the record has moved on.
+    for node in &nodes {
+        cluster.wait_for_labels(node, [("team", "ml")]).await;
+    }
+    wire.thaw();
+    for node in &nodes {
+        cluster.label(node, "fence", "1").await;
+        cluster.wait_for_record(node, [("team", "ml"), ("fence", "1")]).await;
+        cluster.wait_for_labels(node, [("team", "ml"), ("fence", "1")]).await;
+    }
+}

@@ -1,0 +1,233 @@
+//! Networks and API servers on bad days, between an operator and its API server.
+
+use std::time::Duration;
+
+use perennial_tests::{Asked, Fault, FaultProxy, TestCluster, Webhooks, eventually, eventually_within, labels};
+use rstest::rstest;
+
+use crate::life;
+
+/// One request in so many fails: often enough for each life to see some, seldom enough for any to end.
+fn now_and_then(fault: Fault, one_in: u32) -> impl FnMut(&Asked) -> Option<Fault> + Send {
+    let mut number = 0u32;
+    move |asked| {
+        // A watch that is answered with a refusal is tried again after a pause that has nothing to do with this.
+        if asked.verb == "watch" {
+            return None;
+        }
+        number += 1;
+        number.is_multiple_of(one_in).then_some(fault)
+    }
+}
+
+fn count(proxy: &FaultProxy, name: &str) -> u64 {
+    proxy.faults().get(name).copied().unwrap_or_default()
+}
+
+#[rstest]
+#[case::delayed(Fault::Delayed(Duration::from_millis(300)), "delayed", 2)]
+#[case::dropped(Fault::Dropped, "dropped", 3)]
+#[case::answer_lost(Fault::AnswerLost, "answer lost", 3)]
+#[case::late(Fault::Late(Duration::from_millis(1500)), "late", 3)]
+#[case::busy(Fault::Answered(429, Some(1)), "answered 429", 5)]
+#[case::error(Fault::Answered(500, None), "answered 500", 3)]
+#[case::unavailable(Fault::Answered(503, None), "answered 503", 3)]
+#[tokio::test]
+async fn requests_that_fail_now_and_then_change_nothing(
+    #[case] fault: Fault,
+    #[case] name: &str,
+    #[case] one_in: u32,
+    #[values(Webhooks::Off, Webhooks::On)] webhooks: Webhooks,
+) {
+    let cluster = TestCluster::new().await;
+    let proxy = cluster.fault_proxy().await;
+    let _operator = cluster.start_with(webhooks, |builder| builder.through(&proxy)).await;
+    proxy.weather(now_and_then(fault, one_in));
+
+    life::play(&cluster, 3).await;
+
+    assert!(count(&proxy, name) >= 5, "{:?}", proxy.faults());
+}
+
+/// Each write is committed, and nobody hears of it at first: what was written is found as if somebody else had.
+#[tokio::test]
+async fn an_operator_that_never_hears_of_its_first_try_does_nothing_twice() {
+    let cluster = TestCluster::new().await;
+    let proxy = cluster.fault_proxy().await;
+    let _operator = cluster.operator().through(&proxy).start().await;
+    let mut heard = std::collections::HashSet::new();
+    proxy.weather(move |asked| {
+        let first =
+            asked.is_write() && asked.resource != "leases" && heard.insert((asked.verb.clone(), asked.name.clone()));
+        first.then_some(Fault::AnswerLost)
+    });
+
+    cluster.node("n1").label("team", "ml").create().await;
+    let record = cluster.wait_for_record("n1", [("team", "ml")]).await;
+    cluster.delete_node("n1").await;
+    cluster.node("n1").create().await;
+    cluster.wait_for_labels("n1", [("team", "ml")]).await;
+    cluster.label("n1", "team", "web").await;
+    let changed = cluster.wait_for_record("n1", [("team", "web")]).await;
+
+    assert_eq!(record["sequence"], 1, "one capture");
+    assert!(changed["sequence"].as_u64() <= Some(3), "a capture more, and at most one claim: {changed}");
+    assert!(count(&proxy, "answer lost") >= 3, "{:?}", proxy.faults());
+}
+
+/// A write that was given up and done again lands a second time, when a person has long moved on.
+#[tokio::test]
+async fn a_write_that_lands_late_undoes_nothing() {
+    let cluster = TestCluster::new().await;
+    let proxy = cluster.fault_proxy().await;
+    let _operator = cluster.operator().through(&proxy).start().await;
+    cluster.node("n1").label("team", "ml").label("tier", "gold").create().await;
+    cluster.wait_for_record("n1", [("team", "ml"), ("tier", "gold")]).await;
+    let late = Duration::from_secs(4);
+    let mut held = 2;
+    proxy.weather(move |asked| {
+        let ours = asked.is_write() && ["nodes", "configmaps"].contains(&asked.resource.as_str()) && held > 0;
+        held -= i32::from(ours);
+        ours.then_some(Fault::Late(late))
+    });
+
+    cluster.delete_node("n1").await;
+    cluster.node("n1").create().await;
+    cluster.wait_for_labels("n1", [("team", "ml"), ("tier", "gold")]).await;
+    cluster.unlabel("n1", "tier").await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+
+    // The late ones have landed, and were refused: each was conditional on a state that is over.
+    tokio::time::sleep(late).await;
+    cluster.label("n1", "fence", "1").await;
+    cluster.wait_for_record("n1", [("team", "ml"), ("fence", "1")]).await;
+    assert_eq!(cluster.labels("n1").await, labels([("team", "ml"), ("fence", "1")]));
+    assert!(count(&proxy, "late") >= 1, "{:?}", proxy.faults());
+}
+
+#[rstest]
+#[case::off(Webhooks::Off)]
+#[case::on(Webhooks::On)]
+#[tokio::test]
+async fn watches_that_are_cut_all_the_time_change_nothing(#[case] webhooks: Webhooks) {
+    let cluster = TestCluster::new().await;
+    let proxy = cluster.fault_proxy().await;
+    let _operator = cluster.start_with(webhooks, |builder| builder.through(&proxy)).await;
+    let cutting = async {
+        loop {
+            proxy.cut_watches();
+            tokio::time::sleep(Duration::from_millis(250)).await;
+        }
+    };
+
+    tokio::select! {
+        () = cutting => {}
+        () = life::play(&cluster, 3) => {}
+    }
+
+    assert!(count(&proxy, "watch cut") >= 5, "{:?}", proxy.faults());
+}
+
+#[rstest]
+#[case::off(Webhooks::Off)]
+#[case::on(Webhooks::On)]
+#[tokio::test]
+async fn connections_that_end_all_the_time_change_nothing(#[case] webhooks: Webhooks) {
+    let cluster = TestCluster::new().await;
+    let proxy = cluster.fault_proxy().await;
+    let _operator = cluster.start_with(webhooks, |builder| builder.through(&proxy)).await;
+    let before = proxy.wire().carried();
+    let cutting = async {
+        loop {
+            proxy.wire().cut();
+            tokio::time::sleep(Duration::from_millis(400)).await;
+        }
+    };
+
+    tokio::select! {
+        () = cutting => {}
+        () = life::play(&cluster, 3) => {}
+    }
+
+    assert!(proxy.wire().carried() > before + 5, "it had to connect again");
+}
+
+#[tokio::test]
+async fn what_happens_while_the_line_is_silent_is_made_good_when_it_is_not() {
+    let cluster = TestCluster::new().await;
+    let proxy = cluster.fault_proxy().await;
+    let operator = cluster.operator().through(&proxy).start().await;
+    for node in ["changed", "returned", "taken"] {
+        cluster.node(node).label("team", "ml").label("tier", "gold").create().await;
+        cluster.wait_for_record(node, [("team", "ml"), ("tier", "gold")]).await;
+    }
+
+    proxy.wire().freeze();
+    cluster.label("changed", "team", "web").await;
+    cluster.delete_node("returned").await;
+    cluster.node("returned").create().await;
+    cluster.delete_node("taken").await;
+    cluster.node("taken").create().await;
+    // Long enough for requests to be given up, and for the Lease to be lost.
+    eventually("the operator gives up its Lease", async || {
+        let leads = operator.metrics().sum("leader_election_master_status", &[]);
+        if leads < 0.5 { Ok(()) } else { Err(leads) }
+    })
+    .await;
+    assert_eq!(operator.get("/livez").0, 200);
+    cluster.label("taken", "team", "data").await;
+    proxy.wire().thaw();
+
+    cluster.wait_for_labels("returned", [("team", "ml"), ("tier", "gold")]).await;
+    cluster.wait_for_labels("taken", [("team", "data"), ("tier", "gold")]).await;
+    cluster.wait_for_record("changed", [("team", "web"), ("tier", "gold")]).await;
+    cluster.wait_for_labels("changed", [("team", "web"), ("tier", "gold")]).await;
+}
+
+/// Its watches are half-open for ever, as after a firewall has forgotten them; only silence tells.
+#[tokio::test]
+async fn an_operator_whose_connections_are_forgotten_finds_new_ones() {
+    let cluster = TestCluster::new().await;
+    let proxy = cluster.fault_proxy().await;
+    let _operator = cluster.operator().through(&proxy).start().await;
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+
+    proxy.wire().forget();
+    cluster.delete_node("n1").await;
+    cluster.node("n1").create().await;
+
+    // A watch is given up after more than a minute without a word.
+    eventually_within(Duration::from_mins(3), "n1 has its label again", async || {
+        let seen = cluster.labels("n1").await;
+        if seen == labels([("team", "ml")]) { Ok(()) } else { Err(format!("{seen:?}")) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_api_server_that_asks_for_patience_gets_it() {
+    let cluster = TestCluster::new().await;
+    let proxy = cluster.fault_proxy().await;
+    let mut operator = cluster.operator().through(&proxy).start().await;
+    cluster.create_many(50, perennial_tests::ten_labels).await;
+    cluster.wait_for_records(50).await;
+    cluster.delete_all_nodes().await;
+
+    // Everything is refused, Leases as well, while fifty nodes return.
+    proxy.weather(|_| Some(Fault::Answered(429, Some(1))));
+    cluster.create_many(50, |_| perennial_tests::Labels::new()).await;
+    eventually("it was told to wait", async || {
+        let told = count(&proxy, "answered 429");
+        if told >= 3 { Ok(()) } else { Err(told) }
+    })
+    .await;
+    assert!(operator.is_running());
+    assert_eq!(operator.get("/livez").0, 200);
+    // A second's patience for everyone: not one try for each of fifty nodes.
+    let told = count(&proxy, "answered 429");
+    assert!(told < 50, "{told} requests were refused: it did not wait");
+    proxy.calm();
+
+    cluster.wait_for_complete_nodes(50).await;
+}
