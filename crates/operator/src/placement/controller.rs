@@ -296,7 +296,7 @@ impl Placer {
         if self.is_behind(&mut state, key, &look, term) {
             return Decision::Behind(Box::new(look));
         }
-        look.pods.extend(state.view.index.expected(&look.replica_sets, now));
+        look.pods.extend(state.view.index.places.expected(&look.replica_sets, now));
         let mut decided = plan(&Input {
             settings: &self.configured.settings,
             spec: &spec,
@@ -307,7 +307,7 @@ impl Placer {
             pdbs: &look.pdbs,
             now,
         });
-        state.view.index.put_open(std::mem::take(&mut decided.open), term);
+        state.view.index.places.open(std::mem::take(&mut decided.open), term);
         Decision::Act(Box::new((look, spec, decided)))
     }
 
@@ -318,7 +318,7 @@ impl Placer {
         if permit.remaining() < self.admission_deadline {
             return None;
         }
-        self.lock().view.index.give(set, permit.term(), self.clock.now())
+        self.lock().view.index.places.give(set, permit.term(), self.clock.now())
     }
 
     /// Whether the caches may lack pods of this workload.
