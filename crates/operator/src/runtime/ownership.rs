@@ -23,6 +23,7 @@ pub struct Ownership {
     inner: Arc<Inner>,
     /// Where it is known who attends to a shard, if not from the same Leases.
     attended: Option<Arc<Inner>>,
+    leased: bool,
 }
 
 #[derive(Debug)]
@@ -93,7 +94,12 @@ impl Ownership {
         };
         let owned = if window == Window::Closed { Owned::new() } else { (0..shards).map(|shard| (shard, 1)).collect() };
         let cells = (0..shards).map(cell).collect();
-        Self { inner: Arc::new(Inner { cells, changed: Latest::new(owned) }), attended: None }
+        Self { inner: Arc::new(Inner { cells, changed: Latest::new(owned) }), attended: None, leased: window == Window::Closed }
+    }
+
+    /// What is ours is nobody else's: Leases say so. Without an election others may think the same of it.
+    pub fn is_exclusive(&self) -> bool {
+        self.leased
     }
 
     pub fn shards(&self) -> u32 {
