@@ -313,7 +313,8 @@ impl Placer {
 
     /// A place for a pod of this workload that is just being created, where it is known: the workload is ours, and was looked at.
     pub(super) fn give_place(&self, key: &str, set: &str) -> Option<Place> {
-        let permit = self.ownership.may_act(shard_key(key)).filter(|_| self.decides && self.ownership.is_exclusive())?;
+        let permit =
+            self.ownership.may_act(shard_key(key)).filter(|_| self.decides && self.ownership.is_exclusive())?;
         // As for every request: it must be over before another may decide.
         if permit.remaining() < self.admission_deadline {
             return None;

@@ -94,7 +94,11 @@ impl Ownership {
         };
         let owned = if window == Window::Closed { Owned::new() } else { (0..shards).map(|shard| (shard, 1)).collect() };
         let cells = (0..shards).map(cell).collect();
-        Self { inner: Arc::new(Inner { cells, changed: Latest::new(owned) }), attended: None, leased: window == Window::Closed }
+        Self {
+            inner: Arc::new(Inner { cells, changed: Latest::new(owned) }),
+            attended: None,
+            leased: window == Window::Closed,
+        }
     }
 
     /// What is ours is nobody else's: Leases say so. Without an election others may think the same of it.

@@ -79,6 +79,9 @@ pub async fn follow<K>(
                         () = tokio::time::sleep(pause) => {}
                         () = stop.cancelled() => return,
                     }
+                    if is_expired(&error) {
+                        break;
+                    }
                 }
                 None => break,
             }
@@ -114,6 +117,12 @@ fn category(error: &watcher::Error) -> Category {
         watcher::Error::NoResourceVersion => Category::Garbled,
         other => source(other).map_or(Category::Garbled, Category::of),
     }
+}
+
+/// The version to go on from is too old, by the answer itself. (An API server says so in an event, which kube hears; after an
+/// answer it would ask for the same version for ever.)
+pub fn is_expired(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
 }
 
 /// `sendInitialEvents` is answered with 422 (or 400) by servers that do not have it.
