@@ -92,11 +92,23 @@ true
 {{- if include "perennial.placement" $root -}}
 {{- $parts = append $parts "placement" -}}
 {{- end -}}
+{{- if ne (include "perennial.setting" (list $root "records" "hmac" "none")) "none" -}}
+{{- $parts = append $parts "signatures" -}}
+{{- end -}}
 {{- $rules := list -}}
 {{- range $parts -}}
 {{- $rules = concat $rules (get (get $all .) $scope | default list) -}}
 {{- end -}}
 {{ toYaml $rules }}
+{{- end }}
+
+{{/* ValidatingAdmissionPolicies: what the API server says it has; without one, what its version has. */}}
+{{- define "perennial.hasAdmissionPolicies" -}}
+{{- if .Capabilities.APIVersions.Has "v1/Pod" -}}
+{{- if .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy" -}}true{{- end -}}
+{{- else if semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version -}}
+true
+{{- end -}}
 {{- end }}
 
 {{- define "perennial.podSecurity" -}}

@@ -24,7 +24,7 @@ use self::{
     tasks::until,
 };
 use crate::{
-    keeper::controller::Keeper,
+    keeper::{controller::Keeper, signatures::Signatures},
     placement::controller::Placer,
     runtime::{
         announcement::{Coordination, identity},
@@ -98,7 +98,8 @@ pub async fn run(mut settings: Settings, target: &Target) -> anyhow::Result<()> 
         identity,
         ownership,
     };
-    let parts = operate(&settings, world, &health, &stop, &mut tasks)?;
+    let signatures = Signatures::load(&client, &settings).await?;
+    let parts = operate_signed(&settings, world, &signatures, &health, &stop, &mut tasks)?;
     if settings.controller.roles.contains(&Role::Webhooks) && !dry_run {
         if settings.webhook.enabled {
             serve_webhooks(&settings, &client, &parts, &health, &stop, &mut tasks)?;
@@ -141,10 +142,21 @@ pub struct Parts {
     pub placer: Option<Arc<Placer>>,
 }
 
-/// Starts every part that works on the cluster. All that it knows of the world comes in.
+/// Starts every part that works on the cluster. All that it knows of the world comes in. Records are not signed.
 pub fn operate(
     settings: &Settings,
     world: World,
+    health: &Health,
+    stop: &CancellationToken,
+    tasks: &mut JoinSet<()>,
+) -> anyhow::Result<Parts> {
+    operate_signed(settings, world, &Signatures::none(), health, stop, tasks)
+}
+
+fn operate_signed(
+    settings: &Settings,
+    world: World,
+    signatures: &Signatures,
     health: &Health,
     stop: &CancellationToken,
     tasks: &mut JoinSet<()>,
@@ -154,7 +166,7 @@ pub fn operate(
     let roles = &settings.controller.roles;
     let wanted = settings.placement.enabled && (roles.contains(&Role::Placement) || roles.contains(&Role::Webhooks));
     let placer = if wanted { Some(place(settings, &world, events.clone(), health, stop, tasks)?) } else { None };
-    let keeper = keep(settings, world, placer.clone(), events, health, stop, tasks);
+    let keeper = keep(settings, (world, signatures), placer.clone(), events, health, stop, tasks);
     Ok(Parts { keeper, placer })
 }
 

@@ -6,7 +6,10 @@ use std::{
 };
 
 use k8s_openapi::api::{
-    admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
+    admissionregistration::v1::{
+        MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+        ValidatingWebhookConfiguration,
+    },
     core::v1::{Event, Namespace, Node},
 };
 use kube::{
@@ -103,6 +106,8 @@ impl TestCluster {
         clear::<Node>(&client).await;
         clear::<ValidatingWebhookConfiguration>(&client).await;
         clear::<MutatingWebhookConfiguration>(&client).await;
+        clear::<ValidatingAdmissionPolicyBinding>(&client).await;
+        clear::<ValidatingAdmissionPolicy>(&client).await;
         let events: Api<Event> = Api::default_namespaced(client.clone());
         events.delete_collection(&DeleteParams::default(), &ListParams::default()).await.expect("deleting events");
 
@@ -126,6 +131,12 @@ impl TestCluster {
     /// The client of a node's kubelet.
     pub async fn as_kubelet(&self, node: &str) -> Client {
         self.client_of(&format!("system:node:{node}"), &["system:nodes"]).await
+    }
+
+    /// The client of a service account of Perennial's namespace, by a token of its own.
+    pub async fn client_of_account(&self, account: &str) -> Client {
+        let kubeconfig = self.plane.kubeconfig_for_service_account(&self.namespace, account).expect("a kubeconfig");
+        connect(&kubeconfig).await
     }
 
     /// Perennial's namespace.

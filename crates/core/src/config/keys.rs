@@ -62,6 +62,8 @@ keys! {
     "keeper.gate" = keeper.gate: "Hold pods back from a new node until its restore: `never`, `needed` (something is still to be restored) or `always`."
     "keeper.gateTimeout" = keeper.gate_timeout: "After this time the gate is removed, restored or not."
 
+    "records.hmac" = records.hmac: "Sign records with the keys of the Secret `perennial-record-keys`: `none`, `sign` (those without a signature are trusted as well, and signed) or `require` (they are quarantined)."
+
     "placement.enabled" = placement.enabled: "Place the replicas of annotated workloads."
     "placement.annotationPrefixes" = placement.annotation_prefixes: "Domains whose annotations are understood, the first one first."
     "placement.cooldown" = placement.cooldown: "Time between two moves of one workload."

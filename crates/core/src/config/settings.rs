@@ -14,6 +14,7 @@ pub struct Settings {
     pub namespace: Namespace,
     pub controller: Controller,
     pub keeper: Keeper,
+    pub records: Records,
     pub placement: Placement,
     pub node_labels: NodeLabels,
     pub webhook: Webhook,
@@ -72,6 +73,11 @@ pub struct Keeper {
     pub history: u16,
     pub gate: Gate,
     pub gate_timeout: Duration,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Records {
+    pub hmac: Hmac,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -164,6 +170,10 @@ choices! {
     /// When a node is created with the taint that holds pods back until its restore.
     #[derive(Default)]
     pub enum Gate { #[default] Never = "never", Needed = "needed", Always = "always" }
+
+    /// Whether records are signed, and whether those that are not are trusted.
+    #[derive(Default)]
+    pub enum Hmac { #[default] None = "none", Sign = "sign", Require = "require" }
 
     /// The parts of the operator that one process runs.
     pub enum Role { Capture = "capture", Restore = "restore", Placement = "placement", Webhooks = "webhooks" }

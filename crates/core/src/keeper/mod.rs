@@ -18,5 +18,6 @@ pub mod policy;
 pub mod record;
 pub mod restore;
 pub mod selection;
+pub mod signature;
 pub mod standing;
 pub mod stored;

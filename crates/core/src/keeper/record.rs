@@ -112,6 +112,14 @@ pub enum Fault {
     Checksum,
     #[error("it belongs to {0}")]
     Swapped(String),
+    #[error("it has no signature")]
+    Unsigned,
+    #[error("its signature is not one of key {0:?} over this content in this place")]
+    Forged(String),
+    #[error("it is signed with key {0:?}, which is not known here")]
+    UnknownKey(String),
+    #[error("it has sequence {found} after {seen} was seen: an older record was put back")]
+    Replayed { found: u64, seen: u64 },
 }
 
 impl Fault {

@@ -31,14 +31,27 @@ pub enum Substitute {
 impl Stored {
     /// `is_for` says whether a record belongs where it was found.
     pub fn read(data: &BTreeMap<String, String>, is_for: impl Fn(&Record) -> bool) -> Self {
-        let read = |key: &str| -> Result<Record, Invalid> {
-            let text = data.get(key).ok_or(Invalid { why: Fault::Missing, good: None })?;
+        Self::verified(data, is_for, |_, _| Ok(()), |_, _| Ok(()))
+    }
+
+    /// The same where somebody has to vouch for the bytes under a key before anything in them is looked at, history
+    /// included, and then for the record.
+    pub fn verified(
+        data: &BTreeMap<String, String>,
+        is_for: impl Fn(&Record) -> bool,
+        vouch: impl Fn(&'static str, &str) -> Result<(), Fault>,
+        accept: impl Fn(&'static str, &Record) -> Result<(), Fault>,
+    ) -> Self {
+        let read = |key: &'static str| -> Result<Record, Invalid> {
+            let refused = |why| Invalid { why, good: None };
+            let text = data.get(key).ok_or_else(|| refused(Fault::Missing))?;
+            vouch(key, text).map_err(refused)?;
             let record = Record::decode(text)?;
-            if is_for(&record) {
-                Ok(record)
-            } else {
-                Err(Invalid { why: Fault::Swapped(owner_of(&record)), good: None })
+            if !is_for(&record) {
+                return Err(refused(Fault::Swapped(owner_of(&record))));
             }
+            accept(key, &record).map_err(refused)?;
+            Ok(record)
         };
         match (read(RECORD_KEY), read(RECOVERED_KEY)) {
             (Ok(record), Ok(recovered)) if recovered.sequence > record.sequence => Self::Good(Box::new(recovered)),

@@ -1,6 +1,7 @@
 //! `perennial check`: whether everything is in place, each thing with what to do about it.
 
 mod access;
+mod signatures;
 mod webhooks;
 
 use std::{
@@ -121,6 +122,7 @@ impl Check {
         lines.extend(webhooks::check(&session).await);
         lines.push(certificate(&session).await);
         lines.push(records(&session).await);
+        lines.extend(signatures::check(&session).await);
         Ok(lines)
     }
 

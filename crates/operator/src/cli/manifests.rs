@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 
 use super::{Global, output::print_text};
-use crate::manifests::{Install, yaml};
+use crate::manifests::{Install, subject, yaml};
 
 #[derive(Debug, Args)]
 pub(super) struct Manifests {
@@ -18,6 +18,12 @@ pub(super) struct Manifests {
     /// How many replicas run
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(i32).range(0..=100))]
     replicas: i32,
+    /// Whether there are ValidatingAdmissionPolicies among them, which need Kubernetes 1.30
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    admission_policies: bool,
+    /// Who else may write records with our commands: User:NAME, Group:NAME or ServiceAccount:NAMESPACE/NAME. May be repeated
+    #[arg(long = "record-writer", value_name = "SUBJECT", value_parser = subject)]
+    record_writers: Vec<serde_json::Value>,
     /// Set any key of the config file: --set placement.enabled=false
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = super::run::pair)]
     set: Vec<(String, String)>,
@@ -32,6 +38,8 @@ enum Part {
     Crds,
     /// The namespace, the account and what it may do
     Permissions,
+    /// Who may write records, and what our account may change on nodes
+    Policies,
     /// The config, the Deployment, the Service and the PodDisruptionBudget
     Workload,
 }
@@ -42,10 +50,13 @@ impl Manifests {
         let mut install = Install::new(&settings);
         install.replicas = self.replicas;
         install.image = self.image.unwrap_or(install.image);
+        install.admission_policies = self.admission_policies;
+        install.record_writers = self.record_writers;
         let objects = match self.part {
             Part::All => install.all(),
             Part::Crds => Install::crds(),
             Part::Permissions => install.permissions(),
+            Part::Policies => install.policies(),
             Part::Workload => install.workload(),
         };
         print_text(&yaml(&objects)?)?;

@@ -21,8 +21,12 @@ use crate::{
     keeper::{
         apply::{Cluster, Held},
         policies::{Policies, labels_of},
+        signatures::Signatures,
     },
-    runtime::budget::{Budget, Priority},
+    runtime::{
+        budget::{Budget, Priority},
+        chain::Chain,
+    },
 };
 
 pub(super) const PAGE: u32 = 500;
@@ -53,7 +57,11 @@ impl Session {
         let client = global.connect().await?;
         let (settings, configured) = global.load_from(&client).await?;
         let budget = Budget::new(1000, 1000);
-        let cluster = Cluster::new(client.clone(), settings.namespace.as_str(), budget);
+        let (signatures, trouble) = Signatures::for_command(&client, &settings).await;
+        if let Some(trouble) = trouble {
+            eprintln!("Signatures of records are not checked, and no record can be written: {}", Chain(&trouble));
+        }
+        let cluster = Cluster::new(client.clone(), settings.namespace.as_str(), budget, signatures);
         let policies = Policies::new(&settings.keeper);
         policies.read_all(&client).await;
         Ok(Self { client, cluster, settings, configured, policies })

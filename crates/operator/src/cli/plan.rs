@@ -29,6 +29,7 @@ use crate::{
         apply::Held,
         node::Node,
         policies::{Policies, Resource},
+        signatures::Signatures,
     },
     placement::{
         index::Workload,
@@ -205,7 +206,7 @@ fn looks(objects: &[Value], policies: &Policies) -> Vec<Look> {
             Some("Node") => nodes.extend(Node::deserialize(object).map(Node::into_view)),
             Some("ConfigMap") if object["metadata"]["labels"][RECORD_LABEL].is_string() => {
                 if let Ok(found) = ConfigMap::deserialize(object) {
-                    let held = Held::new(found);
+                    let held = Held::new(found, &Signatures::none());
                     records.insert(held.name().to_owned(), held);
                 }
             }

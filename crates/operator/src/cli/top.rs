@@ -27,7 +27,7 @@ use super::{
     objects::Session,
     output::{print_text, span},
 };
-use crate::keeper::{node::Node, observe::View, policies::Policies};
+use crate::keeper::{node::Node, observe::View, policies::Policies, signatures::Signatures};
 
 #[derive(Debug, Args)]
 pub(super) struct Top {
@@ -67,6 +67,7 @@ impl Counts {
 struct Seen {
     view: View,
     policies: Policies,
+    signatures: Signatures,
     /// The nodes that are there, and whether they carry our mark.
     nodes: HashMap<String, bool>,
     now: Counts,
@@ -76,12 +77,13 @@ struct Seen {
 }
 
 impl Seen {
-    fn new(policies: Policies) -> Self {
+    fn new(policies: Policies, signatures: Signatures) -> Self {
         let mut view = View::default();
         view.policies_known = true;
         Self {
             view,
             policies,
+            signatures,
             nodes: HashMap::new(),
             now: Counts::default(),
             past: VecDeque::new(),
@@ -121,7 +123,7 @@ impl Seen {
             Event::Apply(_) => self.now.written += 1,
             _ => {}
         }
-        self.view.on_record(event, &self.policies);
+        self.view.on_record(event, &self.policies, &self.signatures);
     }
 
     fn is_complete(&self) -> bool {
@@ -208,7 +210,7 @@ impl Top {
     pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
             let session = Session::open(global).await?;
-            let mut seen = Seen::new(session.policies.clone());
+            let mut seen = Seen::new(session.policies.clone(), session.cluster.signatures().clone());
             let nodes = watcher(session.cluster.nodes().clone(), watcher::Config::default()).default_backoff();
             let config = watcher::Config::default().labels(&format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}"));
             let records = watcher(session.cluster.records().clone(), config).default_backoff();

@@ -24,8 +24,8 @@ pub(super) async fn records(
     let mut seen: HashMap<String, u64> = HashMap::new();
     while let Some(event) = events.next().await {
         let (held, fresh) = match event {
-            Ok(watcher::Event::InitApply(config_map)) => (Held::new(config_map), false),
-            Ok(watcher::Event::Apply(config_map)) => (Held::new(config_map), true),
+            Ok(watcher::Event::InitApply(config_map)) => (Held::new(config_map, session.cluster.signatures()), false),
+            Ok(watcher::Event::Apply(config_map)) => (Held::new(config_map, session.cluster.signatures()), true),
             _ => continue,
         };
         let known = seen.insert(held.name().to_owned(), held.resource_version());
@@ -54,7 +54,7 @@ pub(super) async fn nodes(
     let config = watcher::Config::default().labels(&record_label());
     let records = watcher(session.cluster.records().clone(), config).default_backoff().map(|event| match event {
         Ok(watcher::Event::Apply(config_map) | watcher::Event::Delete(config_map)) => {
-            Some(Held::new(config_map).node_name().to_owned())
+            Some(Held::new(config_map, session.cluster.signatures()).node_name().to_owned())
         }
         _ => None,
     });

@@ -1,7 +1,7 @@
 //! The one place where the keeper reads and writes: nodes and records, each write conditional, each request with a
 //! deadline and within the budget.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
@@ -13,14 +13,18 @@ use perennial_core::keeper::{
     identity::RecordName,
     mark::MARK,
     plan::Restore,
-    record::{RECORD_KEY, RECORD_LABEL, RECORD_LABEL_VALUE, RECOVERED_KEY, Record, TooLarge},
+    record::{Fault, RECORD_KEY, RECORD_LABEL, RECORD_LABEL_VALUE, RECOVERED_KEY, Record, TooLarge},
     restore::{node_patch, ungate_patch},
     selection,
+    signature::signature_key,
     stored::Stored,
 };
 use perennial_core::mutation::{Mutation, mutated};
 
-use super::node::Node;
+use super::{
+    node::Node,
+    signatures::{CannotSign, KeysError, Signatures},
+};
 use crate::runtime::{
     budget::{Budget, Priority},
     fault::Category,
@@ -32,16 +36,43 @@ use crate::runtime::{
 pub struct Held {
     pub stored: Stored,
     config_map: ConfigMap,
+    /// Some of it is signed with this key, which is not known: the keys may have changed.
+    unknown_key: Option<String>,
+    /// Keys of its data under which there is a good record that the key which signs now has not signed.
+    unsigned: Vec<&'static str>,
 }
 
 impl Held {
     /// Reads a ConfigMap that holds the record of this name.
-    pub fn new(config_map: ConfigMap) -> Self {
+    pub fn new(config_map: ConfigMap, signatures: &Signatures) -> Self {
         let empty = BTreeMap::new();
         let data = config_map.data.as_ref().unwrap_or(&empty);
         let name = config_map.metadata.name.clone().unwrap_or_default();
-        let stored = Stored::read(data, |record| record.name() == RecordName(name.clone()));
-        Self { stored, config_map }
+        let uid = config_map.metadata.uid.as_deref().unwrap_or_default();
+        let version = (uid, resource_version(&config_map));
+        let signature = |key: &str| data.get(signature_key(key)).map(String::as_str);
+        let (unknown_key, unsigned) = (RefCell::new(None), RefCell::new(Vec::new()));
+        let stored = Stored::verified(
+            data,
+            |record| record.name() == RecordName(name.clone()),
+            |key, text| {
+                let vouched = signatures.vouch(&name, key, text, signature(key));
+                if let Err(Fault::UnknownKey(key)) = &vouched {
+                    unknown_key.replace(Some(key.clone()));
+                }
+                vouched
+            },
+            |key, record| {
+                signatures.accept((&name, key), version, record)?;
+                // Only what is believed anyway may be signed: a signature makes it believed for good.
+                if signatures.is_behind(signature(key)) {
+                    unsigned.borrow_mut().push(key);
+                }
+                Ok(())
+            },
+        );
+        let (unsigned, unknown_key) = (unsigned.into_inner(), unknown_key.into_inner());
+        Self { stored, config_map, unknown_key, unsigned }
     }
 
     pub fn name(&self) -> &str {
@@ -59,6 +90,11 @@ impl Held {
         }
         let named = self.annotations().get(NODE_ANNOTATION).map(String::as_str);
         named.or_else(|| self.name().strip_prefix("node-")).unwrap_or_default()
+    }
+
+    /// It holds a good record that the key which signs now has not signed.
+    pub fn is_unsigned(&self) -> bool {
+        !self.unsigned.is_empty()
     }
 
     /// An audit wrote down that its node is absent.
@@ -89,6 +125,10 @@ pub enum Error {
     List { what: &'static str, source: Failure },
     #[error("record {record} was not written")]
     TooLarge { record: String, source: TooLarge },
+    #[error("record {record} was not signed, and so not written")]
+    Sign { record: String, source: CannotSign },
+    #[error("it is not known whether record {record} can be trusted")]
+    Keys { record: String, source: KeysError },
 }
 
 impl Error {
@@ -101,12 +141,16 @@ impl Error {
             | Self::WriteRecord { source, .. }
             | Self::DeleteRecord { source, .. }
             | Self::List { source, .. } => Some(source),
-            Self::TooLarge { .. } => None,
+            Self::TooLarge { .. } | Self::Sign { .. } | Self::Keys { .. } => None,
         }
     }
 
     pub fn category(&self) -> Category {
-        self.failure().map_or(Category::Refused, Failure::category)
+        match self {
+            // The keys may be readable the next time.
+            Self::Keys { .. } => Category::Server,
+            _ => self.failure().map_or(Category::Refused, Failure::category),
+        }
     }
 
     pub fn retry_after(&self) -> Option<Duration> {
@@ -125,7 +169,7 @@ impl Error {
             Self::WriteRecord { .. } => "create and update configmaps in Perennial's namespace",
             Self::DeleteRecord { .. } => "delete configmaps in Perennial's namespace",
             Self::List { .. } => "list nodes, and configmaps in Perennial's namespace",
-            Self::TooLarge { .. } => return None,
+            Self::TooLarge { .. } | Self::Sign { .. } | Self::Keys { .. } => return None,
         })
     }
 }
@@ -136,11 +180,16 @@ pub struct Cluster {
     nodes: Api<Node>,
     records: Api<ConfigMap>,
     budget: Budget,
+    signatures: Signatures,
 }
 
 impl Cluster {
-    pub fn new(client: Client, namespace: &str, budget: Budget) -> Self {
-        Self { nodes: Api::all(client.clone()), records: Api::namespaced(client, namespace), budget }
+    pub fn new(client: Client, namespace: &str, budget: Budget, signatures: Signatures) -> Self {
+        Self { nodes: Api::all(client.clone()), records: Api::namespaced(client, namespace), budget, signatures }
+    }
+
+    pub fn signatures(&self) -> &Signatures {
+        &self.signatures
     }
 
     pub fn nodes(&self) -> &Api<Node> {
@@ -184,22 +233,65 @@ impl Cluster {
 
     pub async fn read_record(&self, name: &RecordName, priority: Priority) -> Result<Option<Held>, Error> {
         let found = self.ask(priority, self.records.get_opt(&name.0)).await;
-        found.map(|found| found.map(Held::new)).map_err(|source| Error::ReadRecord { record: name.0.clone(), source })
+        let Some(found) = found.map_err(|source| Error::ReadRecord { record: name.0.clone(), source })? else {
+            return Ok(None);
+        };
+        let held = self.held(found);
+        // Before a record is not believed for the key that signed it, that key is looked for.
+        if let Some(key) = &held.unknown_key {
+            let looked = self.signatures.look_for(key).await;
+            looked.map_err(|source| Error::Keys { record: name.0.clone(), source })?;
+            return Ok(Some(self.held(held.config_map)));
+        }
+        Ok(Some(held))
     }
 
     /// Writes a record over the one that was read, or as the first. A record that somebody else wrote meanwhile is a
     /// conflict.
     pub async fn write_record(&self, held: Option<&Held>, record: &Record, priority: Priority) -> Result<Held, Error> {
         let name = record.name().0;
+        let newer = self.after_all_seen(held, record);
+        let record = newer.as_ref().unwrap_or(record);
         let text = record.encode().map_err(|source| Error::TooLarge { record: name.clone(), source })?;
-        let config_map = next_config_map(&name, held, record, text);
+        let key = held.map_or(RECORD_KEY, |held| held.stored.write_key());
+        let signature = self.signatures.sign(&name, key, &text);
+        let signature = signature.map_err(|source| Error::Sign { record: name.clone(), source })?;
+        let config_map = next_config_map(&name, held, record, (key, text, signature));
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
         let written = if held.is_some() {
             self.ask(priority, self.records.replace(&name, &params, &config_map)).await
         } else {
             self.ask(priority, self.records.create(&params, &config_map)).await
         };
-        written.map(Held::new).map_err(|source| Error::WriteRecord { record: name, source })
+        written.map(|map| self.held(map)).map_err(|source| Error::WriteRecord { record: name, source })
+    }
+
+    fn held(&self, config_map: ConfigMap) -> Held {
+        Held::new(config_map, &self.signatures)
+    }
+
+    /// Beside an older record that was put back, what is written next is newer than all that was ever seen there.
+    fn after_all_seen(&self, held: Option<&Held>, record: &Record) -> Option<Record> {
+        let uid = held?.config_map.metadata.uid.as_deref()?;
+        let seen = self.signatures.newest_sequence(&record.name().0, uid);
+        (record.sequence <= seen).then(|| Record { sequence: seen + 1, ..record.clone() })
+    }
+
+    /// Signs the good records in a ConfigMap, as they are, with the key that signs now.
+    pub async fn sign_record(&self, held: &Held) -> Result<Held, Error> {
+        let name = held.name();
+        let mut next = held.config_map.clone();
+        next.metadata.managed_fields = None;
+        let data = next.data.get_or_insert_default();
+        for &key in &held.unsigned {
+            let Some(text) = data.get(key) else { continue };
+            let signature = self.signatures.sign(name, key, text);
+            let signature = signature.map_err(|source| Error::Sign { record: name.to_owned(), source })?;
+            data.extend(signature.map(|signature| (signature_key(key).to_owned(), signature)));
+        }
+        let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        let written = self.ask(Priority::Collect, self.records.replace(name, &params, &next)).await;
+        written.map(|map| self.held(map)).map_err(|source| Error::WriteRecord { record: name.to_owned(), source })
     }
 
     /// Sets or removes annotations of a record's ConfigMap, if it is still the one that was read.
@@ -214,7 +306,9 @@ impl Cluster {
         }});
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let written = self.ask(Priority::Collect, self.records.patch(held.name(), &params, &Patch::Merge(patch))).await;
-        written.map(Held::new).map_err(|source| Error::WriteRecord { record: held.name().to_owned(), source })
+        written
+            .map(|map| self.held(map))
+            .map_err(|source| Error::WriteRecord { record: held.name().to_owned(), source })
     }
 
     /// The API server's resourceVersion now: later than every node that is gone by now.
@@ -228,7 +322,17 @@ impl Cluster {
     pub async fn list_records(&self, params: &ListParams) -> Result<(Vec<Held>, Option<String>), Error> {
         let page = self.ask(Priority::Collect, self.records.list(params)).await;
         let page = page.map_err(|source| Error::List { what: "records", source })?;
-        Ok((page.items.into_iter().map(Held::new).collect(), page.metadata.continue_.filter(|token| !token.is_empty())))
+        let mut records = Vec::with_capacity(page.items.len());
+        for found in page.items {
+            let held = self.held(found);
+            // Where it cannot be looked for, the record is a bad one for now: nothing is done about those.
+            let looked = match &held.unknown_key {
+                Some(key) => self.signatures.look_for(key).await.is_ok(),
+                None => false,
+            };
+            records.push(if looked { self.held(held.config_map) } else { held });
+        }
+        Ok((records, page.metadata.continue_.filter(|token| !token.is_empty())))
     }
 
     /// One page of nodes, and where the next begins.
@@ -264,7 +368,12 @@ impl Cluster {
 }
 
 /// The ConfigMap to write: everything that was there and is not ours stays.
-fn next_config_map(name: &str, held: Option<&Held>, record: &Record, text: String) -> ConfigMap {
+fn next_config_map(
+    name: &str,
+    held: Option<&Held>,
+    record: &Record,
+    (key, text, signature): (&str, String, Option<String>),
+) -> ConfigMap {
     let mut next = held.map_or_else(
         || ConfigMap {
             metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
@@ -283,11 +392,14 @@ fn next_config_map(name: &str, held: Option<&Held>, record: &Record, text: Strin
     // What is written comes from a node that was seen.
     annotations.remove(ABSENT_SINCE);
     let data = next.data.get_or_insert_default();
-    let key = held.map_or(RECORD_KEY, |held| held.stored.write_key());
     if key == RECORD_KEY {
         data.remove(RECOVERED_KEY);
+        data.remove(signature_key(RECOVERED_KEY));
     }
     data.insert(key.to_owned(), text);
+    // A signature of what was there before would be a wrong one.
+    data.remove(signature_key(key));
+    data.extend(signature.map(|signature| (signature_key(key).to_owned(), signature)));
     next
 }
 

@@ -111,7 +111,7 @@ impl Keeper {
     }
 
     pub fn on_record(&self, event: Event<ConfigMap>) {
-        let asks = self.lock().view.on_record(event, &self.policies);
+        let asks = self.lock().view.on_record(event, &self.policies, self.cluster.signatures());
         self.ask(asks);
     }
 

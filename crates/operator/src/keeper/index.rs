@@ -63,6 +63,8 @@ pub struct RecordEntry {
     withheld: bool,
     pub bad: bool,
     pub tombstone: bool,
+    /// The key that signs now has not signed it.
+    unsigned: bool,
     /// An audit wrote down that its node is absent.
     noted: bool,
     pub node: Key,
@@ -206,6 +208,7 @@ impl RecordEntry {
                 withheld: !record.withheld.is_empty(),
                 bad: false,
                 tombstone: record.is_tombstone(),
+                unsigned: held.is_unsigned(),
                 noted: held.is_noted_absent(),
                 node: Arc::from(record.node.name.as_str()),
             },
@@ -220,6 +223,7 @@ impl RecordEntry {
                 withheld: false,
                 bad: true,
                 tombstone: false,
+                unsigned: held.is_unsigned(),
                 noted: false,
                 node: Arc::from(held.node_name()),
             },
@@ -238,6 +242,7 @@ pub struct Survey {
     pub records: usize,
     pub tombstones: usize,
     pub bad_records: usize,
+    pub unsigned: usize,
     pub absent: usize,
 }
 
@@ -343,13 +348,30 @@ impl Index {
         if let Some(listing) = &mut self.listing_records {
             listing.insert(Arc::clone(&name));
         }
-        if self.records.get(&name).is_some_and(|old| old.resource_version >= entry.resource_version) {
+        // The same version may be judged otherwise once the keys have changed.
+        let is_known = |old: &RecordEntry| {
+            let judged = (old.bad, old.unsigned) == (entry.bad, entry.unsigned);
+            old.resource_version > entry.resource_version || old.resource_version == entry.resource_version && judged
+        };
+        if self.records.get(&name).is_some_and(is_known) {
             return None;
         }
         self.surveyed = None;
         let owner = Arc::clone(&entry.node);
+        if self.records.get(&name).is_some_and(|old| old.resource_version == entry.resource_version) {
+            self.unclean(&name, &owner);
+        }
         self.records.insert(Arc::clone(&name), entry);
         Some(self.look_at(&name, &owner))
+    }
+
+    /// Whatever was found about the nodes of a record with this version of it counts no more.
+    fn unclean(&mut self, record: &Arc<str>, owner: &Key) {
+        for name in self.claims.get(record).into_iter().flatten().chain(std::iter::once(owner)) {
+            if let Some(node) = self.nodes.get_mut(name) {
+                node.clean_with = None;
+            }
+        }
     }
 
     pub fn delete_record(&mut self, name: &str) -> Vec<(Key, Priority)> {
@@ -418,6 +440,12 @@ impl Index {
         self.records.keys().any(|name| !name.starts_with("node-"))
     }
 
+    /// Records that the key which signs now has not signed, each with its node.
+    pub fn unsigned(&self) -> Vec<(Arc<str>, Key)> {
+        let unsigned = self.records.iter().filter(|(_, record)| record.unsigned);
+        unsigned.map(|(name, record)| (Arc::clone(name), Arc::clone(&record.node))).collect()
+    }
+
     pub fn node(&self, name: &str) -> Option<&NodeEntry> {
         self.nodes.get(name)
     }
@@ -468,6 +496,7 @@ impl Index {
         }
         for (name, record) in &self.records {
             survey.bad_records += usize::from(record.bad);
+            survey.unsigned += usize::from(record.unsigned);
             survey.tombstones += usize::from(record.tombstone);
             let live = self.nodes.get(&record.node).is_some_and(|node| node.record.as_ref() == Some(name))
                 || self.claims.get(name).is_some_and(|nodes| !nodes.is_empty());

@@ -11,5 +11,7 @@ pub mod past;
 pub mod policies;
 mod policy_status;
 mod settle;
+pub mod signatures;
+mod signing;
 mod survey;
 mod webhook;

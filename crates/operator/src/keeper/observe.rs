@@ -22,6 +22,7 @@ use super::{
     node::Node,
     past::{Packed, Past},
     policies::Policies,
+    signatures::Signatures,
 };
 use crate::runtime::{budget::Priority, map::HashMap, queue::Key};
 
@@ -102,11 +103,11 @@ impl View {
         Asks::new()
     }
 
-    pub fn on_record(&mut self, event: Event<ConfigMap>, policies: &Policies) -> Asks {
+    pub fn on_record(&mut self, event: Event<ConfigMap>, policies: &Policies, signatures: &Signatures) -> Asks {
         match event {
             Event::Init => self.index.begin_records(),
             Event::InitApply(config_map) | Event::Apply(config_map) => {
-                return self.put_record(&Held::new(config_map), policies);
+                return self.put_record(&Held::new(config_map, signatures), policies);
             }
             Event::InitDone => {
                 self.index.end_records();
@@ -114,7 +115,9 @@ impl View {
                 return self.everything();
             }
             Event::Delete(config_map) => {
-                let asks = self.index.delete_record(config_map.metadata.name.as_deref().unwrap_or_default());
+                let name = config_map.metadata.name.as_deref().unwrap_or_default();
+                signatures.forget(name);
+                let asks = self.index.delete_record(name);
                 return self.when_synced(asks);
             }
         }

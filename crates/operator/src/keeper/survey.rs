@@ -65,6 +65,7 @@ impl Keeper {
         record(RecordState::Tombstone).set(count(survey.tombstones));
         record(RecordState::Invalid).set(count(survey.bad_records));
         self.metrics.records_invalid.set(count(survey.bad_records));
+        self.metrics.records_unsigned.set(count(survey.unsigned));
         let all = survey.current + survey.to_capture + survey.to_restore + survey.unidentified;
         #[expect(clippy::cast_precision_loss)]
         self.metrics.nodes_current_ratio.set(if all == 0 { 1.0 } else { survey.current as f64 / all as f64 });

@@ -2,7 +2,8 @@
 //!
 //! # Guarantees
 //! Every replica serves both, without leadership. Nothing is ever refused: whatever goes wrong, the request passes, and
-//! the controller does the rest. No write is begun after the deadline.
+//! the controller does the rest. No write is begun after the deadline. A review that does not come from the API server
+//! writes nothing that is not so: what is captured is read from the API server itself.
 
 use perennial_core::{
     admission_review::{AdmissionRequest, AdmissionResponse},
@@ -10,7 +11,7 @@ use perennial_core::{
         admission::{KUBELETS, admit},
         identity::Identified,
         plan::{Act, Plan, gone},
-        record::Fault,
+        record::{Fault, Record},
         selection::{self, ignored},
     },
     mutation::{Mutation, mutated},
@@ -102,22 +103,27 @@ impl Keeper {
         AdmissionResponse::allowed()
     }
 
-    async fn capture_last(&self, node: &selection::Node) -> Result<(), Error> {
-        let Some(identity) = Identified::of(&self.policies.of(node).identity, node) else { return Ok(()) };
+    /// Captures a last state that a review told of. Whoever reaches the port can send a review, so what it says only hints
+    /// that there may be something to write: what is written comes from the API server, which still has the node.
+    async fn capture_last(&self, told: &selection::Node) -> Result<(), Error> {
+        let (mut node, mut confirmed) = (told.clone(), false);
         loop {
+            let Some(identity) = Identified::of(&self.policies.of(&node).identity, &node) else { return Ok(()) };
             let held = self.admission.read_record(&identity.record_name(), Priority::LastState).await?;
-            if self.is_unreadable(node, held.as_ref()) {
-                return Ok(());
+            let Some((mut act, mut next)) = self.plan_last(&node, &identity, held.as_ref()) else { return Ok(()) };
+            if !confirmed {
+                let Some(live) = self.confirm(told).await? else { return Ok(()) };
+                (node, confirmed) = (live, true);
+                if Identified::of(&self.policies.of(&node).identity, &node).as_ref() != Some(&identity) {
+                    continue;
+                }
+                let Some(planned) = self.plan_last(&node, &identity, held.as_ref()) else { return Ok(()) };
+                (act, next) = planned;
             }
-            let (policy, record) = self.informed(node, held.as_ref());
-            let seen = policy.select(node);
-            let Plan::Write(act, next) = gone(&seen, record.as_ref(), &self.context(&policy, Some(&identity))) else {
-                return Ok(());
-            };
             match self.admission.write_record(held.as_ref(), &next, Priority::LastState).await {
                 Ok(_) => {
                     info!(
-                        node = node.name,
+                        node = told.name,
                         act = act.as_str(),
                         sequence = next.sequence,
                         "last state captured before the delete"
@@ -132,6 +138,33 @@ impl Keeper {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    fn plan_last(
+        &self,
+        node: &selection::Node,
+        identity: &Identified,
+        held: Option<&Held>,
+    ) -> Option<(Act, Box<Record>)> {
+        if self.is_unreadable(node, held) {
+            return None;
+        }
+        let (policy, record) = self.informed(node, held);
+        match gone(&policy.select(node), record.as_ref(), &self.context(&policy, Some(identity))) {
+            Plan::Write(act, next) => Some((act, next)),
+            _ => None,
+        }
+    }
+
+    /// The node that is about to be deleted, as the API server has it. None: there is no such incarnation, so nobody
+    /// deletes it.
+    async fn confirm(&self, told: &selection::Node) -> Result<Option<selection::Node>, Error> {
+        let live = self.admission.read_node(&told.name, Priority::LastState).await?;
+        let live = live.filter(|live| live.uid == told.uid);
+        if live.is_none() {
+            debug!(node = told.name, uid = told.uid, "a review of a delete of no such node: nothing is written");
+        }
+        Ok(live)
     }
 
     fn failed_open(&self, node: &selection::Node, error: &Error, so: &str) {

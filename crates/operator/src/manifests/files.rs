@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 use perennial_core::config::{Settings, schema};
 use serde_json::{Value, json};
 
-use super::{Features, Install, Permissions, uninstall, yaml};
+use super::{Features, Install, Permissions, policies, uninstall, yaml};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const MADE: &str = "# Made by `make manifests` from crates/operator/src/manifests: change it there.\n";
@@ -20,6 +20,17 @@ const PERMISSIONS: &str = "\
 #   - write Events about nodes and workloads.
 # `make demo` and `make up` run the operator with exactly these permissions.
 ";
+const POLICIES: &str = "\
+# What RBAC cannot say (docs/security.md). For Kubernetes 1.30 and newer.
+#   - Records and the configuration are written by Perennial, by cluster admins, and by those whom RBAC lets create, update
+#     or delete `records.perennial.dev` (`configs.perennial.dev`) in Perennial's namespace.
+#   - Perennial's account changes labels, annotations, taints and the cordon of nodes, and nothing else about them. Nobody
+#     else's requests about nodes are looked at.
+";
+/// What the chart puts the release's own names in for.
+const NAMESPACE: &str = "PERENNIAL-NAMESPACE";
+const ACCOUNT: &str = "PERENNIAL-ACCOUNT";
+
 /// What the chart chooses from, by feature.
 fn by_feature() -> Value {
     json!({
@@ -28,7 +39,9 @@ fn by_feature() -> Value {
         "noWebhooks": Permissions::no_webhooks(),
         "certificates": Permissions::certificates(),
         "placement": Permissions::placement(),
+        "signatures": Permissions::signatures(),
         "uninstall": uninstall(),
+        "recordWriters": policies::writer_rules(),
     })
 }
 
@@ -50,9 +63,13 @@ fn made() -> BTreeMap<&'static str, String> {
     BTreeMap::from([
         ("deploy/permissions.yaml", format!("{MADE}#\n{PERMISSIONS}{}", yaml(&install.permissions()).unwrap())),
         ("deploy/crds.yaml", format!("{MADE}{}", yaml(&Install::crds()).unwrap())),
+        ("deploy/policies.yaml", format!("{MADE}#\n{POLICIES}{}", yaml(&install.policies()).unwrap())),
         ("deploy/workload.yaml", format!("{MADE}{}", yaml(&install.workload()).unwrap())),
         ("charts/perennial/files/crds.yaml", format!("{MADE}{}", yaml(&Install::crds()).unwrap())),
         ("charts/perennial/files/permissions.yaml", format!("{MADE}{}", yaml(&[by_feature()]).unwrap())),
+        ("charts/perennial/files/policies.yaml", {
+            format!("{MADE}{}", yaml(&policies::policies(NAMESPACE, ACCOUNT)).unwrap())
+        }),
         ("charts/perennial/values.schema.json", values_schema()),
         ("charts/perennial/files/alerts.yaml", copy("monitoring/alerts.yaml")),
         ("charts/perennial/files/dashboard.json", copy("monitoring/dashboard.json")),
@@ -79,7 +96,7 @@ fn the_parts_of_the_chart_are_all_permissions_together() {
     let all = Permissions::of(Features::ALL);
     let parts = by_feature();
     for scope in ["cluster", "namespaced"] {
-        let together: Vec<Value> = ["keeper", "webhooks", "certificates", "placement"]
+        let together: Vec<Value> = ["keeper", "webhooks", "certificates", "placement", "signatures"]
             .iter()
             .flat_map(|part| parts[part][scope].as_array().unwrap().clone())
             .collect();

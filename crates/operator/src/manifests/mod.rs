@@ -5,32 +5,37 @@ mod crds;
 #[cfg(test)]
 mod files;
 mod permissions;
+mod policies;
 mod workload;
 
 use std::fmt::Write as _;
 
-use perennial_core::config::{Role, Settings, render_changes};
+use perennial_core::config::{Role, Settings, render_changes, settings::Hmac};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 pub use self::{
     crds::keep_policy_crd,
     permissions::{Permissions, Rule, uninstall},
+    policies::subject,
 };
 pub use crate::serve::configuration::NAME;
 
 /// What an installation has that changes what it needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a feature of its own")]
 pub struct Features {
     /// Admission is served, and the webhook configurations are kept right.
     pub webhooks: bool,
     /// The certificate of the webhooks is our own, in a Secret.
     pub own_certificates: bool,
     pub placement: bool,
+    /// Records are signed with keys of a Secret.
+    pub signatures: bool,
 }
 
 impl Features {
-    pub const ALL: Self = Self { webhooks: true, own_certificates: true, placement: true };
+    pub const ALL: Self = Self { webhooks: true, own_certificates: true, placement: true, signatures: true };
 
     pub fn of(settings: &Settings) -> Self {
         let roles = &settings.controller.roles;
@@ -40,6 +45,7 @@ impl Features {
             own_certificates: webhooks && settings.webhook.cert_dir.is_none(),
             placement: settings.placement.enabled
                 && (roles.contains(&Role::Placement) || roles.contains(&Role::Webhooks)),
+            signatures: settings.records.hmac != Hmac::None,
         }
     }
 }
@@ -56,6 +62,10 @@ pub struct Install {
     pub metrics_port: Option<u16>,
     /// The config file.
     pub config: String,
+    /// ValidatingAdmissionPolicies, which API servers have from Kubernetes 1.30 on.
+    pub admission_policies: bool,
+    /// Who else may write records: subjects of a RoleBinding.
+    pub record_writers: Vec<Value>,
 }
 
 impl Install {
@@ -69,6 +79,8 @@ impl Install {
             webhook_port: settings.webhook.port,
             metrics_port: settings.metrics.enabled.then_some(settings.metrics.port),
             config: render_changes(settings),
+            admission_policies: true,
+            record_writers: Vec::new(),
         }
     }
 
@@ -83,6 +95,15 @@ impl Install {
         objects
     }
 
+    /// What admission lets our account and others do, and who else may write records.
+    pub fn policies(&self) -> Vec<Value> {
+        let mut objects = policies::writers(&self.namespace, &self.record_writers);
+        if self.admission_policies {
+            objects.extend(policies::policies(&self.namespace, NAME));
+        }
+        objects
+    }
+
     /// What runs: the config, the Deployment, and what stands around it.
     pub fn workload(&self) -> Vec<Value> {
         workload::objects(self)
@@ -90,7 +111,7 @@ impl Install {
 
     /// Everything, in an order in which it can be created.
     pub fn all(&self) -> Vec<Value> {
-        [self.permissions(), Self::crds(), self.workload()].concat()
+        [self.permissions(), Self::crds(), self.policies(), self.workload()].concat()
     }
 }
 

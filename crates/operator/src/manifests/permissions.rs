@@ -3,10 +3,14 @@
 //! A test runs the operator with exactly these and compares what it used with what it was given: a verb that nothing
 //! uses fails it, as does one that is missing.
 
+use perennial_core::keeper::signature;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Features, labels};
+use super::{
+    Features, labels,
+    policies::{GROUP, RECORDS},
+};
 use crate::serve::{certs, configuration::NAME};
 
 /// One rule of a role, as RBAC has it.
@@ -51,6 +55,9 @@ impl Permissions {
         }
         if features.placement {
             parts.push(Self::placement());
+        }
+        if features.signatures {
+            parts.push(Self::signatures());
         }
         Self {
             cluster: parts.iter().flat_map(|part| part.cluster.clone()).collect(),
@@ -100,6 +107,11 @@ impl Permissions {
                 Rule::new("", &["secrets"], &["create"]),
             ],
         }
+    }
+
+    /// The one Secret with the keys that sign records, which somebody else writes.
+    pub fn signatures() -> Self {
+        Self { cluster: Vec::new(), namespaced: vec![Rule::new("", &["secrets"], &["get"]).named(signature::SECRET)] }
     }
 
     /// Reading workloads; placing, moving and replacing their pods; one annotation on the workload.
@@ -159,6 +171,8 @@ pub fn uninstall() -> Permissions {
             Rule::new("coordination.k8s.io", &["leases"], &["deletecollection"]),
             Rule::new("", &["secrets"], &["delete"]).named(certs::SECRET),
             Rule::new("", &["configmaps"], &["deletecollection"]),
+            // Nothing but a word to the admission policy that guards records.
+            Rule::new(GROUP, &[RECORDS], &["delete"]),
         ],
     }
 }

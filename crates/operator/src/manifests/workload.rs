@@ -6,7 +6,7 @@ use super::{Install, NAME, labels};
 
 /// Where the config file is in the container.
 const CONFIG_DIR: &str = "/etc/perennial";
-const CONFIG_MAP: &str = "perennial-config";
+pub(super) const CONFIG_MAP: &str = "perennial-config";
 
 pub(super) fn namespace(install: &Install) -> Value {
     json!({

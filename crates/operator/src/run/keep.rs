@@ -7,7 +7,7 @@ use std::{
 
 use kube::Api;
 use perennial_core::{
-    config::{Role, Settings},
+    config::{Role, Settings, settings::Hmac},
     keeper::record::{RECORD_LABEL, RECORD_LABEL_VALUE},
 };
 use tokio::task::JoinSet;
@@ -23,6 +23,7 @@ use crate::{
         apply::Cluster,
         controller::{CONTROLLER, Duties, Keeper, State},
         policies::{self, Policies},
+        signatures::Signatures,
     },
     placement::controller::Placer,
     runtime::{
@@ -38,12 +39,14 @@ use crate::{
 
 const SYNCED: &str = "caches";
 const LOOPS: &str = "loops";
+/// How often it is seen to, in memory, that all records are signed, where they are to be.
+const SIGN_EVERY: Duration = Duration::from_secs(3);
 const SYNC_CHECK: Duration = Duration::from_millis(50);
 
 /// Starts the keeper. What its watch says of nodes, placement hears as well.
 pub(super) fn keep(
     settings: &Settings,
-    world: World,
+    (world, signatures): (World, &Signatures),
     placer: Option<Arc<Placer>>,
     events: Events,
     health: &Health,
@@ -56,9 +59,9 @@ pub(super) fn keep(
 
     let namespace = settings.namespace.as_str();
     let keeper = Arc::new(Keeper {
-        cluster: Cluster::new(client.clone(), namespace, budget),
+        cluster: Cluster::new(client.clone(), namespace, budget, signatures.clone()),
         client: client.clone(),
-        admission: Cluster::new(client, namespace, Budget::unlimited()),
+        admission: Cluster::new(client, namespace, Budget::unlimited(), signatures.clone()),
         admission_deadline: settings.webhook.timeout * 3 / 5,
         policies: Policies::new(&settings.keeper),
         queue: Queue::default(),
@@ -106,6 +109,15 @@ pub(super) fn keep(
             async move { keeper.audit().await }
         }
     }));
+    if signatures.mode() != Hmac::None {
+        tasks.spawn(every(stop.clone(), SIGN_EVERY, {
+            let keeper = Arc::clone(&keeper);
+            move || {
+                let keeper = Arc::clone(&keeper);
+                async move { keeper.keep_signed().await }
+            }
+        }));
+    }
     health.watch(LOOPS, SURVEY_EVERY * 15);
     tasks.spawn(every(stop.clone(), SURVEY_EVERY, {
         let (keeper, health) = (Arc::clone(&keeper), health.clone());

@@ -53,6 +53,7 @@ pub struct Metrics {
     pub nodes_current_ratio: Gauge<f64, AtomicU64>,
     pub records: Family<RecordLabels, Gauge>,
     pub records_invalid: Gauge,
+    pub records_unsigned: Gauge,
     pub records_collected: Counter,
     pub captures: Family<ViaLabels, Counter>,
     pub restores: Family<ViaLabels, Counter>,
@@ -117,6 +118,11 @@ impl Metrics {
             ),
             records: all.add("perennial_records", "Records by state", Family::default()),
             records_invalid: all.add("perennial_records_invalid", "Records in quarantine", Gauge::default()),
+            records_unsigned: all.add(
+                "perennial_records_unsigned",
+                "Records that the newest key has not signed yet, where records are signed",
+                Gauge::default(),
+            ),
             records_collected: all.add(
                 "perennial_records_collected",
                 "Records collected after retention",
@@ -303,6 +309,7 @@ mod tests {
         "perennial_nodes_current_ratio",
         "perennial_label_flaps_total",
         "perennial_records_invalid",
+        "perennial_records_unsigned",
         "perennial_records_collected_total",
         "perennial_placement_replicas{class=\"on-demand\"}",
         "perennial_placement_drift",

@@ -39,6 +39,7 @@ fn it_has_no_faults(#[values(Helm::V3, Helm::V4)] helm: Helm) {
     &[r#"config={"webhook":{"port":19443},"metrics":{"port":18080}}"#],
     &["webhook.port=19443", "metrics.port=18080"],
 )]
+#[case::signed_records(&[r#"config={"records":{"hmac":"require"}}"#], &["records.hmac=require"])]
 #[case::no_metrics(&[r#"config={"metrics":{"enabled":false}}"#], &["metrics.enabled=false"])]
 fn it_renders_what_the_program_prints(#[case] values: &[&str], #[case] settings: &[&str]) {
     let chart = rendered(Helm::V4, values);
@@ -51,6 +52,12 @@ fn it_renders_what_the_program_prints(#[case] values: &[&str], #[case] settings:
     for kind in ["ClusterRole", "Role"] {
         let rules = |objects: &[Value]| find(objects, kind, "perennial").unwrap()["rules"].clone();
         assert_eq!(rules(&chart), rules(&printed), "{kind}");
+    }
+    for name in ["perennial-records", "perennial-nodes"] {
+        for kind in ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] {
+            let spec = |objects: &[Value]| find(objects, kind, name).unwrap()["spec"].clone();
+            assert_eq!(spec(&chart), spec(&printed), "{kind} {name}");
+        }
     }
     let config = |objects: &[Value]| -> String {
         let map = find(objects, "ConfigMap", "perennial-config").unwrap();
@@ -103,6 +110,8 @@ fn it_renders_what_the_program_prints(#[case] values: &[&str], #[case] settings:
     true
 )]
 #[case(r#"crds={"enabled":false}"#, "CustomResourceDefinition", false)]
+#[case(r#"admissionPolicies={"enabled":true}"#, "ValidatingAdmissionPolicy", true)]
+#[case(r#"admissionPolicies={"enabled":false}"#, "ValidatingAdmissionPolicy", false)]
 #[case(r#"rbac={"create":false}"#, "RoleBinding", true)]
 #[case(r#"uninstall={"enabled":false}"#, "Job", true)]
 #[case(
@@ -136,6 +145,7 @@ fn values_arrive_where_they_belong() {
             r#"extraEnv=[{"name":"PERENNIAL_LOGGING_LEVEL","value":"debug"}]"#,
             r#"monitoring.dashboard={"enabled":true}"#,
             r#"uninstall={"enabled":true,"records":true}"#,
+            r#"admissionPolicies={"recordWriters":[{"kind":"User","name":"jane"}]}"#,
         ],
     );
 
@@ -155,6 +165,9 @@ fn values_arrive_where_they_belong() {
     assert_eq!(spec["containers"][0]["env"][1]["name"], "PERENNIAL_LOGGING_LEVEL");
     assert!(find(&objects, "ServiceAccount", "existing").is_none());
     assert_eq!(find(&objects, "ClusterRoleBinding", "perennial").unwrap()["subjects"][0]["name"], "existing");
+    assert_eq!(find(&objects, "RoleBinding", "perennial-records").unwrap()["subjects"][0]["name"], "jane");
+    let policy = find(&objects, "ValidatingAdmissionPolicy", "perennial-nodes").unwrap()["spec"].to_string();
+    assert!(policy.contains("system:serviceaccount:perennial-system:existing"), "{policy}");
     let board = &find(&objects, "ConfigMap", "perennial-dashboard").unwrap()["data"]["perennial.json"];
     serde_json::from_str::<Value>(board.as_str().unwrap()).unwrap();
     let job = &find(&objects, "Job", "perennial-uninstall").unwrap()["spec"]["template"]["spec"]["containers"][0];
@@ -170,6 +183,7 @@ fn values_arrive_where_they_belong() {
 #[case::a_number_for_a_name("priorityClassName=5")]
 #[case::an_unknown_source(r#"certificates={"source":"vault"}"#)]
 #[case::a_secret_without_a_name(r#"certificates={"source":"secret"}"#)]
+#[case::a_writer_without_a_name(r#"admissionPolicies={"recordWriters":[{"kind":"User"}]}"#)]
 #[case::a_bad_digest(r#"image={"digest":"latest"}"#)]
 #[case::no_duration(r#"check={"timeout":"soon"}"#)]
 fn what_makes_no_sense_is_refused(#[case] set: &str) {

@@ -35,6 +35,26 @@ fn what_is_switched_off_is_neither_permitted_nor_exposed() {
     assert!(keeper.contains("enabled: false"), "the config does not say so");
 }
 
+/// Of everything that can be installed, also for the removal.
+#[test]
+fn no_rule_is_wider_than_it_has_to_be() {
+    let printed = perennial(["manifests", "permissions", "--set", "records.hmac=require"], &[]).expect_success();
+    let chart = std::fs::read_to_string(format!("{DEPLOY}/../charts/perennial/files/permissions.yaml")).unwrap();
+    let rules: Vec<&str> = printed.split("\n- apiGroups:").chain(chart.split("- apiGroups:")).collect();
+
+    assert!(rules.len() > 40, "only {} rules were found", rules.len());
+    for rule in rules {
+        for word in
+            ["'*'", "\"*\"", "escalate", "bind\n", "impersonate", "nodes/proxy", "nodes/status", "serviceaccounts"]
+        {
+            assert!(!rule.contains(word), "{word} is in {rule}");
+        }
+        let named = rule.contains("resourceNames:");
+        assert!(!rule.contains("- secrets") || named || rule.contains("- create\n"), "any Secret: {rule}");
+        assert!(!rule.contains("- secrets") || !rule.contains("- list") && !rule.contains("- watch"), "{rule}");
+    }
+}
+
 #[test]
 fn a_wrong_setting_is_refused() {
     let said = perennial(["manifests", "--set", "webhook.timout=3s"], &[]).expect_failure();

@@ -12,7 +12,11 @@ const ACCOUNT: &str = "perennial";
 
 /// Puts in place what `perennial manifests` prints for these features; returns the verbs that are granted.
 fn install(cluster: &TestCluster, webhooks: bool, placement: bool) -> BTreeSet<(String, String, String)> {
-    let set = format!("--set webhook.enabled={webhooks} --set placement.enabled={placement}");
+    install_set(cluster, &format!("--set webhook.enabled={webhooks} --set placement.enabled={placement}"))
+}
+
+/// The same for any settings.
+fn install_set(cluster: &TestCluster, set: &str) -> BTreeSet<(String, String, String)> {
     let permissions = cluster.perennial(&format!("manifests permissions {set}")).expect_success();
     cluster.try_kubectl_with("apply --server-side --validate=strict", &permissions).expect_success();
     let crds = cluster.perennial("manifests crds").expect_success();
@@ -216,6 +220,61 @@ async fn placement_without_webhooks_is_refused_nothing() {
     cluster.capacity("on-demand", 1, 40).await;
     cluster.deployment("web").replicas(4).asks("spot-percentage", "50").create().await;
     churn(&cluster).await;
+    stop(running).await;
+
+    assert_eq!(refused(&cluster), Vec::<String>::new());
+}
+
+/// Records are signed: one more Secret is read, and no other.
+#[tokio::test]
+async fn an_operator_that_signs_uses_every_permission_and_needs_no_other() {
+    let cluster = TestCluster::audited(false).await;
+    let set = "--set webhook.enabled=false --set placement.enabled=false --set records.hmac=sign";
+    let granted = install_set(&cluster, set);
+    let secret = format!("create secret generic perennial-record-keys -n {}", cluster.namespace());
+    cluster.kubectl(&format!("{secret} --from-literal=key-1=0123456789abcdef0123456789abcdef"));
+
+    let running = operator(&cluster, false, false).set("records.hmac", "sign").start().await;
+    churn(&cluster).await;
+    stop(running).await;
+
+    assert_eq!(refused(&cluster), Vec::<String>::new());
+    let asked = cluster.asked_by(&user(&cluster));
+    let unused: Vec<_> = granted.difference(&verbs(&asked)).cloned().collect();
+    assert!(unused.is_empty(), "granted, and used by nothing: {unused:#?}");
+    let secrets = asked.iter().filter(|asked| asked.resource == "secrets");
+    assert!(secrets.clone().count() > 0);
+    assert!(secrets.clone().all(|asked| asked.name.as_deref() == Some("perennial-record-keys")));
+}
+
+/// Processes with a part of the roles, each with what is printed for it.
+#[rstest]
+#[case::capture_and_restore("controller.roles=capture,restore", true)]
+#[case::webhooks_alone("controller.roles=webhooks", false)]
+#[case::placement_alone("controller.roles=placement", false)]
+#[case::dry_run("controller.dryRun=true", false)]
+#[tokio::test]
+async fn a_part_of_the_roles_is_refused_nothing(#[case] set: &str, #[case] keeps: bool) {
+    let cluster = TestCluster::audited(true).await;
+    install_set(&cluster, &format!("--set {set}"));
+    let (key, value) = set.split_once('=').unwrap();
+
+    let running = operator(&cluster, true, true).set(key, value).start().await;
+    if keeps {
+        churn(&cluster).await;
+    } else {
+        // What the others would do is not done; what happens is seen.
+        cluster.node("n1").label("team", "ml").create().await;
+        cluster.capacity("on-demand", 1, 40).await;
+        cluster.deployment("web").replicas(2).asks("spot-percentage", "50").create().await;
+        cluster.delete_node("n1").await;
+        cluster.node("n1").create().await;
+        eventually("both nodes are known", async || {
+            let seen = running.metrics().sum("perennial_nodes", &[]);
+            if seen > 1.5 { Ok(()) } else { Err(seen) }
+        })
+        .await;
+    }
     stop(running).await;
 
     assert_eq!(refused(&cluster), Vec::<String>::new());

@@ -1,0 +1,154 @@
+//! Signatures of records: HMAC-SHA-256 over the bytes and the place where they are, by a key that is not beside them.
+//!
+//! # Guarantees
+//! A signature holds for these bytes under this key of this ConfigMap in this namespace, and nowhere else. Keys have
+//! names: the last one by name signs, all of them verify.
+//!
+//! # Caveats
+//! An older record of the same node, put back with its signature, was signed here once: what tells it from the current
+//! one is its sequence, which whoever reads has to remember.
+
+use std::{collections::BTreeMap, fmt};
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use super::{
+    hash::hex,
+    record::{Fault, RECORD_KEY},
+};
+use crate::config::settings::Hmac as Mode;
+
+/// The name of the Secret that holds the keys.
+pub const SECRET: &str = "perennial-record-keys";
+/// The fewest bytes of a key.
+pub const KEY_BYTES: usize = 32;
+/// Tells our signatures from whatever else the key may be used for.
+const PURPOSE: &str = "perennial.dev/record signature v1";
+
+/// Where the signature of what is under a key of a ConfigMap's data is.
+pub fn signature_key(key: &str) -> &'static str {
+    if key == RECORD_KEY { "record.json.hmac" } else { "recovered.json.hmac" }
+}
+
+/// Where bytes are: a signature holds there only.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    pub namespace: &'a str,
+    /// The ConfigMap's.
+    pub name: &'a str,
+    /// Of its data.
+    pub key: &'a str,
+}
+
+/// The keys, by name. They are never printed.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Keys(BTreeMap<String, Vec<u8>>);
+
+/// Keys that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadKeys {
+    #[error("there is no key")]
+    None,
+    #[error("the key {name:?} has {bytes} bytes, and {KEY_BYTES} are the fewest")]
+    Short { name: String, bytes: usize },
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.keys()).finish()
+    }
+}
+
+impl Keys {
+    pub fn new(keys: impl IntoIterator<Item = (String, Vec<u8>)>) -> Result<Self, BadKeys> {
+        let keys: BTreeMap<String, Vec<u8>> = keys.into_iter().collect();
+        if keys.is_empty() {
+            return Err(BadKeys::None);
+        }
+        match keys.iter().find(|(_, key)| key.len() < KEY_BYTES) {
+            Some((name, key)) => Err(BadKeys::Short { name: name.clone(), bytes: key.len() }),
+            None => Ok(Self(keys)),
+        }
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    /// Signs with the last key by name: `NAME:HEX`. None without keys.
+    pub fn sign(&self, place: &Place<'_>, text: &str) -> Option<String> {
+        let (name, key) = self.0.last_key_value()?;
+        let mac = mac(key, place, text)?.finalize().into_bytes();
+        Some(format!("{name}:{}", hex(&mac)))
+    }
+
+    /// Whether a signature is by the key that signs now.
+    pub fn is_current(&self, signature: Option<&str>) -> bool {
+        let by = signature.and_then(|signature| signature.rsplit_once(':')).map(|(name, _)| name);
+        self.0.last_key_value().map(|(name, _)| name.as_str()) == by
+    }
+
+    /// Verifies what is in a place, as the mode demands.
+    pub fn verify(&self, mode: Mode, place: &Place<'_>, text: &str, signature: Option<&str>) -> Result<(), Fault> {
+        match (mode, signature) {
+            (Mode::None, _) | (Mode::Sign, None) => Ok(()),
+            (Mode::Require, None) => Err(Fault::Unsigned),
+            (Mode::Sign | Mode::Require, Some(signature)) => self.check(place, text, signature),
+        }
+    }
+
+    fn check(&self, place: &Place<'_>, text: &str, signature: &str) -> Result<(), Fault> {
+        let (name, digits) = signature.rsplit_once(':').unwrap_or(("", signature));
+        let key = self.0.get(name).ok_or_else(|| Fault::UnknownKey(name.to_owned()))?;
+        let forged = || Fault::Forged(name.to_owned());
+        let mac = mac(key, place, text).ok_or_else(forged)?;
+        mac.verify_slice(&bytes(digits).ok_or_else(forged)?).map_err(|_| forged())
+    }
+}
+
+fn mac(key: &[u8], place: &Place<'_>, text: &str) -> Option<Hmac<Sha256>> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).ok()?;
+    for part in [PURPOSE, place.namespace, place.name, place.key, text] {
+        mac.update(&(part.len() as u64).to_be_bytes());
+        mac.update(part.as_bytes());
+    }
+    Some(mac)
+}
+
+fn bytes(hex: &str) -> Option<Vec<u8>> {
+    if !hex.is_ascii() || hex.len() % 2 == 1 {
+        return None;
+    }
+    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).ok()).collect()
+}
+
+/// The newest of what was seen under one key of one ConfigMap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Newest {
+    pub uid: String,
+    pub resource_version: u64,
+    pub sequence: u64,
+}
+
+impl Newest {
+    /// Takes in another sight of the same key. A later version of the same object with a smaller sequence is an older
+    /// record that was put back; an earlier version is just late news.
+    pub fn see(&mut self, uid: &str, resource_version: u64, sequence: u64) -> Result<(), Fault> {
+        if self.uid != uid {
+            *self = Self { uid: uid.to_owned(), resource_version, sequence };
+            return Ok(());
+        }
+        if resource_version > self.resource_version && sequence < self.sequence {
+            return Err(Fault::Replayed { found: sequence, seen: self.sequence });
+        }
+        if resource_version > self.resource_version {
+            (self.resource_version, self.sequence) = (resource_version, sequence);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "signature_tests.rs"]
+mod tests;

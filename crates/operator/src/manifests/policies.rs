@@ -1,0 +1,234 @@
+//! ValidatingAdmissionPolicies: what RBAC cannot say. A writer of ConfigMaps does not become a writer of node labels, and
+//! our own account changes nothing on nodes but what it is there for.
+//!
+//! # Guarantees
+//! Nobody else's requests about nodes are ever judged: they do not match. Requests about ConfigMaps are judged in our
+//! namespace only, and there only those about records and the configuration.
+
+use perennial_core::{
+    config::{
+        defaults::{MACHINE_ANNOTATIONS, OWN_DOMAIN, STARTUP_TAINTS},
+        pattern::Patterns,
+    },
+    keeper::{
+        mark::MARK,
+        record::RECORD_LABEL,
+        selection::{CORDON_REASON, GATE_TAINT},
+    },
+};
+use serde_json::{Value, json};
+
+use super::{labels, workload::CONFIG_MAP};
+
+/// The group and the resources, which exist for RBAC only, whose verbs decide who else may write.
+pub(super) const GROUP: &str = "perennial.dev";
+pub(super) const RECORDS: &str = "records";
+const CONFIGS: &str = "configs";
+const RECORD_POLICY: &str = "perennial-records";
+const NODE_POLICY: &str = "perennial-nodes";
+const UNINSTALL: &str = "perennial-uninstall";
+/// Set by the kubelet for good: a node that has them keeps them.
+const FIXED_LABELS: &str = "['kubernetes.io/hostname', 'kubernetes.io/os', 'kubernetes.io/arch']";
+/// Everything in a node's spec but its taints and its cordon.
+const FIXED_SPEC: [&str; 5] = ["podCIDR", "podCIDRs", "providerID", "configSource", "externalID"];
+
+/// Both policies with their bindings, for the account of this name in this namespace.
+pub(super) fn policies(namespace: &str, account: &str) -> Vec<Value> {
+    let policies = [(RECORD_POLICY, records(namespace, account)), (NODE_POLICY, nodes(namespace, account))];
+    let object = |kind: &str, name: &str, spec: Value| {
+        let metadata = json!({ "name": name, "labels": labels() });
+        json!({ "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": metadata, "spec": spec })
+    };
+    policies
+        .into_iter()
+        .flat_map(|(name, spec)| {
+            let binding = json!({ "policyName": name, "validationActions": ["Deny"] });
+            [object("ValidatingAdmissionPolicy", name, spec), object("ValidatingAdmissionPolicyBinding", name, binding)]
+        })
+        .collect()
+}
+
+/// The role that lets people write records with our commands, and its binding to those who are named.
+pub(super) fn writers(namespace: &str, subjects: &[Value]) -> Vec<Value> {
+    if subjects.is_empty() {
+        return Vec::new();
+    }
+    let metadata = json!({ "name": RECORD_POLICY, "namespace": namespace, "labels": labels() });
+    let api = "rbac.authorization.k8s.io";
+    vec![
+        json!({ "apiVersion": format!("{api}/v1"), "kind": "Role", "metadata": metadata, "rules": writer_rules() }),
+        json!({
+            "apiVersion": format!("{api}/v1"), "kind": "RoleBinding", "metadata": metadata,
+            "roleRef": { "apiGroup": api, "kind": "Role", "name": RECORD_POLICY },
+            "subjects": subjects,
+        }),
+    ]
+}
+
+/// What lets somebody write records, beside the permission to write ConfigMaps.
+pub(super) fn writer_rules() -> Value {
+    json!([{ "apiGroups": [GROUP], "resources": [RECORDS], "verbs": ["create", "update", "delete"] }])
+}
+
+fn user(namespace: &str, account: &str) -> String {
+    format!("system:serviceaccount:{namespace}:{account}")
+}
+
+/// Records, and the configuration that says what is done with them. Records are read by name, so names count as well as
+/// the label. Verbs are asked for one by one: who deletes a namespace may delete everything in it.
+fn records(namespace: &str, account: &str) -> Value {
+    let ours = user(namespace, account);
+    let concerned = format!(
+        "[object, oldObject].exists(o, o != null && (o.metadata.name == '{CONFIG_MAP}' || \
+         o.metadata.name.startsWith('node-') || o.metadata.name.startsWith('id-') || \
+         (has(o.metadata.labels) && '{RECORD_LABEL}' in o.metadata.labels)))"
+    );
+    let may = format!(
+        "authorizer.group('{GROUP}').resource(variables.record ? '{RECORDS}' : '{CONFIGS}').namespace('{namespace}')\
+         .check(request.operation.lowerAscii()).allowed()"
+    );
+    json!({
+        "failurePolicy": "Fail",
+        "matchConstraints": {
+            "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": namespace } },
+            "resourceRules": [{
+                "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"],
+                "operations": ["CREATE", "UPDATE", "DELETE"],
+            }],
+        },
+        "matchConditions": [{ "name": "a-record-or-the-configuration", "expression": concerned }],
+        "variables": [{
+            "name": "record",
+            "expression": format!("[object, oldObject].all(o, o == null || o.metadata.name != '{CONFIG_MAP}')"),
+        }],
+        "validations": [{
+            "expression": format!("variables.record && request.userInfo.username == '{ours}' || {may}"),
+            "reason": "Forbidden",
+            "messageExpression": format!(
+                "'only Perennial itself, and who may ' + request.operation.lowerAscii() + ' ' + \
+                 (variables.record ? '{RECORDS}' : '{CONFIGS}') + '.{GROUP} in namespace {namespace}, changes this: \
+                 see docs/security.md'"
+            ),
+        }],
+    })
+}
+
+/// What our account may do to nodes. Of anyone else nothing is asked.
+fn nodes(namespace: &str, account: &str) -> Value {
+    let (ours, leaving) = (user(namespace, account), user(namespace, UNINSTALL));
+    let map = |what: &str, of: &str| format!("{of}.metadata.?{what}.orValue({{}})");
+    let list = |of: &str| format!("{of}.spec.?taints.orValue([])");
+    let same = |part: &str| format!("object.{part} == oldObject.{part}");
+    let spec = FIXED_SPEC.map(|field| same(&format!("spec.?{field}"))).join(" && ");
+    let owners = format!("{} && {}", same("metadata.?finalizers"), same("metadata.?ownerReferences"));
+    let fixed = format!(
+        "{FIXED_LABELS}.all(k, !(k in variables.oldLabels) || \
+         k in variables.labels && variables.labels[k] == variables.oldLabels[k])"
+    );
+    let foreign = regex(MACHINE_ANNOTATIONS);
+    let annotations = format!("k in ['{MARK}', '{CORDON_REASON}'] || !k.matches('{foreign}')");
+    let startup = regex(STARTUP_TAINTS);
+    let taint = format!("t.key == '{GATE_TAINT}' || !t.key.matches('{startup}')");
+    let rule = |expression: String, message: &str| json!({ "expression": expression, "message": message });
+    json!({
+        "failurePolicy": "Fail",
+        "matchConstraints": {
+            "resourceRules": [{
+                "apiGroups": [""], "apiVersions": ["v1"], "resources": ["nodes", "nodes/*"], "operations": ["*"],
+            }],
+        },
+        "matchConditions": [{
+            "name": "by-perennial",
+            "expression": format!("request.userInfo.username in ['{ours}', '{leaving}']"),
+        }],
+        "variables": [
+            { "name": "update", "expression": "request.operation == 'UPDATE' && request.?subResource.orValue('') == ''" },
+            { "name": "labels", "expression": map("labels", "object") },
+            { "name": "oldLabels", "expression": map("labels", "oldObject") },
+            { "name": "annotations", "expression": map("annotations", "object") },
+            { "name": "oldAnnotations", "expression": map("annotations", "oldObject") },
+            { "name": "taints", "expression": list("object") },
+            { "name": "oldTaints", "expression": list("oldObject") },
+        ],
+        "validations": [
+            rule("variables.update".to_owned(), "Perennial changes nodes; it creates and deletes none and writes no subresource"),
+            rule(guarded(&spec), "of a node's spec Perennial changes its taints and its cordon only"),
+            rule(guarded(&owners), "Perennial sets no finalizers and no owners"),
+            rule(guarded(&fixed), "the labels by which a kubelet knows its node are not Perennial's to change"),
+            rule(guarded(&unchanged("labels", "oldLabels", &format!("!k.startsWith('{OWN_DOMAIN}')"))),
+                "labels under perennial.dev/ are never kept"),
+            rule(guarded(&unchanged("annotations", "oldAnnotations", &annotations)),
+                "annotations that describe one machine are never kept"),
+            rule(guarded(&format!(
+                "variables.taints.all(t, t in variables.oldTaints || {taint}) && \
+                 variables.oldTaints.all(t, t in variables.taints || {taint})"
+            )), "taints of starting and leaving nodes are never kept"),
+        ],
+    })
+}
+
+/// For updates only: of other operations there is nothing to compare, and they are refused already.
+fn guarded(expression: &str) -> String {
+    format!("!variables.update || ({expression})")
+}
+
+/// Every key of a map that was set, changed or removed is one of which `may` is true.
+fn unchanged(now: &str, before: &str, may: &str) -> String {
+    format!(
+        "variables.{now}.all(k, k in variables.{before} && variables.{before}[k] == variables.{now}[k] || {may}) && \
+         variables.{before}.all(k, k in variables.{now} || {may})"
+    )
+}
+
+/// The patterns as one regular expression, for a CEL string in single quotes.
+fn regex(patterns: &[&str]) -> String {
+    let parsed = Patterns::of(patterns);
+    let one = |text: &str| text.replace('.', "[.]").replace('*', ".*");
+    let all: Vec<String> = parsed.as_slice().iter().map(|pattern| one(pattern.as_str())).collect();
+    format!("^({})$", all.join("|"))
+}
+
+/// Someone who is named: `Group:platform`, `User:jane`, `ServiceAccount:NAMESPACE/NAME`.
+pub fn subject(text: &str) -> Result<Value, String> {
+    let expected = || format!("expected User:NAME, Group:NAME or ServiceAccount:NAMESPACE/NAME, not {text:?}");
+    let (kind, name) = text.split_once(':').filter(|(_, name)| !name.is_empty()).ok_or_else(expected)?;
+    let api = "rbac.authorization.k8s.io";
+    match kind {
+        "User" | "Group" => Ok(json!({ "apiGroup": api, "kind": kind, "name": name })),
+        "ServiceAccount" => {
+            let (namespace, name) = name.split_once('/').ok_or_else(expected)?;
+            Ok(json!({ "kind": kind, "name": name, "namespace": namespace }))
+        }
+        _ => Err(expected()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_become_one_expression_without_quotes() {
+        assert_eq!(regex(&["k3s.io/*", "io.cilium.network.*"]), "^(k3s[.]io/.*|io[.]cilium[.]network[.].*)$");
+        assert!(!regex(MACHINE_ANNOTATIONS).contains(['\'', '\\']) && !regex(STARTUP_TAINTS).contains(['\'', '\\']));
+    }
+
+    #[test]
+    fn those_who_are_named_are_subjects() {
+        assert_eq!(subject("Group:platform").unwrap()["kind"], "Group");
+        assert_eq!(subject("ServiceAccount:ci/deploy").unwrap()["namespace"], "ci");
+        for text in ["platform", "Group:", "ServiceAccount:deploy", "Robot:x"] {
+            assert!(subject(text).is_err(), "{text}");
+        }
+        let objects = writers("ours", &[subject("User:jane").unwrap()]);
+        assert_eq!((objects.len(), writers("ours", &[]).len()), (2, 0));
+    }
+
+    #[test]
+    fn nobody_elses_requests_about_nodes_are_judged() {
+        let condition = nodes("ns", "perennial")["matchConditions"].clone();
+        assert_eq!(condition.as_array().unwrap().len(), 1);
+        let text = condition[0]["expression"].as_str().unwrap();
+        assert!(text.starts_with("request.userInfo.username in ['system:serviceaccount:ns:perennial'"), "{text}");
+    }
+}

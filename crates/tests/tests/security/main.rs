@@ -1,0 +1,53 @@
+//! Attacks, each as a test: what somebody tries, and what comes of it. `docs/security.md` names these tests; `page` checks
+//! that it names what exists.
+
+// Helpers are not recognised as tests by clippy's settings, but a panic is how they fail, too.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod page;
+mod policies;
+mod reviews;
+mod signatures;
+mod traffic;
+
+use perennial_tests::{OperatorBuilder, TestCluster};
+use serde_json::json;
+
+/// The account of the operator, as it is installed.
+pub(crate) const ACCOUNT: &str = "perennial";
+
+/// Puts in place what `perennial manifests` prints of this part.
+pub(crate) fn install(cluster: &TestCluster, part: &str) {
+    let objects = cluster.perennial(&format!("manifests {part}")).expect_success();
+    cluster.try_kubectl_with("apply --server-side --force-conflicts --validate=strict", &objects).expect_success();
+}
+
+/// An operator under its own account, with its own permissions.
+pub(crate) fn operator(cluster: &TestCluster) -> OperatorBuilder {
+    install(cluster, "permissions");
+    install(cluster, "crds");
+    cluster.operator_in_cluster(ACCOUNT)
+}
+
+/// Lets a user do what the rules say, in Perennial's namespace.
+pub(crate) fn allow(cluster: &TestCluster, user: &str, rules: &serde_json::Value) {
+    let name = format!("allowed-{user}");
+    let metadata = json!({"name": name, "namespace": cluster.namespace()});
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": metadata, "rules": rules,
+    });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": metadata,
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
+    });
+    for object in [role, binding] {
+        cluster.try_kubectl_with("apply", &object.to_string()).expect_success();
+    }
+}
+
+/// All that can be done with ConfigMaps.
+pub(crate) fn config_maps() -> serde_json::Value {
+    let verbs = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
+    json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": verbs}])
+}

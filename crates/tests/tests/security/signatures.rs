@@ -1,0 +1,288 @@
+//! Signed records: what a writer of ConfigMaps can do who is not kept out by policies, and does not have the key.
+
+use perennial_tests::{Operator, TestCluster, Webhooks, eventually, labels, record_name};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::{allow, config_maps, install, operator};
+
+const SECRET: &str = "perennial-record-keys";
+const FIRST: &str = "0123456789abcdef0123456789abcdef-first";
+const SECOND: &str = "0123456789abcdef0123456789abcdef-second";
+
+fn keys(cluster: &TestCluster, keys: &[(&str, &str)]) {
+    let data: serde_json::Map<String, Value> =
+        keys.iter().map(|(name, key)| ((*name).to_owned(), json!(key))).collect();
+    let metadata = json!({"name": SECRET, "namespace": cluster.namespace()});
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data});
+    cluster.try_kubectl(&format!("delete secret {SECRET} -n {} --ignore-not-found", cluster.namespace()));
+    cluster.try_kubectl_with("create", &secret.to_string()).expect_success();
+}
+
+/// An operator that trusts signed records only, under its own account.
+async fn requiring(cluster: &TestCluster, webhooks: Webhooks) -> Operator {
+    let builder = operator(cluster).alone().webhooks(webhooks).set("records.hmac", "require");
+    install(cluster, "permissions --set records.hmac=require");
+    let operator = builder.start().await;
+    if webhooks == Webhooks::On {
+        cluster.wait_for_admission(&operator).await;
+    }
+    operator
+}
+
+/// What is in a record's ConfigMap.
+async fn data(cluster: &TestCluster, node: &str) -> Value {
+    json!(cluster.config_map(node).await.unwrap().data.unwrap_or_default())
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Attack {
+    /// Bytes are changed, with the checksum that belongs to them.
+    Tampered,
+    /// The same, without any signature.
+    Forged,
+    /// The record of another node, signature and all.
+    Swapped,
+    /// The record of another node, changed to be of this one, with its signature.
+    Renamed,
+    /// The signature is that of another place in the same ConfigMap.
+    Recovered,
+    /// What the record held before, signature and all.
+    Replayed,
+}
+
+impl Attack {
+    async fn data(self, cluster: &TestCluster, before: &Value) -> Value {
+        let (good, other) = (data(cluster, "n1").await, data(cluster, "other").await);
+        let record = |text: &Value| -> perennial_core::keeper::record::Record {
+            perennial_core::keeper::record::Record::decode(text.as_str().unwrap()).unwrap()
+        };
+        let mut evil = record(&good["record.json"]);
+        evil.kept.insert(perennial_core::keeper::kept::Key::label("team"), "evil".to_owned());
+        evil.sequence += 1;
+        let evil = evil.encode().unwrap();
+        let mut renamed = record(&other["record.json"]);
+        renamed.node.name = "n1".to_owned();
+        let renamed = renamed.encode().unwrap();
+        match self {
+            Self::Tampered => json!({"record.json": evil, "record.json.hmac": good["record.json.hmac"]}),
+            Self::Forged => json!({"record.json": evil, "record.json.hmac": null}),
+            Self::Swapped => other,
+            Self::Renamed => json!({"record.json": renamed, "record.json.hmac": other["record.json.hmac"]}),
+            Self::Recovered => json!({
+                "record.json": "rubbish", "recovered.json": good["record.json"],
+                "recovered.json.hmac": good["record.json.hmac"],
+            }),
+            Self::Replayed => before.clone(),
+        }
+    }
+}
+
+#[rstest]
+#[case::tampered(Attack::Tampered, Webhooks::On)]
+#[case::forged(Attack::Forged, Webhooks::On)]
+#[case::swapped(Attack::Swapped, Webhooks::Off)]
+#[case::renamed(Attack::Renamed, Webhooks::Off)]
+#[case::recovered(Attack::Recovered, Webhooks::Off)]
+#[case::replayed(Attack::Replayed, Webhooks::On)]
+#[case::replayed_by_watch(Attack::Replayed, Webhooks::Off)]
+#[tokio::test]
+async fn a_record_that_our_key_did_not_sign_gives_nothing(#[case] attack: Attack, #[case] webhooks: Webhooks) {
+    let cluster = TestCluster::new().await;
+    keys(&cluster, &[("k1", FIRST)]);
+    let operator = requiring(&cluster, webhooks).await;
+    cluster.node("n1").label("team", "old").create().await;
+    cluster.wait_for_record("n1", [("team", "old")]).await;
+    let before = data(&cluster, "n1").await;
+    cluster.label("n1", "team", "ml").await;
+    cluster.node("other").label("team", "web").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+    cluster.wait_for_record("other", [("team", "web")]).await;
+    cluster.delete_node("n1").await;
+    operator.wait_for_metric("perennial_records", &[("state", "absent")], 1.0).await;
+
+    cluster.spoil_record("n1", attack.data(&cluster, &before).await).await;
+    operator.wait_for_metric("perennial_records_invalid", &[], 1.0).await;
+    let bytes = cluster.record_bytes("n1", "record.json").await;
+    let node = cluster.node("n1").label("own", "1").create().await;
+
+    assert_eq!(node.metadata.labels.unwrap_or_default(), labels([("own", "1")]));
+    let said = cluster.wait_for_event("n1", "RecordInvalid").await;
+    assert!(said.contains(&record_name("n1")), "{said}");
+    // What it has since is kept beside the bytes that stay, also for a successor who saw nothing of all this.
+    cluster.wait_for_record_under("recovered.json", "n1", [("own", "1")]).await;
+    assert_eq!(cluster.labels("n1").await, labels([("own", "1")]));
+    assert_eq!(cluster.record_bytes("n1", "record.json").await, bytes);
+    operator.crash();
+    cluster.delete_node("n1").await;
+    let _successor = requiring(&cluster, webhooks).await;
+    cluster.node("n1").create().await;
+    cluster.wait_for_labels("n1", [("own", "1")]).await;
+}
+
+/// An older record of a node that is there, put back while nobody looked: the node says what is true.
+#[tokio::test]
+async fn a_live_node_outdoes_an_older_record_that_was_put_back() {
+    let cluster = TestCluster::new().await;
+    keys(&cluster, &[("k1", FIRST)]);
+    let operator = requiring(&cluster, Webhooks::Off).await;
+    cluster.node("n1").label("team", "old").create().await;
+    cluster.wait_for_record("n1", [("team", "old")]).await;
+    let before = data(&cluster, "n1").await;
+    cluster.label("n1", "team", "ml").await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+    operator.crash();
+
+    cluster.spoil_record("n1", before).await;
+    let _operator = requiring(&cluster, Webhooks::Off).await;
+
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+    assert_eq!(cluster.labels("n1").await, labels([("team", "ml")]));
+}
+
+#[tokio::test]
+async fn signatures_come_to_records_that_have_none_and_keys_change() {
+    let cluster = TestCluster::new().await;
+    // Records from before.
+    let operator = operator(&cluster).start().await;
+    for node in ["n1", "n2"] {
+        cluster.node(node).label("team", node).create().await;
+        cluster.wait_for_record(node, [("team", node)]).await;
+    }
+    cluster.delete_node("n2").await;
+    assert!(operator.stop().await.is_some());
+    let signed_by = async |key: &str| {
+        eventually(format!("both records are signed by {key}"), async || {
+            for node in ["n1", "n2"] {
+                let data = data(&cluster, node).await;
+                let signature = data["record.json.hmac"].as_str().unwrap_or_default();
+                if !signature.starts_with(&format!("{key}:")) {
+                    return Err(format!("{node}: {signature:?}"));
+                }
+            }
+            Ok(())
+        })
+        .await;
+    };
+
+    // First they are signed, and those without a signature are trusted.
+    keys(&cluster, &[("k1", FIRST)]);
+    install(&cluster, "permissions --set records.hmac=sign");
+    let operator = cluster.operator_in_cluster(crate::ACCOUNT).alone().set("records.hmac", "sign").start().await;
+    signed_by("k1").await;
+    operator.wait_for_metric("perennial_records_unsigned", &[], 0.0).await;
+    assert!(operator.stop().await.is_some());
+    // Then no other is trusted.
+    let operator = requiring(&cluster, Webhooks::Off).await;
+    cluster.node("n2").create().await;
+    cluster.wait_for_labels("n2", [("team", "n2")]).await;
+    // A new key comes, and signs; when it has, the old one may go.
+    keys(&cluster, &[("k1", FIRST), ("k2", SECOND)]);
+    signed_by("k2").await;
+    keys(&cluster, &[("k2", SECOND)]);
+    cluster.delete_node("n1").await;
+    cluster.node("n1").create().await;
+    cluster.wait_for_labels("n1", [("team", "n1")]).await;
+    assert!(operator.stop().await.is_some());
+    let operator = requiring(&cluster, Webhooks::Off).await;
+    cluster.delete_node("n2").await;
+    cluster.node("n2").create().await;
+    cluster.wait_for_labels("n2", [("team", "n2")]).await;
+    operator.wait_for_metric("perennial_records_invalid", &[], 0.0).await;
+}
+
+/// What is found beside a good record is not signed for being there.
+#[tokio::test]
+async fn a_record_that_was_planted_beside_another_is_neither_believed_nor_signed() {
+    let cluster = TestCluster::new().await;
+    keys(&cluster, &[("k1", FIRST)]);
+    let operator = requiring(&cluster, Webhooks::Off).await;
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+    cluster.delete_node("n1").await;
+    operator.wait_for_metric("perennial_records", &[("state", "absent")], 1.0).await;
+    let text = cluster.record_bytes("n1", "record.json").await.unwrap();
+    let mut evil = perennial_core::keeper::record::Record::decode(&text).unwrap();
+    evil.kept.insert(perennial_core::keeper::kept::Key::label("team"), "evil".to_owned());
+    evil.sequence = 1000;
+
+    cluster.spoil_record("n1", json!({"recovered.json": evil.encode().unwrap()})).await;
+    // A new key signs whatever is good.
+    keys(&cluster, &[("k1", FIRST), ("k2", SECOND)]);
+    eventually("the record is signed anew", async || {
+        let signature = data(&cluster, "n1").await["record.json.hmac"].to_string();
+        if signature.contains("k2:") { Ok(()) } else { Err(signature) }
+    })
+    .await;
+
+    assert_eq!(data(&cluster, "n1").await["recovered.json.hmac"], Value::Null);
+    cluster.node("n1").create().await;
+    cluster.wait_for_labels("n1", [("team", "ml")]).await;
+}
+
+/// Somebody signs with a key that a replica has not read yet: it asks before it does not believe.
+#[tokio::test]
+async fn a_key_that_is_news_is_asked_for() {
+    let cluster = TestCluster::new().await;
+    keys(&cluster, &[("k1", FIRST)]);
+    let operator = requiring(&cluster, Webhooks::Off).await;
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+    cluster.label("n1", "team", "web").await;
+    cluster.wait_for_record("n1", [("team", "web")]).await;
+    cluster.delete_node("n1").await;
+    operator.wait_for_metric("perennial_records", &[("state", "absent")], 1.0).await;
+
+    keys(&cluster, &[("k1", FIRST), ("k2", SECOND)]);
+    let config = cluster.plane().dir().join("require.yaml");
+    std::fs::write(&config, "records: {hmac: require}\n").unwrap();
+    cluster.perennial(&format!("rollback n1 --config {}", config.display())).expect_success();
+    assert!(data(&cluster, "n1").await["record.json.hmac"].as_str().unwrap().starts_with("k2:"));
+    cluster.node("n1").create().await;
+
+    cluster.wait_for_labels("n1", [("team", "ml")]).await;
+    operator.wait_for_metric("perennial_records_invalid", &[], 0.0).await;
+}
+
+#[tokio::test]
+async fn who_may_not_read_the_keys_sees_records_and_writes_none() {
+    let cluster = TestCluster::new().await;
+    keys(&cluster, &[("k1", FIRST)]);
+    let _operator = requiring(&cluster, Webhooks::Off).await;
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+    let before = data(&cluster, "n1").await;
+    let reader = cluster.reader();
+    allow(&cluster, &reader, &config_maps());
+    let config = cluster.plane().dir().join("require.yaml");
+    std::fs::write(&config, "records: {hmac: require}\n").unwrap();
+    let config = config.display();
+
+    let seen = cluster.perennial_as(&reader, &[], &format!("show n1 --config {config}"));
+    assert!(seen.success && seen.stdout.contains("team=ml"), "{seen:?}");
+    assert!(seen.stderr.contains("not checked"), "{seen:?}");
+    let said = cluster.perennial_as(&reader, &[], &format!("forget n1 --yes --config {config}")).expect_failure();
+
+    assert!(said.contains(SECRET), "{said}");
+    assert_eq!(data(&cluster, "n1").await, before);
+    // Who may read them is told how things stand.
+    let checked = cluster.perennial(&format!("check --config {config}"));
+    assert!(checked.stdout.contains("are signed by key k1"), "{checked:?}");
+}
+
+#[rstest]
+#[case::missing(&[], "kubectl create secret generic perennial-record-keys")]
+#[case::short(&[("k1", "too-short")], "has 9 bytes")]
+#[tokio::test]
+async fn without_usable_keys_it_does_not_begin(#[case] those: &[(&str, &str)], #[case] says: &str) {
+    let cluster = TestCluster::new().await;
+    if !those.is_empty() {
+        keys(&cluster, those);
+    }
+
+    let run = "run --set records.hmac=require --set webhook.enabled=false --set metrics.enabled=false";
+    let said = cluster.perennial(run).expect_failure();
+
+    assert!(said.contains(says), "{said}");
+    assert!(!said.contains("too-short"), "a key is in it: {said}");
+}
