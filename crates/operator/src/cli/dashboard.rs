@@ -4,13 +4,15 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Args;
-use perennial_core::config::settings::{Level, LogFormat, Logging};
+use kube::api::ListParams;
+use perennial_core::config::settings::{Level, LogFormat, Logging, Role};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{Global, output::print_text};
+use super::{Global, objects::record_pages, output::print_text};
 use crate::{
     dashboard::{Guard, Server},
+    keeper::apply::Cluster,
     run::{World, observe, serve_dashboard, stop_signal},
     runtime::{budget::Budget, client, clock::Clock, logging, metrics::Metrics, ownership::Ownership, random::Jitter},
     serve::{health::Health, http},
@@ -26,7 +28,7 @@ pub(super) struct Dashboard {
 
 impl Dashboard {
     pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
-        logging::init(&Logging { level: Level::Warn, format: LogFormat::Text })?;
+        logging::init(&Logging { level: Level::Error, format: LogFormat::Text })?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         runtime.block_on(self.serve(global))?;
         runtime.shutdown_background();
@@ -40,7 +42,12 @@ impl Dashboard {
         let client = client::connect_for_dry_run(config, metrics.clone(), Some(budget.clone()))?;
         let (mut settings, _) = global.load_from(&client).await?;
         settings.controller.dry_run = true;
+        settings.controller.roles = Role::ALL.iter().copied().collect();
         settings.dashboard.enabled = true;
+        // Who may not read these is told now, and not by a page that stays empty.
+        let cluster = Cluster::new(client.clone(), settings.namespace.as_str(), budget.clone());
+        cluster.list_nodes(&ListParams::default().limit(1)).await?;
+        cluster.list_records(&record_pages().limit(1)).await?;
         let bound =
             http::bind_loopback(self.port).with_context(|| format!("could not listen on port {}", self.port))?;
         let guard = Guard::random();

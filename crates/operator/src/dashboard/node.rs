@@ -68,8 +68,8 @@ pub(super) async fn node(dashboard: &Dashboard, name: &str) -> Result<Value, Pro
 async fn look(dashboard: &Dashboard, name: &str) -> Result<Look, Problem> {
     let keeper = &dashboard.parts.keeper;
     let known = keeper.lock().view.index.record_name_of(name);
-    let node =
-        keeper.cluster.read_node(name, Priority::Collect).await.map_err(|error| Problem::Unread(error.into()))?;
+    let node = if may_be_a_node(name) { keeper.cluster.read_node(name, Priority::Collect).await } else { Ok(None) };
+    let node = node.map_err(|error| Problem::Unread(error.into()))?;
     let named = match &node {
         Some(node) => Identified::of(&keeper.policies.of(node).identity, node).map(|identity| identity.record_name()),
         None => known.map(|known| RecordName(known.to_string())),
@@ -89,6 +89,12 @@ async fn look(dashboard: &Dashboard, name: &str) -> Result<Look, Problem> {
             state.view.index.claimants(named).map(ToString::to_string).filter(|other| other != name).collect();
     }
     Ok(look)
+}
+
+/// Anything else would be a path to somewhere else on the API server. Records, tampered with, may speak of such nodes.
+fn may_be_a_node(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'.';
+    (1..=253).contains(&name.len()) && name.bytes().all(plain) && !name.contains("..")
 }
 
 fn record(look: &Look) -> Option<Value> {
@@ -222,4 +228,17 @@ fn commands(look: &Look, history: &[Version]) -> Vec<Value> {
         commands.push(("forget what is kept", format!("perennial forget {name} --yes")));
     }
     commands.into_iter().map(|(what, command)| json!({"what": what, "command": command})).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_may_be_a_node_is_asked_for() {
+        assert!(may_be_a_node("worker-1.eu.example.com"));
+        for name in ["", "..", ".././secrets", "a/b", "a?b", "A", "a b", "<b>", &"a".repeat(254)] {
+            assert!(!may_be_a_node(name), "{name}");
+        }
+    }
 }

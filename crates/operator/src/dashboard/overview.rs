@@ -50,13 +50,16 @@ pub(super) async fn overview(dashboard: &Dashboard) -> Value {
     };
     let known = Known { states, workloads: workload::sums(dashboard), groups, unheld, synced };
     let attention = attention::list(dashboard, &rows, &known);
-    let live: usize = known.states.iter().filter(|(word, _)| **word != "Away").map(|(_, count)| count).sum();
+    let count = |words: &[&str]| words.iter().filter_map(|word| known.states.get(word)).sum::<usize>();
+    // As in perennial_nodes_current_ratio: of whom nothing is kept, nothing is behind.
+    let current = count(&["Current", "NoRecord"]);
+    let live = rows.len() - count(&["Away", "Ignored"]);
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "servedBy": match dashboard.server { Server::Operator => "operator", Server::Command => "command" },
         "namespace": dashboard.namespace,
         "synced": known.synced,
-        "nodes": {"live": live, "current": known.states.get("Current").copied().unwrap_or_default(), "states": known.states},
+        "nodes": {"live": live, "current": current, "states": known.states},
         "records": {
             "all": survey.records, "away": survey.absent, "tombstones": survey.tombstones, "invalid": survey.bad_records,
         },

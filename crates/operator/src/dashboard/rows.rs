@@ -118,6 +118,7 @@ impl Dashboard {
         json!({
             "total": rows.len(), "matched": matched, "states": states, "from": wanted.from, "items": items,
             "enabled": self.parts.placer.is_some(),
+            "synced": self.parts.placer.as_ref().is_some_and(|placer| placer.is_synced()),
         })
     }
 }

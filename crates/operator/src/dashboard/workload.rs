@@ -52,6 +52,8 @@ pub(super) struct Kept(Option<(Instant, Arc<Vec<Row>>)>);
 #[serde(rename_all = "camelCase")]
 pub(super) struct Sums {
     enabled: bool,
+    /// All of them are known. Whoever may not read them never has that.
+    synced: bool,
     all: usize,
     replicas: u32,
     spot: u32,
@@ -89,7 +91,9 @@ pub(super) fn rows(dashboard: &Dashboard) -> Arc<Vec<Row>> {
 
 pub(super) fn sums(dashboard: &Dashboard) -> Sums {
     let rows = rows(dashboard);
-    let mut sums = Sums { enabled: dashboard.parts.placer.is_some(), all: rows.len(), ..Sums::default() };
+    let placer = dashboard.parts.placer.as_ref();
+    let synced = placer.is_some_and(|placer| placer.is_synced());
+    let mut sums = Sums { enabled: placer.is_some(), synced, all: rows.len(), ..Sums::default() };
     for row in rows.iter() {
         *sums.states.entry(row.state).or_default() += 1;
         let named = sums.keys.entry(row.state).or_default();

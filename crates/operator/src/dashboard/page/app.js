@@ -77,7 +77,7 @@ new Live({
 const keys = document.getElementById("keys");
 let before = "";
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
   const typing = event.target.closest?.("input, textarea, select");
   if (typing) {
     if (event.key === "Escape") event.target.blur();

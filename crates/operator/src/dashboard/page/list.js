@@ -59,7 +59,7 @@ export class List {
   say(text) {
     this.empty.hidden = !text;
     this.empty.textContent = text ?? "";
-    this.body.classList.toggle("nothing", Boolean(text));
+    this.body.hidden = Boolean(text);
   }
 
   height() {

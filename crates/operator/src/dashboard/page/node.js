@@ -114,7 +114,7 @@ function line(key) {
       h(
         "summary",
         {},
-        h("span", { class: "pair mono" }, h("span", { class: "key" }, key.key), value ? h("span", { class: "value" }, value) : null),
+        h("span", { class: "pair mono" }, h("span", { class: "key" }, key.key), value ? [h("span", { class: "soft" }, "="), h("span", { class: "value" }, value)] : null),
         h("span", { class: `pill tone-${tone}` }, key.origin),
       ),
       h("div", { class: "why" }, h("p", {}, capital(key.why) + "."), key.fix ? h("p", { class: "soft" }, key.fix) : null),

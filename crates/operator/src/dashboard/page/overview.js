@@ -2,7 +2,7 @@
 
 import { churn } from "./chart.js";
 import { command, h, refresh } from "./dom.js";
-import { STATES, ago, at, nodeAt, number, plural, put, swatch, workloadByKey } from "./words.js";
+import { STATES, UNKNOWN, ago, at, nodeAt, number, plural, put, swatch, workloadByKey } from "./words.js";
 
 const SHOWN = 40;
 const HAPPENED = {
@@ -178,7 +178,7 @@ function churned({ seconds, intervals }) {
 function placed(value) {
   const header = h("header", {}, h("h2", { id: "placement" }, "Placement"), value.all ? h("a", { href: at("workloads") }, plural(value.all, "workload")) : null);
   if (!value.enabled) return [header, h("p", { class: "soft" }, "It is off.")];
-  if (!value.all) return [header, h("p", { class: "soft" }, "No workload asks for it.")];
+  if (!value.all) return [header, h("p", { class: "soft" }, value.synced ? "No workload asks for it." : UNKNOWN)];
   const bar = h("div", { class: "proportions thick", "aria-hidden": "true" });
   for (const [name, count] of [["steady", value.onDemand], ["spot", value.spot]]) {
     if (!count) continue;

@@ -23,6 +23,9 @@ export const WORKLOADS = {
   Exact: ["good", "exact"],
 };
 
+/** Said of workloads that nobody could read. */
+export const UNKNOWN = "The workloads are still being read, or may not be read by whoever serves this page.";
+
 export const ORIGINS = {
   restored: ["good", "given back when it returned"],
   kept: ["blue", "the node's own, and in its record"],

@@ -73,7 +73,7 @@ function words(slot) {
 }
 
 function slots({ slots, others, counts, asked }) {
-  const size = slots.length <= 120 ? 30 : slots.length <= 600 ? 20 : slots.length <= 3000 ? 13 : 8;
+  const size = slots.length <= 240 ? 30 : slots.length <= 800 ? 20 : slots.length <= 3000 ? 13 : 8;
   const caption = h("p", { class: "caption soft", role: "status" }, "Point at a slot, or move through them with the arrow keys.");
   const board = svg("svg", { class: "slots", tabindex: "0", role: "img", "aria-label": label(counts) });
   const cursor = svg("rect", { class: "cursor", rx: 5, width: size, height: size, visibility: "hidden" });

@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { List, follower } from "./list.js";
-import { WORKLOADS, at, number, pill, plural, put, workloadAt } from "./words.js";
+import { UNKNOWN, WORKLOADS, at, number, pill, plural, put, workloadAt } from "./words.js";
 
 export function workloads(_, query) {
   const count = h("p", { class: "soft", role: "status" }, "");
@@ -27,8 +27,8 @@ export function workloads(_, query) {
       item.counts ? shares(item.counts.spot, item.counts.desiredSpot) : "–",
       h("span", { class: "soft", title: item.why }, item.why),
     ],
-    none: ({ q, state }, { total, enabled }) =>
-      !enabled ? "Placement is off (placement.enabled)." : !total ? "No workload asks for placement. An annotation does: perennial.dev/spot-percentage." : `No workload ${state ? "in this state " : ""}${q ? `has “${q}” in its name` : "is there"}.`,
+    none: ({ q, state }, { total, enabled, synced }) =>
+      !synced && enabled ? UNKNOWN : !enabled ? "Placement is off (placement.enabled)." : !total ? "No workload asks for placement. An annotation does: perennial.dev/spot-percentage." : `No workload ${state ? "in this state " : ""}${q ? `has “${q}” in its name` : "is there"}.`,
     counted: (value) => {
       count.textContent = value.matched === value.total ? plural(value.total, "workload") : `${number(value.matched)} of ${plural(value.total, "workload")}`;
       const { q, state } = list.values;
