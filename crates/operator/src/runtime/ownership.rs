@@ -76,8 +76,8 @@ pub struct ActUntil {
 }
 
 impl Ownership {
-    /// Owns nothing yet.
-    pub(super) fn none(shards: u32) -> Self {
+    /// Owns nothing yet, or nothing at all: for those who only look on.
+    pub fn none(shards: u32) -> Self {
         Self::with(shards, Window::Closed)
     }
 
