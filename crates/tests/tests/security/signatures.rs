@@ -62,7 +62,7 @@ impl Attack {
         evil.sequence += 1;
         let evil = evil.encode().unwrap();
         let mut renamed = record(&other["record.json"]);
-        renamed.node.name = "n1".to_owned();
+        "n1".clone_into(&mut renamed.node.name);
         let renamed = renamed.encode().unwrap();
         match self {
             Self::Tampered => json!({"record.json": evil, "record.json.hmac": good["record.json.hmac"]}),
