@@ -28,7 +28,7 @@ use crate::{
         fault::Category,
         queue::Queue,
         random::Jitter,
-        watch::{Subject, follow},
+        watch::{PAGE, Subject, follow},
     },
     serve::health::Health,
 };
@@ -143,7 +143,7 @@ where
     let (on, metrics, health) = (Arc::clone(placer), placer.metrics.clone(), health.clone());
     follow(
         Api::<K>::all(client.clone()),
-        Subject { what, labels },
+        Subject { what, labels, page: PAGE },
         jitter.clone(),
         stop.clone(),
         move |event| on.on(event),
