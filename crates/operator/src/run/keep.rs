@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     keeper::{
-        apply::Cluster,
+        apply::{Cluster, PAGE_OF_RECORDS},
         controller::{CONTROLLER, Duties, Keeper, State},
         policies::{self, Policies},
     },
@@ -31,7 +31,7 @@ use crate::{
         fault::Category,
         queue::Queue,
         random::Jitter,
-        watch::{Subject, follow},
+        watch::{PAGE, Subject, follow},
     },
     serve::health::Health,
 };
@@ -159,7 +159,7 @@ fn watch_nodes(
     let on = Arc::clone(keeper);
     follow(
         keeper.cluster.nodes().clone(),
-        Subject { what: "nodes", labels: None },
+        Subject { what: "nodes", labels: None, page: PAGE },
         jitter.clone(),
         stop.clone(),
         move |event| {
@@ -176,7 +176,11 @@ fn watch_records(keeper: &Arc<Keeper>, jitter: &Jitter, stop: &CancellationToken
     let on = Arc::clone(keeper);
     follow(
         keeper.cluster.records().clone(),
-        Subject { what: "records", labels: Some(format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}")) },
+        Subject {
+            what: "records",
+            labels: Some(format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}")),
+            page: PAGE_OF_RECORDS,
+        },
         jitter.clone(),
         stop.clone(),
         move |event| on.on_record(event),
@@ -188,7 +192,7 @@ fn watch_policies(keeper: &Arc<Keeper>, jitter: &Jitter, stop: &CancellationToke
     let (on, missing) = (Arc::clone(keeper), Arc::clone(keeper));
     follow(
         Api::<policies::Resource>::all(keeper.client.clone()),
-        Subject { what: "keeppolicies", labels: None },
+        Subject { what: "keeppolicies", labels: None, page: PAGE },
         jitter.clone(),
         stop.clone(),
         move |event| on.on_policy(event),

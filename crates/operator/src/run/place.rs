@@ -27,7 +27,7 @@ use crate::{
         events::Events,
         fault::Category,
         queue::Queue,
-        watch::{Subject, follow},
+        watch::{PAGE, Subject, follow},
     },
     serve::health::Health,
 };
@@ -138,7 +138,7 @@ where
     let (on, metrics, health) = (Arc::clone(placer), placer.metrics.clone(), health.clone());
     follow(
         Api::<K>::all(client.clone()),
-        Subject { what, labels },
+        Subject { what, labels, page: PAGE },
         placer.jitter.clone(),
         stop.clone(),
         move |event| on.on(event),

@@ -28,7 +28,12 @@ pub struct Subject {
     /// For logs: `nodes`, `records`.
     pub what: &'static str,
     pub labels: Option<String>,
+    /// How many are listed at a time, where lists are not streamed.
+    pub page: u32,
 }
+
+/// For objects whose size others cannot choose.
+pub const PAGE: u32 = 500;
 
 /// Hands every event to `on` until `stop`. Errors are logged and waited out; `on_trouble` hears of each.
 pub async fn follow<K>(
@@ -44,7 +49,7 @@ pub async fn follow<K>(
     let mut streaming = true;
     let mut attempt = 0;
     while !stop.is_cancelled() {
-        let mut config = watcher::Config::default().timeout(WATCH_SECONDS);
+        let mut config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(subject.page);
         if let Some(labels) = &subject.labels {
             config = config.labels(labels);
         }

@@ -3,20 +3,21 @@
 use std::time::Duration;
 
 use perennial_tests::{Asked, Fault, FaultProxy, TestCluster, Webhooks, eventually, eventually_within, labels};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 use rstest::rstest;
 
 use crate::life;
 
-/// One request in so many fails: often enough for each life to see some, seldom enough for any to end.
+/// One request in so many fails, at random but the same each time: often enough for each life to see some, seldom enough for any
+/// to end. Not every n-th: what needs n requests would fail at the same one for ever.
 fn now_and_then(fault: Fault, one_in: u32) -> impl FnMut(&Asked) -> Option<Fault> + Send {
-    let mut number = 0u32;
+    let mut dice = StdRng::seed_from_u64(7);
     move |asked| {
         // A watch that is answered with a refusal is tried again after a pause that has nothing to do with this.
         if asked.verb == "watch" {
             return None;
         }
-        number += 1;
-        number.is_multiple_of(one_in).then_some(fault)
+        dice.random_ratio(1, one_in).then_some(fault)
     }
 }
 
