@@ -27,10 +27,10 @@ fn count(proxy: &FaultProxy, name: &str) -> u64 {
 
 #[rstest]
 #[case::delayed(Fault::Delayed(Duration::from_millis(300)), "delayed", 2)]
-#[case::dropped(Fault::Dropped, "dropped", 3)]
+#[case::dropped(Fault::Dropped, "dropped", 6)]
 #[case::answer_lost(Fault::AnswerLost, "answer lost", 3)]
 #[case::late(Fault::Late(Duration::from_millis(1500)), "late", 3)]
-#[case::busy(Fault::Answered(429, Some(1)), "answered 429", 5)]
+#[case::busy(Fault::Answered(429, Some(1)), "answered 429", 20)]
 #[case::error(Fault::Answered(500, None), "answered 500", 3)]
 #[case::unavailable(Fault::Answered(503, None), "answered 503", 3)]
 #[tokio::test]
