@@ -14,7 +14,7 @@ async fn slots_are_drawn_as_they_are_filled() {
     let operator = serving(&cluster).webhooks(Webhooks::On).start().await;
     let web = cluster.deployment("web").asks("spot-percentage", "70").asks("min-on-demand", "3");
     web.asks("fallback-after", "2s").replicas(10).create().await;
-    cluster.deployment("odd").asks("spot-percentage", "many").replicas(1).create().await;
+    cluster.deployment("odd").asks("spot-percentage", "many").replicas(0).create().await;
     let address = operator.dashboard().await;
     let page = browser.open(&format!("{address}#/workloads"), 1280, 900).await;
     page.wait_for_in(".rows", "left alone").await;

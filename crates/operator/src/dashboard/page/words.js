@@ -62,6 +62,15 @@ export function ago(at) {
   return told(h("time", { datetime: at, title: new Date(at).toLocaleString() }));
 }
 
+/** A sentence in which times are said as people say them. */
+export const timed = (text) =>
+  text.split(/(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)/).map((part, place) => {
+    const then = place % 2 ? new Date(part) : null;
+    if (!then) return part;
+    const today = then.toDateString() === new Date().toDateString();
+    return h("span", { title: part }, today ? then.toLocaleTimeString() : then.toLocaleString());
+  });
+
 function told(element) {
   const text = span((Date.now() - Date.parse(element.dateTime)) / 1000);
   const words = text === "now" ? text : `${text} ago`;

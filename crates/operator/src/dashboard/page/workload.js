@@ -1,7 +1,7 @@
 // One workload: its slots as a picture, and what is done about them.
 
 import { ask, command, h, refresh, svg } from "./dom.js";
-import { WORKLOADS, ago, nodeAt, number, pill, plural } from "./words.js";
+import { WORKLOADS, ago, nodeAt, number, pill, plural, timed } from "./words.js";
 
 export function workload([kind, namespace, name]) {
   const head = h("div", { class: "heading" }, h("h1", {}, name));
@@ -31,7 +31,7 @@ export function workload([kind, namespace, name]) {
     refresh(head, [value.state, value.why], () => [
       h("p", { class: "back" }, h("a", { href: "#/workloads" }, "Workloads")),
       h("h1", {}, h("span", { class: "soft" }, `${namespace} / `), name),
-      h("p", { class: "standing" }, pill(value.state, WORKLOADS), h("span", { class: "soft" }, `${kind}; ${value.why}`)),
+      h("p", { class: "standing" }, pill(value.state, WORKLOADS), h("span", { class: "soft" }, value.why === "-" ? kind : [`${kind}; `, timed(value.why)])),
     ]);
     refresh(picture, [value.slots, value.others, value.counts, value.asked], () => {
       drawn?.close();
@@ -172,7 +172,7 @@ function story({ lines, doing, moved }) {
   const title = h("header", {}, h("h2", { id: "doing" }, "What is done about it"));
   return [
     title,
-    h("ul", { class: "story" }, (lines ?? []).map((text) => h("li", { class: doing?.includes(text) ? "doing" : "" }, text.charAt(0).toUpperCase() + text.slice(1)))),
+    h("ul", { class: "story" }, (lines ?? []).map((text) => h("li", { class: doing?.includes(text) ? "doing" : "" }, timed(text.charAt(0).toUpperCase() + text.slice(1))))),
     moved ? h("p", { class: "soft small" }, "The last move was ", ago(moved.at), moved.stalled ? `; ${plural(moved.stalled, "move")} in a row changed nothing` : "") : null,
   ];
 }
