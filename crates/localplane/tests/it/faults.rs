@@ -67,7 +67,7 @@ fn a_killed_etcd_loses_nothing() {
 #[test]
 fn a_compacted_etcd_has_forgotten_what_was_before() {
     let plane = plane_to_break();
-    let version = kubectl_ok(&plane, &["get", "namespaces", "-o", "jsonpath={.metadata.resourceVersion}"]);
+    let version = kubectl_ok(&plane, &["get", "namespace", "default", "-o", "jsonpath={.metadata.resourceVersion}"]);
     kubectl_ok(&plane, &["create", "configmap", "newer", "--from-literal=a=b"]);
     let then = format!("/api/v1/namespaces?resourceVersion={version}&resourceVersionMatch=Exact&limit=1");
     assert!(kubectl(&plane, &["get", "--raw", &then]).status.success());
