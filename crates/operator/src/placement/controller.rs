@@ -368,10 +368,13 @@ impl Placer {
             info!(workload = &**key, pods = foreign.len(), "taking in pods that were made without us");
             let namespace = &look.workload.namespace;
             let adopting = foreign.iter().map(|pod| self.cluster.adopt(namespace, pod).boxed()).collect();
-            for answer in side_by_side(adopting).await {
+            for (pod, answer) in foreign.iter().zip(side_by_side(adopting).await) {
                 match answer {
                     Ok(pod) => self.take(pod),
-                    Err(error) if matches!(error.category(), Category::NotFound | Category::Conflict) => {}
+                    // It went meanwhile. The watch, which shows only what has our label, will never say so.
+                    Err(error) if matches!(error.category(), Category::NotFound | Category::Conflict) => {
+                        self.lock().view.index.remove_pod(&pod.uid);
+                    }
                     Err(error) => return Err(error),
                 }
             }
