@@ -29,14 +29,14 @@ fn count(proxy: &FaultProxy, name: &str) -> u64 {
 
 #[rstest]
 #[case::delayed(Fault::Delayed(Duration::from_millis(300)), "delayed", 2, Webhooks::On)]
-#[case::dropped(Fault::Dropped, "dropped", 3, Webhooks::Off)]
+#[case::dropped(Fault::Dropped, "dropped", 6, Webhooks::Off)]
 #[case::answer_lost(Fault::AnswerLost, "answer lost", 3, Webhooks::Off)]
 #[case::answer_lost_webhooks_on(Fault::AnswerLost, "answer lost", 3, Webhooks::On)]
-#[case::late(Fault::Late(Duration::from_millis(1500)), "late", 3, Webhooks::Off)]
-#[case::late_webhooks_on(Fault::Late(Duration::from_millis(1500)), "late", 3, Webhooks::On)]
-#[case::busy(Fault::Answered(429, Some(1)), "answered 429", 10, Webhooks::Off)]
-#[case::error(Fault::Answered(500, None), "answered 500", 4, Webhooks::Off)]
-#[case::unavailable(Fault::Answered(503, None), "answered 503", 4, Webhooks::On)]
+#[case::late(Fault::Late(Duration::from_millis(1500)), "late", 6, Webhooks::Off)]
+#[case::late_webhooks_on(Fault::Late(Duration::from_millis(1500)), "late", 6, Webhooks::On)]
+#[case::busy(Fault::Answered(429, Some(1)), "answered 429", 20, Webhooks::Off)]
+#[case::error(Fault::Answered(500, None), "answered 500", 6, Webhooks::Off)]
+#[case::unavailable(Fault::Answered(503, None), "answered 503", 6, Webhooks::On)]
 #[tokio::test]
 async fn requests_that_fail_now_and_then_change_nothing(
     #[case] fault: Fault,
