@@ -9,7 +9,7 @@ TOOLS := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/tools
 export PATH := $(TOOLS)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test sim soak bench lint format docs manifests image deb kind-up kind-down clean
+.PHONY: help demo up down pictures test sim soak bench lint format docs manifests image deb kind-up kind-down clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,10 @@ lint: $(if $(shell PATH="$(PATH)" command -v cargo-deny),,$(TOOLS)/bin/cargo-den
 
 format: ## Format the code
 	$(CARGO) fmt --all
+
+pictures: ## Make the pictures of docs/images from the real thing; needs Chromium
+	@$(CARGO) build --locked -p perennial-tests --bin operator-under-test --bin pictures
+	@$(CARGO) run --locked --quiet -p perennial-tests --bin pictures
 
 docs: ## Write docs/cli.md and the tables of docs/configuration.md
 	UPDATE_DOCS=1 $(CARGO) test --quiet -p perennial-core --lib reference

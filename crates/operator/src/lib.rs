@@ -1,6 +1,7 @@
 //! The one binary: operator, webhook server and command line.
 
 pub mod cli;
+pub mod dashboard;
 pub mod keeper;
 pub mod manifests;
 pub mod placement;

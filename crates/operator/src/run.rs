@@ -19,12 +19,11 @@ use tracing::{error, info, warn};
 
 use self::{
     admission::{remove_webhooks, serve_webhooks},
-    keep::keep,
-    place::place,
     tasks::until,
 };
 use crate::{
-    keeper::{controller::Keeper, signatures::Signatures},
+    dashboard::{self, Dashboard, Guard, Server},
+    keeper::{board::Board, controller::Keeper, signatures::Signatures},
     placement::controller::Placer,
     runtime::{
         announcement::{Coordination, identity},
@@ -58,6 +57,8 @@ pub struct World {
     pub identity: String,
     /// Which nodes are ours to work on.
     pub ownership: Ownership,
+    /// Whether records are signed, and by which keys.
+    pub signatures: Signatures,
 }
 
 /// Runs the operator in this cluster until it is told to stop.
@@ -97,9 +98,9 @@ pub async fn run(mut settings: Settings, target: &Target) -> anyhow::Result<()> 
         jitter: Jitter::seeded(rand::random()),
         identity,
         ownership,
+        signatures: Signatures::load(&client, &settings).await?,
     };
-    let signatures = Signatures::load(&client, &settings).await?;
-    let parts = operate_signed(&settings, world, &signatures, &health, &stop, &mut tasks)?;
+    let parts = operate(&settings, world, &health, &stop, &mut tasks)?;
     if settings.controller.roles.contains(&Role::Webhooks) && !dry_run {
         if settings.webhook.enabled {
             serve_webhooks(&settings, &client, &parts, &health, &stop, &mut tasks)?;
@@ -119,6 +120,13 @@ pub async fn run(mut settings: Settings, target: &Target) -> anyhow::Result<()> 
         });
     }
 
+    if settings.dashboard.enabled {
+        let port = settings.dashboard.port;
+        let bound = http::bind_loopback(port).with_context(|| format!("could not listen on dashboard.port {port}"))?;
+        info!(address = %bound.address(), "serving the dashboard, on loopback only");
+        serve_dashboard(&settings, parts, Server::Operator, Guard::open(), bound, &stop, &mut tasks);
+    }
+
     tokio::select! {
         signal = stop_signal() => info!(signal, "stopping"),
         Some(ended) = tasks.join_next() => {
@@ -133,6 +141,27 @@ pub async fn run(mut settings: Settings, target: &Target) -> anyhow::Result<()> 
     Ok(())
 }
 
+/// Serves the page over what these parts know.
+pub fn serve_dashboard(
+    settings: &Settings,
+    parts: Parts,
+    server: Server,
+    guard: Guard,
+    bound: http::Bound,
+    stop: &CancellationToken,
+    tasks: &mut JoinSet<()>,
+) {
+    let dashboard = Dashboard::new(parts, server, settings.namespace.as_str(), stop.clone());
+    let routes = dashboard.router(guard);
+    let stop = stop.clone();
+    tasks.spawn(dashboard.run());
+    tasks.spawn(async move {
+        if let Err(error) = bound.serve_routes(routes, stop).await {
+            error!(%error, "the server of the dashboard ended");
+        }
+    });
+}
+
 /// The parts that work on the cluster.
 #[derive(Clone)]
 #[expect(missing_debug_implementations, reason = "kube's client has none")]
@@ -142,7 +171,7 @@ pub struct Parts {
     pub placer: Option<Arc<Placer>>,
 }
 
-/// Starts every part that works on the cluster. All that it knows of the world comes in. Records are not signed.
+/// Starts every part that works on the cluster. All that it knows of the world comes in.
 pub fn operate(
     settings: &Settings,
     world: World,
@@ -150,13 +179,18 @@ pub fn operate(
     stop: &CancellationToken,
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<Parts> {
-    operate_signed(settings, world, &Signatures::none(), health, stop, tasks)
+    let parts = observe(settings, world, health, stop, tasks)?;
+    if let Some(placer) = &parts.placer {
+        place::work(settings, placer, stop, tasks);
+    }
+    keep::work(settings, &parts.keeper, health, stop, tasks);
+    Ok(parts)
 }
 
-fn operate_signed(
+/// Starts the parts that watch the cluster, and none that acts on it: for those who look on.
+pub fn observe(
     settings: &Settings,
     world: World,
-    signatures: &Signatures,
     health: &Health,
     stop: &CancellationToken,
     tasks: &mut JoinSet<()>,
@@ -165,8 +199,15 @@ fn operate_signed(
     tasks.spawn(until(stop.clone(), write_events));
     let roles = &settings.controller.roles;
     let wanted = settings.placement.enabled && (roles.contains(&Role::Placement) || roles.contains(&Role::Webhooks));
-    let placer = if wanted { Some(place(settings, &world, events.clone(), health, stop, tasks)?) } else { None };
-    let keeper = keep(settings, (world, signatures), placer.clone(), events, health, stop, tasks);
+    let placer = if wanted { Some(place::placer(settings, &world, events.clone())?) } else { None };
+    if let Some(placer) = &placer {
+        place::watch(placer, &world.client, health, stop, tasks);
+    }
+    let keeper = keep::keeper(settings, world, events);
+    if settings.dashboard.enabled {
+        keeper.lock().view.board = Some(Board::new(keeper.clock.clone(), dashboard::INTERVALS));
+    }
+    keep::watch(&keeper, placer.clone(), health, stop, tasks);
     Ok(Parts { keeper, placer })
 }
 
@@ -274,7 +315,8 @@ fn host() -> String {
     host.unwrap_or_default().trim().to_owned()
 }
 
-async fn stop_signal() -> &'static str {
+/// Until somebody wants us to stop; says how.
+pub(crate) async fn stop_signal() -> &'static str {
     use tokio::signal::unix::{SignalKind, signal};
     let terminate = async {
         match signal(SignalKind::terminate()) {

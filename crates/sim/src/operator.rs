@@ -10,6 +10,7 @@ use axum::body::{Body, to_bytes};
 use http::Request;
 use jiff::SignedDuration;
 use perennial::{
+    keeper::signatures::Signatures,
     run::{self, World as Surroundings},
     runtime::{
         budget::Budget,
@@ -61,8 +62,16 @@ impl Operator {
         let identity = format!("operator-{id}");
         let ownership = run::compete(settings, &client, &metrics, &clock, &identity, &stop, &mut tasks);
         let seed = world.lock().dice.number();
-        let surroundings =
-            Surroundings { client, budget, metrics, clock, jitter: Jitter::seeded(seed), identity, ownership };
+        let surroundings = Surroundings {
+            client,
+            budget,
+            metrics,
+            clock,
+            jitter: Jitter::seeded(seed),
+            identity,
+            ownership,
+            signatures: Signatures::none(),
+        };
         let parts = run::operate(settings, surroundings, &Health::new(), &stop, &mut tasks)?;
         let router = run::webhooks(settings, &parts).router();
         let call: Call = Arc::new(move |path, review| {

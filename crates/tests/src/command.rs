@@ -1,7 +1,7 @@
 //! Commands as people type them.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Output},
     sync::atomic::{AtomicUsize, Ordering},
 };
@@ -111,12 +111,24 @@ impl TestCluster {
 
     /// `perennial` as the admin, until the answer is dropped.
     pub fn perennial_in_background(&self, words: &str) -> Background {
+        self.start_in_background(&self.plane().kubeconfig_path(), words)
+    }
+
+    /// The same as somebody else.
+    pub fn perennial_in_background_as(&self, user: &str, groups: &[&str], words: &str) -> Background {
+        let file = self.plane().dir().join(format!("{user}.kubeconfig"));
+        let text = self.plane().kubeconfig_for(user, groups).expect("a kubeconfig");
+        std::fs::write(&file, text).expect("writing a kubeconfig");
+        self.start_in_background(&file, words)
+    }
+
+    fn start_in_background(&self, kubeconfig: &Path, words: &str) -> Background {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let log = self.plane().dir().join("logs").join(format!("{}-command-{number}.log", self.namespace()));
         let mut args: Vec<String> = vec!["-i".to_owned(), program::path().display().to_string()];
         args.extend(words.split_whitespace().map(str::to_owned));
-        args.extend(["--kubeconfig".to_owned(), self.plane().kubeconfig_path().display().to_string()]);
+        args.extend(["--kubeconfig".to_owned(), kubeconfig.display().to_string()]);
         args.extend(["-n".to_owned(), self.namespace().to_owned()]);
         let process = Process::start("env".as_ref(), &args, &log).expect("the program under test starts");
         Background { process, log }

@@ -34,6 +34,7 @@
 mod admission;
 mod audit;
 mod balancer;
+mod browser;
 mod cluster;
 mod command;
 mod events;
@@ -56,6 +57,7 @@ mod workloads;
 
 pub use audit::{Asked, verbs};
 pub use balancer::Balancer;
+pub use browser::{Chromium, Page};
 pub use cluster::TestCluster;
 pub use command::{Answer, Background, perennial};
 pub use eventually::{eventually, eventually_within};
@@ -70,6 +72,6 @@ pub use records::record_name;
 pub use requests::Requests;
 pub use running::{Operator, OperatorBuilder, Webhooks, cpu_of, free_port, peak_memory_of};
 pub use samples::Samples;
-pub use tools::{Helm, Prometheus};
+pub use tools::{Helm, Prometheus, axe};
 pub use wire::Wire;
 pub use workloads::{Placed, WorkloadBuilder};

@@ -259,11 +259,20 @@ impl Operator {
     }
 
     fn served_port(&self) -> Option<u16> {
-        let line = self
-            .log()
-            .into_iter()
-            .find(|line| line["message"].as_str().is_some_and(|message| message.starts_with("serving /metrics")))?;
-        line["address"].as_str()?.parse::<SocketAddr>().ok().map(|address| address.port())
+        self.served("serving /metrics").map(|address| address.port())
+    }
+
+    /// Where it serves the dashboard, once it says so.
+    pub async fn dashboard(&self) -> String {
+        let address = eventually("the operator says where the dashboard is", async || {
+            self.served("serving the dashboard").ok_or("it does not")
+        });
+        format!("http://{}/", address.await)
+    }
+
+    fn served(&self, what: &str) -> Option<SocketAddr> {
+        let is_it = |line: &Value| line["message"].as_str().is_some_and(|message| message.starts_with(what));
+        self.log().into_iter().find(is_it)?["address"].as_str()?.parse().ok()
     }
 }
 

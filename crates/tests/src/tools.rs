@@ -52,10 +52,6 @@ pub struct Prometheus {
 impl Prometheus {
     /// None, with a message, where there is neither one on the path nor a Debian to take it from.
     pub fn find() -> Option<Self> {
-        let on_path = |name: &str| {
-            let folders = env::var_os("PATH")?;
-            env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
-        };
         if let (Some(server), Some(promtool)) = (on_path("prometheus"), on_path("promtool")) {
             return Some(Self { server, promtool });
         }
@@ -83,6 +79,32 @@ impl Prometheus {
             }
         }
     }
+}
+
+/// axe-core, which finds what keeps people from using a page: its script. None, with a message, where npm cannot fetch it.
+pub fn axe() -> Option<String> {
+    const VERSION: &str = "4.14.0";
+    let fetched = provide(&format!("axe-core-{VERSION}"), "package/axe.min.js", |folder| {
+        let mut npm = Command::new("npm");
+        npm.args(["pack", "--silent", &format!("axe-core@{VERSION}")]).current_dir(folder);
+        run(npm, "npm pack axe-core")?;
+        let mut unpack = Command::new("sh");
+        unpack.args(["-c", "tar -xzf axe-core-*.tgz && rm axe-core-*.tgz"]).current_dir(folder);
+        run(unpack, "tar")
+    });
+    match fetched.and_then(|path| fs::read_to_string(path).map_err(|error| error.to_string())) {
+        Ok(script) => Some(script),
+        Err(why) => {
+            eprintln!("SKIPPED: accessibility is checked with axe-core, which npm fetches: {why}");
+            None
+        }
+    }
+}
+
+/// A program that is on the path.
+pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
+    let folders = env::var_os("PATH")?;
+    env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
 /// A program of the cache, made by `make` in an empty folder where it is missing.

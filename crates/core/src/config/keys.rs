@@ -84,7 +84,8 @@ keys! {
     "metrics.enabled" = metrics.enabled: "Serve `/metrics`, `/livez` and `/readyz`."
     "metrics.port" = metrics.port: "Their port. 0: any free one."
 
-    "dashboard.enabled" = dashboard.enabled: "Serve the dashboard."
+    "dashboard.enabled" = dashboard.enabled: "Serve the dashboard, read-only, on loopback only: `kubectl port-forward` leads to it."
+    "dashboard.port" = dashboard.port: "Its port. 0: any free one."
 
     "logging.level" = logging.level: "`error`, `warn`, `info`, `debug` or `trace`."
     "logging.format" = logging.format: "`json` or `text`."

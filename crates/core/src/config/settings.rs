@@ -139,9 +139,11 @@ pub struct Metrics {
     pub port: u16,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dashboard {
     pub enabled: bool,
+    /// 0: any free port.
+    pub port: u16,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -287,6 +289,12 @@ impl Default for Webhook {
             failure_policy: FailurePolicy::default(),
             timeout: Duration::from_secs(2),
         }
+    }
+}
+
+impl Default for Dashboard {
+    fn default() -> Self {
+        Self { enabled: false, port: 8081 }
     }
 }
 

@@ -245,6 +245,7 @@ webhook: {enabled: false, certDir: /certs}
 #[case("controller: {roles: []}", "controller.roles: must name at least one role")]
 #[case("webhook: {timeout: 31s}", "webhook.timeout: must be whole seconds from 1s to 30s, got 31s")]
 #[case("metrics: {port: 9443}", "metrics.port: 9443 is the webhook's port already")]
+#[case("dashboard: {enabled: true, port: 8080}", "dashboard.port: 8080 is metrics.port already")]
 #[case(
     "controller: {leaderElection: {enabled: false}, shards: 2}",
     "controller.shards: more than one shard needs controller.leaderElection.enabled"

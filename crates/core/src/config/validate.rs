@@ -112,13 +112,19 @@ fn placement(settings: &Settings, findings: &mut Findings) {
 }
 
 fn serving(settings: &Settings, findings: &mut Findings) {
-    let (webhook, metrics) = (&settings.webhook, &settings.metrics);
+    let (webhook, metrics, dashboard) = (&settings.webhook, &settings.metrics, &settings.dashboard);
     findings.whole_seconds("webhook.timeout", webhook.timeout, 1..=30);
     if let Some(url) = webhook.url.as_ref().filter(|url| !is_https(url)) {
         findings.problem("webhook.url", format!("expected https://host[:port][/path], got {url:?}"));
     }
     if webhook.enabled && metrics.enabled && webhook.port != 0 && webhook.port == metrics.port {
         findings.problem("metrics.port", format!("{} is the webhook's port already", metrics.port));
+    }
+    let taken = [(webhook.enabled, webhook.port, "webhook.port"), (metrics.enabled, metrics.port, "metrics.port")];
+    for (enabled, port, path) in taken {
+        if dashboard.enabled && enabled && port != 0 && port == dashboard.port {
+            findings.problem("dashboard.port", format!("{port} is {path} already"));
+        }
     }
     let serves = webhook.enabled && settings.controller.roles.contains(&Role::Webhooks);
     if settings.keeper.gate != Gate::Never && !webhook.enabled {

@@ -17,43 +17,43 @@ use crate::runtime::{
 
 /// The Leases of Perennial's namespace, as they were at one time of the API server's.
 #[derive(Debug)]
-pub(super) struct Coordination {
-    pub(super) groups: Vec<Group>,
-    pub(super) now: Timestamp,
+pub(crate) struct Coordination {
+    pub(crate) groups: Vec<Group>,
+    pub(crate) now: Timestamp,
 }
 
 /// Processes that share the same work.
 #[derive(Debug)]
-pub(super) struct Group {
-    pub(super) name: String,
-    pub(super) members: Vec<Member>,
-    pub(super) shards: Vec<Shard>,
+pub(crate) struct Group {
+    pub(crate) name: String,
+    pub(crate) members: Vec<Member>,
+    pub(crate) shards: Vec<Shard>,
 }
 
 #[derive(Debug)]
-pub(super) struct Member {
-    pub(super) identity: String,
-    pub(super) shards: u32,
-    pub(super) since: i64,
+pub(crate) struct Member {
+    pub(crate) identity: String,
+    pub(crate) shards: u32,
+    pub(crate) since: i64,
     /// Seconds since it last said that it lives.
-    pub(super) silent: i64,
-    pub(super) alive: bool,
+    pub(crate) silent: i64,
+    pub(crate) alive: bool,
 }
 
 #[derive(Debug)]
-pub(super) struct Shard {
-    pub(super) lease: String,
+pub(crate) struct Shard {
+    pub(crate) lease: String,
     /// Nobody, where it is empty.
-    pub(super) holder: String,
-    pub(super) silent: i64,
+    pub(crate) holder: String,
+    pub(crate) silent: i64,
     /// It has a holder that renewed it in time.
-    pub(super) held: bool,
-    pub(super) transitions: i32,
+    pub(crate) held: bool,
+    pub(crate) transitions: i32,
 }
 
 /// Whether somebody works on a node.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Attendance {
+pub(crate) enum Attendance {
     By {
         holder: String,
         lease: String,
@@ -73,7 +73,7 @@ pub(super) enum Attendance {
 }
 
 /// The API server's own time.
-pub(super) async fn server_time(client: &Client) -> anyhow::Result<Timestamp> {
+pub(crate) async fn server_time(client: &Client) -> anyhow::Result<Timestamp> {
     let request = Request::get("/version").body(kube::client::Body::empty())?;
     let answer = client.send(request).await.map_err(|error| anyhow::anyhow!(fault::message(&error)))?;
     let date = answer.headers().get(DATE).context("the API server does not say what time it is")?;
@@ -81,7 +81,7 @@ pub(super) async fn server_time(client: &Client) -> anyhow::Result<Timestamp> {
 }
 
 impl Coordination {
-    pub(super) async fn read(client: &Client, namespace: &str) -> anyhow::Result<Self> {
+    pub(crate) async fn read(client: &Client, namespace: &str) -> anyhow::Result<Self> {
         let now = server_time(client).await.unwrap_or_else(|_| Timestamp::now());
         let api: Api<Lease> = Api::namespaced(client.clone(), namespace);
         let leases = api
@@ -103,7 +103,7 @@ impl Coordination {
     }
 
     /// Who works on a node, of those that have this role.
-    pub(super) fn attendance(&self, node: &str, role: &str) -> Attendance {
+    pub(crate) fn attendance(&self, node: &str, role: &str) -> Attendance {
         let group = self.groups.iter().find(|group| group.name == "perennial" || group.name.contains(role));
         let Some(group) = group else { return Attendance::NoOperator };
         let lease = shard_lease(&group.name, shard_of(node, group.shard_count()), group.shard_count());
@@ -145,7 +145,7 @@ impl Group {
     }
 
     /// How many shards are in force.
-    pub(super) fn shard_count(&self) -> u32 {
+    pub(crate) fn shard_count(&self) -> u32 {
         let members: Vec<perennial_core::shard::Member> = self
             .members
             .iter()
@@ -161,7 +161,7 @@ impl Group {
     }
 
     /// Shards on which nobody works.
-    pub(super) fn unheld(&self) -> Vec<String> {
+    pub(crate) fn unheld(&self) -> Vec<String> {
         let count = self.shard_count();
         let held = |name: &String| self.shards.iter().any(|shard| shard.held && shard.lease == *name);
         (0..count).map(|shard| shard_lease(&self.name, shard, count)).filter(|name| !held(name)).collect()
@@ -170,14 +170,14 @@ impl Group {
 
 impl Shard {
     /// Its place among the others.
-    pub(super) fn number(&self) -> u32 {
+    pub(crate) fn number(&self) -> u32 {
         self.lease.rsplit_once('-').and_then(|(_, number)| number.parse().ok()).unwrap_or(0)
     }
 }
 
 impl Attendance {
     /// What is to be known about a node for which something is due.
-    pub(super) fn sentence(&self) -> String {
+    pub(crate) fn sentence(&self) -> String {
         match self {
             Self::By { holder, lease } => {
                 format!("{holder} holds {lease} and should do it within moments; if not, its log and the node's Events say why")
@@ -193,7 +193,7 @@ impl Attendance {
         }
     }
 
-    pub(super) fn is_attended(&self) -> bool {
+    pub(crate) fn is_attended(&self) -> bool {
         matches!(self, Self::By { .. })
     }
 }

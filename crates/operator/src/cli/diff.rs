@@ -39,10 +39,10 @@ pub(super) struct Difference {
 }
 
 /// One key that would change.
-pub(super) struct Change {
-    pub(super) key: Key,
-    pub(super) before: Option<String>,
-    pub(super) after: Option<String>,
+pub(crate) struct Change {
+    pub(crate) key: Key,
+    pub(crate) before: Option<String>,
+    pub(crate) after: Option<String>,
 }
 
 impl Diff {
@@ -131,7 +131,7 @@ pub(super) fn difference(look: &Look) -> Option<Difference> {
 }
 
 /// What differs between two label sets.
-pub(super) fn changes(before: &Kept, after: &Kept) -> Vec<Change> {
+pub(crate) fn changes(before: &Kept, after: &Kept) -> Vec<Change> {
     let keys: std::collections::BTreeSet<&Key> = before.keys().chain(after.keys()).collect();
     let changed = keys.into_iter().filter(|key| before.get(key) != after.get(key));
     changed

@@ -31,11 +31,11 @@ pub(super) struct History {
 }
 
 /// One state that the record had.
-struct Version {
-    sequence: u64,
-    captured_at: Timestamp,
-    uid: String,
-    kept: Kept,
+pub(crate) struct Version {
+    pub(crate) sequence: u64,
+    pub(crate) captured_at: Timestamp,
+    pub(crate) uid: String,
+    pub(crate) kept: Kept,
 }
 
 impl History {
@@ -77,7 +77,7 @@ impl History {
 }
 
 /// Newest first.
-fn versions(record: &Record) -> Vec<Version> {
+pub(crate) fn versions(record: &Record) -> Vec<Version> {
     let now = Version {
         sequence: record.sequence,
         captured_at: record.captured_at,

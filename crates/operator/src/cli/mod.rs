@@ -3,21 +3,22 @@
 mod change;
 mod check;
 mod complete;
-mod coordination;
-mod diff;
-mod explain;
+pub(crate) mod coordination;
+mod dashboard;
+pub(crate) mod diff;
+pub(crate) mod explain;
 mod export;
 mod foreign;
-mod history;
+pub(crate) mod history;
 mod import;
 mod leave;
 mod manifests;
 mod nodes;
-mod objects;
+pub(crate) mod objects;
 mod output;
 mod pairs;
 mod plan;
-mod records;
+pub(crate) mod records;
 mod reference;
 mod run;
 mod scrape;
@@ -26,7 +27,7 @@ mod status;
 mod terminal;
 mod top;
 mod watching;
-mod workloads;
+pub(crate) mod workloads;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -106,6 +107,8 @@ enum Command {
     Check(check::Check),
     /// Watch what happens: churn, lag, shards
     Top(top::Top),
+    /// Serve a page that shows all of this, live, to this machine only
+    Dashboard(dashboard::Dashboard),
     /// List the workloads that ask for placement: what they asked for, what they have, and why
     Workloads(workloads::Workloads),
     /// Show the slots of a workload. Needs no cluster
@@ -174,6 +177,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Import(import) => import.execute(&global),
         Command::Check(check) => check.execute(&global),
         Command::Top(top) => top.execute(&global),
+        Command::Dashboard(dashboard) => dashboard.execute(&global),
         Command::Workloads(workloads) => workloads.execute(&global),
         Command::Simulate(simulate) => simulate.execute(),
         Command::Plan(plan) => plan.execute(&global),

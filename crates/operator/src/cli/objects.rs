@@ -42,14 +42,14 @@ pub(super) struct Session {
 }
 
 /// A node and its record, as the operator would look at them.
-pub(super) struct Look {
-    pub(super) node: Option<selection::Node>,
-    pub(super) held: Option<Held>,
-    pub(super) policy: Arc<Policy>,
+pub(crate) struct Look {
+    pub(crate) node: Option<selection::Node>,
+    pub(crate) held: Option<Held>,
+    pub(crate) policy: Arc<Policy>,
     /// Who it is, where it says so.
-    pub(super) identity: Option<Identified>,
+    pub(crate) identity: Option<Identified>,
     /// Other live nodes that say the same.
-    pub(super) rivals: Vec<String>,
+    pub(crate) rivals: Vec<String>,
 }
 
 impl Session {
@@ -179,7 +179,7 @@ pub(super) fn node_pages(selector: Option<&str>) -> ListParams {
 }
 
 impl Look {
-    pub(super) fn new(policies: &Policies, node: Option<selection::Node>, held: Option<Held>) -> Self {
+    pub(crate) fn new(policies: &Policies, node: Option<selection::Node>, held: Option<Held>) -> Self {
         let policy = match (&node, &held) {
             (Some(node), held) => {
                 let plain = policies.of(node);
@@ -193,7 +193,7 @@ impl Look {
         Self { node, held, policy, identity, rivals: Vec::new() }
     }
 
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         match (&self.node, &self.held) {
             (Some(node), _) => &node.name,
             (None, Some(held)) => held.node_name(),
@@ -201,12 +201,12 @@ impl Look {
         }
     }
 
-    pub(super) fn stored(&self) -> Option<&Stored> {
+    pub(crate) fn stored(&self) -> Option<&Stored> {
         self.held.as_ref().map(|held| &held.stored)
     }
 
     /// The record to decide on.
-    pub(super) fn record(&self) -> Option<Record> {
+    pub(crate) fn record(&self) -> Option<Record> {
         match (self.stored()?, self.seen()) {
             (stored, Some(seen)) => stored.effective(&seen),
             (Stored::Good(record), None) => Some((**record).clone()),
@@ -214,11 +214,11 @@ impl Look {
         }
     }
 
-    pub(super) fn seen(&self) -> Option<Incarnation> {
+    pub(crate) fn seen(&self) -> Option<Incarnation> {
         self.node.as_ref().map(|node| self.policy.select(node))
     }
 
-    pub(super) fn context(&self) -> Context<'_> {
+    pub(crate) fn context(&self) -> Context<'_> {
         let identity = self.identity.as_ref().and_then(Identified::text).or_else(|| match self.stored() {
             Some(Stored::Good(record)) => record.identity.clone(),
             _ => None,
@@ -226,7 +226,7 @@ impl Look {
         Context { policy: &self.policy, identity, now: Timestamp::now(), by: "cli" }
     }
 
-    pub(super) fn standing(&self) -> Standing {
+    pub(crate) fn standing(&self) -> Standing {
         Standing::of(self.node.as_ref(), self.stored(), &self.rivals, &self.context())
     }
 }

@@ -86,7 +86,7 @@ fn item(held: &Held, now: Timestamp) -> Item {
 }
 
 /// One word for what a record is.
-pub(super) fn state(stored: &Stored) -> &'static str {
+pub(crate) fn state(stored: &Stored) -> &'static str {
     match stored {
         Stored::Good(record) if record.is_tombstone() => "Tombstone",
         Stored::Good(record) if record.folded => "Folded",

@@ -40,6 +40,7 @@ mod tests {
 | why is this label not on this node? | `perennial explain team --node worker-1` |
 | what is with this node, and what if it were deleted now? | `perennial explain worker-1` |
 | how does everything stand? who works on what? | `perennial status`, `perennial top` |
+| the same, live, in a browser? | `perennial dashboard` |
 | which nodes are not as their records say? | `perennial nodes --state unsettled`, `perennial diff` |
 | what was on this node last week? | `perennial history worker-1` |
 | is it installed right? | `perennial check` |

@@ -1,12 +1,6 @@
 //! `perennial top`: what happens, as it happens.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    fmt::Write as _,
-    io::IsTerminal,
-    process::ExitCode,
-    time::Duration,
-};
+use std::{fmt::Write as _, io::IsTerminal, process::ExitCode, time::Duration};
 
 use clap::Args;
 use futures::StreamExt;
@@ -14,10 +8,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::{WatchStreamExt, watcher, watcher::Event};
 use perennial_core::{
     config::duration,
-    keeper::{
-        mark::MARK,
-        record::{RECORD_LABEL, RECORD_LABEL_VALUE},
-    },
+    keeper::record::{RECORD_LABEL, RECORD_LABEL_VALUE},
 };
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -27,7 +18,16 @@ use super::{
     objects::Session,
     output::{print_text, span},
 };
-use crate::keeper::{node::Node, observe::View, policies::Policies, signatures::Signatures};
+use crate::{
+    keeper::{
+        board::{Board, Counts},
+        node::Node,
+        observe::View,
+        policies::Policies,
+        signatures::Signatures,
+    },
+    runtime::clock::Clock,
+};
 
 #[derive(Debug, Args)]
 pub(super) struct Top {
@@ -47,32 +47,11 @@ fn lasting(text: &str) -> Result<Duration, String> {
 /// How many intervals are drawn.
 const DRAWN: usize = 40;
 
-/// What was seen within an interval.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counts {
-    created: u64,
-    deleted: u64,
-    changed: u64,
-    restored: u64,
-    written: u64,
-}
-
-impl Counts {
-    fn churn(&self) -> u64 {
-        self.created + self.deleted
-    }
-}
-
 /// Everything that the watches said.
 struct Seen {
     view: View,
     policies: Policies,
     signatures: Signatures,
-    /// The nodes that are there, and whether they carry our mark.
-    nodes: HashMap<String, bool>,
-    now: Counts,
-    past: VecDeque<Counts>,
-    total: Counts,
     lists: u8,
 }
 
@@ -80,49 +59,17 @@ impl Seen {
     fn new(policies: Policies, signatures: Signatures) -> Self {
         let mut view = View::default();
         view.policies_known = true;
-        Self {
-            view,
-            policies,
-            signatures,
-            nodes: HashMap::new(),
-            now: Counts::default(),
-            past: VecDeque::new(),
-            total: Counts::default(),
-            lists: 0,
-        }
+        view.board = Some(Board::new(Clock::system(), DRAWN));
+        Self { view, policies, signatures, lists: 0 }
     }
 
     fn on_node(&mut self, event: Event<Node>) {
-        match &event {
-            Event::Init => self.nodes.clear(),
-            Event::InitApply(node) => self.note(node, false),
-            Event::Apply(node) => self.note(node, true),
-            Event::InitDone => self.lists |= 1,
-            Event::Delete(node) => {
-                self.nodes.remove(kube::Resource::meta(node).name.as_deref().unwrap_or_default());
-                self.now.deleted += 1;
-            }
-        }
+        self.lists |= u8::from(matches!(event, Event::InitDone));
         self.view.on_node(event, &self.policies);
     }
 
-    fn note(&mut self, node: &Node, news: bool) {
-        let meta = kube::Resource::meta(node);
-        let marked = meta.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(MARK));
-        let before = self.nodes.insert(meta.name.clone().unwrap_or_default(), marked);
-        if news {
-            self.now.created += u64::from(before.is_none());
-            self.now.changed += u64::from(before.is_some());
-            self.now.restored += u64::from(marked && before != Some(true));
-        }
-    }
-
     fn on_record(&mut self, event: Event<ConfigMap>) {
-        match &event {
-            Event::InitDone => self.lists |= 2,
-            Event::Apply(_) => self.now.written += 1,
-            _ => {}
-        }
+        self.lists |= 2 * u8::from(matches!(event, Event::InitDone));
         self.view.on_record(event, &self.policies, &self.signatures);
     }
 
@@ -130,26 +77,13 @@ impl Seen {
         self.lists == 3
     }
 
-    /// Closes an interval.
-    fn turn(&mut self) {
-        let now = std::mem::take(&mut self.now);
-        self.total = Counts {
-            created: self.total.created + now.created,
-            deleted: self.total.deleted + now.deleted,
-            changed: self.total.changed + now.changed,
-            restored: self.total.restored + now.restored,
-            written: self.total.written + now.written,
-        };
-        self.past.push_back(now);
-        while self.past.len() > DRAWN {
-            self.past.pop_front();
-        }
-    }
-
+    /// Closes an interval and draws it.
     fn frame(&mut self, interval: Duration, since: Duration, coordination: Option<&Coordination>) -> String {
         let survey = self.view.index.survey();
         let live = survey.current + survey.to_capture + survey.to_restore + survey.unidentified + survey.ignored;
-        let last = self.past.back().copied().unwrap_or_default();
+        let Some(board) = &mut self.view.board else { return String::new() };
+        board.churn.turn();
+        let last = board.churn.past.back().copied().unwrap_or_default();
         let mut text = String::new();
         let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
         let _ = writeln!(text, "perennial top, watching for {}", span(seconds));
@@ -165,7 +99,7 @@ impl Seen {
         );
         let _ = writeln!(text, "Lag        {} node(s) wait", survey.to_capture + survey.to_restore);
         let _ = writeln!(text, "           created   deleted   changed   restored   records written");
-        for (name, counts) in [("a second", last), ("in all", self.total)] {
+        for (name, counts) in [("a second", last), ("in all", board.churn.total)] {
             let shown = |count: u64| {
                 if name == "in all" {
                     count.to_string()
@@ -185,7 +119,7 @@ impl Seen {
                 shown(counts.written)
             );
         }
-        let churn: Vec<u64> = self.past.iter().map(Counts::churn).collect();
+        let churn: Vec<u64> = board.churn.past.iter().map(Counts::churn).collect();
         let _ = writeln!(text, "Churn      {}", spark(&churn));
         for group in coordination.iter().flat_map(|found| &found.groups) {
             let alive = group.members.iter().filter(|member| member.alive).count();
@@ -231,7 +165,6 @@ impl Top {
                         Err(_) => {}
                     },
                     _ = tick.tick(), if seen.is_complete() => {
-                        seen.turn();
                         let namespace = session.settings.namespace.as_str();
                         let coordination = Coordination::read(&session.client, namespace).await.ok();
                         let frame = seen.frame(self.interval, begun.elapsed(), coordination.as_ref());

@@ -124,7 +124,7 @@ fn print(rows: &[Row]) -> anyhow::Result<()> {
 }
 
 /// The first thing that it waits for or that is done about it.
-fn why(plan: &Plan) -> String {
+pub(crate) fn why(plan: &Plan) -> String {
     let reason = plan.actions.iter().find_map(|action| match action {
         Action::Wait { reason, .. } | Action::Hold { reason, .. } | Action::Evict { reason, .. } => {
             Some(reason.clone())

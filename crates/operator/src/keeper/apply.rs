@@ -31,6 +31,9 @@ use crate::runtime::{
     request::{FIELD_MANAGER, Failure, ask},
 };
 
+/// A record is a KiB or two, but anybody who may write ConfigMaps can make it a MiB: a page of those has to fit into memory.
+pub const PAGE_OF_RECORDS: u32 = 50;
+
 /// A record's ConfigMap as it was read: what the next write is conditional on.
 #[derive(Clone, Debug)]
 pub struct Held {

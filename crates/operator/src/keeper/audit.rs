@@ -18,13 +18,13 @@ use perennial_core::keeper::{
 use tracing::{debug, info, warn};
 
 use super::{
-    apply::{Error, Held},
+    apply::{Error, Held, PAGE_OF_RECORDS},
     controller::Keeper,
     policies::labels_of,
 };
 use crate::runtime::{budget::Priority, queue::Key};
 
-const PAGE: u32 = 500;
+const PAGE_OF_NODES: u32 = 500;
 
 impl Keeper {
     /// Reads everything afresh and deals with old records. Failures are reported; the next audit tries again.
@@ -120,7 +120,8 @@ impl Keeper {
     }
 
     pub(super) async fn each_record(&self, mut on: impl FnMut(Held)) -> Result<(), Error> {
-        let mut params = ListParams::default().labels(&format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}")).limit(PAGE);
+        let mut params =
+            ListParams::default().labels(&format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}")).limit(PAGE_OF_RECORDS);
         loop {
             let (page, next) = self.cluster.list_records(&params).await?;
             for held in page {
@@ -138,7 +139,7 @@ impl Keeper {
         &self,
         mut on: impl FnMut(perennial_core::keeper::selection::Node),
     ) -> Result<(), Error> {
-        let mut params = ListParams::default().limit(PAGE);
+        let mut params = ListParams::default().limit(PAGE_OF_NODES);
         loop {
             let (page, next) = self.cluster.list_nodes(&params).await?;
             page.into_iter().for_each(&mut on);

@@ -1,6 +1,10 @@
 //! What is known of every node and record, in a few hundred bytes each: enough to see without a request that nothing is
 //! to be done. Label sets are read when they are needed.
 
+mod rows;
+
+pub use rows::Row;
+
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
@@ -498,12 +502,16 @@ impl Index {
             survey.bad_records += usize::from(record.bad);
             survey.unsigned += usize::from(record.unsigned);
             survey.tombstones += usize::from(record.tombstone);
-            let live = self.nodes.get(&record.node).is_some_and(|node| node.record.as_ref() == Some(name))
-                || self.claims.get(name).is_some_and(|nodes| !nodes.is_empty());
-            survey.absent += usize::from(!live);
+            survey.absent += usize::from(!self.is_live(name, record));
         }
         self.surveyed = Some(survey);
         survey
+    }
+
+    /// Some live node is the one that a record is for.
+    fn is_live(&self, name: &Arc<str>, record: &RecordEntry) -> bool {
+        self.nodes.get(&record.node).is_some_and(|node| node.record.as_ref() == Some(name))
+            || self.claims.get(name).is_some_and(|nodes| !nodes.is_empty())
     }
 
     fn claim(&mut self, name: &Key, entry: &NodeEntry) {

@@ -2,6 +2,7 @@
 
 pub mod apply;
 mod audit;
+pub mod board;
 pub mod controller;
 pub mod index;
 mod migrate;

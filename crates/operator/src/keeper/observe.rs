@@ -8,6 +8,7 @@ use kube::runtime::watcher::Event;
 use perennial_core::{
     config::Identity,
     keeper::{
+        identity::Identified,
         kept::Kept,
         record::{Origin, Record},
         selection::{self, Policy},
@@ -18,6 +19,7 @@ use tokio::time::Instant;
 
 use super::{
     apply::Held,
+    board::Board,
     index::{Index, NodeEntry, RecordEntry, Verdict},
     node::Node,
     past::{Packed, Past},
@@ -52,6 +54,8 @@ pub struct View {
     nodes_listed: bool,
     records_listed: bool,
     pub policies_known: bool,
+    /// What happens is noted here, where somebody looks on.
+    pub board: Option<Board>,
 }
 
 /// A last state that is to be written.
@@ -84,9 +88,14 @@ impl View {
                 self.past.interrupted();
                 self.index.begin_nodes();
             }
-            Event::InitApply(node) => return self.put_node(&node.into_view(), policies),
+            Event::InitApply(node) => {
+                let node = node.into_view();
+                self.note_node(&node, policies, false);
+                return self.put_node(&node, policies);
+            }
             Event::Apply(node) => {
                 let node = node.into_view();
+                self.note_node(&node, policies, true);
                 // Seen from its beginning on: what its predecessor had is what it may be given.
                 if self.index.node(&node.name).is_none() {
                     self.past.changed(&node.name, true);
@@ -96,28 +105,62 @@ impl View {
             Event::InitDone => {
                 self.index.end_nodes();
                 self.nodes_listed = true;
+                if let Some(board) = &mut self.board {
+                    board.retain_nodes(|name| self.index.node(name).is_some());
+                }
                 return self.everything();
             }
-            Event::Delete(node) => return self.delete_node(&node.into_view(), policies),
+            Event::Delete(node) => {
+                let node = node.into_view();
+                if let Some(board) = &mut self.board {
+                    board.saw_delete(&self.index.key(&node.name));
+                }
+                return self.delete_node(&node, policies);
+            }
         }
         Asks::new()
+    }
+
+    fn note_node(&mut self, node: &selection::Node, policies: &Policies, news: bool) {
+        let Some(board) = &mut self.board else { return };
+        let key = self.index.key(&node.name);
+        let record = Identified::of(&policies.of(node).identity, node).map(|identity| identity.record_name().0);
+        board.saw_node(&key, node, record.is_some_and(|record| self.index.record(&record).is_some()), news);
     }
 
     pub fn on_record(&mut self, event: Event<ConfigMap>, policies: &Policies, signatures: &Signatures) -> Asks {
         match event {
             Event::Init => self.index.begin_records(),
-            Event::InitApply(config_map) | Event::Apply(config_map) => {
-                return self.put_record(&Held::new(config_map, signatures), policies);
+            Event::InitApply(config_map) => {
+                let held = Held::new(config_map, signatures);
+                if let Some(board) = &mut self.board {
+                    board.saw_record(&held, false);
+                }
+                return self.put_record(&held, policies);
+            }
+            Event::Apply(config_map) => {
+                let held = Held::new(config_map, signatures);
+                if let Some(board) = &mut self.board {
+                    board.saw_record(&held, true);
+                }
+                return self.put_record(&held, policies);
             }
             Event::InitDone => {
                 self.index.end_records();
                 self.records_listed = true;
+                if let Some(board) = &mut self.board {
+                    board.retain_records(|name| self.index.record(name).is_some());
+                }
                 return self.everything();
             }
             Event::Delete(config_map) => {
-                let name = config_map.metadata.name.as_deref().unwrap_or_default();
-                signatures.forget(name);
-                let asks = self.index.delete_record(name);
+                let name = config_map.metadata.name.clone().unwrap_or_default();
+                if let Some(board) = &mut self.board {
+                    let held = Held::new(config_map, signatures);
+                    board.lost_record(held.name(), held.node_name());
+                }
+                signatures.forget(&name);
+                let asks = self.index.delete_record(&name);
                 return self.when_synced(asks);
             }
         }

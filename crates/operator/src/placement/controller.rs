@@ -296,7 +296,7 @@ impl Placer {
         if self.is_behind(&mut state, key, &look, term) {
             return Decision::Behind(Box::new(look));
         }
-        look.pods.extend(state.view.index.expected(&look.replica_sets, now));
+        look.pods.extend(state.view.index.places.expected(&look.replica_sets, now));
         let mut decided = plan(&Input {
             settings: &self.configured.settings,
             spec: &spec,
@@ -307,18 +307,19 @@ impl Placer {
             pdbs: &look.pdbs,
             now,
         });
-        state.view.index.put_open(std::mem::take(&mut decided.open), term);
+        state.view.index.places.open(std::mem::take(&mut decided.open), term);
         Decision::Act(Box::new((look, spec, decided)))
     }
 
     /// A place for a pod of this workload that is just being created, where it is known: the workload is ours, and was looked at.
     pub(super) fn give_place(&self, key: &str, set: &str) -> Option<Place> {
-        let permit = self.ownership.may_act(shard_key(key)).filter(|_| self.decides)?;
+        let permit =
+            self.ownership.may_act(shard_key(key)).filter(|_| self.decides && self.ownership.is_exclusive())?;
         // As for every request: it must be over before another may decide.
         if permit.remaining() < self.admission_deadline {
             return None;
         }
-        self.lock().view.index.give(set, permit.term(), self.clock.now())
+        self.lock().view.index.places.give(set, permit.term(), self.clock.now())
     }
 
     /// Whether the caches may lack pods of this workload.
@@ -367,10 +368,13 @@ impl Placer {
             info!(workload = &**key, pods = foreign.len(), "taking in pods that were made without us");
             let namespace = &look.workload.namespace;
             let adopting = foreign.iter().map(|pod| self.cluster.adopt(namespace, pod).boxed()).collect();
-            for answer in side_by_side(adopting).await {
+            for (pod, answer) in foreign.iter().zip(side_by_side(adopting).await) {
                 match answer {
                     Ok(pod) => self.take(pod),
-                    Err(error) if matches!(error.category(), Category::NotFound | Category::Conflict) => {}
+                    // It went meanwhile. The watch, which shows only what has our label, will never say so.
+                    Err(error) if matches!(error.category(), Category::NotFound | Category::Conflict) => {
+                        self.lock().view.index.remove_pod(&pod.uid);
+                    }
                     Err(error) => return Err(error),
                 }
             }
@@ -431,7 +435,7 @@ impl Placer {
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,7 +4,7 @@
 //! object the newer one stays, whichever way they came.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
@@ -13,10 +13,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, 
 use perennial_core::placement::{
     labels::NodeLabels,
     spec::{Problem, Spec, parse},
-    view::{EXPECTED_FOR, NodeView, PdbView, Place, PodView, ReplicaSetView, WorkloadView},
+    view::{NodeView, PdbView, PodView, ReplicaSetView, WorkloadView},
 };
 
-use super::settings::Configured;
+use super::{places::Places, settings::Configured};
 use crate::runtime::{events::About, map::HashMap, queue::Key};
 
 /// A Deployment or StatefulSet.
@@ -99,17 +99,8 @@ pub struct Index {
     pods_of: HashMap<String, BTreeSet<String>>,
     pdbs: HashMap<String, BTreeMap<String, PdbEntry>>,
     nodes: HashMap<String, NodeView>,
-    /// By UID of a ReplicaSet: the places that its next pods take.
-    open: HashMap<String, Open>,
-    /// By UID of a ReplicaSet: the places that were given to pods that have not been seen yet, and when.
-    expected: HashMap<String, Vec<(Place, Timestamp)>>,
-}
-
-/// Places that were decided on in one term of ownership. In any other they mean nothing.
-#[derive(Debug)]
-struct Open {
-    term: u64,
-    places: VecDeque<Place>,
+    /// What pods are given as they are created.
+    pub places: Places,
 }
 
 /// A workload and everything that a decision about it needs.
@@ -200,35 +191,6 @@ impl Index {
         })
     }
 
-    /// Takes note of the places that are open; those of former looks are void.
-    pub fn put_open(&mut self, places: BTreeMap<String, Vec<Place>>, term: u64) {
-        for (set, places) in places {
-            self.open.insert(set, Open { term, places: places.into() });
-        }
-    }
-
-    /// Gives the next open place of a ReplicaSet to a pod that is just being created.
-    pub fn give(&mut self, set: &str, term: u64, now: Timestamp) -> Option<Place> {
-        let open = self.open.get_mut(set).filter(|open| open.term == term)?;
-        let place = open.places.pop_front()?;
-        self.expected.entry(set.to_owned()).or_default().push((place, now));
-        Some(place)
-    }
-
-    /// Pods that were given their places as they were created, and are not seen yet. Those that do not come are given up.
-    pub fn expected(&mut self, sets: &[ReplicaSetView], now: Timestamp) -> Vec<PodView> {
-        let mut pods = Vec::new();
-        for set in sets {
-            let Some(expected) = self.expected.get_mut(&set.uid) else { continue };
-            expected.retain(|(_, since)| (*since..*since + EXPECTED_FOR).contains(&now));
-            pods.extend(expected.iter().map(|(place, since)| PodView::expected(&set.uid, *place, *since)));
-            if expected.is_empty() {
-                self.expected.remove(&set.uid);
-            }
-        }
-        pods
-    }
-
     pub fn put_namespace(&mut self, name: &str, entry: NamespaceEntry) {
         self.namespaces.insert(name.to_owned(), entry);
     }
@@ -272,7 +234,7 @@ impl Index {
         if let Some(owner) = self.sets.get_mut(&uid).and_then(|old| old.owner.take()) {
             take(&mut self.sets_of, &owner, &uid);
             if set.owner.as_ref() != Some(&owner) {
-                self.open.remove(&uid);
+                self.places.forget(&uid);
             }
         }
         if let Some(owner) = &set.owner {
@@ -284,8 +246,7 @@ impl Index {
 
     pub fn remove_set(&mut self, uid: &str) {
         let Some(old) = self.sets.remove(uid) else { return };
-        self.open.remove(uid);
-        self.expected.remove(uid);
+        self.places.forget(uid);
         if let Some(owner) = old.owner {
             take(&mut self.sets_of, &owner, uid);
         }
@@ -300,11 +261,8 @@ impl Index {
                 let (owner, uid) = (old.view.owner.clone(), pod.view.uid.clone());
                 take(&mut self.pods_of, &owner, &uid);
             }
-        } else if let (Some(expected), Some(slot)) = (self.expected.get_mut(&pod.view.owner), pod.view.slot) {
-            // The one that was expected, or a stranger with its slot: either way the place is filled.
-            if let Some(found) = expected.iter().position(|(place, _)| place.slot == slot) {
-                expected.swap_remove(found);
-            }
+        } else if let Some(slot) = pod.view.slot {
+            self.places.seen(&pod.view.owner, slot);
         }
         self.pods_of.entry(pod.view.owner.clone()).or_default().insert(pod.view.uid.clone());
         self.pods.insert(pod.view.uid.clone(), pod);

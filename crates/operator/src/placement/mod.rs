@@ -6,6 +6,7 @@ mod execute;
 pub mod index;
 pub mod objects;
 pub mod observe;
+mod places;
 pub mod roll_call;
 pub mod settings;
 mod survey;

@@ -235,57 +235,37 @@ fn nothing_is_asked_for_before_every_list_is_read() {
     assert!(ready.view.everything().iter().map(Arc::clone).next().is_none());
 }
 
-const SPOT: Place = Place { class: Class::Spot, slot: 4 };
-const ON_DEMAND: Place = Place { class: Class::OnDemand, slot: 5 };
-
-/// A ReplicaSet with two places open, in the first term.
-fn with_open_places() -> World {
+/// A ReplicaSet with a place open, in the first term.
+fn with_an_open_place() -> World {
     let mut world = World::new();
     world.apply::<Deployment>(&web(1, 10));
     world.apply::<ReplicaSet>(&set("r1", 2, 1, "d"));
-    world.view.index.put_open([("r1".to_owned(), vec![SPOT, ON_DEMAND])].into(), 1);
+    let place = Place { class: Class::Spot, slot: 4 };
+    world.view.index.places.open([("r1".to_owned(), vec![place])].into(), 1);
     world
 }
 
 #[test]
-fn a_place_is_given_once_and_in_its_term_only() {
-    let mut world = with_open_places();
-    let now = world.now;
-    let mut give = |set: &str, term| world.view.index.give(set, term, now);
-
-    assert_eq!(give("r1", 2), None, "it was decided by whoever owned the workload then");
-    assert_eq!(give("r2", 1), None);
-    assert_eq!((give("r1", 1), give("r1", 1), give("r1", 1)), (Some(SPOT), Some(ON_DEMAND), None));
-}
-
-#[test]
 fn places_survive_a_change_of_their_replica_set_but_not_of_its_owner() {
-    let mut world = with_open_places();
+    let mut world = with_an_open_place();
     world.apply::<ReplicaSet>(&set("r1", 3, 1, "d"));
-    assert_eq!(world.view.index.give("r1", 1, world.now), Some(SPOT));
+    assert!(world.view.index.places.give("r1", 1, world.now).is_some());
 
+    let mut world = with_an_open_place();
     world.apply::<ReplicaSet>(&set("r1", 4, 1, "another"));
-    assert_eq!(world.view.index.give("r1", 1, world.now), None);
+    assert!(world.view.index.places.give("r1", 1, world.now).is_none());
 }
 
 #[test]
-fn a_pod_that_was_given_a_place_is_expected_until_it_is_seen_or_given_up() {
-    let mut world = with_open_places();
-    let now = world.now;
+fn a_pod_that_was_given_a_place_is_expected_until_the_watch_shows_it() {
+    let mut world = with_an_open_place();
     let sets = world.look().replica_sets;
-    world.view.index.give("r1", 1, now).unwrap();
-    world.view.index.give("r1", 1, now).unwrap();
-    let slots = |world: &mut World, now| -> Vec<Option<u32>> {
-        world.view.index.expected(&sets, now).iter().map(|pod| pod.slot).collect()
-    };
-    assert_eq!(slots(&mut world, now), [Some(4), Some(5)]);
+    world.view.index.places.give("r1", 1, world.now).unwrap();
+    assert_eq!(world.view.index.places.expected(&sets, world.now).len(), 1);
 
     let mut seen = pod(5, &json!({"nodeSelector": {"karpenter.sh/capacity-type": "spot"}}), &json!([]));
     seen["metadata"]["annotations"] = json!({SLOT: "4"});
     world.apply::<Pod>(&seen);
-    seen["metadata"]["resourceVersion"] = json!("6");
-    world.apply::<Pod>(&seen);
 
-    assert_eq!(slots(&mut world, now + SignedDuration::from_secs(9)), [Some(5)]);
-    assert!(slots(&mut world, now + SignedDuration::from_secs(10)).is_empty());
+    assert!(world.view.index.places.expected(&sets, world.now).is_empty());
 }

@@ -20,10 +20,9 @@ use super::{
 };
 use crate::{
     keeper::{
-        apply::Cluster,
+        apply::{Cluster, PAGE_OF_RECORDS},
         controller::{CONTROLLER, Duties, Keeper, State},
         policies::{self, Policies},
-        signatures::Signatures,
     },
     placement::controller::Placer,
     runtime::{
@@ -32,7 +31,7 @@ use crate::{
         fault::Category,
         queue::Queue,
         random::Jitter,
-        watch::{Subject, follow},
+        watch::{PAGE, Subject, follow},
     },
     serve::health::Health,
 };
@@ -43,30 +42,21 @@ const LOOPS: &str = "loops";
 const SIGN_EVERY: Duration = Duration::from_secs(3);
 const SYNC_CHECK: Duration = Duration::from_millis(50);
 
-/// Starts the keeper. What its watch says of nodes, placement hears as well.
-pub(super) fn keep(
-    settings: &Settings,
-    (world, signatures): (World, &Signatures),
-    placer: Option<Arc<Placer>>,
-    events: Events,
-    health: &Health,
-    stop: &CancellationToken,
-    tasks: &mut JoinSet<()>,
-) -> Arc<Keeper> {
+/// The keeper, which does nothing yet.
+pub(super) fn keeper(settings: &Settings, world: World, events: Events) -> Arc<Keeper> {
     let controller = &settings.controller;
-    let World { client, budget, metrics, clock, jitter, identity, ownership } = world;
+    let World { client, budget, metrics, clock, jitter, identity, ownership, signatures } = world;
     metrics.expect_controller(CONTROLLER);
-
     let namespace = settings.namespace.as_str();
-    let keeper = Arc::new(Keeper {
+    Arc::new(Keeper {
         cluster: Cluster::new(client.clone(), namespace, budget, signatures.clone()),
         client: client.clone(),
-        admission: Cluster::new(client, namespace, Budget::unlimited(), signatures.clone()),
+        admission: Cluster::new(client, namespace, Budget::unlimited(), signatures),
         admission_deadline: settings.webhook.timeout * 3 / 5,
         policies: Policies::new(&settings.keeper),
         queue: Queue::default(),
         clock,
-        jitter: jitter.clone(),
+        jitter,
         metrics,
         events,
         duties: Duties {
@@ -80,38 +70,58 @@ pub(super) fn keep(
         identity,
         replan: tokio::sync::Notify::new(),
         state: Mutex::new(State::default()),
-    });
+    })
+}
 
+/// Starts what fills its caches. What its watch says of nodes, placement hears as well.
+pub(super) fn watch(
+    keeper: &Arc<Keeper>,
+    placer: Option<Arc<Placer>>,
+    health: &Health,
+    stop: &CancellationToken,
+    tasks: &mut JoinSet<()>,
+) {
     health.expect(SYNCED);
-    tasks.spawn(report_synced(Arc::clone(&keeper), health.clone(), stop.clone()));
-    tasks.spawn(watch_nodes(&keeper, placer, &jitter, stop));
-    tasks.spawn(watch_records(&keeper, &jitter, stop));
-    tasks.spawn(watch_policies(&keeper, &jitter, stop));
+    tasks.spawn(report_synced(Arc::clone(keeper), health.clone(), stop.clone()));
+    tasks.spawn(watch_nodes(keeper, placer, &keeper.jitter, stop));
+    tasks.spawn(watch_records(keeper, &keeper.jitter, stop));
+    tasks.spawn(watch_policies(keeper, &keeper.jitter, stop));
     tasks.spawn(until(stop.clone(), {
-        let keeper = Arc::clone(&keeper);
+        let keeper = Arc::clone(keeper);
         async move { keeper.follow_policies().await }
     }));
+}
+
+/// Starts what acts.
+pub(super) fn work(
+    settings: &Settings,
+    keeper: &Arc<Keeper>,
+    health: &Health,
+    stop: &CancellationToken,
+    tasks: &mut JoinSet<()>,
+) {
+    let controller = &settings.controller;
     for _ in 0..controller.workers {
-        tasks.spawn(Arc::clone(&keeper).work());
+        tasks.spawn(Arc::clone(keeper).work());
     }
-    tasks.spawn(follow_ownership(Arc::clone(&keeper), stop.clone()));
+    tasks.spawn(follow_ownership(Arc::clone(keeper), stop.clone()));
     tasks.spawn(every(stop.clone(), controller.resync_period, {
-        let keeper = Arc::clone(&keeper);
+        let keeper = Arc::clone(keeper);
         move || {
             keeper.resync();
             std::future::ready(())
         }
     }));
     tasks.spawn(every(stop.clone(), controller.audit_period, {
-        let keeper = Arc::clone(&keeper);
+        let keeper = Arc::clone(keeper);
         move || {
             let keeper = Arc::clone(&keeper);
             async move { keeper.audit().await }
         }
     }));
-    if signatures.mode() != Hmac::None {
+    if keeper.cluster.signatures().mode() != Hmac::None {
         tasks.spawn(every(stop.clone(), SIGN_EVERY, {
-            let keeper = Arc::clone(&keeper);
+            let keeper = Arc::clone(keeper);
             move || {
                 let keeper = Arc::clone(&keeper);
                 async move { keeper.keep_signed().await }
@@ -120,7 +130,7 @@ pub(super) fn keep(
     }
     health.watch(LOOPS, SURVEY_EVERY * 15);
     tasks.spawn(every(stop.clone(), SURVEY_EVERY, {
-        let (keeper, health) = (Arc::clone(&keeper), health.clone());
+        let (keeper, health) = (Arc::clone(keeper), health.clone());
         move || {
             let (keeper, health) = (Arc::clone(&keeper), health.clone());
             async move {
@@ -138,7 +148,6 @@ pub(super) fn keep(
             queue.close();
         }
     });
-    keeper
 }
 
 fn watch_nodes(
@@ -150,7 +159,7 @@ fn watch_nodes(
     let on = Arc::clone(keeper);
     follow(
         keeper.cluster.nodes().clone(),
-        Subject { what: "nodes", labels: None },
+        Subject { what: "nodes", labels: None, page: PAGE },
         jitter.clone(),
         stop.clone(),
         move |event| {
@@ -167,7 +176,11 @@ fn watch_records(keeper: &Arc<Keeper>, jitter: &Jitter, stop: &CancellationToken
     let on = Arc::clone(keeper);
     follow(
         keeper.cluster.records().clone(),
-        Subject { what: "records", labels: Some(format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}")) },
+        Subject {
+            what: "records",
+            labels: Some(format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}")),
+            page: PAGE_OF_RECORDS,
+        },
         jitter.clone(),
         stop.clone(),
         move |event| on.on_record(event),
@@ -179,7 +192,7 @@ fn watch_policies(keeper: &Arc<Keeper>, jitter: &Jitter, stop: &CancellationToke
     let (on, missing) = (Arc::clone(keeper), Arc::clone(keeper));
     follow(
         Api::<policies::Resource>::all(keeper.client.clone()),
-        Subject { what: "keeppolicies", labels: None },
+        Subject { what: "keeppolicies", labels: None, page: PAGE },
         jitter.clone(),
         stop.clone(),
         move |event| on.on_policy(event),

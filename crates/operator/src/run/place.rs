@@ -27,29 +27,20 @@ use crate::{
         events::Events,
         fault::Category,
         queue::Queue,
-        random::Jitter,
-        watch::{Subject, follow},
+        watch::{PAGE, Subject, follow},
     },
     serve::health::Health,
 };
 
 const PLACING: &str = "placement";
 
-/// Starts placement.
-pub(super) fn place(
-    settings: &Settings,
-    world: &World,
-    events: Events,
-    health: &Health,
-    stop: &CancellationToken,
-    tasks: &mut JoinSet<()>,
-) -> anyhow::Result<Arc<Placer>> {
+/// Placement, which does nothing yet.
+pub(super) fn placer(settings: &Settings, world: &World, events: Events) -> anyhow::Result<Arc<Placer>> {
     let controller = &settings.controller;
-    let client = &world.client;
-    let placer = Arc::new(Placer {
+    Ok(Arc::new(Placer {
         configured: Configured::new(settings).context("nodeLabels cannot be used")?,
-        cluster: Cluster::new(client.clone(), world.budget.clone()),
-        admission: Cluster::new(client.clone(), Budget::unlimited()),
+        cluster: Cluster::new(world.client.clone(), world.budget.clone()),
+        admission: Cluster::new(world.client.clone(), Budget::unlimited()),
         admission_deadline: settings.webhook.timeout * 3 / 5,
         queue: Queue::default(),
         clock: world.clock.clone(),
@@ -60,30 +51,45 @@ pub(super) fn place(
         decides: controller.roles.contains(&Role::Placement),
         dry_run: controller.dry_run,
         state: Mutex::default(),
-    });
+    }))
+}
 
+/// Starts what fills its caches.
+pub(super) fn watch(
+    placer: &Arc<Placer>,
+    client: &Client,
+    health: &Health,
+    stop: &CancellationToken,
+    tasks: &mut JoinSet<()>,
+) {
     health.expect(PLACING);
     let managed = Some(format!("{MANAGED}=true"));
-    tasks.spawn(observe::<Defaults>(&placer, client, health, "namespaces", None, &world.jitter, stop));
-    tasks.spawn(observe::<Deployment>(&placer, client, health, "deployments", None, &world.jitter, stop));
-    tasks.spawn(observe::<StatefulSet>(&placer, client, health, "statefulsets", None, &world.jitter, stop));
-    tasks.spawn(observe::<ReplicaSet>(&placer, client, health, "replicasets", None, &world.jitter, stop));
-    tasks.spawn(observe::<Pod>(&placer, client, health, "pods", managed, &world.jitter, stop));
-    tasks.spawn(observe::<PodDisruptionBudget>(
-        &placer,
-        client,
-        health,
-        "poddisruptionbudgets",
-        None,
-        &world.jitter,
-        stop,
-    ));
+    tasks.spawn(observe::<Defaults>(placer, client, health, "namespaces", None, stop));
+    tasks.spawn(observe::<Deployment>(placer, client, health, "deployments", None, stop));
+    tasks.spawn(observe::<StatefulSet>(placer, client, health, "statefulsets", None, stop));
+    tasks.spawn(observe::<ReplicaSet>(placer, client, health, "replicasets", None, stop));
+    tasks.spawn(observe::<Pod>(placer, client, health, "pods", managed, stop));
+    tasks.spawn(observe::<PodDisruptionBudget>(placer, client, health, "poddisruptionbudgets", None, stop));
+    tasks.spawn(every(stop.clone(), Duration::from_millis(250), {
+        let (placer, health) = (Arc::clone(placer), health.clone());
+        move || {
+            if placer.is_synced() {
+                health.set(PLACING, true);
+            }
+            std::future::ready(())
+        }
+    }));
+}
+
+/// Starts what acts.
+pub(super) fn work(settings: &Settings, placer: &Arc<Placer>, stop: &CancellationToken, tasks: &mut JoinSet<()>) {
+    let controller = &settings.controller;
     if placer.decides {
         for _ in 0..controller.workers {
-            tasks.spawn(Arc::clone(&placer).work());
+            tasks.spawn(Arc::clone(placer).work());
         }
         tasks.spawn({
-            let (placer, stop) = (Arc::clone(&placer), stop.clone());
+            let (placer, stop) = (Arc::clone(placer), stop.clone());
             async move {
                 let mut changes = placer.ownership.changes();
                 while stop.run_until_cancelled(changes.next()).await.is_some() {
@@ -92,7 +98,7 @@ pub(super) fn place(
             }
         });
         tasks.spawn(every(stop.clone(), controller.resync_period, {
-            let placer = Arc::clone(&placer);
+            let placer = Arc::clone(placer);
             move || {
                 placer.resync();
                 std::future::ready(())
@@ -100,22 +106,13 @@ pub(super) fn place(
         }));
     }
     tasks.spawn(every(stop.clone(), SURVEY_EVERY, {
-        let placer = Arc::clone(&placer);
+        let placer = Arc::clone(placer);
         move || {
             let placer = Arc::clone(&placer);
             async move {
                 placer.survey();
                 placer.free_overdue().await;
             }
-        }
-    }));
-    tasks.spawn(every(stop.clone(), Duration::from_millis(250), {
-        let (placer, health) = (Arc::clone(&placer), health.clone());
-        move || {
-            if placer.is_synced() {
-                health.set(PLACING, true);
-            }
-            std::future::ready(())
         }
     }));
     tasks.spawn({
@@ -125,7 +122,6 @@ pub(super) fn place(
             queue.close();
         }
     });
-    Ok(placer)
 }
 
 fn observe<K>(
@@ -134,7 +130,6 @@ fn observe<K>(
     health: &Health,
     what: &'static str,
     labels: Option<String>,
-    jitter: &Jitter,
     stop: &CancellationToken,
 ) -> impl Future<Output = ()> + use<K>
 where
@@ -143,8 +138,8 @@ where
     let (on, metrics, health) = (Arc::clone(placer), placer.metrics.clone(), health.clone());
     follow(
         Api::<K>::all(client.clone()),
-        Subject { what, labels },
-        jitter.clone(),
+        Subject { what, labels, page: PAGE },
+        placer.jitter.clone(),
         stop.clone(),
         move |event| on.on(event),
         move |category| {

@@ -10,7 +10,7 @@ use super::announcement::{GROUP, SHARD, shard_lease};
 use super::lease::seen;
 use super::ownership::Ownership;
 use super::random::Jitter;
-use super::watch::{Subject, follow};
+use super::watch::{PAGE, Subject, follow};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::runtime::watcher::Event;
 use kube::{Api, Client};
@@ -43,7 +43,7 @@ pub fn attend(
     let api: Api<Lease> = Api::namespaced(attendance.client.clone(), &attendance.namespace);
     let labels = format!("{SHARD},{GROUP} in ({})", attendance.groups.join(","));
     let mut book = Book::new(attendance, ownership.clone());
-    let subject = Subject { what: "Leases of others", labels: Some(labels) };
+    let subject = Subject { what: "Leases of others", labels: Some(labels), page: PAGE };
     let on_trouble = |category| debug!(?category, "who attends is not known for now");
     (ownership, follow(api, subject, jitter, stop, move |event| book.on(event), on_trouble))
 }

@@ -15,8 +15,9 @@ use super::announcement::{Coordination, GROUP, Kind, announcement, shard_lease, 
 use super::chain::Chain;
 use super::lease::{LeaseError, Leases, object, seen};
 use super::ownership::Ownership;
+use super::watch::is_expired;
 use futures::future::BoxFuture;
-use futures::stream::{FuturesUnordered, StreamExt};
+use futures::stream::{FuturesUnordered, Stream, StreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::runtime::utils::Backoff;
 use kube::runtime::{WatchStreamExt, watcher};
@@ -104,11 +105,7 @@ impl Coordinator {
     }
 
     async fn run(mut self, stop: CancellationToken) {
-        let selector = format!("{GROUP}={}", self.settings.group);
-        // A watch whose connection died in silence is noticed soon.
-        let config = watcher::Config::default().labels(&selector).timeout(30);
-        let events = watcher(self.leases.api().clone(), config).backoff(Steady);
-        let mut events = std::pin::pin!(events);
+        let mut events = std::pin::pin!(self.events());
         let (identity, shards) = (&self.settings.identity, self.ownership.shards());
         info!(identity, shards, "this member joins");
         while !stop.is_cancelled() {
@@ -118,13 +115,25 @@ impl Coordinator {
                 () = stop.cancelled() => {}
                 Some(event) = events.next() => match event {
                     Ok(event) => self.event(event),
-                    Err(error) => debug!(%error, "the watch of Leases was interrupted"),
+                    Err(error) => {
+                        debug!(%error, "the watch of Leases was interrupted");
+                        if is_expired(&error) {
+                            events.set(self.events());
+                        }
+                    }
                 },
                 Some((index, outcome)) = self.requests.next() => self.outcome(index, outcome),
                 () = tokio::time::sleep_until(self.start + wake) => {}
             }
         }
         self.leave().await;
+    }
+
+    fn events(&self) -> impl Stream<Item = watcher::Result<watcher::Event<Lease>>> + use<> {
+        let selector = format!("{GROUP}={}", self.settings.group);
+        // A watch whose connection died in silence is noticed soon.
+        let config = watcher::Config::default().labels(&selector).timeout(30);
+        watcher(self.leases.api().clone(), config).backoff(Steady)
     }
 
     /// Hands everything over at once, then takes the announcement back. Bounded: what is not answered lapses by itself.

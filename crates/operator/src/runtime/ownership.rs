@@ -23,6 +23,7 @@ pub struct Ownership {
     inner: Arc<Inner>,
     /// Where it is known who attends to a shard, if not from the same Leases.
     attended: Option<Arc<Inner>>,
+    leased: bool,
 }
 
 #[derive(Debug)]
@@ -75,8 +76,8 @@ pub struct ActUntil {
 }
 
 impl Ownership {
-    /// Owns nothing yet.
-    pub(super) fn none(shards: u32) -> Self {
+    /// Owns nothing yet, or nothing at all: for those who only look on.
+    pub fn none(shards: u32) -> Self {
         Self::with(shards, Window::Closed)
     }
 
@@ -93,7 +94,16 @@ impl Ownership {
         };
         let owned = if window == Window::Closed { Owned::new() } else { (0..shards).map(|shard| (shard, 1)).collect() };
         let cells = (0..shards).map(cell).collect();
-        Self { inner: Arc::new(Inner { cells, changed: Latest::new(owned) }), attended: None }
+        Self {
+            inner: Arc::new(Inner { cells, changed: Latest::new(owned) }),
+            attended: None,
+            leased: window == Window::Closed,
+        }
+    }
+
+    /// What is ours is nobody else's: Leases say so. Without an election others may think the same of it.
+    pub fn is_exclusive(&self) -> bool {
+        self.leased
     }
 
     pub fn shards(&self) -> u32 {

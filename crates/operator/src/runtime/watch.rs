@@ -28,7 +28,12 @@ pub struct Subject {
     /// For logs: `nodes`, `records`.
     pub what: &'static str,
     pub labels: Option<String>,
+    /// How many are listed at a time, where lists are not streamed.
+    pub page: u32,
 }
+
+/// For objects whose size others cannot choose.
+pub const PAGE: u32 = 500;
 
 /// Hands every event to `on` until `stop`. Errors are logged and waited out; `on_trouble` hears of each.
 pub async fn follow<K>(
@@ -44,7 +49,7 @@ pub async fn follow<K>(
     let mut streaming = true;
     let mut attempt = 0;
     while !stop.is_cancelled() {
-        let mut config = watcher::Config::default().timeout(WATCH_SECONDS);
+        let mut config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(subject.page);
         if let Some(labels) = &subject.labels {
             config = config.labels(labels);
         }
@@ -78,6 +83,9 @@ pub async fn follow<K>(
                         biased;
                         () = tokio::time::sleep(pause) => {}
                         () = stop.cancelled() => return,
+                    }
+                    if is_expired(&error) {
+                        break;
                     }
                 }
                 None => break,
@@ -114,6 +122,12 @@ fn category(error: &watcher::Error) -> Category {
         watcher::Error::NoResourceVersion => Category::Garbled,
         other => source(other).map_or(Category::Garbled, Category::of),
     }
+}
+
+/// The version to go on from is too old, by the answer itself. (An API server says so in an event, which kube hears; after an
+/// answer it would ask for the same version for ever.)
+pub fn is_expired(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
 }
 
 /// `sendInitialEvents` is answered with 422 (or 400) by servers that do not have it.

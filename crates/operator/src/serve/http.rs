@@ -1,10 +1,10 @@
-//! `/metrics`, `/livez` and `/readyz`, on one port.
+//! `/metrics`, `/livez` and `/readyz`, on one port; and how anything is served over plain HTTP.
 //!
 //! A slow client holds nothing up: it has a few seconds for its headers, bodies are not read, whoever is silent makes room for
 //! others, and a stop waits for answers under way for a moment only.
 
 use std::io;
-use std::net::{Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::time::Duration;
 
 use axum::Router;
@@ -43,13 +43,25 @@ pub fn bind(port: u16) -> io::Result<Bound> {
     Ok(Bound { address: listener.local_addr()?, listener })
 }
 
+/// Takes the port for programs of this machine (of this pod) only; 0 takes any free one.
+pub fn bind_loopback(port: u16) -> io::Result<Bound> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
+    listener.set_nonblocking(true)?;
+    Ok(Bound { address: listener.local_addr()?, listener })
+}
+
 impl Bound {
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves until the token is cancelled.
+    /// Serves metrics and probes until the token is cancelled.
     pub async fn serve(self, metrics: Metrics, health: Health, stop: CancellationToken) -> io::Result<()> {
+        self.serve_routes(router(metrics, health), stop).await
+    }
+
+    /// Serves until the token is cancelled.
+    pub async fn serve_routes(self, routes: Router, stop: CancellationToken) -> io::Result<()> {
         let mut server = axum_server::from_tcp(self.listener)?.acceptor(Seats::new(MAX_CONNECTIONS));
         server
             .http_builder()
@@ -66,7 +78,7 @@ impl Bound {
                 handle.graceful_shutdown(Some(STOP_WITHIN));
             }
         });
-        let result = server.handle(handle).serve(router(metrics, health).into_make_service()).await;
+        let result = server.handle(handle).serve(routes.into_make_service()).await;
         watching.abort();
         result
     }

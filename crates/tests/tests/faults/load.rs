@@ -20,11 +20,12 @@ async fn nodes_that_are_all_deleted_during_a_rolling_restart_come_back_whole() {
     let count = node_count_or(300);
     let balancer = Balancer::of(3).await;
     let replica = |number| balancer.operator(&cluster, number).set("controller.shards", "6");
-    let mut replicas = Vec::new();
-    for number in 0..3 {
+    let first = replica(0).start().await;
+    cluster.wait_for_admission(&first).await;
+    let mut replicas = vec![first];
+    for number in 1..3 {
         replicas.push(replica(number).start().await);
     }
-    cluster.wait_for_admission(&replicas[0]).await;
     cluster.create_many(count, ten_labels).await;
     cluster.wait_for_records(count).await;
 

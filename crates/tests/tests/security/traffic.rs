@@ -165,7 +165,7 @@ async fn no_secret_is_in_the_log() {
     }
     let words = format!("get secret perennial-webhook-certs -n {} -o json", cluster.namespace());
     let kept: serde_json::Value = serde_json::from_str(&cluster.kubectl(&words)).unwrap();
-    let values = kept["data"].as_object().unwrap().iter().filter(|(name, _)| !name.contains("crt"));
+    let values = kept["data"].as_object().unwrap().iter().filter(|(name, _)| !name.contains(".crt"));
     secrets.extend(values.map(|(_, value)| value.as_str().unwrap().to_owned()));
     assert!(secrets.len() > 4, "only {} secrets to look for", secrets.len());
     for secret in &secrets {

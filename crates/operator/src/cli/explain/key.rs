@@ -4,7 +4,7 @@ use std::{fmt::Write as _, process::ExitCode};
 
 use jiff::Timestamp;
 use perennial_core::{
-    config::Settings,
+    config::{Settings, pattern::Pattern},
     keeper::{
         explain::{Cause, explain as cause_of},
         kept::Key,
@@ -86,7 +86,7 @@ fn value_on(node: &perennial_core::keeper::selection::Node, key: &Key) -> Option
 
 /// The reason as a sentence, and what to do about it, where there is something to do.
 #[expect(clippy::too_many_lines, reason = "one arm for each cause, and nothing else")]
-fn words(key: &Key, cause: &Cause, look: &Look) -> (String, Option<String>) {
+pub(crate) fn words(key: &Key, cause: &Cause, look: &Look) -> (String, Option<String>) {
     let (node, now) = (look.name(), Timestamp::now());
     let ago = |then: Timestamp| format!("{} ago", age(then, now));
     match cause {
@@ -96,9 +96,7 @@ fn words(key: &Key, cause: &Cause, look: &Look) -> (String, Option<String>) {
         ),
         Cause::OurDomain => ("it is a key of Perennial's own, and those are never kept".to_owned(), None),
         Cause::Dropped { policy, pattern } => {
-            let by_default =
-                policy == "config" && Settings::default().keeper.drop.as_slice().iter().any(|known| known == pattern);
-            let whose = if by_default {
+            let whose = if is_default(policy, pattern) {
                 format!(
                     "by default: the pattern `{pattern}` of keeper.drop stands for what kubelets, clouds and discovery write themselves"
                 )
@@ -205,6 +203,11 @@ fn words(key: &Key, cause: &Cause, look: &Look) -> (String, Option<String>) {
             None,
         ),
     }
+}
+
+/// A pattern stands in the default of `keeper.drop`: what it means, programs write themselves.
+pub(crate) fn is_default(policy: &str, pattern: &Pattern) -> bool {
+    policy == "config" && Settings::default().keeper.drop.as_slice().contains(pattern)
 }
 
 fn named(policy: &str) -> String {

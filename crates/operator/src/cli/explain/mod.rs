@@ -1,7 +1,7 @@
 //! `perennial explain`: why things are as they are, in one command.
 
-mod key;
-mod node;
+pub(crate) mod key;
+pub(crate) mod node;
 
 use std::process::ExitCode;
 

@@ -74,20 +74,20 @@ pub(super) fn explain(name: &str, output: Format, global: &Global) -> anyhow::Re
 }
 
 /// How an incarnation came by what it was given.
-struct Way {
-    at: Option<Timestamp>,
+pub(crate) struct Way {
+    pub(crate) at: Option<Timestamp>,
     /// By a patch of the operator's; otherwise it rode in the create.
     patched: bool,
 }
 
 impl Way {
-    fn words(&self) -> &'static str {
+    pub(crate) fn words(&self) -> &'static str {
         if self.patched { "by a patch of the operator's" } else { "in its own create, by the webhook" }
     }
 }
 
 /// The API server remembers who wrote the mark by a request of its own; what a webhook puts into a create is nobody's.
-async fn way(client: &Client, name: &str) -> Option<Way> {
+pub(crate) async fn way(client: &Client, name: &str) -> Option<Way> {
     let api: Api<FullNode> = Api::all(client.clone());
     let metadata = api.get_metadata(name).await.ok()?.metadata;
     let field = format!("f:{MARK}");
@@ -104,14 +104,14 @@ async fn way(client: &Client, name: &str) -> Option<Way> {
 }
 
 /// Something that the operator said about the node.
-struct Said {
-    at: Option<Timestamp>,
-    reason: String,
-    message: String,
+pub(crate) struct Said {
+    pub(crate) at: Option<Timestamp>,
+    pub(crate) reason: String,
+    pub(crate) message: String,
 }
 
 /// What the operator said about the node, oldest first. Events are kept for an hour or so, and not everyone may read them.
-async fn events(client: &Client, name: &str) -> Vec<Said> {
+pub(crate) async fn events(client: &Client, name: &str) -> Vec<Said> {
     let api: Api<Event> = Api::default_namespaced(client.clone());
     let selector = format!("involvedObject.kind=Node,involvedObject.name={name}");
     let Ok(list) = api.list(&ListParams::default().fields(&selector)).await else { return Vec::new() };
@@ -134,15 +134,15 @@ async fn events(client: &Client, name: &str) -> Vec<Said> {
 }
 
 /// What the next incarnation would get if this one were deleted now.
-struct NextLife {
-    given: Kept,
+pub(crate) struct NextLife {
+    pub(crate) given: Kept,
     /// What a kubelet may not bring in its own create: given right after it.
-    later: Vec<Key>,
-    withheld: Vec<Key>,
+    pub(crate) later: Vec<Key>,
+    pub(crate) withheld: Vec<Key>,
 }
 
 /// Played through with the operator's own plans, for the same machine and nothing on the node.
-fn next_life(look: &Look) -> Option<NextLife> {
+pub(crate) fn next_life(look: &Look) -> Option<NextLife> {
     if look.node.as_ref().is_some_and(ignored) || look.stored().and_then(Stored::fault).is_some_and(Fault::is_newer) {
         return None;
     }

@@ -29,8 +29,9 @@ impl Replicas {
     pub(crate) async fn start(cluster: &TestCluster) -> Self {
         let balancer = Balancer::of(2).await;
         let stays = balancer.operator(cluster, 0).set("placement.cooldown", "1s").start().await;
-        let comes_and_goes = balancer.operator(cluster, 1).set("placement.cooldown", "1s").start().await;
+        // Before there is another one that could be asked instead.
         cluster.wait_for_admission(&stays).await;
+        let comes_and_goes = balancer.operator(cluster, 1).set("placement.cooldown", "1s").start().await;
         Self { balancer, stays, comes_and_goes }
     }
 

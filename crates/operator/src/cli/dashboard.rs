@@ -1,0 +1,97 @@
+//! `perennial dashboard`: the page, from a kubeconfig, for this machine only.
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Args;
+use kube::api::ListParams;
+use perennial_core::config::settings::{Level, LogFormat, Logging, Role};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::{Global, objects::record_pages, output::print_text};
+use crate::{
+    dashboard::{Guard, Server},
+    keeper::{apply::Cluster, signatures::Signatures},
+    run::{World, observe, serve_dashboard, stop_signal},
+    runtime::{
+        budget::Budget,
+        chain::Chain,
+        client::{self, Listeners},
+        clock::Clock,
+        logging,
+        metrics::Metrics,
+        ownership::Ownership,
+        random::Jitter,
+    },
+    serve::{health::Health, http},
+};
+
+/// The page is at an address that nobody can guess, until the command ends. It changes nothing.
+#[derive(Debug, Args)]
+pub(super) struct Dashboard {
+    /// The port on 127.0.0.1. 0: any free one
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    port: u16,
+}
+
+impl Dashboard {
+    pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
+        logging::init(&Logging { level: Level::Error, format: LogFormat::Text })?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        runtime.block_on(self.serve(global))?;
+        runtime.shutdown_background();
+        Ok(ExitCode::SUCCESS)
+    }
+
+    async fn serve(&self, global: &Global) -> anyhow::Result<()> {
+        let (metrics, budget) = (Metrics::new(), Budget::new(100, 1000));
+        // Nothing here writes; were it to, the server would keep nothing of it.
+        let config = client::config(&global.target()).await?;
+        let clock = Clock::system();
+        let listeners =
+            Listeners { metrics: metrics.clone(), budget: Some(budget.clone()), clock: Some(clock.clone()) };
+        let client = client::connect_for_dry_run(config, listeners)?;
+        let (mut settings, _) = global.load_from(&client).await?;
+        settings.controller.dry_run = true;
+        settings.controller.roles = Role::ALL.iter().copied().collect();
+        settings.dashboard.enabled = true;
+        // Who may not read these is told now, and not by a page that stays empty.
+        let (signatures, trouble) = Signatures::for_command(&client, &settings).await;
+        if let Some(trouble) = trouble {
+            eprintln!("Signatures of records are not checked: {}", Chain(&trouble));
+        }
+        let cluster = Cluster::new(client.clone(), settings.namespace.as_str(), budget.clone(), signatures.clone());
+        cluster.list_nodes(&ListParams::default().limit(1)).await?;
+        cluster.list_records(&record_pages().limit(1)).await?;
+        let bound =
+            http::bind_loopback(self.port).with_context(|| format!("could not listen on port {}", self.port))?;
+        let guard = Guard::random();
+        let address = format!("http://{}{}", bound.address(), guard.path());
+        let (stop, mut tasks, health) = (CancellationToken::new(), JoinSet::new(), Health::new());
+        let shards = u32::from(settings.controller.shards);
+        let world = World {
+            client,
+            budget,
+            metrics,
+            clock,
+            jitter: Jitter::seeded(rand::random()),
+            identity: "dashboard".to_owned(),
+            ownership: Ownership::none(shards),
+            signatures,
+        };
+        let parts = observe(&settings, world, &health, &stop, &mut tasks)?;
+        serve_dashboard(&settings, parts, Server::Command, guard, bound, &stop, &mut tasks);
+        print_text(&format!("{address}\n"))?;
+        eprintln!("The page is at this address until you stop the command (Ctrl-C). It is for this machine only.");
+        tokio::select! {
+            _ = stop_signal() => {}
+            Some(ended) = tasks.join_next() => {
+                ended.context("a part of the dashboard failed")?;
+                anyhow::bail!("a part of the dashboard ended by itself");
+            }
+        }
+        stop.cancel();
+        Ok(())
+    }
+}

@@ -1,0 +1,244 @@
+//! One node, read when somebody looks at it: its keys and where each comes from, its incarnations, its history.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use perennial_core::keeper::{
+    explain::{Cause, explain},
+    identity::{Identified, RecordName},
+    kept::{Kept, Key},
+    mark::MARK,
+    stored::{Stored, Substitute},
+};
+use serde_json::{Value, json};
+
+use super::{Dashboard, Server, api::Problem, quoted};
+use crate::{
+    cli::{
+        diff::changes,
+        explain::{
+            key::{is_default, words},
+            node::{events, next_life, way},
+        },
+        history::{Version, versions},
+        objects::Look,
+        records::state,
+    },
+    runtime::budget::Priority,
+};
+
+pub(super) async fn node(dashboard: &Dashboard, name: &str) -> Result<Value, Problem> {
+    let look = look(dashboard, name).await?;
+    let standing = look.standing();
+    let client = &dashboard.parts.keeper.client;
+    let way = match &look.node {
+        Some(node) if node.annotations.contains_key(MARK) => way(client, name).await,
+        _ => None,
+    };
+    // The operator itself writes Events and may not read them.
+    let said = if dashboard.server == Server::Command { events(client, name).await } else { Vec::new() };
+    let said: Vec<Value> =
+        said.iter().rev().map(|said| json!({"at": said.at, "reason": said.reason, "message": said.message})).collect();
+    let mark = look.seen().and_then(|seen| seen.mark);
+    let history = history(&look);
+    let next =
+        next_life(&look).map(|next| json!({"given": next.given, "later": next.later, "withheld": next.withheld}));
+    Ok(json!({
+        "name": look.name(),
+        "state": standing.word(),
+        "sentence": standing.sentence(),
+        "identity": look.identity.as_ref().map(|identity| identity.text().unwrap_or_else(|| format!("name={name}"))),
+        "uid": look.node.as_ref().map(|node| &node.uid),
+        "created": look.node.as_ref().and_then(|node| Timestamp::from_second(node.created).ok()),
+        "policy": look.policy.name,
+        "restored": mark.map(|mark| json!({
+            "at": way.as_ref().and_then(|way| way.at), "by": way.as_ref().map(crate::cli::explain::node::Way::words),
+            "keys": mark.given.len(), "complete": mark.complete,
+        })),
+        "record": record(&look),
+        "keys": keys(&look),
+        "incarnations": incarnations(&look, &history),
+        "next": next,
+        "events": said,
+        "commands": commands(&look, &history),
+    }))
+}
+
+/// A node and its record, found by what is in memory.
+async fn look(dashboard: &Dashboard, name: &str) -> Result<Look, Problem> {
+    let keeper = &dashboard.parts.keeper;
+    let known = keeper.lock().view.index.record_name_of(name);
+    let node = if may_be_a_node(name) { keeper.cluster.read_node(name, Priority::Collect).await } else { Ok(None) };
+    let node = node.map_err(|error| Problem::Unread(error.into()))?;
+    let named = match &node {
+        Some(node) => Identified::of(&keeper.policies.of(node).identity, node).map(|identity| identity.record_name()),
+        None => known.map(|known| RecordName(known.to_string())),
+    };
+    let held = match &named {
+        Some(named) => keeper.cluster.read_record(named, Priority::Collect).await,
+        None => Ok(None),
+    };
+    let held = held.map_err(|error| Problem::Unread(error.into()))?;
+    if node.is_none() && held.is_none() {
+        return Err(Problem::NotThere(format!("There is no node {name}, and no record of one.")));
+    }
+    let mut look = Look::new(&keeper.policies, node, held);
+    if let Some(RecordName(named)) = &named {
+        let state = keeper.lock();
+        look.rivals =
+            state.view.index.claimants(named).map(ToString::to_string).filter(|other| other != name).collect();
+    }
+    Ok(look)
+}
+
+/// Anything else would be a path to somewhere else on the API server. Records, tampered with, may speak of such nodes.
+fn may_be_a_node(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'.';
+    (1..=253).contains(&name.len()) && name.bytes().all(plain) && !name.contains("..")
+}
+
+fn record(look: &Look) -> Option<Value> {
+    let held = look.held.as_ref()?;
+    let mut value = json!({"name": held.name(), "state": state(&held.stored)});
+    match &held.stored {
+        Stored::Good(record) => {
+            value["sequence"] = json!(record.sequence);
+            value["capturedAt"] = json!(record.captured_at);
+            value["capturedBy"] = json!(record.captured_by);
+            value["uid"] = json!(record.node.uid);
+        }
+        Stored::Bad { fault, good } => {
+            value["fault"] = json!(fault.to_string());
+            value["instead"] = json!(match good {
+                Substitute::Recovered(_) => "a record written since serves instead",
+                Substitute::History(_) => "the newest good entry of its history serves instead",
+                Substitute::Nothing => "nothing serves instead",
+            });
+        }
+    }
+    Some(value)
+}
+
+/// Every label of the node, and whatever else is kept of it, was kept, or should be on it: where it comes from, and why.
+fn keys(look: &Look) -> Vec<Value> {
+    let on_node = look.seen().map(|seen| seen.kept).unwrap_or_default();
+    let in_record = look.record().map(|record| record.kept).unwrap_or_default();
+    let labels = look.node.iter().flat_map(|node| node.labels.keys()).map(|key| Key::label(key));
+    let before = history(look).into_iter().flat_map(|version| version.kept.into_keys());
+    let all: BTreeSet<Key> =
+        on_node.keys().cloned().chain(in_record.keys().cloned()).chain(labels).chain(before).collect();
+    let context = look.context();
+    all.into_iter()
+        .map(|key| {
+            let cause = explain(&key, look.node.as_ref(), look.stored(), &look.rivals, &context);
+            let (why, fix) = words(&key, &cause, look);
+            let live = on_node.get(&key).cloned().or_else(|| label(look, &key));
+            json!({
+                "key": key, "value": live, "inRecord": in_record.get(&key),
+                "origin": origin(&cause, live.is_some()), "why": why, "fix": fix,
+            })
+        })
+        .collect()
+}
+
+fn label(look: &Look, key: &Key) -> Option<String> {
+    match key {
+        Key::Label(key) => look.node.as_ref()?.labels.get(key).cloned(),
+        _ => None,
+    }
+}
+
+/// One word for where a key comes from, or where it is.
+fn origin(cause: &Cause, is_there: bool) -> &'static str {
+    match cause {
+        Cause::Kept { given: true, .. } => "restored",
+        Cause::Kept { .. } | Cause::OwnValue { node: Some(_), .. } => "kept",
+        // Written by programs, and written again by them.
+        Cause::Dropped { policy, pattern } if is_default(policy, pattern) => "foreign",
+        Cause::OurDomain => "foreign",
+        Cause::Dropped { .. } | Cause::NotKept { .. } | Cause::Ignored => "excluded",
+        Cause::ToCapture { .. } => "new",
+        Cause::ToGive { .. } => "due",
+        Cause::Waits { .. } => "waiting",
+        Cause::Removed { .. } | Cause::BeingRemoved { .. } | Cause::OwnValue { node: None, .. } | Cause::NeverSeen => {
+            "removed"
+        }
+        _ if is_there => "kept",
+        _ => "withheld",
+    }
+}
+
+/// What the record held, newest first; of one that cannot be trusted, what serves instead.
+fn history(look: &Look) -> Vec<Version> {
+    match look.stored() {
+        Some(Stored::Good(record) | Stored::Bad { good: Substitute::Recovered(record), .. }) => versions(record),
+        Some(Stored::Bad { good: Substitute::History(entry), .. }) => vec![Version {
+            sequence: entry.sequence,
+            captured_at: entry.captured_at,
+            uid: entry.uid.clone(),
+            kept: Kept::from(entry.content.clone()),
+        }],
+        _ => Vec::new(),
+    }
+}
+
+/// The lives of the node, newest first, each with what was captured of it and what that changed.
+fn incarnations(look: &Look, history: &[Version]) -> Vec<Value> {
+    let mut lives: Vec<(String, Vec<Value>)> = Vec::new();
+    if let Some(node) = &look.node {
+        lives.push((node.uid.clone(), Vec::new()));
+    }
+    let nothing = Kept::new();
+    for (place, version) in history.iter().enumerate() {
+        let older = history.get(place + 1).map_or(&nothing, |older| &older.kept);
+        let changed: Vec<Value> = changes(older, &version.kept)
+            .iter()
+            .map(|change| json!({"key": change.key, "before": change.before, "after": change.after}))
+            .collect();
+        let capture = json!({
+            "sequence": version.sequence, "at": version.captured_at, "keys": version.kept.len(), "changes": changed,
+            "now": place == 0,
+            "oldest": place + 1 == history.len() && version.sequence > 1,
+        });
+        match lives.iter_mut().find(|(uid, _)| *uid == version.uid) {
+            Some((_, captures)) => captures.push(capture),
+            None => lives.push((version.uid.clone(), vec![capture])),
+        }
+    }
+    let alive = look.node.as_ref().map(|node| node.uid.as_str());
+    lives
+        .into_iter()
+        .map(|(uid, captures)| json!({"alive": alive == Some(&uid), "uid": uid, "captures": captures}))
+        .collect()
+}
+
+/// What people may want to do about it: the page only says how.
+fn commands(look: &Look, history: &[Version]) -> Vec<Value> {
+    let name = quoted(look.name());
+    let mut commands = vec![("the whole story", format!("perennial explain {name}"))];
+    if look.node.is_some() && look.held.is_some() {
+        commands.push(("give it what its record has, now", format!("perennial restore {name}")));
+    }
+    if let Some(before) = history.get(1) {
+        commands
+            .push(("go back to what was kept before", format!("perennial rollback {name} --to {}", before.sequence)));
+    }
+    if look.held.is_some() {
+        commands.push(("keep its record for ever", format!("perennial hold {name}")));
+        commands.push(("forget what is kept", format!("perennial forget {name} --yes")));
+    }
+    commands.into_iter().map(|(what, command)| json!({"what": what, "command": command})).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_may_be_a_node_is_asked_for() {
+        assert!(may_be_a_node("worker-1.eu.example.com"));
+        for name in ["", "..", ".././secrets", "a/b", "a?b", "A", "a b", "<b>", &"a".repeat(254)] {
+            assert!(!may_be_a_node(name), "{name}");
+        }
+    }
+}

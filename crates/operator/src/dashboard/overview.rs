@@ -1,0 +1,106 @@
+//! How everything stands, as one value.
+
+use std::{collections::BTreeMap, sync::PoisonError, time::Duration};
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{Dashboard, INTERVAL, LEASES_EVERY, Server, attention, workload};
+use crate::{
+    cli::coordination::{Coordination, Group},
+    keeper::board::Counts,
+};
+
+/// The Leases are not waited for longer than this.
+const LEASES_WITHIN: Duration = Duration::from_secs(2);
+/// So many of what happened last are shown.
+const RECENT: usize = 50;
+
+/// What is known at one moment.
+pub(super) struct Known {
+    pub(super) states: BTreeMap<&'static str, usize>,
+    pub(super) workloads: workload::Sums,
+    /// Or why they could not be read.
+    pub(super) groups: Result<Vec<Value>, String>,
+    /// Shards on which nobody works; also where there is no operator at all.
+    pub(super) unheld: Vec<String>,
+    pub(super) synced: bool,
+}
+
+pub(super) async fn overview(dashboard: &Dashboard) -> Value {
+    let (groups, unheld) = leases(dashboard).await;
+    let keeper = &dashboard.parts.keeper;
+    let mut states: BTreeMap<&'static str, usize> = BTreeMap::new();
+    let rows = dashboard.rows();
+    for row in rows.iter() {
+        *states.entry(row.state).or_default() += 1;
+    }
+    let (survey, synced, churn, recent) = {
+        let mut state = keeper.lock();
+        let survey = state.view.index.survey();
+        let synced = state.view.is_synced();
+        let board = state.view.board.as_ref();
+        let counted = |counts: &Counts| json!([counts.created, counts.deleted, counts.restored, counts.written]);
+        let churn: Vec<Value> = board
+            .map(|board| board.churn.past.iter().chain([&board.churn.now]).map(counted).collect())
+            .unwrap_or_default();
+        let recent: Vec<Value> =
+            board.map(|board| board.recent().take(RECENT).map(|h| json!(**h)).collect()).unwrap_or_default();
+        (survey, synced, churn, recent)
+    };
+    let known = Known { states, workloads: workload::sums(dashboard), groups, unheld, synced };
+    let attention = attention::list(dashboard, &rows, &known);
+    let count = |words: &[&str]| words.iter().filter_map(|word| known.states.get(word)).sum::<usize>();
+    // As in perennial_nodes_current_ratio: of whom nothing is kept, nothing is behind.
+    let current = count(&["Current", "NoRecord"]);
+    let live = rows.len() - count(&["Away", "Ignored"]);
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "servedBy": match dashboard.server { Server::Operator => "operator", Server::Command => "command" },
+        "namespace": dashboard.namespace,
+        "synced": known.synced,
+        "nodes": {"live": live, "current": current, "states": known.states},
+        "records": {
+            "all": survey.records, "away": survey.absent, "tombstones": survey.tombstones, "invalid": survey.bad_records,
+        },
+        "churn": {"seconds": INTERVAL.as_secs(), "intervals": churn},
+        "recent": recent,
+        "attention": attention,
+        "workloads": known.workloads,
+        "groups": known.groups.as_ref().ok(),
+        "unread": known.groups.as_ref().err(),
+    })
+}
+
+/// Who works on what, read now and then.
+async fn leases(dashboard: &Dashboard) -> (Result<Vec<Value>, String>, Vec<String>) {
+    let mut known = dashboard.leases.lock().await;
+    if known.as_ref().is_none_or(|(at, _)| at.elapsed() >= LEASES_EVERY) {
+        let reading = Coordination::read(&dashboard.parts.keeper.client, &dashboard.namespace);
+        let read = match tokio::time::timeout(LEASES_WITHIN, reading).await {
+            Ok(read) => read.map_err(|error| format!("{error:#}")),
+            Err(_) => Err("the API server does not answer".to_owned()),
+        };
+        *known = Some((Instant::now(), read));
+    }
+    match known.as_ref().map(|(_, read)| read) {
+        Some(Ok(found)) => {
+            (Ok(found.groups.iter().map(told).collect()), found.groups.iter().flat_map(Group::unheld).collect())
+        }
+        Some(Err(why)) => (Err(why.clone()), Vec::new()),
+        None => (Ok(Vec::new()), Vec::new()),
+    }
+}
+
+fn told(group: &Group) -> Value {
+    let members = group.members.iter().map(|member| json!({"identity": member.identity, "alive": member.alive}));
+    let shards =
+        group.shards.iter().map(|shard| json!({"lease": shard.lease, "holder": shard.holder, "held": shard.held}));
+    json!({"name": group.name, "members": members.collect::<Vec<_>>(), "shards": shards.collect::<Vec<_>>()})
+}
+
+impl Dashboard {
+    pub(super) fn kept_workloads(&self) -> std::sync::MutexGuard<'_, workload::Kept> {
+        self.workloads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

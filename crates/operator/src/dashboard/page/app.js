@@ -1,0 +1,131 @@
+// The frame: what the address says decides what is shown; the stream says what changes.
+
+import { Live } from "./live.js";
+import { node } from "./node.js";
+import { nodes } from "./nodes.js";
+import { overview } from "./overview.js";
+import { at, tick } from "./words.js";
+import { workload } from "./workload.js";
+import { workloads } from "./workloads.js";
+
+const VIEWS = { "": overview, nodes, node, workloads, workload };
+const PARENT = { "": "overview", nodes: "nodes", node: "nodes", workloads: "workloads", workload: "workloads" };
+const TITLE = { "": "Overview", nodes: "Nodes", workloads: "Workloads" };
+
+const main = document.getElementById("content");
+const find = document.getElementById("find");
+const page = { view: null, path: null, overview: null };
+
+/** `#/node/a%2Fb?origin=kept` as `{ parts: ["node", "a/b"], query }`. */
+function address() {
+  const [path, text] = location.hash.replace(/^#\/?/, "").split("?", 2);
+  const decoded = (part) => {
+    try {
+      return decodeURIComponent(part);
+    } catch {
+      return part;
+    }
+  };
+  return { path, parts: path.split("/").map(decoded), query: new URLSearchParams(text ?? "") };
+}
+
+function show() {
+  const { path, parts, query } = address();
+  if (page.view && page.path === path && page.view.search) {
+    page.view.search(query);
+    return;
+  }
+  const known = Object.hasOwn(VIEWS, parts[0]) ? parts[0] : "";
+  page.view?.close?.();
+  page.path = path;
+  page.view = VIEWS[known](parts.slice(1), query);
+  main.replaceChildren(page.view.element);
+  document.title = `${TITLE[known] ?? parts.at(-1)} · Perennial`;
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.dataset.view === PARENT[known]) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  if (page.overview) page.view.overview?.(page.overview);
+  window.scrollTo(0, 0);
+}
+
+function state(is, heard) {
+  const live = document.getElementById("live");
+  const broken = document.getElementById("broken");
+  live.dataset.is = is;
+  document.getElementById("live-text").textContent = is === "live" ? "Live" : "Not live";
+  broken.hidden = is === "live";
+  if (is === "broken") {
+    const seen = heard ? ` What you see is from ${heard.toLocaleTimeString()}.` : "";
+    broken.textContent = `The connection to Perennial is lost.${seen} Trying again …`;
+  }
+}
+
+new Live({
+  state,
+  overview: (value) => {
+    page.overview = value;
+    const from = value.servedBy === "operator" ? "served by the operator" : "served by perennial dashboard";
+    document.getElementById("about").textContent = `Perennial ${value.version}, ${from}. Read-only. Records are in ${value.namespace}.`;
+    page.view?.overview?.(value);
+  },
+  happened: (value) => page.view?.happened?.(value),
+  missed: () => page.view?.again?.(),
+});
+
+// Keyboard.
+const keys = document.getElementById("keys");
+let before = "";
+document.addEventListener("keydown", (event) => {
+  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
+  const typing = event.target.closest?.("input, textarea, select");
+  if (typing) {
+    if (event.key === "Escape") event.target.blur();
+    return;
+  }
+  const combined = before + event.key;
+  before = event.key === "g" ? "g" : "";
+  const go = { go: "#/", gn: "#/nodes", gw: "#/workloads" }[combined];
+  if (go) location.hash = go;
+  else if (event.key === "/") find.focus();
+  else if (event.key === "?") keys.showModal();
+  else if (event.key === "u" && ["node", "workload"].includes(address().parts[0])) {
+    location.hash = page.list?.[address().parts[0]] ?? `#/${address().parts[0]}s`;
+  } else if (page.view?.key?.(event)) {
+    // The view knew it.
+  } else return;
+  event.preventDefault();
+});
+document.getElementById("keys-open").addEventListener("click", () => keys.showModal());
+document.getElementById("skip").addEventListener("click", () => main.focus());
+find.addEventListener("input", () => {
+  const { parts, query } = address();
+  const state = parts[0] === "nodes" ? query.get("state") : "";
+  const next = at("nodes", { q: find.value.trim(), state });
+  if (parts[0] === "nodes") {
+    history.replaceState(null, "", next);
+    show();
+  } else if (find.value.trim()) location.hash = next;
+});
+find.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" || event.key === "ArrowDown") {
+    event.preventDefault();
+    find.blur();
+    page.view?.enter?.(event.key === "Enter");
+  }
+});
+
+window.addEventListener("hashchange", () => {
+  const { parts, query } = address();
+  // The way back from a node leads to the list as it was.
+  if (parts[0] === "nodes") page.list = { ...page.list, node: location.hash };
+  if (parts[0] === "workloads") page.list = { ...page.list, workload: location.hash };
+  if (document.activeElement !== find) find.value = parts[0] === "nodes" ? (query.get("q") ?? "") : "";
+  show();
+});
+setInterval(tick, 1000);
+{
+  const { parts, query } = address();
+  if (parts[0] === "nodes") find.value = query.get("q") ?? "";
+}
+show();

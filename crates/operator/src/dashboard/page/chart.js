@@ -1,0 +1,56 @@
+// The churn as bars: nodes that came above the line, nodes that left below it, and a mark where some were given things back.
+
+import { svg } from "./dom.js";
+import { plural, span } from "./words.js";
+
+const BARS = 60;
+const [WIDTH, HEIGHT, MIDDLE] = [720, 150, 86];
+
+/** What was seen, in bars of equal length, oldest first: of an hour, or of less where there is less to show. */
+function bars(intervals, seconds) {
+  const each = [1, 3].find((each) => intervals.length <= BARS * each) ?? 6;
+  const sums = Array.from({ length: BARS }, () => [0, 0, 0]);
+  for (let back = 0; back < intervals.length; back++) {
+    const bar = sums[BARS - 1 - Math.floor(back / each)];
+    const counts = intervals[intervals.length - 1 - back];
+    if (bar) for (const place of [0, 1, 2]) bar[place] += counts[place];
+  }
+  return { sums, length: each * seconds };
+}
+
+export function churn(intervals, seconds) {
+  const { sums, length } = bars(intervals, seconds);
+  const most = Math.max(4, ...sums.map(([came, went]) => Math.max(came, went)));
+  // Few and many are both to be seen: the root of a count is drawn.
+  const tall = (count, room) => (count ? Math.max(2.5, (Math.sqrt(count) / Math.sqrt(most)) * room) : 0);
+  const step = WIDTH / BARS;
+  const parts = [];
+  sums.forEach(([came, went, restored], place) => {
+    const x = place * step + 1.5;
+    const width = step - 3;
+    const up = tall(came, MIDDLE - 16);
+    const down = tall(went, HEIGHT - MIDDLE - 6);
+    const group = svg("g", {});
+    if (up) group.append(svg("rect", { class: "came", x, y: MIDDLE - 1 - up, width, height: up, rx: 2 }));
+    if (down) group.append(svg("rect", { class: "went", x, y: MIDDLE + 1, width, height: down, rx: 2 }));
+    if (restored) group.append(svg("circle", { class: "restored", cx: x + width / 2, cy: MIDDLE - 7 - up, r: 2.6 }));
+    if (came || went || restored) {
+      const when = `${span((BARS - 1 - place) * length)}${place === BARS - 1 ? "" : " ago"}`;
+      group.append(svg("title", {}, `${when}: ${came} came, ${went} left, ${restored} given back what they had`));
+      parts.push(group);
+    }
+  });
+  const total = (place) => sums.reduce((sum, counts) => sum + counts[place], 0);
+  const whole = BARS * length;
+  const label = `In the last ${span(whole)} ${plural(total(0), "node")} came, ${total(1)} left, and ${total(2)} were given back what they had.`;
+  const mark = (x, text, anchor) => svg("text", { x, y: HEIGHT - 1, "text-anchor": anchor }, text);
+  return svg(
+    "svg",
+    { class: "churn", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label },
+    svg("line", { x1: 0, x2: WIDTH, y1: MIDDLE, y2: MIDDLE }),
+    ...parts,
+    mark(0, `${span(whole)} ago`, "start"),
+    mark(WIDTH / 2, span(whole / 2), "middle"),
+    mark(WIDTH, "now", "end"),
+  );
+}

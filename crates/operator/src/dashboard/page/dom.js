@@ -1,0 +1,47 @@
+// Elements from values. Text is only ever text: nothing here, or anywhere on this page, turns a string into markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+export const h = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
+export const svg = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+
+/** Puts new children into an element only where what they show has changed: focus and selection stay otherwise. */
+export function refresh(element, value, make) {
+  const text = JSON.stringify(value);
+  if (element.shown === text) return;
+  element.shown = text;
+  element.replaceChildren(...[make(value)].flat(Infinity).filter(Boolean));
+}
+
+/** A command to be copied. */
+export function command(text) {
+  const button = h("button", { type: "button", "aria-label": `Copy: ${text}` }, "Copy");
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "Select it";
+      getSelection().selectAllChildren(button.previousSibling);
+    }
+    setTimeout(() => (button.textContent = "Copy"), 1600);
+  });
+  return h("div", { class: "copy" }, h("code", {}, text), button);
+}
+
+export async function ask(path, values, signal) {
+  const answer = await fetch(`${path}?${new URLSearchParams(values ?? {})}`, { signal, cache: "no-store" });
+  const value = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw Object.assign(new Error(value.problem ?? `The server answered ${answer.status}.`), { status: answer.status });
+  return value;
+}

@@ -1,0 +1,183 @@
+// A list of any length: only the rows on the screen exist, and only the parts of it that were looked at were asked for.
+
+import { ask, h } from "./dom.js";
+
+const PART = 100;
+const SPARE = 8;
+
+export class List {
+  /** `row(item)` gives the cells of a row; `open(item)` its address. */
+  constructor({ path, label, head, row, open, none, counted }) {
+    Object.assign(this, { path, row, open, none, counted, parts: new Map(), values: {}, matched: 0, active: -1, drawn: new Map() });
+    this.space = h("div", { class: "space", role: "presentation" });
+    this.body = h("div", { class: "rows", role: "grid", tabindex: "0", "aria-label": label, "aria-rowcount": "0", onscroll: () => this.draw() }, this.space);
+    this.body.addEventListener("keydown", (event) => this.key(event) && event.preventDefault());
+    this.empty = h("p", { class: "empty", hidden: true });
+    this.element = h("div", { class: "card list" }, h("div", { class: "row head", "aria-hidden": "true" }, head.map((text) => h("span", {}, text))), this.body, this.empty);
+    this.watch = new ResizeObserver(() => this.draw(true));
+    this.watch.observe(this.body);
+  }
+
+  /** Shows what matches these values, from the top. */
+  search(values) {
+    this.values = values;
+    this.active = -1;
+    this.body.scrollTop = 0;
+    this.reload();
+  }
+
+  /** Asks again for what is on the screen; the rest is asked for when it is looked at. */
+  async reload() {
+    this.turn = (this.turn ?? 0) + 1;
+    const turn = this.turn;
+    const [first, last] = this.window();
+    const parts = new Map();
+    try {
+      for (let part = Math.floor(first / PART); part <= Math.floor(last / PART); part++) parts.set(part, await this.get(part));
+    } catch (error) {
+      if (turn === this.turn) this.say(error.message);
+      return;
+    }
+    if (turn !== this.turn) return;
+    this.parts = new Map([...parts].map(([part, value]) => [part, value.items]));
+    this.take(parts.values().next().value);
+    this.draw(true);
+  }
+
+  get(part) {
+    return ask(this.path, { ...this.values, from: part * PART, count: PART });
+  }
+
+  take(value) {
+    this.matched = value.matched;
+    this.body.setAttribute("aria-rowcount", value.matched);
+    this.space.style.height = `${value.matched * this.height()}px`;
+    this.say(value.matched ? null : this.none(this.values, value));
+    this.counted(value);
+  }
+
+  say(text) {
+    this.empty.hidden = !text;
+    this.empty.textContent = text ?? "";
+    this.body.hidden = Boolean(text);
+  }
+
+  height() {
+    return parseFloat(getComputedStyle(this.body).getPropertyValue("--row")) || 44;
+  }
+
+  window() {
+    const height = this.height();
+    const first = Math.max(0, Math.floor(this.body.scrollTop / height) - SPARE);
+    return [first, Math.max(first, Math.ceil((this.body.scrollTop + (this.body.clientHeight || 600)) / height) + SPARE)];
+  }
+
+  /** Draws the rows on the screen, and asks for those that are not known yet. */
+  draw(all = false) {
+    if (all) {
+      this.drawn.forEach((row) => row.remove());
+      this.drawn.clear();
+      this.space.style.height = `${this.matched * this.height()}px`;
+    }
+    const [first, end] = this.window();
+    const last = Math.min(end, this.matched - 1);
+    for (const [index, row] of this.drawn) {
+      if (index < first || index > last) {
+        row.remove();
+        this.drawn.delete(index);
+      }
+    }
+    const height = this.height();
+    for (let index = first; index <= last; index++) {
+      const item = this.item(index);
+      const known = this.drawn.get(index);
+      if (known && known.known === Boolean(item)) continue;
+      known?.remove();
+      const row = h(
+        "div",
+        { class: "row", role: "row", id: `row-${index}`, "aria-rowindex": index + 1, "aria-selected": index === this.active ? "true" : "false" },
+        item ? this.row(item).map((cell) => h("span", { role: "gridcell" }, cell)) : h("span", { role: "gridcell", class: "coming" }, "…"),
+      );
+      row.known = Boolean(item);
+      row.style.transform = `translateY(${index * height}px)`;
+      if (item) row.addEventListener("click", (event) => event.target.closest("a") || (location.hash = this.open(item)));
+      this.space.append(row);
+      this.drawn.set(index, row);
+    }
+    for (let part = Math.floor(first / PART); part <= Math.floor(last / PART) && last >= 0; part++) this.want(part);
+  }
+
+  item(index) {
+    return this.parts.get(Math.floor(index / PART))?.[index % PART];
+  }
+
+  /** A part that is not known yet, asked for once nobody scrolls past it any more. */
+  want(part) {
+    if (this.parts.has(part)) return;
+    clearTimeout(this.wanting);
+    this.wanting = setTimeout(async () => {
+      const turn = this.turn;
+      const [first, end] = this.window();
+      for (let part = Math.floor(first / PART); part <= Math.floor(Math.min(end, this.matched - 1) / PART); part++) {
+        if (this.parts.has(part)) continue;
+        const value = await this.get(part).catch(() => null);
+        if (!value || turn !== this.turn) return;
+        this.parts.set(part, value.items);
+        if (value.matched !== this.matched) this.take(value);
+      }
+      this.draw();
+    }, 40);
+  }
+
+  choose(index) {
+    this.active = Math.max(0, Math.min(index, this.matched - 1));
+    const height = this.height();
+    const [top, room] = [this.active * height, this.body.clientHeight];
+    if (top < this.body.scrollTop) this.body.scrollTop = top;
+    else if (top + height > this.body.scrollTop + room) this.body.scrollTop = top + height - room;
+    this.draw();
+    this.drawn.forEach((row, index) => row.setAttribute("aria-selected", index === this.active ? "true" : "false"));
+    this.body.setAttribute("aria-activedescendant", `row-${this.active}`);
+  }
+
+  key(event) {
+    if (!this.matched) return false;
+    const page = Math.max(1, Math.floor(this.body.clientHeight / this.height()) - 1);
+    const steps = { ArrowDown: 1, ArrowUp: -1, j: 1, k: -1, PageDown: page, PageUp: -page };
+    if (event.key in steps) this.choose(this.active < 0 ? 0 : this.active + steps[event.key]);
+    else if (event.key === "Home") this.choose(0);
+    else if (event.key === "End") this.choose(this.matched - 1);
+    else if (event.key === "Enter" && this.item(this.active)) location.hash = this.open(this.item(this.active));
+    else return false;
+    return true;
+  }
+
+  /** From the search field: to the first row, or into it where it is the only one. */
+  enter(open) {
+    this.body.focus();
+    this.choose(0);
+    if (open && this.matched === 1 && this.item(0)) location.hash = this.open(this.item(0));
+  }
+
+  close() {
+    this.watch.disconnect();
+    clearTimeout(this.wanting);
+  }
+}
+
+/** Asks a list again when something has changed, at most once a second. */
+export function follower(list) {
+  let [timer, last] = [null, 0];
+  return {
+    changed() {
+      timer ??= setTimeout(
+        () => {
+          [timer, last] = [null, Date.now()];
+          list.reload();
+        },
+        Math.max(0, 1000 - (Date.now() - last)),
+      );
+    },
+    close: () => clearTimeout(timer),
+  };
+}

@@ -1,0 +1,149 @@
+//! Long lists, a window at a time: whoever scrolls through 100,000 nodes is sent those that are on the screen.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{Dashboard, workload};
+use crate::keeper::index::Row;
+
+/// So many are sent at once.
+const MOST: usize = 500;
+/// The whole list is sorted afresh at most so often.
+const FRESH_FOR: Duration = Duration::from_millis(500);
+
+/// Which part of a list.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Wanted {
+    /// Words that are all in the name.
+    q: String,
+    state: String,
+    from: usize,
+    count: usize,
+}
+
+impl Wanted {
+    fn words(&self) -> Vec<String> {
+        self.q.split_whitespace().map(str::to_ascii_lowercase).collect()
+    }
+
+    /// What matches, how many there are of each state, and the window.
+    fn window<'a, T>(
+        &self,
+        all: &'a [T],
+        name: impl Fn(&T) -> &str,
+        state: impl Fn(&T) -> &'static str,
+    ) -> (usize, BTreeMap<&'static str, usize>, Vec<&'a T>) {
+        let (words, mut states, mut matched) = (self.words(), BTreeMap::new(), 0);
+        let mut window = Vec::new();
+        let until = self.from.saturating_add(self.count.min(MOST));
+        for item in all.iter().filter(|item| has_all(&words, name(item))) {
+            let state = state(item);
+            *states.entry(state).or_default() += 1;
+            if self.state.is_empty() || self.state == state {
+                if (self.from..until).contains(&matched) {
+                    window.push(item);
+                }
+                matched += 1;
+            }
+        }
+        (matched, states, window)
+    }
+}
+
+fn has_all(words: &[String], name: &str) -> bool {
+    let name = if words.is_empty() { String::new() } else { name.to_ascii_lowercase() };
+    words.iter().all(|word| name.contains(word.as_str()))
+}
+
+/// The sorted list, as long as nothing has changed.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    known: Option<(u64, Instant, Arc<Vec<Row>>)>,
+}
+
+impl Dashboard {
+    pub(super) fn rows(&self) -> Arc<Vec<Row>> {
+        let mut kept = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let (version, mut rows) = {
+            let state = self.parts.keeper.lock();
+            let version = state.view.board.as_ref().map_or(0, crate::keeper::board::Board::version);
+            if let Some((known, at, rows)) = &kept.known
+                && (*known == version || at.elapsed() < FRESH_FOR)
+            {
+                return Arc::clone(rows);
+            }
+            (version, state.view.index.rows())
+        };
+        rows.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let rows = Arc::new(rows);
+        kept.known = Some((version, Instant::now(), Arc::clone(&rows)));
+        rows
+    }
+
+    /// A window of the list of nodes.
+    pub(super) fn nodes(&self, wanted: &Wanted) -> Value {
+        let rows = self.rows();
+        let (matched, states, window) = wanted.window(&rows, |row| &row.name, |row| row.state);
+        let state = self.parts.keeper.lock();
+        let items: Vec<Value> = window
+            .into_iter()
+            .map(|row| {
+                let note = row.record.as_ref().and_then(|name| state.view.board.as_ref()?.record(name));
+                json!({
+                    "name": &*row.name,
+                    "state": row.state,
+                    "bad": row.bad,
+                    "keys": note.map(|note| note.keys),
+                    "sequence": note.map(|note| note.sequence),
+                    "capturedAt": note.and_then(|note| note.captured_at),
+                })
+            })
+            .collect();
+        json!({"total": rows.len(), "matched": matched, "states": states, "from": wanted.from, "items": items})
+    }
+
+    /// A window of the list of workloads.
+    pub(super) fn workloads(&self, wanted: &Wanted) -> Value {
+        let rows = workload::rows(self);
+        let (matched, states, window) = wanted.window(&rows, |row| &row.key, |row| row.state);
+        let items: Vec<Value> = window.into_iter().map(workload::Row::to_json).collect();
+        json!({
+            "total": rows.len(), "matched": matched, "states": states, "from": wanted.from, "items": items,
+            "enabled": self.parts.placer.is_some(),
+            "synced": self.parts.placer.as_ref().is_some_and(|placer| placer.is_synced()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_counted_whole_and_sent_in_part() {
+        let all: Vec<(String, &'static str)> =
+            (0..1000).map(|n| (format!("Node-{n:04}"), if n % 10 == 0 { "Away" } else { "Current" })).collect();
+        let wanted = |q: &str, state: &str, from, count| {
+            Wanted { q: q.to_owned(), state: state.to_owned(), from, count }.window(&all, |row| &row.0, |row| row.1)
+        };
+        let names = |window: Vec<&(String, &'static str)>| window.iter().map(|row| row.0.clone()).collect::<Vec<_>>();
+
+        let (matched, states, window) = wanted("", "", 998, 10);
+        assert_eq!((matched, states["Away"], states["Current"]), (1000, 100, 900));
+        assert_eq!(names(window), ["Node-0998", "Node-0999"]);
+
+        let (matched, states, window) = wanted("NODE 12", "Away", 0, 2);
+        assert_eq!((matched, states["Current"]), (1, 19));
+        assert_eq!(names(window), ["Node-0120"]);
+        assert_eq!(wanted("", "", 0, usize::MAX).2.len(), MOST);
+        assert_eq!(wanted("", "", usize::MAX, 5).2.len(), 0);
+    }
+}

@@ -1,0 +1,65 @@
+//! The dashboard in a real browser, over a live operator: what people see, and what nobody may do with it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "whatever fails here fails the test")]
+
+mod access;
+mod command;
+mod hostile;
+mod long;
+mod look;
+mod stream;
+mod workloads;
+
+use perennial_tests::{Operator, OperatorBuilder, Page, TestCluster, axe};
+use serde_json::{Value, json};
+
+/// An operator that serves the page.
+fn serving(cluster: &TestCluster) -> OperatorBuilder {
+    cluster.operator().alone().set("dashboard.enabled", "true").set("dashboard.port", "0")
+}
+
+/// A node that was labelled, left and came back: everything that the page shows is there.
+async fn returned(cluster: &TestCluster) -> Operator {
+    let operator = serving(cluster).start().await;
+    cluster.node("worker-1").label("team", "ml").label("kubernetes.io/hostname", "worker-1").create().await;
+    cluster.wait_for_record("worker-1", [("team", "ml")]).await;
+    cluster.label("worker-1", "rack", "r7").await;
+    cluster.wait_for_record("worker-1", [("team", "ml"), ("rack", "r7")]).await;
+    cluster.delete_node("worker-1").await;
+    cluster.node("worker-1").label("kubernetes.io/hostname", "worker-1").create().await;
+    let all = [("team", "ml"), ("rack", "r7"), ("kubernetes.io/hostname", "worker-1")];
+    cluster.wait_for_labels("worker-1", all).await;
+    operator
+}
+
+/// What keeps people from using the page as it is shown now, as axe finds it.
+async fn obstacles(page: &Page) -> Vec<String> {
+    let Some(script) = axe() else { return Vec::new() };
+    // In a world of its own: what the page's policy forbids, the examiner may do.
+    let frame = page.ask("Page.getFrameTree", json!({})).await["frameTree"]["frame"]["id"].clone();
+    let world = page.ask("Page.createIsolatedWorld", json!({"frameId": frame, "worldName": "axe"})).await;
+    let ask = async |expression: &str| -> Value {
+        let params = json!({
+            "expression": expression, "contextId": world["executionContextId"], "awaitPromise": true,
+            "returnByValue": true,
+        });
+        let mut answer = page.ask("Runtime.evaluate", params).await;
+        assert!(answer["exceptionDetails"].is_null(), "{}", answer["exceptionDetails"]);
+        answer["result"]["value"].take()
+    };
+    ask(&format!("{script}; undefined")).await;
+    let found = ask(
+        "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']})
+            .then((found) => found.violations.map((each) => `${each.id}: ${each.help}: ${each.nodes.map((node) => node.html + ' ' + node.failureSummary).join(' | ')}`))",
+    )
+    .await;
+    found.as_array().unwrap().iter().map(|each| each.as_str().unwrap_or_default().to_owned()).collect()
+}
+
+/// Nothing was refused by the page's own policies, nothing failed, and nobody else was asked for anything.
+#[track_caller]
+fn is_clean(page: &Page, address: &str) {
+    let complaints = page.complaints();
+    assert!(complaints.is_empty(), "{complaints:#?}");
+    assert_eq!(page.hosts(), [address.split('/').nth(2).unwrap()]);
+}
