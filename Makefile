@@ -37,7 +37,7 @@ soak: ## Random life on a local Kubernetes, checked all along; MINUTES=a number,
 	@$(CARGO) run --locked --quiet -p perennial-tests --bin soak -- $(MINUTES) $(SEED)
 
 bench: ## Measure on a local Kubernetes; BENCH=quick for a few minutes
-	@$(CARGO) build --locked --release -p perennial-tests --bins
+	@$(CARGO) build --locked --release -p perennial-tests --bin bench --bin operator-under-test
 	@$(CARGO) run --locked --release --quiet -p perennial-tests --bin bench -- $(BENCH)
 
 lint: $(if $(shell PATH="$(PATH)" command -v cargo-deny),,$(TOOLS)/bin/cargo-deny) ## Check format, code and dependencies; warnings are errors
