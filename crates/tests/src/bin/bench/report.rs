@@ -23,7 +23,8 @@ pub(crate) struct Report {
 /// A figure with a limit.
 #[derive(Debug, Serialize, Deserialize)]
 struct Figure {
-    figure: String,
+    #[serde(rename = "figure")]
+    name: String,
     measured: String,
     limit: String,
     met: bool,
@@ -71,7 +72,7 @@ impl Report {
     pub(crate) fn goal(&mut self, name: &str, measured: &str, goal: Goal) {
         say(&format!("  {name}: {measured} (at most {}){}", goal.limit, if goal.met { "" } else { ": NOT MET" }));
         let Goal { limit, met } = goal;
-        self.goals.push(Figure { figure: name.to_owned(), measured: measured.to_owned(), limit, met });
+        self.goals.push(Figure { name: name.to_owned(), measured: measured.to_owned(), limit, met });
     }
 
     /// A figure for programs.
@@ -121,8 +122,8 @@ pub(crate) fn assemble(folder: &Path, machine: &str, order: &[&str]) -> io::Resu
         whole.goals.extend(part.goals);
     }
     let mut text = format!("{machine}\n\n## Goals\n\n| figure | measured | at most | met |\n|---|---|---|---|\n");
-    for Figure { figure, measured, limit, met } in &whole.goals {
-        let _ = writeln!(text, "| {figure} | {measured} | {limit} | {} |", if *met { "yes" } else { "**no**" });
+    for Figure { name, measured, limit, met } in &whole.goals {
+        let _ = writeln!(text, "| {name} | {measured} | {limit} | {} |", if *met { "yes" } else { "**no**" });
     }
     text.push_str(&whole.text);
     whole.raw.insert("goals".to_owned(), serde_json::to_value(&whole.goals)?);
