@@ -45,7 +45,7 @@ impl Keeper {
         self.each_node(|node| {
             nodes += 1;
             let identity = Identified::of(&self.policies.of(&node).identity, &node);
-            present.extend(identity.map(|identity| Arc::from(identity.record_name().0)));
+            present.extend(identity.map(|identity| self.lock().view.index.record_key(&identity.record_name().0)));
             self.learn_node(&node);
         })
         .await?;
@@ -151,9 +151,9 @@ impl Keeper {
     }
 }
 
-/// What the audit remembers of a record.
+/// What the audit remembers of a record. There may be very many: names are shared with the index.
 struct Old {
-    name: String,
+    name: Arc<str>,
     node: Key,
     resource_version: u64,
     seen: Seen,
@@ -169,9 +169,10 @@ impl Old {
             }
             Stored::Bad { .. } => (true, false, Timestamp::UNIX_EPOCH, std::time::Duration::MAX),
         };
+        let state = keeper.lock();
         Self {
-            name: held.name().to_owned(),
-            node: Arc::from(held.node_name()),
+            name: state.view.index.record_key(held.name()),
+            node: state.view.index.key(held.node_name()),
             resource_version: held.resource_version(),
             seen: Seen {
                 present: false,
@@ -187,6 +188,6 @@ impl Old {
     }
 
     fn record_name(&self) -> perennial_core::keeper::identity::RecordName {
-        perennial_core::keeper::identity::RecordName(self.name.clone())
+        perennial_core::keeper::identity::RecordName(self.name.to_string())
     }
 }

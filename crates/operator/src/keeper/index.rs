@@ -269,6 +269,11 @@ impl Index {
         self.nodes.get_key_value(name).map_or_else(|| Arc::from(name), |(key, _)| Arc::clone(key))
     }
 
+    /// The name of a record, shared in the same way.
+    pub fn record_key(&self, name: &str) -> Arc<str> {
+        self.records.get_key_value(name).map_or_else(|| Arc::from(name), |(key, _)| Arc::clone(key))
+    }
+
     /// Nothing about a node has changed that a decision could look at, and nothing is to be done about it: only its version
     /// is noted.
     pub fn is_as_before(&mut self, node: &selection::Node) -> bool {

@@ -5,6 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    hash::{BuildHasher, RandomState},
     sync::Arc,
 };
 
@@ -98,17 +99,39 @@ pub struct Index {
     pods: HashMap<String, PodEntry>,
     pods_of: HashMap<String, BTreeSet<String>>,
     pdbs: HashMap<String, BTreeMap<String, PdbEntry>>,
-    nodes: HashMap<Box<str>, NodeEntry>,
+    nodes: Nodes,
     /// What pods are given as they are created.
     pub places: Places,
 }
 
-/// There may be very many of these.
+/// What matters of every node. There may be very many, so their names are hashed, by keys that nobody knows: that two of a
+/// hundred thousand have the same hash is as likely as one in four thousand million.
+#[derive(Debug, Default)]
+struct Nodes {
+    entries: HashMap<u64, NodeEntry>,
+    keys: RandomState,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct NodeEntry {
     view: NodeView,
     /// The list that comes in, or the last one, has named it.
     listed: bool,
+}
+
+impl Nodes {
+    fn get(&self, name: &str) -> Option<NodeView> {
+        self.entries.get(&self.keys.hash_one(name)).map(|node| node.view)
+    }
+
+    fn put(&mut self, name: &str, view: NodeView) -> bool {
+        let before = self.entries.insert(self.keys.hash_one(name), NodeEntry { view, listed: true });
+        before.map(|node| node.view) != Some(view)
+    }
+
+    fn remove(&mut self, name: &str) {
+        self.entries.remove(&self.keys.hash_one(name));
+    }
 }
 
 /// A workload and everything that a decision about it needs.
@@ -194,7 +217,7 @@ impl Index {
         let uids = self.pods_of.get(owner).into_iter().flatten();
         uids.filter_map(|uid| self.pods.get(uid)).map(|pod| {
             let gone = NodeView { class: None, leaving: true };
-            let node = pod.node.as_deref().map(|node| self.nodes.get(node).map_or(gone, |node| node.view));
+            let node = pod.node.as_deref().map(|node| self.nodes.get(node).unwrap_or(gone));
             PodView { node, ..pod.view.clone() }
         })
     }
@@ -297,23 +320,18 @@ impl Index {
 
     /// Takes in a node; true where something changed.
     pub fn put_node(&mut self, name: &str, node: NodeView) -> bool {
-        let entry = NodeEntry { view: node, listed: true };
-        if let Some(known) = self.nodes.get_mut(name) {
-            return std::mem::replace(known, entry).view != node;
-        }
-        self.nodes.insert(Box::from(name), entry);
-        true
+        self.nodes.put(name, node)
     }
 
     /// A list of nodes begins.
     pub fn begin_nodes(&mut self) {
-        self.nodes.values_mut().for_each(|node| node.listed = false);
+        self.nodes.entries.values_mut().for_each(|node| node.listed = false);
     }
 
     /// What the list did not name is gone.
     pub fn end_nodes(&mut self) {
-        self.nodes.retain(|_, node| node.listed);
-        self.nodes.shrink_to_fit();
+        self.nodes.entries.retain(|_, node| node.listed);
+        self.nodes.entries.shrink_to_fit();
     }
 
     pub fn remove_node(&mut self, name: &str) {

@@ -104,7 +104,7 @@ impl Fleet {
     /// What a kubelet reports every ten seconds.
     pub(crate) async fn heartbeat(&self, number: usize, beat: u64) {
         let status = json!({"status": {"conditions": [{
-            "type": "Ready", "status": "True", "reason": "KubeletReady", "message": format!("beat {beat}"),
+            "type": "Ready", "status": "True", "reason": "KubeletReady", "message": format!("beat {beat} at {:?}", std::time::SystemTime::now()),
         }]}});
         let patched = self.api.patch_status(&name(number), &PatchParams::default(), &Patch::Strategic(&status)).await;
         patched.expect("updating a node's status");
