@@ -39,7 +39,7 @@ soak: ## Random life on a local Kubernetes, checked all along; MINUTES=a number,
 	@$(CARGO) run --locked --quiet -p perennial-tests --bin soak -- $(MINUTES) $(SEED)
 
 bench: ## Measure on a local Kubernetes; BENCH=quick for a few minutes
-	@$(CARGO) build --locked --release -p perennial-tests --no-default-features --bins
+	@$(CARGO) build --locked --release -p perennial-tests --no-default-features --bin bench --bin operator-under-test
 	@$(CARGO) run --locked --release --quiet -p perennial-tests --no-default-features --bin bench -- $(BENCH)
 
 lint: $(if $(shell PATH="$(PATH)" command -v cargo-deny),,$(TOOLS)/bin/cargo-deny) ## Check format, code and dependencies; warnings are errors

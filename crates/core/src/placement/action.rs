@@ -85,7 +85,7 @@ pub struct Counts {
     pub gated: u32,
     /// Pods whose class is not known yet.
     pub unknown: u32,
-    /// How many replicas run in the wrong class.
+    /// How many replicas run in the wrong class. Fallback pods are not among them as long as spot is short.
     pub drift: u32,
 }
 

@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
 use super::Class;
@@ -13,7 +13,7 @@ use super::cron::WindowState;
 use super::fallback::{Breaker, State};
 use super::slots::Split;
 use super::spec::{Spec, Strength};
-use super::view::PodView;
+use super::view::{Kind, PodView, WorkloadView};
 
 /// What a picture's letters mean.
 pub const LEGEND: &str =
@@ -99,6 +99,67 @@ pub fn headline(counts: &Counts) -> String {
         }
     }
     text
+}
+
+/// In one sentence: what is done about it, what it waits for, or that all is well.
+pub fn why(workload: &WorkloadView, spec: &Spec, plan: &Plan, now: Timestamp) -> String {
+    let reason = plan.actions.iter().find_map(|action| match action {
+        Action::Wait { reason, .. }
+        | Action::Hold { reason, .. }
+        | Action::Evict { reason, .. }
+        | Action::Delete { reason, .. } => Some(reason.clone()),
+        Action::Tell(event) if event.warning => Some(event.message.clone()),
+        _ => None,
+    });
+    reason.or_else(|| shortage(workload, &plan.counts, now)).unwrap_or_else(|| standing(workload, spec, &plan.counts))
+}
+
+fn shortage(workload: &WorkloadView, counts: &Counts, now: Timestamp) -> Option<String> {
+    let passed = |from: Timestamp, to: Timestamp| {
+        format!("{:#}", SignedDuration::from_secs(to.duration_since(from).as_secs().max(0)))
+    };
+    let fallen = counts.fallback;
+    match State::read(workload.state.as_deref()).0.breaker {
+        Breaker::Closed | Breaker::Wary { .. } => None,
+        Breaker::Open { since, probe, .. } => {
+            let next = if probe > now {
+                format!("tried again in {}", passed(now, probe))
+            } else {
+                "to be tried again now".to_owned()
+            };
+            Some(format!("spot has been short for {}: {fallen} run on-demand, {next}", passed(since, now)))
+        }
+        Breaker::Probing { since, .. } => {
+            Some(format!("spot has been tried again for {}: {fallen} run on-demand meanwhile", passed(since, now)))
+        }
+    }
+}
+
+/// For a workload about which nothing is done.
+fn standing(workload: &WorkloadView, spec: &Spec, counts: &Counts) -> String {
+    let Counts { replicas, spot, on_demand, gated, unknown, drift, .. } = *counts;
+    if drift > 0 && spec.paused {
+        return format!("{drift} in the wrong class, and moves are paused by annotation");
+    }
+    if drift > 0 && matches!(workload.kind, Kind::StatefulSet { .. }) && !spec.move_stateful {
+        return format!(
+            "{drift} in the wrong class: they move when they are next created, or with move-statefulset-pods"
+        );
+    }
+    if drift > 0 {
+        return format!("{drift} in the wrong class while it is rolling out");
+    }
+    if gated > 0 {
+        return format!("{gated} are about to be placed");
+    }
+    if unknown > 0 {
+        return format!("{unknown} have no node yet, and no class");
+    }
+    match spot + on_demand {
+        there if there < replicas => format!("{} of {replicas} replicas are not there yet", replicas - there),
+        there if there > replicas => format!("{} more than {replicas} replicas are still there", there - replicas),
+        _ => "as asked for".to_owned(),
+    }
 }
 
 /// A sentence for each thing that a person would ask about.

@@ -122,7 +122,7 @@ fn deployment(input: &Input<'_>) -> Plan {
     let before = input.state(&mut plan);
     let mut state = before.clone();
     let mut groups = Group::all(input.replica_sets, input.pods, input.own, input.spec.strength);
-    plan.counts = counts(&groups, input);
+    plan.counts = counts(&groups, input, before.breaker.is_open());
     tell(input, &groups, &mut plan);
 
     let ours = input.workload.template == Choice::Any;
@@ -155,7 +155,7 @@ pub(super) fn finish(input: &Input<'_>, before: &State, state: &State, removals:
     plan
 }
 
-fn counts(groups: &[Group<'_>], input: &Input<'_>) -> Counts {
+fn counts(groups: &[Group<'_>], input: &Input<'_>, short: bool) -> Counts {
     let (split, replicas) = (input.spec.split, input.workload.replicas);
     let mut counts = Counts {
         replicas,
@@ -168,9 +168,12 @@ fn counts(groups: &[Group<'_>], input: &Input<'_>) -> Counts {
         counts.on_demand += group.count(Class::OnDemand);
         counts.ready_on_demand += group.ready(Class::OnDemand);
         counts.gated += group.gated();
-        counts.fallback += count(group.seats.iter().filter(|seat| seat.fallback));
+        let fallback = count(group.seats.iter().filter(|seat| seat.fallback));
+        counts.fallback += fallback;
         counts.unknown += count(group.seats.iter().filter(|seat| !seat.gated && seat.class.is_none()));
-        counts.drift += group.surplus(Class::Spot, split) + group.surplus(Class::OnDemand, split);
+        let excused = if short { fallback } else { 0 };
+        let beyond = group.surplus(Class::OnDemand, split).saturating_sub(excused);
+        counts.drift += group.surplus(Class::Spot, split) + beyond;
     }
     counts
 }

@@ -36,7 +36,7 @@ pub(super) fn plan(input: &Input<'_>, start: u32) -> Plan {
     for seat in seats.iter().filter(|seat| seat.gated) {
         plan.actions.push(free(seat.pod, Why::Unmanaged, input.spec.strength, input.settings));
     }
-    plan.counts = counts(&seats, input);
+    plan.counts = counts(&seats, input, before.breaker.is_open());
     if input.workload.template != Choice::Any {
         let message = "its pod template selects or excludes a capacity type: its pods are counted and left alone";
         plan.actions.push(Event::warning("ChoosesCapacityItself", message));
@@ -55,7 +55,7 @@ pub(super) fn plan(input: &Input<'_>, start: u32) -> Plan {
     finish(input, &before, &state, removals, plan)
 }
 
-fn counts(seats: &[Seat<'_>], input: &Input<'_>) -> Counts {
+fn counts(seats: &[Seat<'_>], input: &Input<'_>, short: bool) -> Counts {
     let (split, replicas) = (input.spec.split, input.workload.replicas);
     let of = |class| seats.iter().filter(move |seat| seat.is(class));
     let astray = |seat: &&Seat<'_>| matches!((seat.class, seat.slot), (Some(class), Some(slot)) if !seat.gated && split.class(slot) != class);
@@ -69,7 +69,7 @@ fn counts(seats: &[Seat<'_>], input: &Input<'_>) -> Counts {
         fallback: count(seats.iter().filter(|seat| seat.fallback)),
         gated: count(seats.iter().filter(|seat| seat.gated)),
         unknown: count(seats.iter().filter(|seat| !seat.gated && seat.class.is_none())),
-        drift: count(seats.iter().filter(astray)),
+        drift: count(seats.iter().filter(astray).filter(|seat| !(short && seat.fallback))),
     }
 }
 

@@ -208,12 +208,18 @@ impl PlaneFolder {
     }
 }
 
-/// The last lines of a file; empty if there is none.
+/// The end of a file; empty if there is none.
 pub(crate) fn tail(path: &Path) -> String {
     let bytes = fs::read(path).unwrap_or_default();
-    let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(TAIL_BYTES)..]).into_owned();
-    let lines: Vec<_> = text.lines().collect();
-    lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
+    ending(&String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(TAIL_BYTES)..]))
+}
+
+/// The last lines of a log, or those from where its program panicked: a Go program says why before its stacks.
+fn ending(log: &str) -> String {
+    let lines: Vec<_> = log.lines().collect();
+    let last = lines.len().saturating_sub(TAIL_LINES);
+    let from = lines.iter().rposition(|line| line.starts_with("panic: ")).map_or(last, |panic| panic.min(last));
+    lines[from..lines.len().min(from + TAIL_LINES)].join("\n")
 }
 
 fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, PlaneError> {
@@ -230,4 +236,28 @@ fn write_json(path: &Path, value: &impl Serialize) -> Result<(), PlaneError> {
     let text =
         serde_json::to_string_pretty(value).map_err(|source| PlaneError::State { path: path.to_owned(), source })?;
     pki::write_private(path, &text).map_err(PlaneError::file("writing", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_shown_by_what_it_says_and_not_by_its_last_stack() {
+        let stack: String = (0..40).map(|frame| format!("frame {frame}\n")).collect();
+
+        let shown = ending(&format!("starting\npanic: no space left on device\n\n{stack}"));
+
+        assert!(shown.starts_with("panic: no space left on device\n"), "{shown}");
+        assert_eq!(shown.lines().count(), TAIL_LINES);
+    }
+
+    #[test]
+    fn without_a_panic_the_last_lines_are_shown() {
+        let shown = ending(&(0..40).map(|line| format!("line {line}\n")).collect::<String>());
+
+        assert!(shown.ends_with("line 39"), "{shown}");
+        assert_eq!(shown.lines().count(), TAIL_LINES);
+        assert_eq!(ending(""), "");
+    }
 }

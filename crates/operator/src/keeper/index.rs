@@ -7,6 +7,7 @@ pub use rows::Row;
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
+    num::NonZeroU64,
     sync::Arc,
 };
 
@@ -49,7 +50,9 @@ pub struct NodeEntry {
     /// The record's name; `None` while the node does not say who it is.
     pub record: Option<Arc<str>>,
     /// The resourceVersion of the record with which this very state was found to need nothing.
-    clean_with: Option<u64>,
+    clean_with: Option<NonZeroU64>,
+    /// The list that comes in, or the last one, has named it.
+    listed: bool,
 }
 
 /// What is known of one record.
@@ -71,6 +74,8 @@ pub struct RecordEntry {
     unsigned: bool,
     /// An audit wrote down that its node is absent.
     noted: bool,
+    /// The list that comes in, or the last one, has named it.
+    listed: bool,
     pub node: Key,
 }
 
@@ -88,9 +93,6 @@ pub struct Index {
     records: HashMap<Arc<str>, RecordEntry>,
     /// Nodes by record, where identity is not the name: two at once are refused.
     claims: HashMap<Arc<str>, HashSet<Key>>,
-    /// While a list comes in: what it has named so far.
-    listing_nodes: Option<HashSet<Key>>,
-    listing_records: Option<HashSet<Arc<str>>>,
     /// What was counted last, as long as nothing has changed since.
     surveyed: Option<Survey>,
 }
@@ -99,6 +101,14 @@ fn hash(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()
+}
+
+/// A full map is made larger at once by as much as the other one suggests, since there are about as many nodes as records:
+/// while a large map moves, there are two of it.
+fn make_room<K: Eq + Hash, V>(map: &mut HashMap<K, V>, others: usize) {
+    if map.len() == map.capacity() {
+        map.reserve(others.saturating_sub(map.len()));
+    }
 }
 
 fn fingerprint(node: &selection::Node) -> u64 {
@@ -129,6 +139,7 @@ impl NodeEntry {
             seen: fingerprint(node),
             record,
             clean_with: None,
+            listed: true,
         }
     }
 
@@ -150,7 +161,7 @@ impl NodeEntry {
                 (false, false) => Verdict::Look(Priority::Capture),
             };
         };
-        if self.clean_with == Some(record.resource_version) {
+        if self.clean_with.is_some_and(|version| version.get() == record.resource_version) {
             return Verdict::Quiet;
         }
         let owner = self.is_owner(record);
@@ -214,6 +225,7 @@ impl RecordEntry {
                 tombstone: record.is_tombstone(),
                 unsigned: held.is_unsigned(),
                 noted: held.is_noted_absent(),
+                listed: true,
                 node: Arc::from(record.node.name.as_str()),
             },
             Stored::Bad { .. } => Self {
@@ -229,6 +241,7 @@ impl RecordEntry {
                 tombstone: false,
                 unsigned: held.is_unsigned(),
                 noted: false,
+                listed: true,
                 node: Arc::from(held.node_name()),
             },
         }
@@ -259,15 +272,13 @@ impl Index {
     /// Nothing about a node has changed that a decision could look at, and nothing is to be done about it: only its version
     /// is noted.
     pub fn is_as_before(&mut self, node: &selection::Node) -> bool {
-        if self.listing_nodes.is_some() {
-            return false;
-        }
         let Some(known) = self.nodes.get_mut(node.name.as_str()) else { return false };
         let record = known.record.as_ref().and_then(|record| self.records.get(record));
         if known.verdict(record) != Verdict::Quiet || known.seen != fingerprint(node) {
             return false;
         }
         known.resource_version = known.resource_version.max(node.resource_version);
+        known.listed = true;
         true
     }
 
@@ -288,10 +299,8 @@ impl Index {
     /// Takes in a node. The verdict is `Quiet` as well where nothing changed that matters.
     pub fn put_node(&mut self, name: &Key, mut entry: NodeEntry) -> Verdict {
         self.surveyed = None;
-        if let Some(listing) = &mut self.listing_nodes {
-            listing.insert(Arc::clone(name));
-        }
-        if let Some(old) = self.nodes.get(name) {
+        if let Some(old) = self.nodes.get_mut(name) {
+            old.listed = true;
             if old.uid == entry.uid && old.resource_version >= entry.resource_version {
                 return Verdict::Quiet;
             }
@@ -311,6 +320,7 @@ impl Index {
         }
         self.claim(name, &entry);
         let verdict = entry.verdict(entry.record.as_ref().and_then(|record| self.records.get(record)));
+        make_room(&mut self.nodes, self.records.len());
         self.nodes.insert(Arc::clone(name), entry);
         verdict
     }
@@ -349,15 +359,15 @@ impl Index {
         let known = self.records.get_key_value(name).map(|(key, _)| Arc::clone(key));
         let named = node.and_then(|(_, node)| node.record.clone()).filter(|record| **record == *name);
         let name = known.or(named).unwrap_or_else(|| Arc::from(name));
-        if let Some(listing) = &mut self.listing_records {
-            listing.insert(Arc::clone(&name));
-        }
         // The same version may be judged otherwise once the keys have changed.
         let is_known = |old: &RecordEntry| {
             let judged = (old.bad, old.unsigned) == (entry.bad, entry.unsigned);
             old.resource_version > entry.resource_version || old.resource_version == entry.resource_version && judged
         };
-        if self.records.get(&name).is_some_and(is_known) {
+        if let Some(old) = self.records.get_mut(&name)
+            && is_known(old)
+        {
+            old.listed = true;
             return None;
         }
         self.surveyed = None;
@@ -365,6 +375,7 @@ impl Index {
         if self.records.get(&name).is_some_and(|old| old.resource_version == entry.resource_version) {
             self.unclean(&name, &owner);
         }
+        make_room(&mut self.records, self.nodes.len());
         self.records.insert(Arc::clone(&name), entry);
         Some(self.look_at(&name, &owner))
     }
@@ -407,36 +418,33 @@ impl Index {
         if let Some(node) = self.nodes.get_mut(name)
             && node.says_the_same(seen)
         {
-            node.clean_with = record;
+            node.clean_with = record.and_then(NonZeroU64::new);
         }
     }
 
     pub fn begin_nodes(&mut self) {
-        self.listing_nodes = Some(HashSet::default());
+        self.nodes.values_mut().for_each(|node| node.listed = false);
     }
 
     /// What the list did not name is gone. Nothing is captured of it: its last state was not seen.
     pub fn end_nodes(&mut self) {
         self.surveyed = None;
-        if let Some(listed) = self.listing_nodes.take() {
-            let gone: Vec<Key> = self.nodes.keys().filter(|name| !listed.contains(*name)).cloned().collect();
-            for name in &gone {
-                self.forget_node(name);
-            }
-            self.nodes.shrink_to_fit();
+        let gone: Vec<Key> =
+            self.nodes.iter().filter(|(_, node)| !node.listed).map(|(name, _)| Arc::clone(name)).collect();
+        for name in &gone {
+            self.forget_node(name);
         }
+        self.nodes.shrink_to_fit();
     }
 
     pub fn begin_records(&mut self) {
-        self.listing_records = Some(HashSet::default());
+        self.records.values_mut().for_each(|record| record.listed = false);
     }
 
     pub fn end_records(&mut self) {
         self.surveyed = None;
-        if let Some(listed) = self.listing_records.take() {
-            self.records.retain(|name, _| listed.contains(name));
-            self.records.shrink_to_fit();
-        }
+        self.records.retain(|_, record| record.listed);
+        self.records.shrink_to_fit();
     }
 
     /// There are records of nodes that were known by something else than their name.

@@ -98,9 +98,17 @@ pub struct Index {
     pods: HashMap<String, PodEntry>,
     pods_of: HashMap<String, BTreeSet<String>>,
     pdbs: HashMap<String, BTreeMap<String, PdbEntry>>,
-    nodes: HashMap<String, NodeView>,
+    nodes: HashMap<Box<str>, NodeEntry>,
     /// What pods are given as they are created.
     pub places: Places,
+}
+
+/// There may be very many of these.
+#[derive(Clone, Copy, Debug)]
+struct NodeEntry {
+    view: NodeView,
+    /// The list that comes in, or the last one, has named it.
+    listed: bool,
 }
 
 /// A workload and everything that a decision about it needs.
@@ -186,7 +194,7 @@ impl Index {
         let uids = self.pods_of.get(owner).into_iter().flatten();
         uids.filter_map(|uid| self.pods.get(uid)).map(|pod| {
             let gone = NodeView { class: None, leaving: true };
-            let node = pod.node.as_deref().map(|node| self.nodes.get(node).copied().unwrap_or(gone));
+            let node = pod.node.as_deref().map(|node| self.nodes.get(node).map_or(gone, |node| node.view));
             PodView { node, ..pod.view.clone() }
         })
     }
@@ -289,7 +297,23 @@ impl Index {
 
     /// Takes in a node; true where something changed.
     pub fn put_node(&mut self, name: &str, node: NodeView) -> bool {
-        self.nodes.insert(name.to_owned(), node) != Some(node)
+        let entry = NodeEntry { view: node, listed: true };
+        if let Some(known) = self.nodes.get_mut(name) {
+            return std::mem::replace(known, entry).view != node;
+        }
+        self.nodes.insert(Box::from(name), entry);
+        true
+    }
+
+    /// A list of nodes begins.
+    pub fn begin_nodes(&mut self) {
+        self.nodes.values_mut().for_each(|node| node.listed = false);
+    }
+
+    /// What the list did not name is gone.
+    pub fn end_nodes(&mut self) {
+        self.nodes.retain(|_, node| node.listed);
+        self.nodes.shrink_to_fit();
     }
 
     pub fn remove_node(&mut self, name: &str) {
@@ -305,10 +329,6 @@ impl Index {
     /// Forgets what a new list does not have.
     pub fn retain_namespaces(&mut self, keep: impl Fn(&str) -> bool) {
         self.namespaces.retain(|name, _| keep(name));
-    }
-
-    pub fn retain_nodes(&mut self, keep: impl Fn(&str) -> bool) {
-        self.nodes.retain(|name, _| keep(name));
     }
 
     pub fn retain_pdbs(&mut self, keep: impl Fn(&str) -> bool) {

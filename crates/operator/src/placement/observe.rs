@@ -315,7 +315,17 @@ impl Observed for &Node {
         name(self).to_owned()
     }
 
-    listed!(Nodes, |index, seen| index.retain_nodes(|name| seen.contains(name)));
+    fn begin(view: &mut View) {
+        view.index.begin_nodes();
+    }
+
+    /// Whatever is taken in is marked there: a set of all names would take as much room again.
+    fn seen(_: &mut View, _: String) {}
+
+    fn end(view: &mut View) {
+        view.index.end_nodes();
+        view.listings[What::Nodes as usize].done = true;
+    }
 }
 
 impl Observed for Node {
@@ -331,7 +341,17 @@ impl Observed for Node {
         name(self).to_owned()
     }
 
-    listed!(Nodes, |index, seen| index.retain_nodes(|name| seen.contains(name)));
+    fn begin(view: &mut View) {
+        <&Self>::begin(view);
+    }
+
+    fn seen(view: &mut View, identity: String) {
+        <&Self>::seen(view, identity);
+    }
+
+    fn end(view: &mut View) {
+        <&Self>::end(view);
+    }
 }
 
 fn name(node: &Node) -> &str {

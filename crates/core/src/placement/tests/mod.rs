@@ -5,3 +5,4 @@ mod rules;
 mod shortage;
 mod sim;
 mod stateful;
+mod words;

@@ -464,7 +464,8 @@ impl Sim {
             let newest = self.sets.iter().find(|set| set.newest).map(|set| set.uid.clone()).unwrap_or_default();
             let rolling = self.live().any(|pod| pod.owner != newest);
             let unready = self.available() != self.replicas;
-            let busy = rolling || unready || !self.last.is_quiet() || self.last.counts.drift > 0;
+            let counts = &self.last.counts;
+            let busy = rolling || unready || !self.last.is_quiet() || counts.drift + counts.fallback > 0;
             quiet = if busy { 0 } else { quiet + 1 };
             if quiet > 3 {
                 return;

@@ -1,15 +1,15 @@
 //! How long admission takes while nodes come and go at a steady pace.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use perennial_tests::{TestCluster, Webhooks};
+use perennial_tests::{TestCluster, Webhooks, record_name};
 use serde_json::json;
 use tokio::{task::JoinSet, time::MissedTickBehavior};
 
 use crate::{
     Size,
-    fleet::{Fleet, each},
+    fleet::{Fleet, each, name},
     latency::Latency,
     report::{Goal, Report},
 };
@@ -30,18 +30,25 @@ pub(crate) async fn measure(size: Size, report: &mut Report) {
     let before = (operator.metrics(), cluster.requests().await);
     let mut pace = tokio::time::interval(Duration::from_secs(1) * 2 / u32::try_from(RATE).unwrap_or(u32::MAX));
     pace.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let records = cluster.records();
     let mut lives = JoinSet::new();
     for turn in 0..size.seconds * RATE / 2 {
         pace.tick().await;
-        let fleet = fleet.clone();
+        let (fleet, records) = (fleet.clone(), records.clone());
         lives.spawn(async move {
             // Each has a name of its own for two seconds.
             let number = usize::try_from(turn).unwrap_or_default() % NODES;
             fleet.create_bare(number).await;
             fleet.delete(number).await;
+            // What admission of a delete has to do at least, by the driver itself.
+            let since = Instant::now();
+            records.get(&record_name(&name(number))).await.expect("reading a record");
+            since.elapsed()
         });
     }
-    lives.join_all().await;
+    let mut reads = lives.join_all().await;
+    reads.sort_unstable();
+    let read = |percent: usize| reads[(reads.len() - 1) * percent / 100].as_secs_f64() * 1_000.0;
     let after = (operator.metrics(), cluster.requests().await);
     let mut rows = Vec::new();
     for webhook in ["mutate/nodes", "validate/nodes"] {
@@ -51,5 +58,9 @@ pub(crate) async fn measure(size: Size, report: &mut Report) {
         rows.push(vec![webhook.to_owned(), format!("{p50} ms"), format!("{p99} ms"), format!("{requests:.0}")]);
         report.raw(&format!("admission/{webhook}"), json!({"p50": p50, "p99": p99, "requests": requests}));
     }
+    let (p50, p99) = (read(50), read(99));
+    let this = "for comparison: the driver reads a record meanwhile".to_owned();
+    rows.push(vec![this, format!("{p50:.1} ms"), format!("{p99:.1} ms"), reads.len().to_string()]);
+    report.raw("admission/read", json!({"p50": p50, "p99": p99, "requests": reads.len()}));
     report.table(&["webhook", "p50 within", "p99 within", "requests"], &rows);
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use perennial_tests::{Operator, TestCluster, eventually_within};
 use serde_json::json;
-use tokio::{task::JoinSet, time::MissedTickBehavior};
+use tokio::time::MissedTickBehavior;
 
 use crate::{
     Size,
@@ -18,12 +18,16 @@ use crate::{
 
 /// Status updates a second, as a large cluster's kubelets send them.
 const HEARTBEATS: u32 = 350;
+/// Of these, so many under way at a time: when the API server pauses, the driver waits for it instead of drowning it.
+const UNDER_WAY: usize = 64;
 
 struct Step {
     nodes: usize,
     capture: Duration,
     ready: Duration,
     memory: f64,
+    /// Status updates a second, as they were while the CPU was measured.
+    updates: f64,
     cpu: f64,
 }
 
@@ -47,9 +51,9 @@ pub(crate) async fn measure(size: Size, report: &mut Report) {
         // Afresh, with as many records: what a restart needs, its peak included.
         let (operator, ready) = start(&cluster).await;
         wait_until_current(&operator).await;
-        let cpu = steady(&fleet, &operator, nodes, size.seconds).await;
+        let (updates, cpu) = steady(&fleet, &operator, nodes, size.seconds).await;
         let memory = Usage::of(operator.pid()).peak_mebibytes();
-        steps.push(Step { nodes, capture, ready, memory, cpu });
+        steps.push(Step { nodes, capture, ready, memory, updates, cpu });
         if nodes == most {
             mass_return(&cluster, &fleet, &operator, size.growth_return, report).await;
         }
@@ -76,20 +80,22 @@ async fn wait_until_current(operator: &Operator) {
     .await;
 }
 
-/// The share of one core that the operator uses while kubelets report, in percent.
-async fn steady(fleet: &Fleet, operator: &Operator, nodes: usize, seconds: u64) -> f64 {
+/// Status updates a second, and the share of one core that the operator uses while kubelets report, in percent.
+async fn steady(fleet: &Fleet, operator: &Operator, nodes: usize, seconds: u64) -> (f64, f64) {
     let mut pace = tokio::time::interval(Duration::from_secs(1) / HEARTBEATS);
     pace.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let beats = u32::try_from(seconds).unwrap_or(u32::MAX) * HEARTBEATS;
     let (before, since) = (Usage::of(operator.pid()), Instant::now());
-    let mut beats = JoinSet::new();
-    for beat in 0..seconds * u64::from(HEARTBEATS) {
+    let ticks = futures::stream::unfold(pace, |mut pace| async {
         pace.tick().await;
-        let fleet = fleet.clone();
-        beats.spawn(async move { fleet.heartbeat(usize::try_from(beat).unwrap_or_default() % nodes, beat).await });
-    }
-    beats.join_all().await;
+        Some(((), pace))
+    });
+    let paced = ticks.zip(futures::stream::iter(0..beats));
+    let updates = paced.map(|((), beat)| fleet.heartbeat(beat as usize % nodes, u64::from(beat)));
+    updates.buffer_unordered(UNDER_WAY).for_each(|()| std::future::ready(())).await;
     let used = Usage::of(operator.pid()).cpu.saturating_sub(before.cpu);
-    100.0 * used.as_secs_f64() / since.elapsed().as_secs_f64()
+    let elapsed = since.elapsed().as_secs_f64();
+    (f64::from(beats) / elapsed, 100.0 * used.as_secs_f64() / elapsed)
 }
 
 async fn mass_return(cluster: &TestCluster, fleet: &Fleet, operator: &Operator, many: usize, report: &mut Report) {
@@ -129,11 +135,11 @@ fn show(steps: &[Step], report: &mut Report) {
                 format!("{:.1} s", step.ready.as_secs_f64()),
                 format!("{:.1} s", step.capture.as_secs_f64()),
                 format!("{:.1} MiB", step.memory),
-                format!("{:.1} %", step.cpu),
+                format!("{:.1} % at {:.0}", step.cpu, step.updates),
             ]
         })
         .collect();
-    let updates = format!("CPU of one core at {HEARTBEATS} status updates a second");
+    let updates = format!("CPU of one core at (aimed: {HEARTBEATS}) status updates a second");
     report.table(
         &["nodes", "start to ready", "time to capture the new ones", "peak memory, start included", &updates],
         &rows,
@@ -141,7 +147,7 @@ fn show(steps: &[Step], report: &mut Report) {
     let raw = |step: &Step| {
         json!({
             "nodes": step.nodes, "readySeconds": step.ready.as_secs_f64(), "captureSeconds": step.capture.as_secs_f64(),
-            "peakMebibytes": step.memory, "cpuPercent": step.cpu,
+            "peakMebibytes": step.memory, "updatesPerSecond": step.updates, "cpuPercent": step.cpu,
         })
     };
     report.raw("growth", steps.iter().map(raw).collect());
@@ -149,7 +155,11 @@ fn show(steps: &[Step], report: &mut Report) {
         let memory = Goal::at_most(last.memory, 64.0, "64 MiB");
         report.goal("peak memory, 100,000 nodes", &format!("{:.1} MiB", last.memory), memory);
         let cpu = Goal::at_most(last.cpu, 5.0, "5 % of a core");
-        report.goal("CPU, 100,000 nodes, 350 status updates a second", &format!("{:.1} %", last.cpu), cpu);
+        report.goal(
+            "CPU, 100,000 nodes, 350 status updates a second",
+            &format!("{:.1} % at {:.0}", last.cpu, last.updates),
+            cpu,
+        );
     }
     #[expect(clippy::cast_precision_loss, reason = "counts of nodes")]
     let line = |name: &str, value: fn(&Step) -> f64| Line {

@@ -4,7 +4,8 @@
 //! of admission from the operator's, memory is the peak resident size. The report goes to `.bench/report.md`, with its plots
 //! and the raw figures beside it.
 //!
-//! `bench quick|full [PART…]` measures; `bench publish` puts the last report into `docs/benchmarks.md`.
+//! `bench quick|full` measures all, `bench quick|full PART…` only these parts, for the report that is there;
+//! `bench publish` puts it into `docs/benchmarks.md`.
 
 #![expect(clippy::expect_used, reason = "a benchmark that cannot go on says why and ends")]
 
@@ -102,10 +103,15 @@ fn main() -> ExitCode {
     if let Some(unknown) = parts.iter().find(|part| !PARTS.contains(part)) {
         return refuse(&format!("there is no part {unknown}; there are: {}", PARTS.join(", ")));
     }
-    let parts = if parts.is_empty() { PARTS.as_slice() } else { parts };
-    let start = Instant::now();
-    let mut report = Report::default();
+    let folder = Path::new(".bench");
+    let parts = if parts.is_empty() {
+        report::clear(folder).expect("forgetting the last report");
+        PARTS.as_slice()
+    } else {
+        parts
+    };
     for part in parts {
+        let (start, mut report) = (Instant::now(), Report::default());
         runtime.block_on(async {
             match *part {
                 "limit" => limit::measure(size, &mut report).await,
@@ -118,10 +124,10 @@ fn main() -> ExitCode {
                 _ => placement::measure(size.placement, &mut report).await,
             }
         });
-        // What is measured is not lost if a later part fails.
-        report.write(Path::new(".bench"), &about(start)).expect("writing the report");
+        report.paragraph(&when(start));
+        report.save(folder, part).expect("keeping what was measured");
     }
-    println!("{}", report.write(Path::new(".bench"), &about(start)).expect("writing the report"));
+    println!("{}", report::assemble(folder, &machine(), &PARTS).expect("writing the report"));
     say("the report is .bench/report.md, the raw figures are .bench/report.json");
     ExitCode::SUCCESS
 }
@@ -131,17 +137,20 @@ fn refuse(why: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Where and when this was measured.
-fn about(start: Instant) -> String {
+/// What this was measured on.
+fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let build = if cfg!(debug_assertions) { "debug" } else { "release" };
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown");
-    let date = jiff::Timestamp::now().strftime("%Y-%m-%d");
     format!(
-        "Machine: {cores} cores ({}), shared by API server, etcd, driver and operator; etcd without fsync. \
-         Build: {build}. Measured on {date} in {} minutes.",
+        "Machine: {cores} cores ({}), shared by API server, etcd, driver and operator; etcd without fsync. Build: {build}.",
         model.trim_start_matches(['\t', ' ', ':']),
-        start.elapsed().as_secs() / 60,
     )
+}
+
+/// When, and how long it took.
+fn when(start: Instant) -> String {
+    let date = jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC");
+    format!("Measured on {date} in {:.1} minutes.", start.elapsed().as_secs_f64() / 60.0)
 }

@@ -38,12 +38,18 @@ pub(crate) struct Return {
     work: Work,
 }
 
-/// The driver's own floors, for as many nodes.
-struct Floors {
-    bare: Duration,
-    patched: Duration,
-    bare_work: Work,
-    patched_work: Work,
+/// What the driver itself needs for as many nodes: to create them, or to create and to PATCH them.
+#[derive(Clone, Copy, Debug)]
+struct Floor {
+    /// Before and after: the pace of a machine that others use as well changes within minutes.
+    times: [f64; 2],
+    work: f64,
+}
+
+impl Floor {
+    fn seconds(self) -> f64 {
+        self.times.iter().sum::<f64>() / 2.0
+    }
 }
 
 /// CPU time of everyone who takes part.
@@ -82,40 +88,42 @@ impl Work {
 pub(crate) async fn measure(sizes: &[usize], peers: usize, report: &mut Report) {
     for &count in sizes {
         report.part(&format!("Mass return of {count} nodes with 10 labels, {AT_ONCE} requests at a time"));
-        let floors = floors(count).await;
         let mut back = Vec::new();
         let mut contenders = Contender::PERENNIAL.to_vec();
         if count == peers {
             contenders.extend([Contender::Plain, Contender::Kopf]);
         }
         for contender in contenders {
-            if let Some(result) = live(contender, count).await {
-                back.push((contender, result));
-            }
+            let before = floor(count, contender).await;
+            let Some(result) = live(contender, count).await else { continue };
+            let after = floor(count, contender).await;
+            let floor = Floor { times: [before.0, after.0], work: f64::midpoint(before.1, after.1) };
+            back.push((contender, result, floor));
         }
-        show(count, &floors, &back, report);
+        show(count, &back, report);
     }
 }
 
-async fn floors(count: usize) -> Floors {
+/// Seconds, and seconds of everyone's CPU, of what a contender is compared with: with webhooks a node needs nothing but its
+/// create, otherwise somebody has to PATCH it.
+async fn floor(count: usize, contender: Contender) -> (f64, f64) {
+    let patched = contender != Contender::Perennial(Webhooks::On);
     let cluster = TestCluster::new().await;
     let fleet = Fleet::of(&cluster);
     // The driver looks on here as well: what that costs is in both sides of every ratio.
     let (_, watch) = Complete::watch(&cluster);
     let start = Work::so_far(&cluster, None);
-    let bare = time(each(0..count, AT_ONCE, |number| fleet.create_bare(number))).await;
-    let bare_work = Work::so_far(&cluster, None).since(start);
-    each(0..count, 64, |number| fleet.delete(number)).count().await;
-    let start = Work::so_far(&cluster, None);
-    let patched = time(each(0..count, AT_ONCE, async |number| {
+    let whole = time(each(0..count, AT_ONCE, async |number| {
         fleet.create_bare(number).await;
-        fleet.label(number).await;
+        if patched {
+            fleet.label(number).await;
+        }
     }))
     .await;
-    let patched_work = Work::so_far(&cluster, None).since(start);
+    let work = Work::so_far(&cluster, None).since(start);
     watch.abort();
     each(0..count, 64, |number| fleet.delete(number)).count().await;
-    Floors { bare, patched, bare_work, patched_work }
+    (whole.as_secs_f64(), work.all())
 }
 
 async fn time<T>(stream: impl futures::Stream<Item = T>) -> Duration {
@@ -240,21 +248,18 @@ impl Return {
     }
 }
 
-fn show(count: usize, floors: &Floors, back: &[(Contender, Return)], report: &mut Report) {
-    let (bare, patched) = (floors.bare.as_secs_f64(), floors.patched.as_secs_f64());
-    report.paragraph(&format!(
-        "Floors, by the driver itself: bare creates {bare:.2} s ({:.1} s of CPU, everyone's); create and PATCH {patched:.2} s \
-         ({:.1} s). × is over the floor of the same kind.",
-        floors.bare_work.all(),
-        floors.patched_work.all(),
-    ));
+fn show(count: usize, back: &[(Contender, Return, Floor)], report: &mut Report) {
+    report.paragraph(
+        "The floor is what the driver itself needs before and after each of them: bare creates for webhooks on, create and \
+         PATCH for the others. × is over the mean of both.",
+    );
     let rows: Vec<Vec<String>> = back
         .iter()
-        .map(|(contender, result)| {
-            let floor = floor(*contender, floors);
+        .map(|(contender, result, floor)| {
             vec![
                 contender.name().to_owned(),
-                format!("{:.2} s = {:.2} ×", result.whole.as_secs_f64(), result.whole.as_secs_f64() / floor),
+                floor.times.map(|seconds| format!("{seconds:.2}")).join(" / ") + " s",
+                format!("{:.2} s = {:.2} ×", result.whole.as_secs_f64(), result.whole.as_secs_f64() / floor.seconds()),
                 [50, 99, 100].map(|q| result.wait(q).as_millis().to_string()).join(" / "),
                 format!("{:.1}", result.life),
                 format!("{} + {}", result.node_writes, result.store_writes),
@@ -265,7 +270,7 @@ fn show(count: usize, floors: &Floors, back: &[(Contender, Return)], report: &mu
                     result.work.server.as_secs_f64(),
                     result.work.driver.as_secs_f64(),
                     result.work.keeper.as_secs_f64(),
-                    result.work.all() / floor_work(*contender, floors)
+                    result.work.all() / floor.work
                 ),
                 format!("{:.1} MiB", result.usage.peak_mebibytes()),
             ]
@@ -274,6 +279,7 @@ fn show(count: usize, floors: &Floors, back: &[(Contender, Return)], report: &mu
     report.table(
         &[
             "who",
+            "floor, before / after",
             "first create to last label",
             "a node's labels after its create, p50 / p99 / max, ms",
             "requests per node life",
@@ -285,40 +291,31 @@ fn show(count: usize, floors: &Floors, back: &[(Contender, Return)], report: &mu
         ],
         &rows,
     );
-    for (contender, result) in back {
+    for (contender, result, floor) in back {
         report.raw(&format!("mass/{count}/{}", contender.name()), result.raw());
+        report.raw(
+            &format!("mass/{count}/{}/floor", contender.name()),
+            json!({"seconds": floor.times, "cpuSeconds": floor.work}),
+        );
     }
-    report.raw(&format!("mass/{count}/floors"), json!({"bare": bare, "createAndPatch": patched}));
-    goals(count, floors, back, report);
-    let curves: Vec<Line> = back.iter().map(|(contender, result)| curve(*contender, result)).collect();
+    goals(count, back, report);
+    let curves: Vec<Line> = back.iter().map(|(contender, result, _)| curve(*contender, result)).collect();
     let title = format!("{count} nodes come back: share that has its labels, by seconds after their create");
     report.plot(&format!("return-{count}"), &title, lines(&title, "seconds after the create's answer", "%", &curves));
     if back.len() > 2 {
         let memory: Vec<(String, f64)> =
-            back.iter().map(|(who, result)| (who.name().to_owned(), result.usage.peak_mebibytes())).collect();
+            back.iter().map(|(who, result, _)| (who.name().to_owned(), result.usage.peak_mebibytes())).collect();
         let title = format!("Peak memory with {count} nodes");
         report.plot(&format!("memory-{count}"), &title, bars(&title, "MiB", &memory));
     }
 }
 
-fn floor(contender: Contender, floors: &Floors) -> f64 {
-    if contender == Contender::Perennial(Webhooks::On) {
-        floors.bare.as_secs_f64()
-    } else {
-        floors.patched.as_secs_f64()
-    }
-}
-
-fn floor_work(contender: Contender, floors: &Floors) -> f64 {
-    if contender == Contender::Perennial(Webhooks::On) { floors.bare_work.all() } else { floors.patched_work.all() }
-}
-
-fn goals(count: usize, floors: &Floors, back: &[(Contender, Return)], report: &mut Report) {
-    for (contender, result) in back {
+fn goals(count: usize, back: &[(Contender, Return, Floor)], report: &mut Report) {
+    for (contender, result, floor) in back {
         let Contender::Perennial(webhooks) = contender else { continue };
         let on = *webhooks == Webhooks::On;
         let name = |what: &str| format!("{what}, {count} nodes, webhooks {}", if on { "on" } else { "off" });
-        let ratio = result.whole.as_secs_f64() / floor(*contender, floors);
+        let ratio = result.whole.as_secs_f64() / floor.seconds();
         if count == 5_000 {
             let (limit, text) = if on { (1.5, "1.5 × the bare creates") } else { (1.3, "1.3 × create and PATCH") };
             report.goal(&name("mass return"), &format!("{ratio:.2} ×"), Goal::at_most(ratio, limit, text));
@@ -338,7 +335,7 @@ fn goals(count: usize, floors: &Floors, back: &[(Contender, Return)], report: &m
         }
     }
     let p99 = |wanted: &[Contender]| {
-        let all = back.iter().filter(|(who, _)| wanted.contains(who)).map(|(_, result)| result.wait(99));
+        let all = back.iter().filter(|(who, ..)| wanted.contains(who)).map(|(_, result, _)| result.wait(99));
         all.min().map(|wait| wait.as_secs_f64())
     };
     if let (Some(ours), Some(best)) =

@@ -87,9 +87,11 @@ async fn bursts(size: PlacementSize, figures: &mut PlacementFigures) -> Result<(
     for _ in 0..size.rounds {
         figures.unmanaged.push(burst::up_and_down(&cluster, "plain", STOPS[0]).await?.as_secs_f64());
         let operator = operator(&cluster).webhooks(Webhooks::On).start().await;
-        let before = operator.cpu();
+        let requests = || operator.metrics().sum("rest_client_requests_total", &[]);
+        let before = (operator.cpu(), requests());
         figures.managed.push(burst::up_and_down(&cluster, "web", STOPS[0]).await?.as_secs_f64());
-        figures.cpu.push(operator.cpu().saturating_sub(before).as_secs_f64());
+        figures.cpu.push(operator.cpu().saturating_sub(before.0).as_secs_f64());
+        figures.requests.push(requests() - before.1);
         operator.stop().await;
         cluster.kubectl("delete mutatingwebhookconfigurations,validatingwebhookconfigurations --all");
     }

@@ -1,17 +1,33 @@
 //! What was measured, for people (Markdown and plots) and for programs (JSON).
+//!
+//! Each part is kept in a file of its own, `parts/NAME.json`: a part that is measured again replaces what the report said of
+//! it, and one that fails takes nothing of the others with it.
 
 use std::{fmt::Write as _, fs, io, path::Path};
 
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
-/// Figures as they come.
-#[derive(Debug, Default)]
+const PARTS: &str = "parts";
+
+/// Figures of one part, as they come.
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Report {
     text: String,
     raw: Map<String, Value>,
-    /// Figures with a limit: name, measured, limit, whether it is met.
-    goals: Vec<(String, String, String, bool)>,
+    goals: Vec<Figure>,
+    #[serde(skip)]
     plots: Vec<(String, String)>,
+}
+
+/// A figure with a limit.
+#[derive(Debug, Serialize, Deserialize)]
+struct Figure {
+    #[serde(rename = "figure")]
+    name: String,
+    measured: String,
+    limit: String,
+    met: bool,
 }
 
 /// What a figure may be at most (or at least), and whether it is.
@@ -55,7 +71,8 @@ impl Report {
     /// A figure that has a limit. It is shown in the table of goals.
     pub(crate) fn goal(&mut self, name: &str, measured: &str, goal: Goal) {
         say(&format!("  {name}: {measured} (at most {}){}", goal.limit, if goal.met { "" } else { ": NOT MET" }));
-        self.goals.push((name.to_owned(), measured.to_owned(), goal.limit, goal.met));
+        let Goal { limit, met } = goal;
+        self.goals.push(Figure { name: name.to_owned(), measured: measured.to_owned(), limit, met });
     }
 
     /// A figure for programs.
@@ -69,35 +86,50 @@ impl Report {
         self.plots.push((name.to_owned(), svg));
     }
 
-    /// The whole report, the goals first.
-    fn markdown(&self, about: &str) -> String {
-        let mut text = format!("{about}\n\n## Goals\n\n| figure | measured | at most | met |\n|---|---|---|---|\n");
-        for (name, measured, limit, met) in &self.goals {
-            let _ = writeln!(text, "| {name} | {measured} | {limit} | {} |", if *met { "yes" } else { "**no**" });
-        }
-        text.push_str(&self.text);
-        text
-    }
-
-    /// Writes `report.md`, `report.json` and the plots into a folder; the report itself is given back.
-    pub(crate) fn write(&self, folder: &Path, about: &str) -> io::Result<String> {
-        let text = self.markdown(about);
-        let plots = folder.join("benchmarks");
+    /// Keeps this part and its plots.
+    pub(crate) fn save(&self, folder: &Path, part: &str) -> io::Result<()> {
+        let (parts, plots) = (folder.join(PARTS), folder.join("benchmarks"));
+        fs::create_dir_all(&parts)?;
         fs::create_dir_all(&plots)?;
-        fs::write(folder.join("report.md"), &text)?;
-        let goals: Vec<Value> = self
-            .goals
-            .iter()
-            .map(|(name, measured, limit, met)| json!({"figure": name, "measured": measured, "limit": limit, "met": met}))
-            .collect();
-        let mut raw = self.raw.clone();
-        raw.insert("goals".to_owned(), goals.into());
-        fs::write(folder.join("report.json"), format!("{:#}\n", Value::Object(raw)))?;
+        fs::write(parts.join(format!("{part}.json")), serde_json::to_vec_pretty(self)?)?;
         for (name, svg) in &self.plots {
             fs::write(plots.join(format!("{name}.svg")), svg)?;
         }
-        Ok(text)
+        Ok(())
     }
+}
+
+/// Forgets all parts.
+pub(crate) fn clear(folder: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(folder.join(PARTS)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Writes `report.md`, the goals first, and `report.json` from all parts that are kept, in this order; the report itself is
+/// given back.
+pub(crate) fn assemble(folder: &Path, machine: &str, order: &[&str]) -> io::Result<String> {
+    let mut whole = Report::default();
+    for part in order {
+        let bytes = match fs::read(folder.join(PARTS).join(format!("{part}.json"))) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            read => read?,
+        };
+        let part: Report = serde_json::from_slice(&bytes)?;
+        whole.text.push_str(&part.text);
+        whole.raw.extend(part.raw);
+        whole.goals.extend(part.goals);
+    }
+    let mut text = format!("{machine}\n\n## Goals\n\n| figure | measured | at most | met |\n|---|---|---|---|\n");
+    for Figure { name, measured, limit, met } in &whole.goals {
+        let _ = writeln!(text, "| {name} | {measured} | {limit} | {} |", if *met { "yes" } else { "**no**" });
+    }
+    text.push_str(&whole.text);
+    whole.raw.insert("goals".to_owned(), serde_json::to_value(&whole.goals)?);
+    fs::write(folder.join("report.md"), &text)?;
+    fs::write(folder.join("report.json"), format!("{:#}\n", Value::Object(whole.raw)))?;
+    Ok(text)
 }
 
 /// Progress, for whoever waits.

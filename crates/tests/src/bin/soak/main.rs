@@ -16,7 +16,10 @@ use std::{
 };
 
 use perennial_tests::TestCluster;
-use tokio::task::{JoinSet, LocalSet};
+use tokio::{
+    sync::Notify,
+    task::{JoinSet, LocalSet},
+};
 
 /// What was done so far.
 #[derive(Debug, Default)]
@@ -53,6 +56,8 @@ pub(crate) struct Stage {
     pub(crate) tally: Rc<Tally>,
     pub(crate) until: Instant,
     pub(crate) seed: u64,
+    /// Everyone else is done: the operator may go.
+    pub(crate) curtain: Rc<Notify>,
 }
 
 impl Stage {
@@ -76,7 +81,7 @@ async fn soak() {
     cluster.capacity("on-demand", 1, 100).await;
     let replicas = replicas::Replicas::start(&cluster).await;
     let until = Instant::now() + Duration::from_secs_f64(minutes * 60.0);
-    let stage = Stage { cluster, tally: Rc::default(), until, seed };
+    let stage = Stage { cluster, tally: Rc::default(), until, seed, curtain: Rc::default() };
 
     let mut tasks = JoinSet::new();
     for number in 0..lives::COUNT {
@@ -91,6 +96,9 @@ async fn soak() {
             // It has said what it was.
             eprintln!("soak: failed after {}; seed {seed}", stage.tally.line());
             std::process::exit(1);
+        }
+        if tasks.len() == 1 {
+            stage.curtain.notify_one();
         }
     }
     println!("soak: nothing lost, nothing undone, nothing grown: {}", stage.tally.line());

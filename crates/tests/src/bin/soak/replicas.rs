@@ -78,6 +78,8 @@ impl Replicas {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
         assert_flat(&looks);
+        // The last changes are still to be recorded.
+        stage.curtain.notified().await;
     }
 }
 

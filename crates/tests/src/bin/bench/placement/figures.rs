@@ -49,6 +49,8 @@ pub(crate) struct PlacementFigures {
     pub managed: Vec<f64>,
     /// The operator's processor time for 1,000 pods up and down, in seconds.
     pub cpu: Vec<f64>,
+    /// The operator's requests in each managed burst, up and down.
+    pub requests: Vec<f64>,
     pub burst: Latency,
     pub steady: Latency,
     pub writes_per_deployment_pod: f64,
@@ -120,6 +122,10 @@ impl PlacementFigures {
                 vec![
                     "operator's processor time for 1,000 pods up and down".to_owned(),
                     format!("{:.1} s", median(&self.cpu)),
+                ],
+                vec![
+                    "operator's requests for 1,000 pods up and down".to_owned(),
+                    self.requests.iter().map(|requests| format!("{requests:.0}")).collect::<Vec<_>>().join(", "),
                 ],
                 vec![
                     "webhook as the API server sees it, mean: burst / 20 a second".to_owned(),
