@@ -5,11 +5,13 @@ BENCH ?= full
 SEEDS ?= 3000
 MINUTES ?= 10
 SIM := $(CARGO) run --locked --quiet --profile sim -p perennial-sim --
-TOOLS := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/tools
+TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
+TOOLS := $(TARGET)/tools
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 export PATH := $(TOOLS)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down pictures test sim soak bench lint format docs manifests image deb kind-up kind-down clean
+.PHONY: help demo up down pictures test sim soak bench lint format docs manifests image deb krew kind-up kind-down clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,12 +39,13 @@ soak: ## Random life on a local Kubernetes, checked all along; MINUTES=a number,
 	@$(CARGO) run --locked --quiet -p perennial-tests --bin soak -- $(MINUTES) $(SEED)
 
 bench: ## Measure on a local Kubernetes; BENCH=quick for a few minutes
-	@$(CARGO) build --locked --release -p perennial-tests --bin bench --bin operator-under-test
-	@$(CARGO) run --locked --release --quiet -p perennial-tests --bin bench -- $(BENCH)
+	@$(CARGO) build --locked --release -p perennial-tests --no-default-features --bin bench --bin operator-under-test
+	@$(CARGO) run --locked --release --quiet -p perennial-tests --no-default-features --bin bench -- $(BENCH)
 
 lint: $(if $(shell PATH="$(PATH)" command -v cargo-deny),,$(TOOLS)/bin/cargo-deny) ## Check format, code and dependencies; warnings are errors
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) check --locked --quiet -p perennial # as it is shipped: tests turn features on
 	$(CARGO) deny --locked --log-level error check --hide-inclusion-graph bans licenses sources
 	@if $(CARGO) deny --locked fetch db >/dev/null 2>&1; \
 	then $(CARGO) deny --locked --log-level error check --disable-fetch advisories; \
@@ -67,6 +70,10 @@ image: $(if $(shell PATH="$(PATH)" command -v cargo-auditable),,$(TOOLS)/bin/car
 
 deb: ## Build a Debian package with a hardened service
 	@CARGO="$(CARGO)" packaging/deb.sh
+
+krew: ## Build the kubectl plugin for krew: its archives for amd64 and arm64, and its manifest
+	@CARGO="$(CARGO)" packaging/image.sh --programs-only amd64 arm64
+	@packaging/krew.sh v$(VERSION) $(TARGET)/package $(foreach arch,amd64=x86_64 arm64=aarch64,$(firstword $(subst =, ,$(arch)))=$(TARGET)/$(lastword $(subst =, ,$(arch)))-unknown-linux-musl/release/perennial)
 
 kind-up: ## With Docker and kind: a cluster with Perennial on it
 	packaging/kind.sh up

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Unpacks an image as a container runtime would, and runs it as its user in a root of its own.
 #   packaging/check-image.sh IMAGE.tar ARCH
+# Of another machine than this one it is run by qemu-user-static, where that is installed.
 set -euo pipefail
 image=$1 arch=$2
 dir=$(mktemp -d)
@@ -20,9 +21,8 @@ print(v if isinstance(v,str) else json.dumps(v))' "$@"; }
 
 manifest=$(checked "$(field "$dir/layout/index.json" manifests 0 digest)")
 if [ "$(field "$manifest" mediaType)" = application/vnd.oci.image.index.v1+json ]; then
-    for number in 0 1 2 3; do
-        [ "$(field "$manifest" manifests $number platform architecture 2>/dev/null)" = "$arch" ] && break
-    done
+    number=0
+    until [ "$(field "$manifest" manifests $number platform architecture)" = "$arch" ]; do number=$((number + 1)); done
     manifest=$(checked "$(field "$manifest" manifests $number digest)")
 fi
 config=$(checked "$(field "$manifest" config digest)")
@@ -33,13 +33,24 @@ program=$(field "$config" config Entrypoint 0)
 echo "user $user, program $program, $(find "$dir/root" -type f | wc -l) files"
 if find "$dir/root" -name sh -o -name bash | grep -q .; then echo "there is a shell in the image" >&2; exit 1; fi
 
+case $arch in amd64) machine=x86_64 ;; arm64) machine=aarch64 ;; *) machine=$arch ;; esac
+emulated=()
+if [ "$machine" != "$(uname -m)" ]; then
+    if ! emulator=$(command -v "qemu-$machine-static"); then
+        echo "the image for $arch was not run: that needs qemu-user-static"
+        exit
+    fi
+    install -m 0755 "$emulator" "$dir/root/.emulator"
+    emulated=(/.emulator)
+fi
+
 # Nothing but the image, as its user: no libc, no shell, no files to write to. Changing the root needs root, or a user namespace.
 chmod -R go+rX "$dir"
 run() {
     if [ "$(id -u)" = 0 ]; then
-        chroot --userspec="$user" --groups= "$dir/root" "$program" "$@"
+        chroot --userspec="$user" --groups= "$dir/root" ${emulated[@]+"${emulated[@]}"} "$program" "$@"
     else
-        unshare --user --map-root-user chroot "$dir/root" "$program" "$@"
+        unshare --user --map-root-user chroot "$dir/root" ${emulated[@]+"${emulated[@]}"} "$program" "$@"
     fi
 }
 run --version
@@ -47,4 +58,4 @@ run simulate --help >/dev/null
 # It starts as an operator, and says what it lacks.
 said=$(run run --kubeconfig /nowhere 2>&1) && { echo "it ran without a cluster" >&2; exit 1; }
 grep -q 'could not read the kubeconfig /nowhere' <<<"$said" || { echo "$said" >&2; exit 1; }
-echo "the image runs"
+echo "the image for $arch runs"

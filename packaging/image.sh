@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds static programs and an OCI image of them, and checks that it runs: unpacked, as its user, with nothing around it.
 #   packaging/image.sh [--programs-only] [amd64] [arm64]     without an architecture: for this machine
+#   FEATURES=otlp packaging/image.sh                         with a feature that is not on by default
 # Needs the Rust targets *-unknown-linux-musl (rustup target add …) and a C compiler for them: gcc for this machine, for another
 # one clang, zig, or CC_<target> in the environment.
 set -euo pipefail
@@ -47,13 +48,17 @@ for arch in "${@:-$here}"; do
         upper=${target//-/_}
         export "CARGO_TARGET_${upper^^}_LINKER=rust-lld"
     fi
-    "$cargo" "${build[@]}" --release --locked --target "$target" -p perennial
-    programs+=(--program "$arch=$target_dir/$target/release/perennial")
+    "$cargo" "${build[@]}" --release --locked --target "$target" -p perennial ${FEATURES:+--features "$FEATURES"}
+    program=$target_dir/$target/release/perennial
+    if [ "${build[0]}" = auditable ] && [ "$(readelf --sections --wide "$program" | grep -c '\.dep-v0')" = 0 ]; then
+        echo "$program does not say what is in it" >&2; exit 1
+    fi
+    programs+=(--program "$arch=$program")
 done
 
 if [ -n "$only" ]; then exit; fi
 
 "$cargo" build --quiet --locked -p perennial-package
-"$target_dir/debug/package" sbom --out "$out/perennial.cdx.json"
+"$target_dir/debug/package" sbom --features "${FEATURES:-}" --out "$out/perennial.cdx.json"
 "$target_dir/debug/package" image "${programs[@]}" --sbom "$out/perennial.cdx.json" --out "$out/perennial-image.tar"
-packaging/check-image.sh "$out/perennial-image.tar" "$here"
+for arch in "${@:-$here}"; do packaging/check-image.sh "$out/perennial-image.tar" "$arch"; done

@@ -10,8 +10,7 @@ use clap::Parser;
 use perennial_package::{
     deb,
     image::{self, Build},
-    output,
-    sbom::sbom,
+    sbom::{metadata, sbom},
 };
 
 /// Packages of Perennial.
@@ -45,6 +44,9 @@ enum Wish {
     Sbom {
         #[arg(long, default_value = "x86_64-unknown-linux-musl")]
         target: String,
+        /// Features that it was built with, as cargo takes them
+        #[arg(long, default_value = "")]
+        features: String,
         #[arg(long)]
         out: PathBuf,
     },
@@ -70,10 +72,8 @@ fn main() -> anyhow::Result<()> {
             let native = native.to_str().context("a program with a name that can be read")?;
             write(&out, &deb::perennial(&architecture, &read(&path)?, native)?)
         }
-        Wish::Sbom { target, out } => {
-            let metadata =
-                output("cargo", &["metadata", "--format-version=1", "--locked", "--filter-platform", &target])?;
-            let document = sbom(&serde_json::from_slice(&metadata)?, "perennial")?;
+        Wish::Sbom { target, features, out } => {
+            let document = sbom(&metadata("cargo", "perennial", &target, &features)?, "perennial")?;
             write(&out, &serde_json::to_vec_pretty(&document)?)
         }
     }

@@ -5,7 +5,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
-use crate::image::digest;
+use crate::{image::digest, output};
+
+/// What cargo says of a package of this workspace as it is shipped for a target: with these features and no others. Whatever other
+/// packages of the workspace turn on by default, for their tests, does not count.
+pub fn metadata(cargo: &str, package: &str, target: &str, features: &str) -> anyhow::Result<Value> {
+    let features: Vec<String> = features
+        .split([',', ' '])
+        .filter(|feature| !feature.is_empty())
+        .map(|feature| format!("{package}/{feature}"))
+        .collect();
+    let features = features.join(",");
+    let words = ["metadata", "--format-version=1", "--locked", "--no-default-features", "--filter-platform", target];
+    let mut words = words.to_vec();
+    if !features.is_empty() {
+        words.extend(["--features", &features]);
+    }
+    Ok(serde_json::from_slice(&output(cargo, &words)?)?)
+}
 
 /// The document for one package of a workspace, from the answer of `cargo metadata`. Only what is linked into it counts:
 /// neither what builds it nor what tests it.
@@ -80,6 +97,23 @@ pub fn sbom(metadata: &Value, package: &str) -> anyhow::Result<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn features_that_only_tests_have_are_not_in_what_is_shipped() {
+        let names = |features: &str| -> BTreeSet<String> {
+            let metadata = metadata(env!("CARGO"), "perennial", "x86_64-unknown-linux-musl", features).unwrap();
+            let document = sbom(&metadata, "perennial").unwrap();
+            let list = document["components"].as_array().unwrap();
+            list.iter().map(|component| component["name"].as_str().unwrap().to_owned()).collect()
+        };
+        let (shipped, traced) = (names(""), names("otlp"));
+
+        assert!(shipped.contains("kube-client") && shipped.len() > 100, "{shipped:?}");
+        for only_traced in ["opentelemetry-otlp", "tracing-opentelemetry", "prost"] {
+            assert!(traced.contains(only_traced) && !shipped.contains(only_traced), "{only_traced}");
+        }
+        assert!(!shipped.contains("localplane") && !shipped.contains("proptest"));
+    }
 
     #[test]
     fn what_is_linked_is_listed_and_nothing_else() {

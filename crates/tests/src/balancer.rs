@@ -31,9 +31,14 @@ impl Balancer {
         Self { port, replicas: ports, task }
     }
 
+    /// Where the API server finds them.
+    pub fn url(&self) -> String {
+        format!("https://127.0.0.1:{}", self.port)
+    }
+
     /// The settings of one of them, counted from 0.
     pub fn operator(&self, cluster: &TestCluster, number: usize) -> OperatorBuilder {
-        let url = format!("https://127.0.0.1:{}", self.port);
+        let url = self.url();
         let port = self.replicas[number].to_string();
         cluster.operator().set("webhook.enabled", "true").set("webhook.port", &port).set("webhook.url", &url)
     }

@@ -150,7 +150,7 @@ impl TestCluster {
         let mut command = Command::new("bash");
         command.args(["-c", script]).env_clear().env("KUBECONFIG", self.plane().kubeconfig_path());
         command.env("PATH", std::env::join_paths(path).expect("a PATH")).env("PERENNIAL_NAMESPACE", self.namespace());
-        command.env("TERM", "xterm").env("FOLDER", &folder);
+        command.env("TERM", "xterm").env("FOLDER", &folder).env("HOME", &folder);
         Answer::of(command.output().expect("bash starts"))
     }
 

@@ -72,6 +72,6 @@ pub use records::record_name;
 pub use requests::Requests;
 pub use running::{Operator, OperatorBuilder, Webhooks, cpu_of, free_port, peak_memory_of};
 pub use samples::Samples;
-pub use tools::{Helm, Prometheus, axe};
+pub use tools::{Helm, Prometheus, axe, krew, schemas_of_others};
 pub use wire::Wire;
 pub use workloads::{Placed, WorkloadBuilder};

@@ -16,7 +16,10 @@ use localplane::Process;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::{Samples, TestCluster, eventually, program};
+use crate::{
+    Samples, TestCluster, eventually,
+    program::{NEXT_OPERATOR, OPERATOR, Program},
+};
 
 /// Tells the operator under test, and no other, how wrong its clock is.
 const CLOCK_OFF_BY: &str = "OPERATOR_UNDER_TEST_CLOCK_OFF_BY";
@@ -36,6 +39,7 @@ pub struct OperatorBuilder {
     log: PathBuf,
     settings: Vec<(String, String)>,
     environment: Vec<String>,
+    program: &'static Program,
 }
 
 impl TestCluster {
@@ -44,7 +48,7 @@ impl TestCluster {
         let number = self.operators.fetch_add(1, Ordering::Relaxed);
         let log = self.plane().dir().join("logs").join(format!("{}-operator-{number}.log", self.namespace()));
         let (kubeconfig, settings) = (self.plane().kubeconfig_path(), Vec::new());
-        let builder = OperatorBuilder { kubeconfig, log, settings, environment: Vec::new() };
+        let builder = OperatorBuilder { kubeconfig, log, settings, environment: Vec::new(), program: &OPERATOR };
         let builder = builder.set("namespace", self.namespace()).set("metrics.port", "0");
         builder.set("controller.leaderElection.leaseDuration", "3s").webhooks(Webhooks::Off)
     }
@@ -111,11 +115,23 @@ impl OperatorBuilder {
         self
     }
 
+    /// One of the next version: its records have a newer format.
+    pub fn of_the_next_version(mut self) -> Self {
+        self.program = &NEXT_OPERATOR;
+        self
+    }
+
+    /// A variable in its environment, where there is nothing else.
+    pub fn environment(mut self, name: &str, value: &str) -> Self {
+        self.environment.push(format!("{name}={value}"));
+        self
+    }
+
     /// Starts it and waits for nothing: it may die before it serves anything.
     pub fn launch(self) -> Operator {
         let mut args = vec!["-i".to_owned(), "RUST_BACKTRACE=1".to_owned()];
         args.extend(self.environment);
-        args.push(program::path().display().to_string());
+        args.push(self.program.path().display().to_string());
         args.extend(["run".to_owned(), "--kubeconfig".to_owned(), self.kubeconfig.display().to_string()]);
         for (key, value) in &self.settings {
             args.extend(["--set".to_owned(), format!("{key}={value}")]);

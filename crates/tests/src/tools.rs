@@ -28,18 +28,72 @@ impl Helm {
     /// The program, built by Go where it is not there yet: some minutes, once.
     pub fn program(self) -> PathBuf {
         let (module, version) = self.module();
-        provide(&format!("helm-{version}"), "helm", |folder| {
-            eprintln!("building {module} {version}: this takes a few minutes, once");
-            let mut go = Command::new("go");
-            // Outside of any module, and for this machine whatever the caller builds for.
-            go.args(["install", "-trimpath", "-ldflags", "-s -w", &format!("{module}@{version}")])
-                .env("GOBIN", folder)
-                .env("CGO_ENABLED", "0")
-                .current_dir(env::temp_dir());
-            run(go, "helm is built by Go")
-        })
-        .expect("helm: Go builds it")
+        go_install(&format!("helm-{version}"), "helm", module, version).expect("helm: Go builds it")
     }
+}
+
+/// krew, which installs plugins of kubectl. None, with a message, where it cannot be built.
+pub fn krew() -> Option<PathBuf> {
+    let built = provide("krew-v0.4.4", "krew", |folder| {
+        let mut go = Command::new("go");
+        go.args(["build", "-trimpath", "-ldflags", "-s -w", "-o"]).arg(folder.join("krew")).arg("./cmd/krew");
+        go.env("CGO_ENABLED", "0").current_dir(module("sigs.k8s.io/krew", "v0.4.4")?);
+        run(go, "krew is built by Go")
+    });
+    built.inspect_err(|why| eprintln!("SKIPPED: this needs krew, which Go builds: {why}")).ok()
+}
+
+fn go_install(name: &str, program: &str, module: &str, version: &str) -> Result<PathBuf, String> {
+    provide(name, program, |folder| {
+        eprintln!("building {module} {version}: this takes a few minutes, once");
+        let mut go = Command::new("go");
+        // Outside of any module, and for this machine whatever the caller builds for.
+        go.args(["install", "-trimpath", "-ldflags", "-s -w", &format!("{module}@{version}")])
+            .env("GOBIN", folder)
+            .env("CGO_ENABLED", "0")
+            .current_dir(env::temp_dir());
+        run(go, &format!("{program} is built by Go"))
+    })
+}
+
+/// The CRDs of those who read what the chart writes: cert-manager and the Prometheus operator. None, with a message, where Go
+/// cannot fetch them.
+pub fn schemas_of_others() -> Option<Vec<PathBuf>> {
+    let certificates = ["certificates", "issuers"].map(|kind| format!("deploy/crds/cert-manager.io_{kind}.yaml"));
+    let monitors = ["podmonitors", "prometheusrules", "servicemonitors"]
+        .map(|kind| format!("example/prometheus-operator-crd/monitoring.coreos.com_{kind}.yaml"));
+    let found =
+        fetch_from_module("github.com/cert-manager/cert-manager", "v1.21.2", &certificates).and_then(|mut all| {
+            all.extend(fetch_from_module("github.com/prometheus-operator/prometheus-operator", "v0.85.0", &monitors)?);
+            Ok(all)
+        });
+    found.inspect_err(|why| eprintln!("SKIPPED: this needs CRDs of others, which Go fetches: {why}")).ok()
+}
+
+/// The source of a module of Go, as it was published.
+fn module(module: &str, version: &str) -> Result<PathBuf, String> {
+    let mut go = Command::new("go");
+    go.args(["mod", "download", "-json", &format!("{module}@{version}")]).current_dir(env::temp_dir());
+    let output = go.stdin(Stdio::null()).output().map_err(|error| format!("go mod download: {error}"))?;
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?;
+    let source = said["Dir"].as_str().map(PathBuf::from);
+    source.ok_or_else(|| format!("go mod download {module}: {}", said["Error"]))
+}
+
+/// Files of a module of Go.
+fn fetch_from_module(module: &str, version: &str, files: &[String]) -> Result<Vec<PathBuf>, String> {
+    let short = module.rsplit('/').next().unwrap_or(module);
+    let name = |path: &String| path.rsplit('/').next().unwrap_or(path).to_owned();
+    let last = files.last().map(name).unwrap_or_default();
+    let there = provide(&format!("{short}-crds-{version}"), &last, |folder| {
+        let source = self::module(module, version)?;
+        for file in files {
+            let copied = fs::copy(source.join(file), folder.join(name(file)));
+            copied.map_err(|error| format!("{file} of {module}: {error}"))?;
+        }
+        Ok(())
+    })?;
+    Ok(files.iter().map(|file| there.with_file_name(name(file))).collect())
 }
 
 /// Prometheus and promtool, from Debian's package.

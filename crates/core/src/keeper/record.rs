@@ -24,10 +24,32 @@ pub const RECORD_KEY: &str = "record.json";
 pub const RECOVERED_KEY: &str = "recovered.json";
 /// A record is never written larger than this; a ConfigMap holds 1 MiB.
 pub const RECORD_LIMIT: usize = 900 * 1024;
-/// The only version that this operator reads and writes.
-pub const VERSION: u64 = 1;
+/// The version of the format that this operator writes; it reads every version up to it. Ask [`version`].
+const VERSION: u64 = 1;
 /// No record was ever written so often: one that says so was made up, and could not be followed by another.
 const SEQUENCE_LIMIT: u64 = 1 << 53;
+
+/// The version of the format that this process writes.
+pub fn version() -> u64 {
+    #[cfg(feature = "next")]
+    if next::IS_ON.load(std::sync::atomic::Ordering::Relaxed) {
+        return VERSION + 1;
+    }
+    VERSION
+}
+
+/// A process that is one version ahead, for tests of two versions side by side. Its records are as ours, but for their number.
+#[cfg(feature = "next")]
+pub mod next {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    pub(super) static IS_ON: AtomicBool = AtomicBool::new(false);
+
+    /// From now on this process writes the next version, and reads both.
+    pub fn pretend() {
+        IS_ON.store(true, Ordering::Relaxed);
+    }
+}
 
 /// The node that a record was last written from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,7 +126,7 @@ pub enum Fault {
     Missing,
     #[error("it is not JSON: {0}")]
     NotJson(String),
-    #[error("it has version {0}, and this operator reads version {VERSION}")]
+    #[error("it has version {0}, and this operator reads up to version {max}", max = version())]
     Version(String),
     #[error("it does not have the shape of a record: {0}")]
     Shape(String),
@@ -125,7 +147,7 @@ pub enum Fault {
 impl Fault {
     /// A record of a newer operator is not broken: it is left alone, and nothing is written beside it.
     pub fn is_newer(&self) -> bool {
-        matches!(self, Self::Version(version) if version.parse::<u64>().is_ok_and(|v| v > VERSION))
+        matches!(self, Self::Version(found) if found.parse::<u64>().is_ok_and(|found| found > version()))
     }
 }
 
@@ -178,10 +200,7 @@ impl Record {
 
     /// Reads a record that a person vouches for: its checksum, if it has one, is not looked at.
     pub fn from_value(mut value: serde_json::Value) -> Result<Self, Fault> {
-        let version = value.get("version").cloned().unwrap_or_default();
-        if version != VERSION {
-            return Err(Fault::Version(version.to_string()));
-        }
+        check_version(&value)?;
         if let Some(map) = value.as_object_mut() {
             map.insert("checksum".to_owned(), serde_json::Value::String(String::new()));
         }
@@ -194,10 +213,7 @@ impl Record {
     pub fn decode(text: &str) -> Result<Self, Invalid> {
         let value: serde_json::Value =
             serde_json::from_str(text).map_err(|e| Invalid { why: Fault::NotJson(e.to_string()), good: None })?;
-        let version = value.get("version").cloned().unwrap_or_default();
-        if version != VERSION {
-            return Err(Invalid { why: Fault::Version(version.to_string()), good: None });
-        }
+        check_version(&value).map_err(|why| Invalid { why, good: None })?;
         let good = newest_good(&value);
         let wire: Wire = match serde_json::from_value(value) {
             Ok(wire) => wire,
@@ -211,6 +227,14 @@ impl Record {
             Err(why) => Err(Invalid { why, good }),
         }
     }
+}
+
+fn check_version(record: &serde_json::Value) -> Result<(), Fault> {
+    let found = record.get("version").cloned().unwrap_or_default();
+    if found.as_u64().is_some_and(|found| (1..=version()).contains(&found)) {
+        return Ok(());
+    }
+    Err(Fault::Version(found.to_string()))
 }
 
 fn check_sequence(sequence: u64) -> Result<(), Fault> {
@@ -286,7 +310,7 @@ impl From<&Record> for Wire {
     fn from(record: &Record) -> Self {
         let Content { labels, annotations, taints, unschedulable } = Content::from(&record.kept);
         Self {
-            version: VERSION,
+            version: version(),
             sequence: record.sequence,
             node: record.node.clone(),
             identity: record.identity.clone(),

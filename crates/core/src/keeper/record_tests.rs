@@ -90,7 +90,9 @@ fn other_versions_are_told_apart() {
     let fault = Record::decode(&newer).unwrap_err().why;
     assert_eq!(fault, Fault::Version("2".into()));
     assert!(fault.is_newer());
-    assert!(!Record::decode("{}").unwrap_err().why.is_newer());
+    for older in ["{}", "{\"version\":0}", "{\"version\":\"1\"}", "{\"version\":-1}"] {
+        assert!(!Record::decode(older).unwrap_err().why.is_newer(), "{older}");
+    }
 }
 
 #[test]

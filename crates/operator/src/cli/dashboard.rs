@@ -23,6 +23,7 @@ use crate::{
         metrics::Metrics,
         ownership::Ownership,
         random::Jitter,
+        traces::Sender,
     },
     serve::{health::Health, http},
 };
@@ -37,7 +38,7 @@ pub(super) struct Dashboard {
 
 impl Dashboard {
     pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
-        logging::init(&Logging { level: Level::Error, format: LogFormat::Text })?;
+        logging::init(&Logging { level: Level::Error, format: LogFormat::Text }, &Sender::default())?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         runtime.block_on(self.serve(global))?;
         runtime.shutdown_background();

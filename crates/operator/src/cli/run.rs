@@ -6,7 +6,7 @@ use clap::Args;
 use tracing::warn;
 
 use super::Global;
-use crate::runtime::logging;
+use crate::runtime::{logging, traces::Sender};
 
 #[derive(Debug, Args)]
 pub(super) struct Run {
@@ -30,13 +30,19 @@ impl Run {
             flags.push(("controller.dryRun".to_owned(), "true".to_owned()));
         }
         let loaded = global.load(flags)?;
-        logging::init(&loaded.settings.logging)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let spans = {
+            let _within = runtime.enter();
+            Sender::from_environment()?
+        };
+        logging::init(&loaded.settings.logging, &spans)?;
         for warning in &loaded.warnings {
             warn!(%warning, "config");
         }
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        runtime.block_on(crate::run::run(loaded.settings, &global.target()))?;
+        let ran = runtime.block_on(crate::run::run(loaded.settings, &global.target()));
+        spans.end();
         runtime.shutdown_background();
+        ran?;
         Ok(ExitCode::SUCCESS)
     }
 }

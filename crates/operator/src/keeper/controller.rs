@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Client, runtime::watcher::Event};
 use perennial_core::{config::Gate, keeper::selection};
 use tokio::{sync::Notify, time::Instant};
-use tracing::{debug, warn};
+use tracing::{Instrument as _, debug, field, info_span, warn};
 
 use super::{
     apply::{Cluster, Error, Held},
@@ -33,6 +33,7 @@ use crate::runtime::{
     ownership::Ownership,
     queue::{Key, Queue, Work},
     random::Jitter,
+    traces,
 };
 
 /// The name of the controller and its queue, in metrics.
@@ -205,12 +206,15 @@ impl Keeper {
             let start = Instant::now();
             // Another replica's by now: it has seen the same events.
             let Some(permit) = self.ownership.may_act(&work.key) else { continue };
-            let done = match tokio::time::timeout(permit.remaining(), self.settle(&work)).await {
+            let span = info_span!(target: traces::TARGET, "keeper", node = &*work.key, outcome = field::Empty);
+            let settled = self.settle(&work).instrument(span.clone());
+            let done = match tokio::time::timeout(permit.remaining(), settled).await {
                 Ok(done) => done,
                 Err(_) => Ok(Done::Again),
             };
             drop(permit);
             let outcome = self.conclude(&work, done);
+            span.record("outcome", outcome.as_str());
             self.metrics.queue_work_duration.get_or_create(&QUEUE).observe(start.elapsed().as_secs_f64());
             self.metrics.reconciled(CONTROLLER, outcome, start.elapsed());
         }

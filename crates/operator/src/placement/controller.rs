@@ -21,7 +21,7 @@ use perennial_core::placement::{
     view::{OwnWrite, OwnWrites, Place, PodView},
 };
 use tokio::time::Instant;
-use tracing::{debug, info, warn};
+use tracing::{Instrument as _, debug, field, info, info_span, warn};
 
 use super::{
     apply::{Cluster, Error},
@@ -42,6 +42,7 @@ use crate::{
         ownership::Ownership,
         queue::{Key, Queue, Work},
         random::Jitter,
+        traces,
     },
 };
 
@@ -184,9 +185,12 @@ impl Placer {
                 self.forget(&work.key);
                 continue;
             };
-            let settled = tokio::time::timeout(permit.remaining(), self.settle(&work.key, permit.term())).await;
+            let span = info_span!(target: traces::TARGET, "placement", workload = &*work.key, outcome = field::Empty);
+            let settled = self.settle(&work.key, permit.term()).instrument(span.clone());
+            let settled = tokio::time::timeout(permit.remaining(), settled).await;
             drop(permit);
             let outcome = self.conclude(&work, settled.unwrap_or(Ok(Done::Again)));
+            span.record("outcome", outcome.as_str());
             self.metrics.queue_work_duration.get_or_create(&QUEUE).observe(start.elapsed().as_secs_f64());
             self.metrics.reconciled(CONTROLLER, outcome, start.elapsed());
         }

@@ -5,17 +5,25 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
+
+use super::traces::{self, Sender};
 
 /// Crates whose chatter at debug and trace drowns ours: they stay at info until someone asks for trace.
 const CHATTY: [&str; 6] = ["h2", "hyper", "hyper_util", "rustls", "tower", "kube_client"];
+/// Says at info what nobody asked for.
+const TALKATIVE: &str = "opentelemetry";
 
-/// Sets up logging for the process. Fails when it is set up already.
-pub fn init(logging: &Logging) -> Result<(), TryInitError> {
-    subscriber(logging, std::io::stderr).try_init()
+/// Sets up logging for the process, and sends spans to where that says. Fails when it is set up already.
+pub fn init(logging: &Logging, spans: &Sender) -> Result<(), TryInitError> {
+    subscriber(logging, std::io::stderr).with(spans.layer()).try_init()
 }
 
-fn subscriber<W>(logging: &Logging, writer: W) -> impl SubscriberInitExt + tracing::Subscriber + Send + Sync
+fn subscriber<W>(
+    logging: &Logging,
+    writer: W,
+) -> impl SubscriberInitExt + tracing::Subscriber + for<'a> LookupSpan<'a> + Send + Sync
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
@@ -37,7 +45,11 @@ fn filter(level: Level) -> Targets {
         Level::Trace => LevelFilter::TRACE,
     };
     let others = if level == LevelFilter::TRACE { level } else { level.min(LevelFilter::INFO) };
-    Targets::new().with_default(level).with_targets(CHATTY.map(|name| (name, others)))
+    Targets::new()
+        .with_default(level)
+        .with_targets(CHATTY.map(|name| (name, others)))
+        .with_target(TALKATIVE, if level == LevelFilter::TRACE { level } else { level.min(LevelFilter::WARN) })
+        .with_target(traces::TARGET, LevelFilter::OFF)
 }
 
 #[cfg(test)]
@@ -91,16 +103,28 @@ mod tests {
         );
     }
 
+    #[test]
+    fn spans_are_no_part_of_a_line() {
+        let logging = Logging { level: Level::Trace, format: LogFormat::Json };
+        let text = logged(&logging, || {
+            let span = tracing::info_span!(target: traces::TARGET, "keeper", node = "n1");
+            span.in_scope(|| tracing::info!("restored"));
+        });
+        let line: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((&line["message"], &line["span"]), (&"restored".into(), &serde_json::Value::Null), "{text}");
+    }
+
     #[rstest]
     #[case(Level::Error, 0)]
     #[case(Level::Info, 1)]
     #[case(Level::Debug, 2)]
-    #[case(Level::Trace, 3)]
+    #[case(Level::Trace, 4)]
     fn the_level_is_obeyed_and_others_are_quiet(#[case] level: Level, #[case] lines: usize) {
         let text = logged(&Logging { level, format: LogFormat::Json }, || {
             tracing::info!("ours");
             tracing::debug!("ours");
             tracing::debug!(target: "hyper", "theirs");
+            tracing::info!(target: "opentelemetry-otlp", "theirs");
         });
         assert_eq!(text.lines().count(), lines, "{text}");
     }

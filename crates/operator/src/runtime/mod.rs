@@ -20,4 +20,5 @@ mod process;
 pub mod queue;
 pub mod random;
 pub mod request;
+pub mod traces;
 pub mod watch;

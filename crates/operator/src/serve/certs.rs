@@ -50,17 +50,8 @@ pub struct Served {
 impl Served {
     /// Serves this from the next handshake on.
     pub fn install(&self, certificate: &[u8], key: &[u8], origin: &str) -> Result<(), CertsError> {
-        let bad = |reason: String| CertsError::Certificate { origin: origin.to_owned(), reason };
-        let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(certificate)
-            .collect::<Result<_, _>>()
-            .map_err(|error| bad(error.to_string()))?;
-        if chain.is_empty() {
-            return Err(bad("there is none".to_owned()));
-        }
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| bad(format!("its key: {error}")))?;
-        let certified = CertifiedKey::from_der(chain, key, &provider())
-            .map_err(|source| CertsError::Unusable { origin: origin.to_owned(), source })?;
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(certified));
+        let certified = certified(certificate, key, origin)?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Some(certified);
         Ok(())
     }
 
@@ -74,6 +65,21 @@ impl Served {
     pub fn is_ready(&self) -> bool {
         self.current.read().unwrap_or_else(PoisonError::into_inner).is_some()
     }
+}
+
+/// A certificate and its key, found to belong together.
+fn certified(certificate: &[u8], key: &[u8], origin: &str) -> Result<Arc<CertifiedKey>, CertsError> {
+    let bad = |reason: String| CertsError::Certificate { origin: origin.to_owned(), reason };
+    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(certificate)
+        .collect::<Result<_, _>>()
+        .map_err(|error| bad(error.to_string()))?;
+    if chain.is_empty() {
+        return Err(bad("there is none".to_owned()));
+    }
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| bad(format!("its key: {error}")))?;
+    let certified = CertifiedKey::from_der(chain, key, &provider())
+        .map_err(|source| CertsError::Unusable { origin: origin.to_owned(), source })?;
+    Ok(Arc::new(certified))
 }
 
 impl ResolvesServerCert for Served {
@@ -169,7 +175,10 @@ fn secret(before: Option<&Secret>, certificates: &Certificates) -> Result<Secret
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
+    /// As they were read last, found to belong together.
     last: Option<Files>,
+    /// Whether they are what is served.
+    served: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -181,14 +190,14 @@ struct Files {
 
 impl Directory {
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), last: None }
+        Self { path: path.into(), last: None, served: false }
     }
 
-    /// Reads the files again and serves them if they changed; returns whether they did.
+    /// Reads the files again.
     ///
     /// By content: mounted Secrets swap a link, and their modification times say little. A pair that does not match (one
     /// file replaced, the other not yet) is refused; what was served goes on being served, and the next look tries again.
-    pub async fn reload(&mut self, served: &Served) -> Result<bool, CertsError> {
+    pub async fn read(&mut self) -> Result<(), CertsError> {
         let files = Files {
             certificate: read_file(&self.path.join("tls.crt")).await?,
             key: read_file(&self.path.join("tls.key")).await?,
@@ -198,12 +207,30 @@ impl Directory {
                 Err(error) => return Err(error),
             },
         };
-        if self.last.as_ref() == Some(&files) {
-            return Ok(false);
+        if self.last.as_ref() != Some(&files) {
+            certified(&files.certificate, &files.key, &self.origin())?;
+            self.last = Some(files);
+            self.served = false;
         }
-        served.install(&files.certificate, &files.key, &self.path.display().to_string())?;
-        self.last = Some(files);
-        Ok(true)
+        Ok(())
+    }
+
+    /// Whether what was read is not what is served.
+    pub fn is_new(&self) -> bool {
+        self.last.is_some() && !self.served
+    }
+
+    /// Serves what was read.
+    pub fn install(&mut self, served: &Served) -> Result<(), CertsError> {
+        if let Some(files) = &self.last {
+            served.install(&files.certificate, &files.key, &self.origin())?;
+            self.served = true;
+        }
+        Ok(())
+    }
+
+    fn origin(&self) -> String {
+        self.path.display().to_string()
     }
 
     /// The bundle, where the directory has one.
@@ -281,11 +308,17 @@ mod tests {
         let (served, mut directory) = (Served::default(), Directory::new(&path));
 
         put(&one);
-        assert!(directory.reload(&served).await.unwrap());
-        assert!(!directory.reload(&served).await.unwrap());
+        directory.read().await.unwrap();
+        assert!(directory.is_new());
+        directory.install(&served).unwrap();
+        directory.read().await.unwrap();
+        assert!(!directory.is_new());
         let before = current(&served);
         put(&two);
-        assert!(directory.reload(&served).await.unwrap());
+        directory.read().await.unwrap();
+        assert!(directory.is_new());
+        assert_eq!(before, current(&served));
+        directory.install(&served).unwrap();
 
         assert_ne!(before, current(&served));
         assert_eq!(directory.bundle(), None);
@@ -300,16 +333,19 @@ mod tests {
         std::fs::write(path.join("tls.key"), &one.serving.key).unwrap();
         std::fs::write(path.join("ca.crt"), one.bundle()).unwrap();
         let (served, mut directory) = (Served::default(), Directory::new(&path));
-        directory.reload(&served).await.unwrap();
+        directory.read().await.unwrap();
+        directory.install(&served).unwrap();
         let before = current(&served);
 
         std::fs::write(path.join("tls.crt"), &two.serving.certificate).unwrap();
-        assert!(directory.reload(&served).await.is_err());
+        assert!(directory.read().await.is_err());
+        assert!(!directory.is_new());
         assert_eq!(before, current(&served));
         assert_eq!(directory.bundle(), Some(one.bundle().into_bytes()));
 
         std::fs::write(path.join("tls.key"), &two.serving.key).unwrap();
-        assert!(directory.reload(&served).await.unwrap());
+        directory.read().await.unwrap();
+        assert!(directory.is_new());
         std::fs::remove_dir_all(path).unwrap();
     }
 }

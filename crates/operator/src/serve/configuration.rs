@@ -11,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 use kube::api::{Api, DeleteParams, PostParams, Preconditions};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -210,6 +211,18 @@ fn host(url: &str) -> Option<String> {
 pub struct Present {
     pub validating: Option<ValidatingWebhookConfiguration>,
     pub mutating: Option<MutatingWebhookConfiguration>,
+}
+
+impl Present {
+    /// What the webhooks are told to trust; where they differ, all of it.
+    pub fn bundle(&self) -> Vec<u8> {
+        let validating = self.validating.iter().flat_map(|object| object.webhooks.iter().flatten());
+        let mutating = self.mutating.iter().flat_map(|object| object.webhooks.iter().flatten());
+        let configs = validating.map(|hook| &hook.client_config).chain(mutating.map(|hook| &hook.client_config));
+        let bundles: BTreeSet<&[u8]> =
+            configs.filter_map(|config| Some(config.ca_bundle.as_ref()?.0.as_slice())).collect();
+        bundles.into_iter().collect::<Vec<_>>().concat()
+    }
 }
 
 /// What a repair found.

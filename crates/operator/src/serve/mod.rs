@@ -1,5 +1,6 @@
 //! What the program serves: admission, and `/metrics`, `/livez` and `/readyz`.
 
+mod bundle;
 pub mod certs;
 pub mod configuration;
 pub mod health;

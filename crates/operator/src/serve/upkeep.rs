@@ -3,6 +3,7 @@
 //! Owns the order in which things are read: the configurations first, then the certificates, and what is written to the
 //! configurations is conditional on what was read. So no replica with an old view takes an authority out of a bundle.
 
+use super::bundle::{Others, carries};
 use super::certs::{CertsError, Directory, Kept, SecretStore, Served};
 use super::configuration::{ConfigurationError, ConfigurationSettings, Configurations, Present, Repair, is_carried};
 use super::issue::{self, IssueError};
@@ -20,6 +21,8 @@ use tracing::{info, warn};
 const STEPS: usize = 6;
 /// How often a look is taken where nothing is due earlier.
 const PERIOD: Duration = Duration::from_secs(10);
+/// What a directory brings is served so long after the configurations have its authority: API servers take a moment to notice.
+const NOTICED_AFTER: Duration = Duration::from_secs(2);
 
 /// Why a look failed. What was served goes on being served.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +64,10 @@ pub struct Upkeep {
     store: SecretStore,
     configurations: Configurations,
     directory: Option<Directory>,
+    /// Authorities in the configurations that are not in the directory.
+    others: Others,
+    /// Since when the configurations have all that is in the directory.
+    trusted: Option<Instant>,
     lifetimes: Lifetimes,
     installed: Option<Certificates>,
     /// Since when an authority is known to be confirmed.
@@ -77,6 +84,8 @@ impl Upkeep {
             store: SecretStore::new(client.clone(), &settings.namespace),
             configurations: Configurations::new(client),
             directory,
+            others: Others::default(),
+            trusted: None,
             lifetimes,
             installed: None,
             confirmed: BTreeMap::new(),
@@ -89,7 +98,8 @@ impl Upkeep {
     pub async fn run(mut self, stop: CancellationToken) {
         while !stop.is_cancelled() {
             let again = match self.look().await {
-                Ok(Repair::Right) => self.period(),
+                Ok(Repair::Right) if !self.is_busy() => self.period(),
+                Ok(Repair::Right) => self.period().min(NOTICED_AFTER / 4),
                 Ok(Repair::Changed) => self.period().min(Duration::from_millis(200)),
                 Err(error) => {
                     warn!(error = %Chain(&error), "certificates and webhook configurations could not be checked");
@@ -109,13 +119,8 @@ impl Upkeep {
             Some(_) => Some(self.configurations.read().await.map_err(UpkeepError::Configuration)?),
             None => None,
         };
-        let bundle = match &mut self.directory {
-            Some(directory) => {
-                if directory.reload(&self.served).await.map_err(UpkeepError::Certs)? {
-                    info!("the certificate from the directory is served from now on");
-                }
-                directory.bundle()
-            }
+        let bundle = match self.directory {
+            Some(_) => self.foreign(present.as_ref()).await.map_err(UpkeepError::Certs)?,
             None => Some(self.own(present.as_ref()).await?.bundle().into_bytes()),
         };
         let (Some(settings), Some(present)) = (&self.settings.configuration, present) else {
@@ -123,6 +128,31 @@ impl Upkeep {
         };
         let repair = self.configurations.repair(settings, &present, bundle.as_deref());
         repair.await.map_err(UpkeepError::Configuration)
+    }
+
+    /// Serves what is in the directory, once it is trusted; returns what the configurations should carry.
+    async fn foreign(&mut self, present: Option<&Present>) -> Result<Option<Vec<u8>>, CertsError> {
+        let Some(directory) = &mut self.directory else { return Ok(None) };
+        directory.read().await?;
+        let (ours, now) = (directory.bundle(), Instant::now());
+        let carried = present.map(Present::bundle);
+        let trusted = match (&ours, &carried) {
+            (Some(ours), Some(carried)) => carries(carried, ours),
+            // Somebody else says what is trusted.
+            _ => true,
+        };
+        self.trusted = if trusted { self.trusted.or(Some(now)) } else { None };
+        let noticed = ours.is_none() || self.trusted.is_some_and(|since| now.duration_since(since) >= NOTICED_AFTER);
+        if directory.is_new() && (noticed || !self.served.is_ready()) {
+            directory.install(&self.served)?;
+            info!("the certificate from the directory is served from now on");
+        }
+        Ok(ours.map(|ours| self.others.beside(&ours, &carried.unwrap_or_default(), now)))
+    }
+
+    /// Whether something is about to be done that should not wait.
+    fn is_busy(&self) -> bool {
+        self.directory.as_ref().is_some_and(Directory::is_new)
     }
 
     /// Brings our own certificates forward, and serves what they say.

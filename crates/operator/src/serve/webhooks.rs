@@ -6,6 +6,7 @@
 
 use super::certs::{Served, provider};
 use super::seats::Seats;
+use crate::runtime::traces;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
@@ -24,7 +25,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{Instrument as _, debug, field, info, info_span, warn};
 
 /// What decides about the requests of one path.
 pub type Handler = Arc<dyn Fn(AdmissionRequest) -> BoxFuture<'static, AdmissionResponse> + Send + Sync>;
@@ -314,10 +315,12 @@ impl Endpoint {
         let uid = request.uid.clone();
         let decision = (self.handler)(request);
         // A task of its own: it ends what it began also after the deadline, and its panic is not ours.
-        let task = tokio::spawn(async move {
+        let span = info_span!(target: traces::TARGET, "admission", path = self.path, outcome = field::Empty);
+        let decided = async move {
             let _permit = permit;
             decision.await
-        });
+        };
+        let task = tokio::spawn(decided.instrument(span.clone()));
         let (outcome, response) = match tokio::time::timeout_at(deadline, task).await {
             Ok(Ok(response)) => (Outcome::of(&response), response),
             Ok(Err(error)) => {
@@ -326,6 +329,7 @@ impl Endpoint {
             }
             Err(_) => (Outcome::Late, AdmissionResponse::allowed()),
         };
+        span.record("outcome", field::debug(outcome));
         (outcome, respond(&uid, &response))
     }
 }

@@ -16,3 +16,4 @@ mod restarts;
 mod serving;
 mod sharding;
 mod story;
+mod versions;

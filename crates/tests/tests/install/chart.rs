@@ -144,6 +144,7 @@ fn values_arrive_where_they_belong() {
             r#"podAnnotations={"a":"b"}"#,
             r#"extraEnv=[{"name":"PERENNIAL_LOGGING_LEVEL","value":"debug"}]"#,
             r#"monitoring.dashboard={"enabled":true}"#,
+            r#"networkPolicy={"enabled":true,"egress":[{"ports":[{"port":4318}]}]}"#,
             r#"uninstall={"enabled":true,"records":true}"#,
             r#"admissionPolicies={"recordWriters":[{"kind":"User","name":"jane"}]}"#,
         ],
@@ -168,10 +169,29 @@ fn values_arrive_where_they_belong() {
     assert_eq!(find(&objects, "RoleBinding", "perennial-records").unwrap()["subjects"][0]["name"], "jane");
     let policy = find(&objects, "ValidatingAdmissionPolicy", "perennial-nodes").unwrap()["spec"].to_string();
     assert!(policy.contains("system:serviceaccount:perennial-system:existing"), "{policy}");
+    let egress = &find(&objects, "NetworkPolicy", "perennial").unwrap()["spec"]["egress"];
+    assert_eq!((&egress[0]["ports"][0]["port"], &egress[1]["ports"][0]["port"]), (&443.into(), &4318.into()));
     let board = &find(&objects, "ConfigMap", "perennial-dashboard").unwrap()["data"]["perennial.json"];
     serde_json::from_str::<Value>(board.as_str().unwrap()).unwrap();
     let job = &find(&objects, "Job", "perennial-uninstall").unwrap()["spec"]["template"]["spec"]["containers"][0];
     assert!(job["args"].as_array().unwrap().contains(&"--records".into()));
+}
+
+/// cert-manager renews the certificate, and nobody has to be told whom to trust.
+#[test]
+fn certificates_are_signed_by_an_authority_that_outlives_them() {
+    let objects = rendered(Helm::V4, &[r#"certificates={"source":"certManager"}"#]);
+    let spec = |kind, name| find(&objects, kind, name).unwrap()["spec"].clone();
+
+    let (certificate, issuer) = (spec("Certificate", "perennial"), spec("Issuer", "perennial"));
+    assert_eq!(certificate["issuerRef"]["name"], "perennial");
+    let authority = spec("Certificate", "perennial-authority");
+    assert_eq!((&authority["isCA"], &authority["secretName"]), (&true.into(), &issuer["ca"]["secretName"]));
+    assert_eq!(spec("Issuer", authority["issuerRef"]["name"].as_str().unwrap())["selfSigned"], serde_json::json!({}));
+    assert_ne!(certificate["secretName"], authority["secretName"], "pods would get the key of the authority");
+    let pod = &spec("Deployment", "perennial")["template"]["spec"];
+    let mounted = pod["volumes"].as_array().unwrap().iter().find(|volume| volume["name"] == "certificate").unwrap();
+    assert_eq!(mounted["secret"]["secretName"], certificate["secretName"]);
 }
 
 #[rstest]

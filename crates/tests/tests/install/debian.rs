@@ -6,6 +6,8 @@ use std::{
     process::Command,
 };
 
+use crate::packages::stripped;
+
 /// What is done in the copy. Each line that fails ends it.
 const STORY: &str = r#"set -eux
 # The index of man pages is not ours, and the copy need not survive a power cut.
@@ -77,13 +79,7 @@ fn the_package_is_installed_upgraded_removed_and_purged() {
         eprintln!("SKIPPED: this needs root on a Debian with systemd, dpkg and adduser: {why}");
         return;
     }
-    let program = perennial_tests::program_under_test();
-    let stripped = folder.join("perennial");
-    // Hundreds of megabytes of debug information belong in no package.
-    let strip = Command::new("strip").arg("-o").arg(&stripped).arg(&program).status();
-    if !strip.is_ok_and(|status| status.success()) {
-        fs::copy(&program, &stripped).unwrap();
-    }
+    let stripped = stripped(&folder);
     let native = stripped.to_str().unwrap();
     let architecture = Command::new("dpkg").arg("--print-architecture").output().unwrap().stdout;
     let architecture = String::from_utf8(architecture).unwrap();

@@ -2,10 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "whatever fails here fails the test")]
 
+mod adopt;
 mod chart;
 mod debian;
 mod dry_run;
 mod lifecycle;
 mod manifests;
 mod monitoring;
+mod mounted;
+mod packages;
 mod permissions;

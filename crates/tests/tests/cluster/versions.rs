@@ -1,0 +1,181 @@
+//! Two versions at once, as two programs: an upgrade, a rollback, and both side by side for as long as anybody likes. The
+//! records of the next version have a newer format, which it alone can read.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, api::ListParams};
+use perennial_core::shard;
+use perennial_tests::{Balancer, Operator, TestCluster, eventually, labels};
+use serde_json::Value;
+
+const RECORD: &str = "record.json";
+const THIS: u64 = 1;
+const NEXT: u64 = 2;
+const SHARDS: u32 = 8;
+const NODES: usize = 32;
+
+async fn stop(operator: Operator) {
+    assert!(operator.stop().await.is_some_and(|status| status.success()));
+}
+
+/// Who has just written this record leads: a fence, and which version it is of.
+async fn written_by(cluster: &TestCluster, node: &str) -> Value {
+    cluster.node(node).label("team", "fence").create().await;
+    cluster.wait_for_record(node, [("team", "fence")]).await["version"].clone()
+}
+
+#[tokio::test]
+async fn an_upgrade_and_a_rollback_lose_nothing() {
+    let cluster = TestCluster::new().await;
+    let this = cluster.operator().start().await;
+    for node in ["changed", "same"] {
+        cluster.node(node).label("team", "first").create().await;
+        let record = cluster.wait_for_record(node, [("team", "first")]).await;
+        assert_eq!(record["version"], THIS);
+    }
+    let before = cluster.record_bytes("same", RECORD).await;
+
+    // An upgrade: the next one is there before this one goes. It reads what this one wrote, and writes its own.
+    let next = cluster.operator().of_the_next_version().start().await;
+    stop(this).await;
+    assert_eq!(written_by(&cluster, "fence-1").await, NEXT);
+    cluster.label("changed", "team", "second").await;
+    let record = cluster.wait_for_record("changed", [("team", "second")]).await;
+    assert_eq!((&record["version"], &record["sequence"]), (&NEXT.into(), &2.into()));
+    assert_eq!(cluster.record_bytes("same", RECORD).await, before, "what did not change was written again");
+    cluster.delete_node("same").await;
+    cluster.node("same").create().await;
+    cluster.wait_for_labels("same", [("team", "first")]).await;
+
+    // A rollback: this one leaves what it cannot read alone, and says so. Everything else goes on.
+    let this = cluster.operator().set("controller.auditPeriod", "5s").start().await;
+    stop(next).await;
+    assert_eq!(written_by(&cluster, "fence-2").await, THIS);
+    let newer = cluster.record_bytes("changed", RECORD).await;
+    cluster.delete_node("changed").await;
+    cluster.node("changed").create().await;
+    let said = cluster.wait_for_event("changed", "RecordInvalid").await;
+    assert!(said.contains("it has version 2, and this operator reads up to version 1"), "{said}");
+    cluster.label("changed", "own", "1").await;
+    cluster.delete_node("same").await;
+    cluster.node("same").create().await;
+    cluster.wait_for_labels("same", [("team", "first")]).await;
+    // `changed` and the first fence were written by the next one.
+    this.wait_for_metric("perennial_records_invalid", &[], 2.0).await;
+    assert_eq!(written_by(&cluster, "fence-3").await, THIS);
+    assert_eq!(cluster.labels("changed").await, labels([("own", "1")]));
+    assert_eq!(cluster.record_bytes("changed", RECORD).await, newer, "a newer record was touched");
+    assert_eq!(cluster.perennial_json("show changed -o json")["record"]["state"], "Newer");
+
+    // The upgrade again: what was waiting is given back, beside what came meanwhile.
+    let _next = cluster.operator().of_the_next_version().start().await;
+    stop(this).await;
+    cluster.wait_for_labels("changed", [("own", "1"), ("team", "second")]).await;
+    let record = cluster.wait_for_record("changed", [("own", "1"), ("team", "second")]).await;
+    assert_eq!(record["version"], NEXT);
+}
+
+fn name(number: usize) -> String {
+    format!("n{number:02}")
+}
+
+fn identity(operator: &Operator) -> String {
+    let joined = operator.log().into_iter().find(|line| line["message"] == "this member joins");
+    joined.expect("an operator that has joined")["identity"].as_str().expect("an identity").to_owned()
+}
+
+/// Until each shard is held by whoever has the best right to it; who that is for each node.
+async fn shared_by(cluster: &TestCluster, operators: &[&Operator]) -> BTreeMap<String, String> {
+    let members: Vec<String> = operators.iter().map(|operator| identity(operator)).collect();
+    let rightful = shard::assignment(SHARDS, members.iter().map(String::as_str));
+    let leases: Api<Lease> = Api::namespaced(cluster.client(), cluster.namespace());
+    eventually(format!("the shards are shared by {members:?}"), async || {
+        let list = leases.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
+        let held: BTreeMap<String, String> = list
+            .items
+            .into_iter()
+            .filter_map(|lease| Some((lease.metadata.name?, lease.spec?.holder_identity?)))
+            .collect();
+        let holds = |(shard, member): (&u32, &&str)| {
+            held.get(&format!("perennial-shard-{shard}")).map(String::as_str) == Some(member)
+        };
+        if rightful.iter().all(holds) { Ok(()) } else { Err(format!("{held:?}")) }
+    })
+    .await;
+    (0..NODES).map(|node| (name(node), rightful[&shard::shard_of(&name(node), SHARDS)].to_owned())).collect()
+}
+
+/// Every node gets this value; every record has it. Which version each record is of.
+async fn round(cluster: &TestCluster, value: &str) -> BTreeMap<String, Value> {
+    for node in 0..NODES {
+        cluster.label(&name(node), "round", value).await;
+    }
+    let mut versions = BTreeMap::new();
+    for node in 0..NODES {
+        let record = cluster.wait_for_record(&name(node), [("round", value)]).await;
+        versions.insert(name(node), record["version"].clone());
+    }
+    versions
+}
+
+async fn all_leave_and_return(cluster: &TestCluster) {
+    cluster.delete_all_nodes().await;
+    for node in 0..NODES {
+        cluster.node(&name(node)).create().await;
+    }
+}
+
+/// With webhooks, which every replica of both versions answers.
+#[tokio::test]
+async fn two_versions_share_the_nodes_side_by_side() {
+    let cluster = TestCluster::new().await;
+    let balancer = Balancer::of(2).await;
+    let sharded = |number| balancer.operator(&cluster, number).set("controller.shards", &SHARDS.to_string());
+    let (this, next) = (sharded(0).start().await, sharded(1).of_the_next_version().start().await);
+    let holders = shared_by(&cluster, &[&this, &next]).await;
+    for node in 0..NODES {
+        cluster.node(&name(node)).create().await;
+    }
+
+    // Each writes what is its own, in its own format, and each gives it back.
+    let versions = round(&cluster, "both").await;
+    for (node, holder) in &holders {
+        let expected = if *holder == identity(&this) { THIS } else { NEXT };
+        assert_eq!(versions[node], expected, "{node} of {holder}");
+    }
+    all_leave_and_return(&cluster).await;
+    for node in holders.keys() {
+        cluster.wait_for_labels(node, [("round", "both")]).await;
+    }
+
+    // Alone, the next one reads all of it.
+    stop(this).await;
+    shared_by(&cluster, &[&next]).await;
+    let versions = round(&cluster, "next").await;
+    assert!(versions.values().all(|version| *version == NEXT), "{versions:?}");
+
+    // Alone, this one can read none of it: it gives nothing, takes nothing, and nothing is lost.
+    let this = sharded(0).start().await;
+    stop(next).await;
+    shared_by(&cluster, &[&this]).await;
+    all_leave_and_return(&cluster).await;
+    for node in holders.keys() {
+        let is_it = |line: &Value| line["node"] == node.as_str() && line["why"].to_string().contains("version 2");
+        this.wait_for_log("what it leaves alone", is_it).await;
+    }
+    // Restores come before captures: who writes this has looked at all of them.
+    assert_eq!(written_by(&cluster, "fence").await, THIS);
+    for node in holders.keys() {
+        assert_eq!(cluster.labels(node).await, labels::<&str, &str>([]), "{node}");
+        assert_eq!(cluster.record(node).await.unwrap()["labels"]["round"], "next", "{node}");
+    }
+
+    // With the next one beside it, and then without it, all of it comes back.
+    let next = sharded(1).of_the_next_version().start().await;
+    shared_by(&cluster, &[&this, &next]).await;
+    stop(this).await;
+    for node in holders.keys() {
+        cluster.wait_for_labels(node, [("round", "next")]).await;
+    }
+}

@@ -1,0 +1,180 @@
+//! The image and the plugin of kubectl, made from a program that takes no time to build, and tried as those do who get them.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use perennial_core::config::{Layers, load};
+use perennial_package::image::{Build, PROGRAM, USER, image};
+use perennial_tests::{krew, program_under_test};
+use serde_json::Value;
+
+const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging");
+
+/// Says what the check wants to hear, but only to the user of the image, and only where there is nothing else.
+const STAND_IN: &str = r#"
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+int main(int count, char **words) {
+    if (getuid() != USER || getgid() != USER) { fprintf(stderr, "I am not who I should be\n"); return 9; }
+    if (access("/", W_OK) == 0 || access("/bin/sh", F_OK) == 0) { fprintf(stderr, "this is not the image\n"); return 9; }
+    if (count > 1 && !strcmp(words[1], "run")) { fprintf(stderr, "could not read the kubeconfig /nowhere\n"); return 1; }
+    puts("a stand-in");
+    return 0;
+}
+"#;
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("perennial-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The operator, without hundreds of megabytes of debug information, which belong in no package.
+pub(crate) fn stripped(folder: &Path) -> PathBuf {
+    let (program, stripped) = (program_under_test(), folder.join("perennial"));
+    let strip = Command::new("strip").arg("-o").arg(&stripped).arg(&program).status();
+    if !strip.is_ok_and(|status| status.success()) {
+        fs::copy(&program, &stripped).unwrap();
+    }
+    stripped
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// A static program for this machine; none where there is no C compiler with a static libc.
+fn stand_in(folder: &Path) -> Option<Vec<u8>> {
+    let (source, program) = (folder.join("stand-in.c"), folder.join("stand-in"));
+    fs::write(&source, STAND_IN).unwrap();
+    let user = format!("-DUSER={USER}");
+    let built = Command::new("cc").args(["-static", &user, "-o"]).arg(&program).arg(&source).output().ok()?;
+    if built.status.success() { Some(fs::read(program).unwrap()) } else { None }
+}
+
+fn check(folder: &Path, bytes: &[u8], architecture: &str) -> Output {
+    let file = folder.join("image.tar");
+    fs::write(&file, bytes).unwrap();
+    Command::new(format!("{PACKAGING}/check-image.sh")).arg(&file).arg(architecture).output().unwrap()
+}
+
+#[test]
+fn an_image_is_unpacked_and_run_as_its_user_and_a_spoilt_one_is_not() {
+    let folder = Folder::new("image");
+    let root = fs::metadata("/proc/self").is_ok_and(|us| std::os::unix::fs::MetadataExt::uid(&us) == 0);
+    let (true, Some(program)) = (root, stand_in(&folder.0)) else {
+        eprintln!("SKIPPED: this needs root, and a C compiler with a static libc");
+        return;
+    };
+    let (here, there) = if cfg!(target_arch = "aarch64") { ("arm64", "amd64") } else { ("amd64", "arm64") };
+    let build = |architecture: &str, program: &[u8]| Build {
+        architecture: architecture.to_owned(),
+        program: program.to_vec(),
+        sbom: Some(b"{}".to_vec()),
+    };
+
+    for builds in [vec![build(here, &program)], vec![build(there, &program), build(here, &program)]] {
+        let bytes = image("perennial", "1.2.3", &builds).unwrap();
+        let output = check(&folder.0, &bytes, here);
+        assert!(output.status.success(), "{}", said(&output));
+        assert!(said(&output).contains(&format!("user {USER}:{USER}, program /usr/bin/perennial, 4 files")));
+        assert!(said(&output).contains(&format!("the image for {here} runs")));
+    }
+
+    // One byte of the program is another.
+    let mut bytes = image("perennial", "1.2.3", &[build(here, &program)]).unwrap();
+    let at = bytes.windows(10).position(|window| window == b"a stand-in").unwrap();
+    bytes[at] = b'A';
+    let output = check(&folder.0, &bytes, here);
+    assert!(!output.status.success() && said(&output).contains("is not what it says"), "{}", said(&output));
+
+    // A program that says something else.
+    let mut other = program.clone();
+    let at = other.windows(8).position(|window| window == b"/nowhere").unwrap();
+    other[at] = b'_';
+    let output = check(&folder.0, &image("perennial", "1.2.3", &[build(here, &other)]).unwrap(), here);
+    assert!(!output.status.success(), "{}", said(&output));
+}
+
+#[test]
+fn krew_installs_the_plugin() {
+    let Some(krew) = krew() else { return };
+    let folder = Folder::new("krew");
+    let program = stripped(&folder.0);
+    let out = folder.0.join("out");
+    let builds = ["amd64", "arm64"].map(|architecture| format!("{architecture}={}", program.display()));
+    let script = || Command::new(format!("{PACKAGING}/krew.sh"));
+    let packed = script().arg("v1.2.3").arg(&out).args(&builds).output().unwrap();
+    assert!(packed.status.success(), "{}", said(&packed));
+
+    let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+    let archive = out.join(format!("perennial-linux-{architecture}.tar.gz"));
+    let root = folder.0.join("root");
+    let mut install = Command::new(&krew);
+    install.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", &folder.0).env("KREW_ROOT", &root);
+    install.arg("install").arg(format!("--manifest={}", out.join("perennial.yaml").display()));
+    let installed = install.arg(format!("--archive={}", archive.display())).output().unwrap();
+    assert!(installed.status.success(), "{}", said(&installed));
+
+    let plugin = root.join("bin/kubectl-perennial");
+    assert!(fs::metadata(&plugin).unwrap().permissions().mode() & 0o111 != 0);
+    let version = Command::new(&plugin).arg("--version").env_clear().output().unwrap();
+    assert!(said(&version).contains(env!("CARGO_PKG_VERSION")), "{}", said(&version));
+
+    // Without all programs there is no manifest.
+    let some = script().arg("v1.2.3").arg(&out).arg(&builds[0]).output().unwrap();
+    assert!(!some.status.success() && said(&some).contains("a program is missing"), "{}", said(&some));
+}
+
+/// Docker is not there to try it.
+#[test]
+fn what_docker_builds_is_the_same() {
+    let read = |name: &str| fs::read_to_string(format!("{PACKAGING}/{name}")).unwrap();
+    let version = env!("CARGO_PKG_VERSION");
+    let file = read("Dockerfile");
+    for line in [
+        format!("FROM --platform=$BUILDPLATFORM rust:{}-bookworm AS build", env!("CARGO_PKG_RUST_VERSION")),
+        "FROM scratch".to_owned(),
+        format!("USER {USER}:{USER}"),
+        format!("ENTRYPOINT [\"/{PROGRAM}\"]"),
+        "CMD [\"run\"]".to_owned(),
+    ] {
+        assert!(file.lines().any(|has| has == line), "the Dockerfile lacks {line}");
+    }
+    assert!(
+        read("docker-bake.hcl").contains(&format!("default = \"{version}\"")),
+        "docker-bake.hcl is of another version"
+    );
+    assert!(read("../charts/perennial/Chart.yaml").contains(&format!("appVersion: {version}\n")), "so is the chart");
+    let kind = read("kind.sh");
+    let tags = kind.match_indices("perennial:").map(|(at, _)| kind[at..].split_whitespace().next().unwrap());
+    assert_eq!(tags.collect::<Vec<_>>(), [format!("perennial:{version}"), format!("perennial:{version}")]);
+}
+
+/// kind itself needs Docker; what is tried there is what Perennial looks for.
+#[test]
+fn the_nodes_of_the_kind_cluster_are_of_both_classes() {
+    let text = fs::read_to_string(format!("{PACKAGING}/kind/cluster.yaml")).unwrap();
+    let cluster: Value = serde_saphyr::from_str(&text).unwrap();
+    assert_eq!((&cluster["kind"], &cluster["apiVersion"]), (&"Cluster".into(), &"kind.x-k8s.io/v1alpha4".into()));
+    let settings = load(&Layers::default()).unwrap().settings;
+    for class in [settings.node_labels.spot, settings.node_labels.on_demand] {
+        let is_it = |node: &Value| class.iter().any(|label| node["labels"][&label.key] == label.value.as_str());
+        assert!(cluster["nodes"].as_array().unwrap().iter().any(is_it), "no node is of {class:?}");
+    }
+}
