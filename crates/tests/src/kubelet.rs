@@ -1,7 +1,8 @@
 //! A kubelet for the pods of one namespace, where nothing else runs pods: it runs their command as a process.
 //!
 //! What of a pod is meant seriously: its service account (a token from the API server), its arguments and variables, the
-//! ConfigMaps and Secrets that it mounts. What is not: images, isolation, probes by the kubelet. A process that serves
+//! ConfigMaps and Secrets that it mounts. What is not: isolation, probes by the kubelet, and images but for the tag `next`, which is
+//! the operator of the next version. A process that serves
 //! gets ports of its own, since all pods share one machine. A pod is Ready when its `/readyz` says so.
 
 use std::{
@@ -197,7 +198,9 @@ impl Node {
                 env.push(format!("{}={value}", variable.name));
             }
         }
-        env.push(program::path().display().to_string());
+        let next = container.image.as_ref().is_some_and(|image| image.ends_with(":next"));
+        let program = if next { &program::NEXT_OPERATOR } else { &program::OPERATOR };
+        env.push(program.path().display().to_string());
         env.extend(args);
         let log = folder.join("log");
         let process = Process::start("env".as_ref(), &env, &log)?;

@@ -66,7 +66,8 @@ mod tests {
     use super::*;
 
     fn pem(names: &[&str]) -> Vec<u8> {
-        names.iter().map(|name| format!("{BEGIN}\n{name}\n{END}\n")).collect::<String>().into_bytes()
+        let each: Vec<String> = names.iter().map(|name| format!("{BEGIN}\n{name}\n{END}\n")).collect();
+        each.concat().into_bytes()
     }
 
     #[test]

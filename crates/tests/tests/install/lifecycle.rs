@@ -6,18 +6,19 @@ use std::{fs, path::PathBuf};
 use perennial_tests::{Answer, Helm, Kubelet, TestCluster, chart, eventually, perennial};
 use rstest::rstest;
 
-const NAMESPACE: &str = "perennial-system";
+pub(crate) const NAMESPACE: &str = "perennial-system";
 /// What is asked of everything here: pods may take a while on a busy machine, and one replica is enough.
 const COMMON: &[&str] = &["--namespace", NAMESPACE, "--timeout", "3m", "--set", "replicas=1,check.enabled=false"];
 
-struct Stage {
-    cluster: TestCluster,
+/// A cluster with an empty namespace, a kubelet for it, and a helm.
+pub(crate) struct Stage {
+    pub(crate) cluster: TestCluster,
     helm: Helm,
     kubelet: Kubelet,
 }
 
 impl Stage {
-    async fn new(helm: Helm) -> Self {
+    pub(crate) async fn new(helm: Helm) -> Self {
         let cluster = TestCluster::without_kubelets().await;
         let restricted = "pod-security.kubernetes.io/enforce: restricted";
         let namespace =
@@ -31,18 +32,18 @@ impl Stage {
         self.helm.on(&self.cluster, &[command, COMMON, more].concat()).await
     }
 
-    async fn expect(&self, command: &[&str], more: &[&str]) -> String {
+    pub(crate) async fn expect(&self, command: &[&str], more: &[&str]) -> String {
         let answer = self.helm(command, more).await;
         assert!(answer.success, "helm {command:?}: {}; the kubelet: {:?}", answer.stderr, self.kubelet.trouble());
         answer.stdout
     }
 
-    fn get(&self, what: &str) -> String {
+    pub(crate) fn get(&self, what: &str) -> String {
         self.cluster.kubectl(&format!("get {what} -n {NAMESPACE} --ignore-not-found -o name"))
     }
 
     /// A labelled node goes and comes back bare: its label rides in the create.
-    async fn a_label_survives(&self, node: &str) {
+    pub(crate) async fn a_label_survives(&self, node: &str) {
         let labels = |what: &str| format!("get node {node} -o jsonpath={{.metadata.labels.{what}}}");
         self.cluster.kubectl(&format!("label node {node} team={node}"));
         eventually("there is a record", async || {
@@ -57,6 +58,12 @@ impl Stage {
             if seen == node { Ok(()) } else { Err(seen) }
         })
         .await;
+    }
+
+    fn record_version(&self, node: &str) -> u64 {
+        let record = format!("get configmap node-{node} -n {NAMESPACE} -o jsonpath={{.data.record\\.json}}");
+        let record: serde_json::Value = serde_json::from_str(&self.cluster.kubectl(&record)).unwrap();
+        record["version"].as_u64().unwrap()
     }
 
     fn crd_columns(&self) -> String {
@@ -118,21 +125,23 @@ async fn a_release_lives_and_leaves_nothing_but_the_records(#[values(Helm::V3, H
     stage.a_label_survives("n1").await;
     let columns = stage.crd_columns();
 
-    // An upgrade brings another config and another CRD; pods are replaced.
+    // An upgrade brings another config, another CRD and another program, whose records have a newer format; pods are replaced.
     let later = later_chart(&stage.cluster).display().to_string();
-    let values = ["--wait", "--set", "config.keeper.history=7"];
+    let values = ["--wait", "--set", "config.keeper.history=7,image.tag=next"];
     stage.expect(&["upgrade", "perennial", &later], &values).await;
     assert!(stage.config().contains("history: 7"), "{}", stage.config());
     assert_eq!(stage.crd_columns(), format!("Merge {columns}"));
     stage.cluster.node("n2").create().await;
     stage.a_label_survives("n2").await;
+    assert_eq!((stage.record_version("n1"), stage.record_version("n2")), (1, 2));
 
-    // A rollback takes all of it back.
+    // A rollback takes all of it back, but for a record that the older program cannot read: that waits for the newer one.
     let answer = stage.helm.on(&stage.cluster, &["rollback", "perennial", "1", "-n", NAMESPACE, "--wait"]).await;
     answer.expect_success();
     assert!(!stage.config().contains("history"), "{}", stage.config());
     assert_eq!(stage.crd_columns(), columns);
     stage.a_label_survives("n1").await;
+    assert_eq!((stage.record_version("n1"), stage.record_version("n2")), (1, 2));
 
     // A removal leaves the records, and nothing else that anybody would trip over.
     leave_things_half_done(&stage).await;
@@ -145,7 +154,7 @@ async fn a_release_lives_and_leaves_nothing_but_the_records(#[values(Helm::V3, H
     assert!(records.contains("node-n1") && records.contains("node-n2"), "{records}");
 
     // Installed again it goes on where it was; and with the flags it takes the records with it.
-    let flags = ["--wait", "--set", "uninstall.records=true,crds.keep=false"];
+    let flags = ["--wait", "--set", "uninstall.records=true,crds.keep=false,image.tag=next"];
     stage.expect(&["install", "perennial", &chart], &flags).await;
     stage.cluster.delete_node("n2").await;
     stage.cluster.node("n2").create().await;
@@ -161,7 +170,7 @@ async fn a_release_lives_and_leaves_nothing_but_the_records(#[values(Helm::V3, H
     .await;
 }
 
-fn nothing_is_left(stage: &Stage) {
+pub(crate) fn nothing_is_left(stage: &Stage) {
     let cluster = &stage.cluster;
     let webhooks = "mutatingwebhookconfigurations,validatingwebhookconfigurations";
     assert_eq!(cluster.kubectl(&format!("get {webhooks} -o name")), "");

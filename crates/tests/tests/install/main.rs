@@ -10,5 +10,7 @@ mod lifecycle;
 mod manifests;
 mod monitoring;
 mod mounted;
+mod neighbours;
 mod packages;
 mod permissions;
+mod traces;
