@@ -1,15 +1,16 @@
 //! Commands as people type them.
 
 use std::{
+    io::Read as _,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
     sync::atomic::{AtomicUsize, Ordering},
 };
 
 use localplane::Process;
 use serde_json::Value;
 
-use crate::{TestCluster, program};
+use crate::{TestCluster, program, running::peak_memory_of};
 
 /// What a command answered.
 #[derive(Debug)]
@@ -41,6 +42,17 @@ impl Answer {
         assert!(!self.success, "the command did not fail: {}", self.stdout);
         self.stderr
     }
+}
+
+/// What a command took whose output was read to its end and not kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Drained {
+    pub success: bool,
+    /// How much it printed.
+    pub bytes: usize,
+    /// The most that its resident memory was, in bytes, as far as it was seen: no more than what fits into a pipe is
+    /// printed after the last look.
+    pub peak: u64,
 }
 
 /// A command that goes on until it is dropped.
@@ -99,6 +111,25 @@ impl TestCluster {
         Answer::of(command.output().expect("the program under test starts"))
     }
 
+    /// `perennial` as the admin, looked at while it prints.
+    pub fn drained(&self, words: &str) -> Drained {
+        let mut command = command();
+        command.args(words.split_whitespace()).arg("--kubeconfig").arg(self.plane().kubeconfig_path());
+        command.args(["-n", self.namespace()]).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("the program under test starts");
+        let mut output = child.stdout.take().expect("its output");
+        let (mut bytes, mut peak, mut part) = (0, 0, vec![0; 16 << 10]);
+        loop {
+            let read = output.read(&mut part).expect("reading its output");
+            if read == 0 {
+                break;
+            }
+            bytes += read;
+            peak = peak_memory_of(child.id()).max(peak);
+        }
+        Drained { success: child.wait().expect("its end").success(), bytes, peak }
+    }
+
     /// The same as somebody else.
     pub fn perennial_as(&self, user: &str, groups: &[&str], words: &str) -> Answer {
         let file = self.plane().dir().join(format!("{user}.kubeconfig"));
@@ -122,14 +153,22 @@ impl TestCluster {
         self.start_in_background(&file, words)
     }
 
+    /// The same about workloads of any namespace: without one that is Perennial's own.
+    pub fn about_workloads_in_background(&self, words: &str) -> Background {
+        self.run_on(self.kubeconfig(), words.split_whitespace())
+    }
+
     fn start_in_background(&self, kubeconfig: &Path, words: &str) -> Background {
+        self.run_on(kubeconfig, words.split_whitespace().chain(["-n", self.namespace()]))
+    }
+
+    fn run_on<'a>(&self, kubeconfig: &Path, words: impl Iterator<Item = &'a str>) -> Background {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let log = self.plane().dir().join("logs").join(format!("{}-command-{number}.log", self.namespace()));
         let mut args: Vec<String> = vec!["-i".to_owned(), program::path().display().to_string()];
-        args.extend(words.split_whitespace().map(str::to_owned));
+        args.extend(words.map(str::to_owned));
         args.extend(["--kubeconfig".to_owned(), kubeconfig.display().to_string()]);
-        args.extend(["-n".to_owned(), self.namespace().to_owned()]);
         let process = Process::start("env".as_ref(), &args, &log).expect("the program under test starts");
         Background { process, log }
     }

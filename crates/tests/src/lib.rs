@@ -59,7 +59,7 @@ pub use audit::{Asked, verbs};
 pub use balancer::Balancer;
 pub use browser::{Chromium, Page};
 pub use cluster::TestCluster;
-pub use command::{Answer, Background, perennial};
+pub use command::{Answer, Background, Drained, perennial};
 pub use eventually::{eventually, eventually_within};
 pub use helm::chart;
 pub use kubelet::Kubelet;

@@ -21,7 +21,7 @@ use super::{
     coordination::{Coordination, server_time},
     objects::Session,
     output::{Format, print_text, print_value, span},
-    terminal::{Tone, colours},
+    terminal::{Progress, Tone, colours},
 };
 use crate::{runtime::fault, serve::certs::SecretStore};
 
@@ -94,6 +94,8 @@ impl Check {
     pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
             let begun = Instant::now();
+            let progress =
+                Progress::new(if self.wait.is_some() { "waiting until all is well" } else { "looking" }, false);
             loop {
                 let lines = match self.look(global).await {
                     Ok(lines) => lines,
@@ -107,6 +109,7 @@ impl Check {
                     tokio::time::sleep(Duration::from_secs(1)).await;
                     continue;
                 }
+                drop(progress);
                 self.print(&lines)?;
                 return Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS });
             }

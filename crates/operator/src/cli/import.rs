@@ -109,12 +109,14 @@ impl Import {
         }
         block_on(async {
             let session = Session::open(global).await?;
+            let mut reading = Progress::new("nodes and records", false);
             let foreign = Foreign::new(&session.client);
             let (nodes, finalizers) = foreign.nodes().await?;
             let mut around = Around { at: session.cluster.now().await?, nodes, records: BTreeSet::new() };
             let mut known = around.nodes.clone();
             session
                 .each_record(|page| {
+                    reading.advance(page.len());
                     known.extend(page.iter().map(|held| held.node_name().to_owned()));
                     around.records.extend(page.iter().map(|held| held.name().to_owned()));
                     Ok(())
@@ -122,6 +124,7 @@ impl Import {
                 .await?;
             let mut found = self.find(&foreign, &known).await?;
             found.settle();
+            drop(reading);
 
             let mut tally = Tally { refused: found.refused.len(), ..Tally::default() };
             let mut progress = Progress::new("imported", true);

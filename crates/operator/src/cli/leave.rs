@@ -24,7 +24,7 @@ use perennial_core::{
 };
 use serde_json::json;
 
-use super::{Global, block_on, objects::Session};
+use super::{Global, block_on, objects::Session, terminal::Progress};
 use crate::{
     placement::{
         self,
@@ -128,6 +128,7 @@ async fn stop(client: &Client, namespace: &str, deployment: &str) -> anyhow::Res
     let selector = scale.status.and_then(|status| status.selector).unwrap_or_default();
     anyhow::ensure!(!selector.is_empty(), "the Deployment {deployment} does not say which pods are its own");
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let progress = Progress::new("waiting until the operator's pods are gone", false);
     let gone = async {
         loop {
             let left = pods.list_metadata(&ListParams::default().labels(&selector)).await;
@@ -138,7 +139,9 @@ async fn stop(client: &Client, namespace: &str, deployment: &str) -> anyhow::Res
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
     };
-    match tokio::time::timeout(STOP_WITHIN, gone).await {
+    let stopped = tokio::time::timeout(STOP_WITHIN, gone).await;
+    drop(progress);
+    match stopped {
         Ok(stopped) => stopped.map(|()| println!("operator stopped")),
         Err(_) => anyhow::bail!("the pods of Deployment {deployment} are not gone after {}s", STOP_WITHIN.as_secs()),
     }
@@ -148,8 +151,10 @@ async fn stop(client: &Client, namespace: &str, deployment: &str) -> anyhow::Res
 async fn free_nodes(session: &Session) -> anyhow::Result<usize> {
     let mut params = ListParams::default().limit(500);
     let mut freed = 0;
+    let mut progress = Progress::new("nodes looked at", false);
     loop {
         let (page, next) = session.cluster.list_nodes(&params).await?;
+        progress.advance(page.len());
         for node in page.iter().filter(|node| node.is_gated()) {
             session.cluster.ungate_node(node).await?;
             freed += 1;
@@ -168,9 +173,11 @@ async fn free_pods(session: &Session) -> anyhow::Result<usize> {
     let api: Api<Pod> = Api::all(session.client.clone());
     let mut params = ListParams::default().labels(&format!("{MANAGED}=true")).limit(500);
     let mut freed = 0;
+    let mut progress = Progress::new("pods looked at", false);
     loop {
         let page = api.list(&params).await.map_err(|error| anyhow::anyhow!(fault::message(&error)));
         let page = page.context("could not list the pods")?;
+        progress.advance(page.items.len());
         let reading = Reading { configured: &configured, now: Timestamp::now(), listed: true };
         let pods = page.items.into_iter().map(|pod| pod_entry(pod, None, &reading));
         for pod in pods.filter(|pod| pod.view.gated && pod.view.occupies()) {
@@ -195,6 +202,7 @@ where
         + std::fmt::Debug,
 {
     let api: Api<K> = Api::namespaced(client.clone(), namespace);
+    let _progress = Progress::new("removing", false);
     let removed = api.delete_collection(&DeleteParams::default(), &ListParams::default().labels(selector)).await;
     removed
         .map(drop)

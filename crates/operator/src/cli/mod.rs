@@ -27,7 +27,7 @@ mod status;
 mod terminal;
 mod top;
 mod watching;
-pub(crate) mod workloads;
+mod workloads;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -149,12 +149,20 @@ pub fn main() -> ExitCode {
 /// Says what went wrong and, where that is known, what to do about it.
 fn complain(error: &anyhow::Error) {
     eprintln!("error: {}", Chain(error.as_ref()));
-    let failed = error.chain().find_map(|cause| cause.downcast_ref::<crate::keeper::apply::Error>());
-    let Some(failed) = failed else { return };
-    if let Some(permission) = failed.missing_permission() {
-        eprintln!("You need to be allowed to {permission}; `perennial check` lists what is missing.");
-    } else if failed.category() == Category::Unreachable {
-        eprintln!("Is this the right cluster, and is it up? --context and --kubeconfig choose another.");
+    let known = error.chain().find_map(|cause| {
+        let keeper = cause.downcast_ref::<crate::keeper::apply::Error>();
+        let placement = cause.downcast_ref::<crate::placement::apply::Error>();
+        let keeper = keeper.map(|failed| (failed.missing_permission(), failed.category()));
+        keeper.or_else(|| placement.map(|failed| (failed.missing_permission(), failed.category())))
+    });
+    match known {
+        Some((Some(permission), _)) => {
+            eprintln!("You need to be allowed to {permission}; `perennial check` lists what is missing.");
+        }
+        Some((None, Category::Unreachable)) => {
+            eprintln!("Is this the right cluster, and is it up? --context and --kubeconfig choose another.");
+        }
+        _ => {}
     }
 }
 

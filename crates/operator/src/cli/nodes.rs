@@ -46,7 +46,7 @@ impl Nodes {
     pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
             let session = Session::open(global).await?;
-            let mut listing = Listing::new(self.output, "NodeList", &HEADER, NARROW);
+            let mut listing = Listing::new(self.output, "NodeList", &HEADER, NARROW).watched(self.watch);
             let now = Timestamp::now();
             session
                 .each_pair(self.selector.as_deref(), true, |page| {

@@ -16,7 +16,7 @@ use perennial_core::{
     },
 };
 
-use super::Global;
+use super::{Global, terminal::Progress};
 use crate::{
     keeper::{
         apply::{Cluster, Held},
@@ -97,7 +97,9 @@ impl Session {
 
     async fn rivals(&self, name: &str, identity: &Identified) -> anyhow::Result<Vec<String>> {
         let mut rivals = Vec::new();
+        let mut progress = Progress::new("nodes", false);
         self.each_node(None, |page| {
+            progress.advance(page.len());
             let same = |node: &selection::Node| {
                 node.name != name && Identified::of(&self.policies.of(node).identity, node).as_ref() == Some(identity)
             };
@@ -127,7 +129,9 @@ impl Session {
             return Ok(Some(held));
         }
         let mut found = None;
+        let mut progress = Progress::new("records", false);
         self.each_record(|page| {
+            progress.advance(page.len());
             found = found.take().or_else(|| page.into_iter().find(|held| held.node_name() == name));
             Ok(())
         })

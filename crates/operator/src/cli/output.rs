@@ -90,10 +90,6 @@ impl Table {
         text.truncate(text.trim_end().len());
         text.push('\n');
     }
-
-    pub(super) fn print(&mut self, rows: &[Vec<String>]) -> anyhow::Result<()> {
-        print_text(&self.render(rows))
-    }
 }
 
 /// One object of a list.
@@ -114,13 +110,19 @@ pub(super) struct Listing {
     table: Table,
     narrow: usize,
     count: usize,
+    watched: bool,
 }
 
 impl Listing {
     /// `header` names all columns; without `-o wide` only the first `narrow` are printed.
     pub(super) fn new(format: Format, kind: &'static str, header: &[&str], narrow: usize) -> Self {
         let narrow = if format == Format::Wide { header.len() } else { narrow };
-        Self { format, kind, table: Table::new(&header[..narrow]), narrow, count: 0 }
+        Self { format, kind, table: Table::new(&header[..narrow]), narrow, count: 0, watched: false }
+    }
+
+    /// A list without an end: programs get its objects one after the other, as kubectl prints them with `-w`.
+    pub(super) fn watched(self, watched: bool) -> Self {
+        Self { watched, ..self }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -142,6 +144,22 @@ impl Listing {
                 self.table.render(&items.into_iter().map(cut).collect::<Vec<_>>())
             }
             Format::Name => items.into_iter().map(|item| item.name + "\n").collect(),
+            Format::Json if self.watched => {
+                let mut text = String::new();
+                for item in &items {
+                    text.push_str(&serde_json::to_string_pretty(&item.value)?);
+                    text.push('\n');
+                }
+                text
+            }
+            Format::Yaml if self.watched => {
+                let mut text = String::new();
+                for item in &items {
+                    text.push_str("---\n");
+                    text.push_str(&serde_saphyr::to_string(&item.value)?);
+                }
+                text
+            }
             Format::Json => {
                 let mut text = if first { self.json_head() } else { String::new() };
                 for (number, item) in items.iter().enumerate() {

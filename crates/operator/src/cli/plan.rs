@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::watcher::Event;
 use perennial_core::{
     config::Keeper,
-    keeper::{identity::Identified, record::RECORD_LABEL},
+    keeper::{identity::Identified, record::RECORD_LABEL, selection},
     placement::{
         explain::{LEGEND, simulate},
         labels::Choice,
@@ -213,14 +213,25 @@ fn looks(objects: &[Value], policies: &Policies) -> Vec<Look> {
             _ => {}
         }
     }
+    let record_of = |node: &selection::Node| {
+        Identified::of(&policies.of(node).identity, node).map(|identity| identity.record_name().0)
+    };
+    let mut claims: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for node in &nodes {
+        if let Some(record) = record_of(node) {
+            claims.entry(record).or_default().push(node.name.clone());
+        }
+    }
     let mut looks: Vec<Look> = nodes
         .into_iter()
         .map(|node| {
-            let identity = Identified::of(&policies.of(&node).identity, &node);
-            let held = identity.and_then(|identity| records.remove(&identity.record_name().0));
-            Look::new(policies, Some(node), held)
+            let record = record_of(&node).unwrap_or_default();
+            let others = claims.get(&record).into_iter().flatten().filter(|name| **name != node.name);
+            let (rivals, held) = (others.cloned().collect(), records.get(&record).cloned());
+            Look { rivals, ..Look::new(policies, Some(node), held) }
         })
         .collect();
+    records.retain(|name, _| !claims.contains_key(name));
     looks.extend(records.into_values().map(|held| Look::new(policies, None, Some(held))));
     looks
 }

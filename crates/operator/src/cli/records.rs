@@ -36,7 +36,7 @@ impl Records {
     pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
             let session = Session::open(global).await?;
-            let mut listing = Listing::new(self.output, "RecordList", &HEADER, NARROW);
+            let mut listing = Listing::new(self.output, "RecordList", &HEADER, NARROW).watched(self.watch);
             let mut progress = Progress::new("records", true);
             let now = Timestamp::now();
             session

@@ -17,6 +17,7 @@ use super::{
     coordination::Coordination,
     objects::Session,
     output::{print_text, span},
+    terminal::Progress,
 };
 use crate::{
     keeper::{
@@ -150,6 +151,7 @@ impl Top {
             let records = watcher(session.cluster.records().clone(), config).default_backoff();
             let (mut nodes, mut records) = (std::pin::pin!(nodes), std::pin::pin!(records));
             let begun = Instant::now();
+            let mut progress = Some(Progress::new("reading nodes and records", false));
             let mut tick = tokio::time::interval_at(begun + self.interval, self.interval);
             tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
@@ -165,6 +167,7 @@ impl Top {
                         Err(_) => {}
                     },
                     _ = tick.tick(), if seen.is_complete() => {
+                        drop(progress.take());
                         let namespace = session.settings.namespace.as_str();
                         let coordination = Coordination::read(&session.client, namespace).await.ok();
                         let frame = seen.frame(self.interval, begun.elapsed(), coordination.as_ref());

@@ -1,13 +1,14 @@
 //! `perennial workloads`, `explain` of a workload, and `simulate`.
 
-use std::{fmt::Write as _, process::ExitCode};
+use std::{collections::HashMap, fmt::Write as _, process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
 use clap::Args;
+use futures::StreamExt;
 use jiff::Timestamp;
 use perennial_core::placement::{
-    action::{Action, Plan},
-    explain::{LEGEND, explain, filled, simulate},
+    action::Plan,
+    explain::{LEGEND, explain, filled, simulate, why},
     fallback::State,
     slots::Split,
     spec::Spec,
@@ -16,11 +17,13 @@ use serde_json::{Value, json};
 
 use super::{
     Global, block_on,
-    output::{Format, Table, print_text, print_value},
+    nodes::selector,
+    output::{Format, Item, Listing, print_text, print_value},
+    terminal::Progress,
 };
 use crate::placement::{
     index::{Look, key},
-    roll_call::RollCall,
+    roll_call::{RollCall, changes},
     settings::Configured,
 };
 
@@ -29,6 +32,12 @@ pub(super) struct Workloads {
     /// All namespaces, whatever -n says; so it is without -n too
     #[arg(short = 'A', long)]
     all_namespaces: bool,
+    /// Only Deployments and StatefulSets with such labels
+    #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = selector)]
+    selector: Option<String>,
+    /// After the list, print what changes
+    #[arg(short, long)]
+    watch: bool,
     /// How to print: table, wide, json, yaml or name
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Format,
@@ -57,82 +66,98 @@ struct Row {
     outcome: Result<(Spec, Plan), String>,
 }
 
+const HEADER: [&str; 10] =
+    ["NAMESPACE", "WORKLOAD", "REPLICAS", "SPOT", "ON-DEMAND", "READY", "DRIFT", "FALLBACK", "WHY", "ASKED"];
+const NARROW: usize = 9;
+/// What changes within so long is one look.
+const TOGETHER: Duration = Duration::from_millis(200);
+
 impl Workloads {
     /// All namespaces, or the one that `-n` says.
     pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
-            let (all, _) = read(global).await?;
-            let mut rows: Vec<Row> = all
-                .view
-                .index
-                .workloads()
-                .filter(|workload| {
-                    self.all_namespaces
-                        || global.namespace.as_ref().is_none_or(|namespace| workload.namespace == *namespace)
-                })
-                .filter_map(|workload| row(&all, &workload.key))
-                .collect();
-            rows.sort_by(|a, b| a.look.workload.key.cmp(&b.look.workload.key));
-            match self.output {
-                Format::Json | Format::Yaml => {
-                    print_value(&rows.iter().map(as_json).collect::<Vec<_>>(), self.output)?;
-                }
-                Format::Name => {
-                    for row in &rows {
-                        print_text(&format!("{}\n", row.look.workload.key))?;
+            let (client, mut all) = read(global, self.selector.as_deref()).await?;
+            let mut listing = Listing::new(self.output, "WorkloadList", &HEADER, NARROW).watched(self.watch);
+            let rows = self.rows(&all, global);
+            listing.page(rows.iter().map(|row| item(row, all.now)).collect())?;
+            if !self.watch {
+                listing.end("No workload asks for placement.")?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            let mut printed: HashMap<String, String> =
+                rows.iter().map(|row| (row.look.workload.key.to_string(), told(&item(row, all.now)))).collect();
+            let mut changes = std::pin::pin!(changes(&client, self.selector.as_deref()));
+            while let Some(change) = changes.next().await {
+                all.take_in(change);
+                let enough = tokio::time::sleep(TOGETHER);
+                let mut enough = std::pin::pin!(enough);
+                loop {
+                    tokio::select! {
+                        () = &mut enough => break,
+                        Some(change) = changes.next() => all.take_in(change),
                     }
                 }
-                Format::Table | Format::Wide => print(&rows)?,
+                if !all.view.is_synced() {
+                    continue;
+                }
+                all.now = Timestamp::now();
+                for row in self.rows(&all, global) {
+                    let item = item(&row, all.now);
+                    let told = told(&item);
+                    if printed.insert(row.look.workload.key.to_string(), told.clone()) != Some(told) {
+                        listing.page(vec![item])?;
+                    }
+                }
             }
             Ok(ExitCode::SUCCESS)
         })
     }
-}
 
-fn print(rows: &[Row]) -> anyhow::Result<()> {
-    if rows.is_empty() {
-        eprintln!("No workload asks for placement.");
-        return Ok(());
-    }
-    let header = ["NAMESPACE", "WORKLOAD", "REPLICAS", "SPOT", "ON-DEMAND", "READY", "DRIFT", "FALLBACK", "WHY"];
-    let mut lines = Vec::new();
-    for row in rows {
-        let workload = &row.look.workload;
-        let name = format!("{}/{}", workload.kind.to_ascii_lowercase(), workload.name);
-        let dash = || "-".to_owned();
-        let cells = match &row.outcome {
-            Ok((_, plan)) => {
-                let counts = &plan.counts;
-                [
-                    counts.replicas.to_string(),
-                    format!("{}/{}", counts.spot, counts.desired_spot),
-                    format!("{}/{}", counts.on_demand, counts.desired_on_demand),
-                    counts.ready_on_demand.to_string(),
-                    counts.drift.to_string(),
-                    counts.fallback.to_string(),
-                    why(plan),
-                ]
-            }
-            Err(problems) => {
-                let replicas = workload.view.replicas.to_string();
-                [replicas, dash(), dash(), dash(), dash(), dash(), format!("left alone: {problems}")]
-            }
+    fn rows(&self, all: &RollCall, global: &Global) -> Vec<Row> {
+        let wanted = |namespace: &str| {
+            self.all_namespaces || global.namespace.as_ref().is_none_or(|wanted| namespace == wanted.as_str())
         };
-        lines.push([workload.namespace.clone(), name].into_iter().chain(cells).collect());
+        let workloads = all.view.index.workloads().filter(|workload| wanted(&workload.namespace));
+        let mut rows: Vec<Row> = workloads.filter_map(|workload| row(all, &workload.key)).collect();
+        rows.sort_by(|a, b| a.look.workload.key.cmp(&b.look.workload.key));
+        rows
     }
-    Table::new(&header).print(&lines)
 }
 
-/// The first thing that it waits for or that is done about it.
-pub(crate) fn why(plan: &Plan) -> String {
-    let reason = plan.actions.iter().find_map(|action| match action {
-        Action::Wait { reason, .. } | Action::Hold { reason, .. } | Action::Evict { reason, .. } => {
-            Some(reason.clone())
+/// What counts as a change while it is watched: that time goes by does not.
+fn told(item: &Item) -> String {
+    let (counts, why) = item.row.split_at(NARROW - 1);
+    format!("{counts:?} {}", why.concat().replace(|letter: char| letter.is_ascii_digit(), ""))
+}
+
+fn item(row: &Row, now: Timestamp) -> Item {
+    let workload = &row.look.workload;
+    let name = format!("{}/{}", workload.kind.to_ascii_lowercase(), workload.name);
+    let dash = || "-".to_owned();
+    let cells = match &row.outcome {
+        Ok((spec, plan)) => {
+            let counts = &plan.counts;
+            [
+                counts.replicas.to_string(),
+                format!("{}/{}", counts.spot, counts.desired_spot),
+                format!("{}/{}", counts.on_demand, counts.desired_on_demand),
+                counts.ready_on_demand.to_string(),
+                counts.drift.to_string(),
+                counts.fallback.to_string(),
+                why(&workload.view, spec, plan, now),
+                format!("{}% on spot, {} on-demand at least", spec.split.percentage(), spec.split.floor()),
+            ]
         }
-        Action::Tell(event) if event.warning => Some(event.message.clone()),
-        _ => None,
-    });
-    reason.unwrap_or_else(|| if plan.counts.drift == 0 { "as asked for".to_owned() } else { "-".to_owned() })
+        Err(problems) => {
+            let replicas = workload.view.replicas.to_string();
+            [replicas, dash(), dash(), dash(), dash(), dash(), format!("left alone: {problems}"), dash()]
+        }
+    };
+    Item {
+        name: workload.key.to_string(),
+        row: [workload.namespace.clone(), name].into_iter().chain(cells).collect(),
+        value: as_json(row, now),
+    }
 }
 
 /// Explains one workload: `kind` as people write it, in the namespace that -n says.
@@ -143,9 +168,9 @@ pub(super) fn explain_workload(kind: &str, name: &str, output: Format, global: &
         _ => anyhow::bail!("`{kind}` is neither node, deploy nor statefulset"),
     };
     block_on(async {
-        let (all, default) = read(global).await?;
+        let (client, all) = read(global, None).await?;
         // As kubectl has it: -n, else the namespace of the context.
-        let namespace = global.namespace.as_deref().unwrap_or(&default);
+        let namespace = global.namespace.as_deref().unwrap_or(client.default_namespace());
         let key = key(kind, namespace, name);
         if all.view.index.workload(&key).is_none() {
             anyhow::bail!("there is no {kind} {name} in namespace {namespace}; -n says another one");
@@ -155,7 +180,7 @@ pub(super) fn explain_workload(kind: &str, name: &str, output: Format, global: &
             return Ok(ExitCode::SUCCESS);
         };
         match output {
-            Format::Json | Format::Yaml => print_value(&as_json(&row), output)?,
+            Format::Json | Format::Yaml => print_value(&as_json(&row, all.now), output)?,
             Format::Name => print_text(&format!("{key}\n"))?,
             Format::Table | Format::Wide => print_text(&story(&row, all.now))?,
         }
@@ -204,15 +229,16 @@ impl Simulate {
     }
 }
 
-/// The cluster, and the namespace of the context.
-async fn read(global: &Global) -> anyhow::Result<(RollCall, String)> {
+/// The cluster and what is in it.
+async fn read(global: &Global, selector: Option<&str>) -> anyhow::Result<(kube::Client, RollCall)> {
     // Here -n is the namespace of workloads, not Perennial's own.
     let global = Global { namespace: None, ..global.clone() };
     let client = global.connect().await?;
     let (settings, _) = global.load_from(&client).await?;
     let configured = Configured::new(&settings).context("nodeLabels cannot be used")?;
-    let all = RollCall::of(&client, configured, Timestamp::now()).await?;
-    Ok((all, client.default_namespace().to_owned()))
+    let mut progress = Progress::new("nodes, workloads and pods", false);
+    let all = RollCall::of(&client, configured, selector, Timestamp::now(), |count| progress.advance(count)).await?;
+    Ok((client, all))
 }
 
 /// None: it asks for nothing.
@@ -226,18 +252,18 @@ fn row(all: &RollCall, key: &str) -> Option<Row> {
     Some(Row { look, outcome })
 }
 
-fn as_json(row: &Row) -> Value {
+fn as_json(row: &Row, now: Timestamp) -> Value {
     let workload = &row.look.workload;
-    let (plan, problems) = match &row.outcome {
-        Ok((_, plan)) => (Some(plan), None),
-        Err(problems) => (None, Some(problems)),
+    let (plan, why, problems) = match &row.outcome {
+        Ok((spec, plan)) => (Some(plan), Some(why(&workload.view, spec, plan, now)), None),
+        Err(problems) => (None, None, Some(problems)),
     };
     json!({
         "namespace": workload.namespace,
         "kind": workload.kind,
         "name": workload.name,
         "counts": plan.map(|plan| plan.counts),
-        "why": plan.map(why),
+        "why": why,
         "actions": plan.map(|plan| &plan.actions),
         "problems": problems,
     })

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use perennial_core::placement::{
     Class,
     action::Plan,
-    explain::{explain, sentence},
+    explain::{explain, sentence, why},
     fallback::State,
     rebalance::{Input, plan},
     spec::Spec,
@@ -16,12 +16,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{Dashboard, api::Problem};
-use crate::{
-    cli::workloads::why,
-    placement::{
-        controller::Placer,
-        index::{Look, key},
-    },
+use crate::placement::{
+    controller::Placer,
+    index::{Look, key},
 };
 
 /// All workloads are judged afresh at most so often.
@@ -129,7 +126,8 @@ fn row(placer: &Placer, look: &Look) -> Option<Row> {
                 "Exact"
             };
             let value = json!({
-                "kind": kind, "namespace": namespace, "name": name, "state": state, "counts": counts, "why": why(&plan),
+                "kind": kind, "namespace": namespace, "name": name, "state": state, "counts": counts,
+                "why": why(&workload.view, spec, &plan, placer.clock.now()),
             });
             let sums = [counts.replicas, counts.spot, counts.on_demand, counts.drift, counts.fallback];
             Row { key, state, value, counts: Some(sums) }

@@ -79,7 +79,9 @@ impl Error {
             Self::Delete { .. } => "delete pods",
             Self::Save { .. } => "patch deployments and statefulsets",
             Self::List { .. } => "list pods",
-            Self::Read { .. } => "get deployments, replicasets, statefulsets and namespaces",
+            Self::Read { .. } => {
+                "get and list nodes, namespaces, deployments, statefulsets, replicasets, pods and poddisruptionbudgets"
+            }
         })
     }
 }

@@ -22,6 +22,10 @@ async fn a_check_says_of_each_thing_whether_it_is_right_and_what_to_do() {
     );
     assert!(result(&lines, "leases")["fix"].as_str().unwrap().contains("start the operator"), "{lines:#}");
     assert_eq!(result(&lines, "clock")["result"], "pass");
+    for line in lines["items"].as_array().unwrap() {
+        let fixed = line["result"] == "pass" || line["fix"].as_str().is_some_and(|fix| !fix.is_empty());
+        assert!(fixed, "it does not say what to do: {line:#}");
+    }
 
     // It waits until somebody does.
     let waiting = cluster.perennial_in_background("check --wait=60s");
@@ -39,6 +43,8 @@ async fn a_check_says_of_each_thing_whether_it_is_right_and_what_to_do() {
         "pass   admission",
         "pass   certificate",
         "pass   records",
+        "warn   crds",
+        "perennial manifests crds | kubectl apply -f -",
     ] {
         assert!(told.contains(line), "no {line:?} in {told}");
     }
@@ -95,4 +101,22 @@ async fn top_shows_churn_lag_and_shards() {
         if counts.len() == 5 && counts[0] > 0 && counts[1] > 0 && counts[4] > 0 { Ok(()) } else { Err(output) }
     })
     .await;
+}
+
+#[tokio::test]
+async fn what_takes_longer_than_a_second_shows_that_it_goes_on_and_only_on_a_terminal() {
+    let cluster = TestCluster::new().await;
+
+    // Nobody runs, so it waits to the end. `script` gives it a terminal.
+    let shown = cluster.shell("script -qec 'perennial check --wait=3s' /dev/null").stdout;
+    let piped = cluster.shell("perennial check --wait=3s");
+
+    let before = shown.split("version").next().unwrap_or_default();
+    assert!(before.contains("waiting until all is well (") && before.contains('\u{1b}'), "{shown:?}");
+    assert!(shown.contains("leases"), "{shown:?}");
+    assert_eq!((piped.code, piped.stderr.as_str()), (Some(1), ""));
+    assert!(!piped.stdout.contains("waiting until") && !piped.stdout.contains('\u{1b}'), "{}", piped.stdout);
+    // What is quick shows nothing, on a terminal either.
+    let quick = cluster.shell("script -qec 'perennial simulate --replicas 4 --spot 50' /dev/null").stdout;
+    assert!(!quick.contains('\u{1b}'), "{quick:?}");
 }

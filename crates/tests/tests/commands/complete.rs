@@ -58,6 +58,46 @@ async fn bash_and_kubectl_complete_names_and_colour_is_for_terminals() {
     assert_eq!((enough.code, enough.stdout.as_str()), (Some(0), "{\n"), "{}", enough.stderr);
 }
 
+/// What the scripts ask the program, and what it answers, needs no shell.
+#[tokio::test]
+async fn zsh_and_fish_are_answered_with_live_names() {
+    let cluster = TestCluster::new().await;
+    cluster.node("worker-1").label("team", "ml").create().await;
+    cluster.node("worker-2").create().await;
+
+    let zsh = "COMPLETE=zsh _CLAP_IFS=$'\\n' _CLAP_COMPLETE_INDEX=2 perennial -- perennial show work";
+    assert_eq!(cluster.shell(zsh).expect_success(), "worker-1\nworker-2");
+    let fish = "COMPLETE=fish perennial -- perennial show work";
+    assert_eq!(cluster.shell(fish).expect_success(), "worker-1\nworker-2\n");
+
+    // In the shells themselves, where they are: as if Tab were pressed.
+    if installed("fish") {
+        let script = "fish --no-config -c 'perennial completion fish | source; complete -C \"perennial show work\"'";
+        assert_eq!(cluster.shell(script).expect_success(), "worker-1\nworker-2\n");
+    }
+    if installed("zsh") {
+        let script = "zmodload zsh/zpty
+            zpty shell zsh -f -i
+            zpty -w shell 'PS1=; autoload -Uz compinit; compinit -D -u; eval \"$(perennial completion zsh)\"; print rea\"\"dy'
+            zpty -r -m shell seen '*ready*'
+            zpty -w -n shell $'perennial show wor\\t'
+            zpty -r -m shell seen '*ker-*'
+            print completed";
+        std::fs::write(cluster.plane().dir().join("tab.zsh"), script).unwrap();
+        let script = format!("TERM=dumb timeout 60 zsh -f {}/tab.zsh", cluster.plane().dir().display());
+        assert_eq!(cluster.shell(&script).expect_success(), "completed\n");
+    }
+}
+
+/// Says so where it is not: what it would show was not tried.
+fn installed(shell: &str) -> bool {
+    let there = ["/usr/bin", "/bin"].iter().any(|folder| std::path::Path::new(folder).join(shell).exists());
+    if !there {
+        eprintln!("{shell} is not installed: completion was not tried in it");
+    }
+    there
+}
+
 #[test]
 fn scripts_for_shells_ask_the_program_itself() {
     for (shell, sign) in [("bash", "complete "), ("zsh", "#compdef perennial"), ("fish", "complete --keep-order")] {

@@ -1,6 +1,6 @@
 //! Commands that look: status, nodes, records, diff, history. All of them with the rights of somebody who may only read.
 
-use perennial_tests::{TestCluster, Webhooks, eventually};
+use perennial_tests::{TestCluster, Webhooks, eventually, perennial};
 use serde_json::json;
 
 use crate::cells;
@@ -55,6 +55,16 @@ async fn everything_can_be_looked_at_with_read_only_rights() {
     // history
     let history = ask("history n1").expect_success();
     assert!(history.contains("+ disk=nvme") && history.contains("perennial rollback n1 --to 1"), "{history}");
+
+    // And the stories.
+    let story = ask("explain n1").expect_success();
+    assert!(story.contains("n1 is current") && story.contains("disk=nvme"), "{story}");
+    assert!(ask("explain team --node n3").expect_success().contains("never seen"));
+    assert!(ask("show n2").expect_success().contains("away"));
+    assert!(ask("export -l team=web").expect_success().contains("n2"));
+    assert!(ask("top --once --interval 200ms").expect_success().contains("Records    2, 1 without a node"));
+    let said = ask("workloads").expect_failure();
+    assert!(said.contains("You need to be allowed to get and list nodes, namespaces, deployments"), "{said}");
 
     // Nothing is due now, and something is once nobody is there to do it.
     let answer = ask("diff");
@@ -119,4 +129,82 @@ async fn what_changes_is_printed_while_it_is_watched() {
         if nodes.lines().count() > 3 && records.lines().count() > 3 { Ok(()) } else { Err(nodes + &records) }
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_context_chooses_the_cluster() {
+    let cluster = TestCluster::new().await;
+    cluster.node("n1").create().await;
+
+    // Two contexts: the first is of a cluster that is not there.
+    let script = "cp $KUBECONFIG $FOLDER/two
+        export KUBECONFIG=$FOLDER/two
+        there=$(kubectl config current-context)
+        kubectl config set-cluster gone --server https://127.0.0.1:1 >/dev/null
+        kubectl config set-context gone --cluster gone >/dev/null
+        kubectl config use-context gone >/dev/null
+        perennial nodes -o name; echo $?
+        perennial nodes -o name --context $there; echo $?
+        perennial nodes -o name --context nowhere; echo $?";
+    let answer = cluster.shell(script);
+
+    assert_eq!(answer.stdout, "1\nnode/n1\n0\n1\n", "{}", answer.stderr);
+    assert!(answer.stderr.contains("--context and --kubeconfig choose another"), "{}", answer.stderr);
+    assert!(answer.stderr.contains("nowhere"), "{}", answer.stderr);
+}
+
+#[tokio::test]
+async fn programs_that_watch_get_one_object_after_the_other() {
+    let cluster = TestCluster::new().await;
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.node("n2").label("team", "web").create().await;
+
+    let watching = cluster.perennial_in_background("nodes -w -o json");
+    eventually("both are told, each a whole object", async || {
+        let output = watching.output();
+        let objects = serde_json::Deserializer::from_str(&output).into_iter::<serde_json::Value>();
+        let names: Vec<String> = objects.flatten().map(|object| object["name"].as_str().unwrap().to_owned()).collect();
+        if names == ["n1", "n2"] { Ok(()) } else { Err(output) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_plan_of_files_is_what_the_operator_would_do() {
+    let cluster = TestCluster::new().await;
+    let operator = cluster.start(Webhooks::Off).await;
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.node("n2").label("team", "web").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+    cluster.wait_for_record("n2", [("team", "web")]).await;
+    operator.crash();
+    cluster.label("n1", "disk", "ssd").await;
+    cluster.delete_node("n2").await;
+    cluster.node("n2").create().await;
+
+    // As kubectl prints them, and then without a cluster.
+    let script = "for kind in nodes configmaps; do echo ---; kubectl get $kind -n $PERENNIAL_NAMESPACE -o yaml; done > $FOLDER/all.yaml
+        KUBECONFIG=/nowhere perennial plan -f - < $FOLDER/all.yaml";
+    let told = cluster.shell(script).expect_success();
+    assert!(told.contains("  its record would follow it\n  + disk=ssd\n"), "{told}");
+    assert!(told.contains("  it would be given what its record has\n  + team=web\n"), "{told}");
+
+    // With another policy something else would be done, and a policy that cannot be obeyed is a failure.
+    let script = "export KUBECONFIG=/nowhere
+        policy() { printf -- '---\\napiVersion: perennial.dev/v1alpha1\\nkind: KeepPolicy\\nmetadata: {name: p}\\nspec: %s\\n' \"$1\"; }
+        (cat $FOLDER/all.yaml; policy '{keep: [team]}') | perennial plan -f - -o json; echo $?
+        (cat $FOLDER/all.yaml; policy '{merge: sometimes}') | perennial plan -f -; echo $?";
+    let told = cluster.shell(script).expect_success();
+    assert!(!told.contains("\"disk\"") && told.contains("\"policy\": \"p\"") && told.contains("]\n0\n"), "{told}");
+    assert!(told.contains("keeppolicy/p: would be ignored") && told.ends_with("1\n"), "{told}");
+}
+
+#[test]
+fn a_simulation_needs_no_cluster() {
+    let words = ["simulate", "--replicas", "10", "--spot", "70", "--min-on-demand", "3"];
+    let told = perennial(words, &[]).expect_success();
+    assert!(told.starts_with("10 replicas: 7 on spot, 3 on-demand\nDDDsssssss\n"), "{told}");
+    let value: serde_json::Value =
+        serde_json::from_str(&perennial(words.into_iter().chain(["-o", "json"]), &[]).expect_success()).unwrap();
+    assert_eq!((&value["spot"], &value["slots"]), (&json!(7), &json!("DDDsssssss")));
 }

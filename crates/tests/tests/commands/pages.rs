@@ -1,5 +1,7 @@
 //! Long lists: page by page, and no more than a page in memory.
 
+use std::fmt::Write as _;
+
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, api::PostParams};
 use perennial_core::keeper::record::{RECORD_LABEL, RECORD_LABEL_VALUE};
@@ -45,4 +47,48 @@ async fn long_lists_are_read_in_pages_and_joined_by_name() {
     assert_eq!(away.lines().count(), COUNT - 1);
     let json: serde_json::Value = serde_json::from_str(&cluster.perennial("records -o json").expect_success()).unwrap();
     assert_eq!(json["items"].as_array().unwrap().len(), COUNT);
+}
+
+/// As a table of nodes and labels, which `import` makes records of.
+fn labels_of(nodes: std::ops::Range<usize>) -> String {
+    let mut text = "node,key,value\n".to_owned();
+    for node in nodes {
+        for key in 0..KEYS {
+            let _ = writeln!(text, "w{node:05},example.com/some-key-{key},some-value-{key}-of-{node}");
+        }
+    }
+    text
+}
+
+const KEYS: usize = 40;
+const FEW: usize = 500;
+const MANY: usize = 2_000;
+/// Held as they are read, the records between the few and the many would take several times this.
+const NOISE: u64 = 8 << 20;
+
+#[tokio::test]
+async fn a_longer_list_takes_no_more_memory() {
+    let cluster = TestCluster::new().await;
+    let file = cluster.plane().dir().join("labels.csv");
+    let import = |nodes| {
+        std::fs::write(&file, labels_of(nodes)).unwrap();
+        cluster.perennial(&format!("import -f {}", file.display())).expect_success();
+    };
+    let commands = ["records -o json", "nodes -o json", "export"];
+    let peaks = || commands.map(|words| cluster.drained(words));
+
+    import(0..FEW);
+    let few = peaks();
+    import(FEW..MANY);
+    let before = cluster.requests().await;
+    let many = peaks();
+    let after = cluster.requests().await;
+
+    for ((words, few), many) in commands.iter().zip(few).zip(many) {
+        assert!(few.success && many.success, "{words}: {few:?}, {many:?}");
+        assert!(many.bytes > few.bytes * 3, "{words}: all of them are printed: {few:?}, {many:?}");
+        assert!(many.peak < few.peak + NOISE, "{words}: {few:?} for {FEW}, {many:?} for {MANY}");
+    }
+    let pages = after.count("LIST", "configmaps") - before.count("LIST", "configmaps");
+    assert_eq!(pages, 3 * 4, "pages of 500, each read once");
 }

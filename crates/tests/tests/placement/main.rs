@@ -15,6 +15,7 @@ mod owners;
 mod rollouts;
 mod shortage;
 mod stateful;
+mod told;
 
 use k8s_openapi::api::core::v1::Pod;
 use perennial_tests::{Operator, OperatorBuilder, TestCluster, Webhooks};

@@ -59,6 +59,13 @@ async fn replicas_fall_back_to_on_demand_and_leave_first() {
     cluster.wait_for_workload_event("web", "SpotShortage").await;
     let explained = cluster.about_workloads("explain deploy/web");
     assert!(explained.contains("spot has been short since"), "{explained}");
+    eventually("the list says why, and that nothing is in the wrong class", async || {
+        let said = cluster.about_workloads(&format!("workloads -n {}", cluster.workspace()));
+        let line = said.lines().last().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+        let wanted = "deployment/web 10 3/7 7/3 7 0 4 spot has been short for";
+        if line.contains(wanted) { Ok(()) } else { Err(said) }
+    })
+    .await;
 
     cluster.scale("web", 6).await;
     cluster.wait_for_split("web", 3, 3).await;
