@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_panic_is_shown_by_what_it_says_and_not_by_its_last_stack() {
-        let stack: String = (0..40).map(|frame| format!("frame {frame}\n")).collect();
+        let stack = "frame\n".repeat(40);
 
         let shown = ending(&format!("starting\npanic: no space left on device\n\n{stack}"));
 
@@ -254,9 +254,9 @@ mod tests {
 
     #[test]
     fn without_a_panic_the_last_lines_are_shown() {
-        let shown = ending(&(0..40).map(|line| format!("line {line}\n")).collect::<String>());
+        let shown = ending(&("line\n".repeat(40) + "last"));
 
-        assert!(shown.ends_with("line 39"), "{shown}");
+        assert!(shown.ends_with("line\nlast"), "{shown}");
         assert_eq!(shown.lines().count(), TAIL_LINES);
         assert_eq!(ending(""), "");
     }
