@@ -33,6 +33,8 @@ pub(super) fn assign(group: &mut Group<'_>, input: &Input<'_>, supply: &mut Supp
     let mut filled = count(group.seats.iter()) - gated;
     let open = n.saturating_sub(filled + gated).min(OPEN_AT_MOST);
     if gated == 0 && open == 0 {
+        // That none is open has to be said: what a former look named may be filled by now.
+        plan.open.insert(group.set.uid.clone(), Vec::new());
         return;
     }
     let (mut x, mut y) = (group.count(Class::Spot), group.count(Class::OnDemand));

@@ -87,6 +87,15 @@ fn a_pod_is_placed_by_one_conditional_patch() {
     assert_eq!(*patch, expected);
 }
 
+/// Whoever gives places away goes by the last look: one that says nothing would leave the former ones standing.
+#[test]
+fn that_no_place_is_open_is_said() {
+    let sim = sim(50, 1, 4);
+    let open = sim.look().open;
+    assert_eq!(open.len(), sim.sets.len());
+    assert!(open.values().all(Vec::is_empty), "{open:?}");
+}
+
 #[test]
 fn one_pod_moves_and_the_state_is_written_before() {
     let sim = drifted();
