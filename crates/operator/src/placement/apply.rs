@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{
-    index::{Workload, selector_text},
+    index::{Workload, selector_text, version},
     objects::{Deployment, Namespace, Pod, ReplicaSet, StatefulSet},
     observe::MANAGED,
 };
@@ -24,6 +24,14 @@ use crate::runtime::{
 };
 
 const PAGE: u32 = 500;
+
+/// The pods of a workload, and how old that is.
+#[derive(Debug)]
+pub struct Listed {
+    pub pods: Vec<Pod>,
+    /// The resourceVersion of the list: whatever is older and not in it is gone.
+    pub as_of: u64,
+}
 
 /// A request that did not do what it should.
 #[derive(Debug, thiserror::Error)]
@@ -194,18 +202,19 @@ impl Cluster {
     }
 
     /// Every pod that the workload's selector means, as it is now.
-    pub async fn list_pods(&self, workload: &Workload) -> Result<Vec<Pod>, Error> {
+    pub async fn list_pods(&self, workload: &Workload) -> Result<Listed, Error> {
         let api = self.pods(&workload.namespace);
         let mut params = ListParams::default().labels(&selector_text(&workload.selector)).limit(PAGE);
-        let mut all = Vec::new();
+        let mut pods = Vec::new();
         loop {
             let page = self.ask(Priority::Restore, api.list(&params)).await;
             let page = page.map_err(|source| Error::List { workload: workload.key.to_string(), source })?;
-            all.extend(page.items);
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params.continue_token = Some(token),
-                None => return Ok(all),
-            }
+            pods.extend(page.items);
+            let Some(token) = page.metadata.continue_.filter(|token| !token.is_empty()) else {
+                let as_of = version(page.metadata.resource_version.as_deref().unwrap_or_default());
+                return Ok(Listed { pods, as_of });
+            };
+            params.continue_token = Some(token);
         }
     }
 

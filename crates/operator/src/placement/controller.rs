@@ -5,7 +5,7 @@
 //! they are about, and no other.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -55,8 +55,8 @@ const LONGEST_CONFLICT: Duration = Duration::from_millis(500);
 pub(super) const REFUSED_PAUSE: Duration = Duration::from_mins(5);
 /// An eviction that nobody has seen the effect of counts for so long.
 const REMOVED_FOR: Duration = Duration::from_mins(1);
-/// When a workload has more pods than the watch shows for so long, somebody made pods without us.
-const MISSING_FOR: Duration = Duration::from_secs(2);
+/// When a workload has another number of pods than is shown for so long, somebody made pods without us, or some went unseen.
+const UNLIKE_FOR: Duration = Duration::from_secs(2);
 
 /// Everything that placement works with. All of it is passed in.
 #[expect(missing_debug_implementations, reason = "kube's client has none")]
@@ -87,8 +87,8 @@ pub struct State {
     attempts: HashMap<Key, u32>,
     /// The term of ownership in which a workload's pods were read afresh.
     read_in: HashMap<Key, u64>,
-    /// Since when a workload has more pods than the watch shows.
-    missing: HashMap<Key, Instant>,
+    /// Since when a workload has another number of pods than is shown, and how often they were read for that.
+    unlike: HashMap<Key, (Instant, u32)>,
     /// Pods that were evicted or deleted, until that is seen.
     pub(super) removed: HashMap<String, Instant>,
     pub(super) standings: HashMap<Key, Standing>,
@@ -206,7 +206,7 @@ impl Placer {
         state.standings.remove(key);
         state.read_in.remove(key);
         state.attempts.remove(key);
-        state.missing.remove(key);
+        state.unlike.remove(key);
     }
 
     /// Decides when to look again.
@@ -326,19 +326,25 @@ impl Placer {
         self.lock().view.index.places.give(set, permit.term(), self.clock.now())
     }
 
-    /// Whether the caches may lack pods of this workload.
+    /// Whether the caches may lack pods of this workload, or have some that are gone.
     fn is_behind(&self, state: &mut State, key: &Key, look: &Look, term: u64) -> bool {
         if state.read_in.get(key) != Some(&term) {
             return true;
         }
         let shown = look.pods.iter().filter(|pod| pod.occupies()).count();
-        if usize::try_from(look.workload.view.current).unwrap_or_default() <= shown {
-            state.missing.remove(key);
+        let workload = &look.workload.view;
+        let current = usize::try_from(workload.current).unwrap_or_default();
+        // While it grows its controller's count comes after the pods; once it says that all are there, there are no more.
+        let complete = workload.current == workload.replicas && workload.observed_generation >= workload.generation;
+        if current == shown || current < shown && !complete {
+            state.unlike.remove(key);
             return false;
         }
-        let since = *state.missing.entry(Arc::clone(key)).or_insert_with(Instant::now);
-        if since.elapsed() < MISSING_FOR {
-            self.queue.add_after(key, Priority::Capture, MISSING_FOR);
+        let (since, reads) = *state.unlike.entry(Arc::clone(key)).or_insert_with(|| (Instant::now(), 0));
+        // What reading did not change will hardly change by reading it again soon.
+        let patience = UNLIKE_FOR * (1 << reads.min(5));
+        if since.elapsed() < patience {
+            self.queue.add_after(key, Priority::Capture, patience);
             return false;
         }
         true
@@ -346,7 +352,7 @@ impl Placer {
 
     /// Reads the workload's pods, and takes in those that were made without us.
     async fn read_afresh(&self, key: &Key, look: &Look, term: u64) -> Result<(), Error> {
-        let pods = self.cluster.list_pods(&look.workload).await?;
+        let listed = self.cluster.list_pods(&look.workload).await?;
         let foreign: Vec<PodRef> = {
             let mut state = self.lock();
             let reading = Reading { configured: &self.configured, now: self.clock.now(), listed: true };
@@ -355,7 +361,10 @@ impl Placer {
                 .collect();
             let index = &mut state.view.index;
             let mut foreign = Vec::new();
-            for pod in pods {
+            // The watch shows only what has our label: of what else was read before, nothing but a list says that it is gone.
+            let there: HashSet<String> = listed.pods.iter().filter_map(|pod| pod.metadata.uid.clone()).collect();
+            index.retain_pods_of(&owners, listed.as_of, |uid| there.contains(uid));
+            for pod in listed.pods {
                 let before = index.pod(pod.metadata.uid.as_deref().unwrap_or_default());
                 let entry = pod_entry(pod, before, &reading);
                 if !owners.contains(&entry.view.owner.as_str()) {
@@ -385,7 +394,9 @@ impl Placer {
         }
         let mut state = self.lock();
         state.read_in.insert(Arc::clone(key), term);
-        state.missing.remove(key);
+        if let Some((since, reads)) = state.unlike.get_mut(key) {
+            (*since, *reads) = (Instant::now(), reads.saturating_add(1));
+        }
         Ok(())
     }
 

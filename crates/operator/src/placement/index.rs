@@ -306,6 +306,18 @@ impl Index {
         Some(old)
     }
 
+    /// Forgets the pods of these owners that a list of this version does not have. What is newer than the list came after it.
+    pub fn retain_pods_of(&mut self, owners: &[&str], as_of: u64, keep: impl Fn(&str) -> bool) {
+        let known = owners.iter().filter_map(|owner| self.pods_of.get(*owner)).flatten();
+        let gone = known.filter(|uid| {
+            !keep(uid) && self.pods.get(*uid).is_some_and(|pod| version(&pod.view.resource_version) <= as_of)
+        });
+        let gone: Vec<String> = gone.cloned().collect();
+        for uid in &gone {
+            self.remove_pod(uid);
+        }
+    }
+
     /// Takes in a budget; what it allowed before.
     pub fn put_pdb(&mut self, namespace: &str, name: &str, pdb: PdbEntry) -> Option<u32> {
         let here = self.pdbs.entry(namespace.to_owned()).or_default();

@@ -138,6 +138,24 @@ fn what_a_new_list_does_not_have_is_gone() {
     assert!(world.look().pods.is_empty());
 }
 
+/// One that never had our label is in no watch: only reading its workload again shows that it is gone.
+#[test]
+fn a_pod_that_a_later_list_of_its_workload_lacks_is_gone_unless_it_is_newer() {
+    let mut world = World::new();
+    world.apply::<Deployment>(&web(1, 10));
+    world.apply::<ReplicaSet>(&set("r1", 2, 1, "d"));
+    world.apply::<Pod>(&gated());
+    let index = &mut world.view.index;
+
+    index.retain_pods_of(&["d", "r2"], 9, |_| false);
+    index.retain_pods_of(&["d", "r1"], 9, |_| true);
+    index.retain_pods_of(&["d", "r1"], 4, |_| false);
+    assert_eq!(world.look().pods.len(), 1, "another's, still there, or made after the list");
+
+    world.view.index.retain_pods_of(&["d", "r1"], 5, |_| false);
+    assert!(world.look().pods.is_empty());
+}
+
 #[test]
 fn an_orphaned_replica_set_and_its_pods_are_no_longer_the_deployments() {
     let mut world = World::new();
