@@ -39,6 +39,8 @@ const NONE: Budget = Budget {
     forgets: 0,
     saves: 0,
     policies: 0,
+    audits: 0,
+    ages: 0,
 };
 
 pub(crate) const PLAIN: Config = Config {
@@ -149,6 +151,11 @@ pub(crate) fn small() -> Vec<Config> {
             .machines(2, 1),
         world("a machine that says late who it is", one).machines(1, 0),
         world("another machine, webhooks off", one).machines(2, 1).webhooks_off(),
+        world("collection", Budget { audits: 2, ages: 1, ..one }),
+        world("collection, webhooks off", Budget { audits: 2, ages: 1, ..one }).webhooks_off().values(1, 0),
+        world("collection, a crash", Budget { audits: 2, ages: 1, faults: 1, changes: 0, ..NONE })
+            .webhooks_off()
+            .values(1, 0),
         world("a policy that changes", Budget { policies: 2, ..one }),
         world("a policy that changes, webhooks off", Budget { policies: 2, ..one }).webhooks_off().first([1, 1]),
         world("a policy that changes, a fault", Budget { policies: 2, faults: 1, ..one }),
@@ -188,6 +195,7 @@ pub(crate) fn full() -> Vec<Config> {
             .webhooks_off(),
         world("another machine, refusals", Budget { changes: 1, deletes: 3, refusals: 1, ..NONE }).machines(2, 1),
         world("another machine, two replicas", one).machines(2, 1).replicas(2),
+        world("collection, two replicas", Budget { audits: 3, ages: 2, ..one }).replicas(2).values(1, 0),
         world("a policy that changes, everything fails", Budget { changes: 1, policies: 2, faults: 1, ..failing }),
         world("a policy that changes, two replicas", Budget { policies: 2, ..one }).replicas(2).first([1, 1]),
         world("a policy that changes, another machine", Budget { policies: 2, deletes: 3, ..one })
@@ -225,6 +233,9 @@ pub(crate) fn that_needs(rule: Mutation) -> Config {
         M::CaptureErasesUnkept | M::SilentMarkSettles => world("needs a rule", Budget { policies: 2, ..one }),
         M::EqualVersionIsOlder => world("needs a rule", Budget { policies: 2, faults: 1, ..one }),
         M::SuccessorFirst => world("needs a rule", one).webhooks_off(),
+        M::CollectAtOnce | M::CollectWithoutLook | M::UnconditionalCollect | M::KeepNote => {
+            world("needs a rule", Budget { audits: 2, ages: 1, ..one }).webhooks_off().values(1, 0)
+        }
         _ => PLAIN,
     }
 }

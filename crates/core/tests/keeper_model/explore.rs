@@ -9,7 +9,7 @@ use super::{
     rules::Rules,
     spec,
     steps::{Successors, successors},
-    world::{Creation, Deletion, Event, LOG, Mark, Node, Record, Replica, SAYS_ALL, SLOTS, State, Wishes},
+    world::{Audit, Creation, Deletion, Event, LOG, Mark, Node, Record, Replica, SAYS_ALL, SLOTS, State, Wishes},
 };
 
 pub(crate) struct Found {
@@ -61,6 +61,9 @@ fn start(config: &Config) -> State {
         deletion: Deletion::default(),
         zombie: Deletion::default(),
         creation: Creation::default(),
+        audit: Audit::default(),
+        away: 0,
+        returned: false,
         saved: Node::default(),
         policy: 0,
         left: config.budget,

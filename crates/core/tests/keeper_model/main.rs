@@ -15,6 +15,7 @@
 // What the model cannot hold is an error in the model.
 #![allow(clippy::expect_used)]
 
+mod audit;
 mod config;
 mod explore;
 mod hash;

@@ -79,10 +79,18 @@ pub(crate) enum Mutation {
     SuccessorFirst,
     /// A DELETE handler that lost a race gives up instead of deciding again.
     NoRetryInDelete,
+    /// Records are collected however long their node has been away.
+    CollectAtOnce,
+    /// Records are collected without another look at the node.
+    CollectWithoutLook,
+    /// A record is collected whatever it is by then.
+    UnconditionalCollect,
+    /// The note of an absence stays when the node is back.
+    KeepNote,
 }
 
 impl Mutation {
-    pub(crate) const ALL: [Self; 28] = [
+    pub(crate) const ALL: [Self; 32] = [
         Self::IgnoreMark,
         Self::ForgetGiven,
         Self::OwnCountsAsGiven,
@@ -111,6 +119,10 @@ impl Mutation {
         Self::UnconditionalPatch,
         Self::SuccessorFirst,
         Self::NoRetryInDelete,
+        Self::CollectAtOnce,
+        Self::CollectWithoutLook,
+        Self::UnconditionalCollect,
+        Self::KeepNote,
     ];
 
     /// Alters what the rules are told.

@@ -162,7 +162,7 @@ fn finish_last(state: &mut State, rules: &Rules, index: usize, node: &Node) {
     it.last = Node::default();
     let alike = record.labels == node.labels && record.machine == node.machine();
     if record.present && !record.folded && alike && record.withheld == [0; MACHINES] {
-        it.recall = record;
+        it.recall = Record { noted: 0, ..record };
     }
     if !it.guessed {
         spec::last_state_is_processed(state, rules, node);

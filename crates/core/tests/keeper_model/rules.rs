@@ -90,6 +90,7 @@ impl Rules {
     fn ask(&self, question: Question, node: &Node, record: &Record, policy: u8) -> Decision {
         let (mut asked_node, mut asked_record) = (*node, *record);
         asked_node.uid = 1;
+        asked_record.noted = 0;
         asked_record.uid = if !record.present {
             0
         } else if record.uid == node.uid {
@@ -266,6 +267,8 @@ impl Rules {
             mark,
             machine: compact_machine(&next.node.machine) as u8,
             withheld,
+            // Whatever is written takes the note of an absence away.
+            noted: 0,
         }
     }
 }

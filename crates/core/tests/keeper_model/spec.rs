@@ -1,6 +1,7 @@
 //! What people may expect: the wishes that follow from what happened, and the guarantees, checked by name.
 
 use super::{
+    audit,
     rules::{Decision, Rules},
     world::{Broken, KEYS, Labels, Mark, NAMES, Node, RECORD_DELETED, Record, SAYS_ALL, SLOTS, State},
 };
@@ -147,6 +148,20 @@ pub(crate) fn record_is_deleted(state: &mut State, rules: &Rules) {
     }
 }
 
+/// The record is collected: nobody came back for it, and nobody misses it. Right only if the node was away for all that time; one that was
+/// back for a moment that nobody saw is the known exception.
+pub(crate) fn record_is_collected(state: &mut State, rules: &Rules) {
+    let tombstone = state.record.is_tombstone();
+    let early = state.away < 2 && !state.returned || state.node.uid != 0;
+    if early && !tombstone {
+        state.broken = Broken::CollectedEarly;
+    }
+    record_is_deleted(state, rules);
+    for want in &mut state.wishes.want {
+        *want |= 1;
+    }
+}
+
 /// A CREATE commits that brought labels of its own.
 pub(crate) fn node_is_created(state: &mut State, rules: &Rules, own: Labels, believed: bool) {
     let (node, record) = (state.node, state.record);
@@ -232,6 +247,9 @@ pub(crate) fn is_at_rest(state: &State, rules: &Rules) -> bool {
     if state.deletion.on || state.creation.on || state.zombie.on {
         return false;
     }
+    if state.audit.on || audit::clears(state, rules) {
+        return false;
+    }
     state.replicas[..rules.config.replicas].iter().all(|replica| {
         replica.synced
             && replica.position == state.events
@@ -249,6 +267,9 @@ pub(crate) fn violation(state: &State, rules: &Rules, at_rest: bool) -> Option<S
             return Some("G1: a key that the policy does not keep was taken out of the record".into());
         }
         Broken::WrongMachine => return Some("G4: a protected key was given to another machine".into()),
+        Broken::CollectedEarly => {
+            return Some("G1: a record was collected before its node was away for long enough".into());
+        }
         Broken::ForeignKey => return Some("G3: a key that the policy does not keep was written to a node".into()),
     }
     if state.writes > WRITES_TO_REST {
@@ -256,6 +277,9 @@ pub(crate) fn violation(state: &State, rules: &Rules, at_rest: bool) -> Option<S
     }
     if !at_rest {
         return None;
+    }
+    if state.node.uid != 0 && state.record.noted != 0 {
+        return Some("G1: a node that is there is noted as absent".into());
     }
     (0..SLOTS).find_map(|slot| unmet_wish(state, rules, slot)).or_else(|| leave_and_return(state, rules))
 }

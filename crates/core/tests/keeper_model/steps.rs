@@ -1,7 +1,7 @@
 //! Everything that can happen next: people, the API server and its admission calls.
 
 use super::{
-    replica,
+    audit, replica,
     rules::{Decision, Rules},
     spec,
     world::{Budget, Creation, Deletion, KEYS, Labels, Mark, NAMES, Node, Phase, Read, Record, SAYS_ALL, State, show},
@@ -42,13 +42,14 @@ pub(crate) fn successors(state: &State, rules: &Rules, out: &mut Successors) {
     deletion(state, rules, out);
     zombie(state, rules, out);
     creation(state, rules, out);
+    audit::steps(state, rules, out);
     for index in 0..rules.config.replicas {
         replica::steps(state, rules, index, out);
     }
 }
 
 /// The state after a part of its budget was spent.
-fn spend(state: &State, part: impl FnOnce(&mut Budget) -> &mut u8) -> Option<State> {
+pub(crate) fn spend(state: &State, part: impl FnOnce(&mut Budget) -> &mut u8) -> Option<State> {
     let mut next = *state;
     let left = part(&mut next.left);
     *left = left.checked_sub(1)?;
@@ -169,6 +170,7 @@ fn commit_delete(state: &State, out: &mut Successors) {
         next.left.deletes -= 1;
         next.announce(true, Node { rv: state.next_rv(), ..state.node });
         next.node = Node::default();
+        audit::node_leaves(&mut next);
         out.outside(next, || format!("DELETE commits: {} is gone", state.node));
     }
     if let Some(mut next) = spend(state, |left| &mut left.refusals) {
@@ -262,6 +264,7 @@ fn finish_create(state: &State, rules: &Rules, out: &mut Successors) {
         let uid = rules.config.budget.deletes - state.left.deletes + 1;
         next.node = Node { uid, rv: state.next_rv(), ..state.creation.node };
         spec::node_is_created(&mut next, rules, state.creation.own, state.creation.believed);
+        audit::node_returns(&mut next);
         next.announce(false, next.node);
         out.outside(next, || format!("CREATE commits: {}", next.node));
     }

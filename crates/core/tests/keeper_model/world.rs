@@ -63,9 +63,15 @@ pub(crate) struct Record {
     pub(crate) machine: u8,
     /// The protected key (the second one) of other machines.
     pub(crate) withheld: [u8; MACHINES],
+    /// The audit found no node for it: 1, and 2 once that is longer ago than records are kept.
+    pub(crate) noted: u8,
 }
 
 impl Record {
+    pub(crate) fn is_tombstone(&self) -> bool {
+        self.labels == [0; KEYS] && self.withheld == [0; MACHINES]
+    }
+
     /// What is kept of a key for a machine. Only the second key is ever protected.
     pub(crate) fn kept_for(&self, key: usize, hardware: u8) -> u8 {
         let its = self.machine == 0 || hardware_of(self.machine) == hardware;
@@ -139,6 +145,14 @@ pub(crate) struct Creation {
     pub(crate) believed: bool,
 }
 
+/// An audit that has listed nodes and records, and is about to act.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub(crate) struct Audit {
+    pub(crate) on: bool,
+    pub(crate) absent: bool,
+    pub(crate) read: Read,
+}
+
 /// How often each thing may still happen.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub(crate) struct Budget {
@@ -151,6 +165,9 @@ pub(crate) struct Budget {
     pub(crate) forgets: u8,
     pub(crate) saves: u8,
     pub(crate) policies: u8,
+    pub(crate) audits: u8,
+    /// How often the time passes that records are kept for.
+    pub(crate) ages: u8,
 }
 
 /// In [`Wishes::unsure`].
@@ -179,6 +196,8 @@ pub(crate) enum Broken {
     WrongMachine,
     /// A key that the policy does not keep was written to a node.
     ForeignKey,
+    /// A record was collected although its node was not away for long enough.
+    CollectedEarly,
 }
 
 pub(crate) const LOG: usize = 7;
@@ -194,6 +213,11 @@ pub(crate) struct State {
     /// A DELETE handler that timed out and still runs.
     pub(crate) zombie: Deletion,
     pub(crate) creation: Creation,
+    pub(crate) audit: Audit,
+    /// The node is away: 1, and 2 once that is longer than records are kept.
+    pub(crate) away: u8,
+    /// It came back since the audit wrote down its absence.
+    pub(crate) returned: bool,
     /// Somebody's `kubectl get node -o yaml`.
     pub(crate) saved: Node,
     pub(crate) policy: u8,
@@ -221,6 +245,7 @@ impl State {
             visit(&mut deletion.node.rv);
             visit(&mut deletion.read.record.rv);
         }
+        visit(&mut self.audit.read.record.rv);
         for event in &mut self.log[..self.events as usize] {
             visit(&mut event.node.rv);
         }
@@ -273,6 +298,7 @@ impl State {
     pub(crate) fn write_record(&mut self, record: Record) {
         self.record = record;
         self.writes += 1;
+        self.returned = false;
         self.outdate_reads();
     }
 
@@ -282,6 +308,7 @@ impl State {
         }
         self.deletion.read.fresh = false;
         self.zombie.read.fresh = false;
+        self.audit.read.fresh = false;
     }
 }
 
@@ -344,6 +371,9 @@ impl fmt::Display for Record {
         }
         if self.withheld != [0; MACHINES] {
             write!(f, " withheld {:?}", self.withheld)?;
+        }
+        if self.noted > 0 {
+            f.write_str([" absent", " absent for long"][usize::from(self.noted > 1)])?;
         }
         f.write_str(")")
     }

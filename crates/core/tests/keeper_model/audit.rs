@@ -1,0 +1,113 @@
+//! Collection: audits that note absences, and collect what nobody came back for. The real `step` decides.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use perennial_core::keeper::collect::{Seen, Step, step};
+
+use super::{
+    mutation::Mutation,
+    rules::{Decision, Rules},
+    spec,
+    steps::{Successors, spend},
+    world::{Audit, Read, Record, State},
+};
+
+const RETENTION: Duration = Duration::from_hours(24);
+
+pub(crate) fn node_leaves(state: &mut State) {
+    state.away = u8::from(state.left.ages > 0 || state.left.audits > 0 || state.audit.on);
+}
+
+pub(crate) fn node_returns(state: &mut State) {
+    state.away = 0;
+    state.returned = state.record.noted > 0;
+}
+
+/// Whether a replica that sees the node takes the note of its absence away.
+pub(crate) fn clears(state: &State, rules: &Rules) -> bool {
+    let sees = |cache: u8| cache != 0 && cache == state.node.uid;
+    let noted = state.record.present && state.record.noted > 0 && rules.mutation != Mutation::KeepNote;
+    noted
+        && state.replicas[..rules.config.replicas].iter().any(|replica| {
+            replica.synced
+                && sees(replica.cache.uid)
+                && replica.last.uid == 0
+                && !replica.read.done
+                && rules.live(&replica.cache, &state.record, state.policy) == Decision::Nothing
+        })
+}
+
+pub(crate) fn steps(state: &State, rules: &Rules, out: &mut Successors) {
+    // Far more time than it takes to do whatever is to be done.
+    if (state.record.noted == 1 || state.away == 1)
+        && spec::is_at_rest(state, rules)
+        && let Some(mut next) = spend(state, |left| &mut left.ages)
+    {
+        next.record.noted = if state.record.noted == 1 { 2 } else { state.record.noted };
+        next.away = if state.away == 1 { 2 } else { state.away };
+        out.outside(next, || "as much time passes as records are kept for".into());
+    }
+    if clears(state, rules) {
+        let mut next = *state;
+        note(&mut next, 0);
+        out.ours(next, || "a replica sees the node, and takes the note of its absence away".into());
+    }
+    if state.audit.on {
+        act(state, rules, out);
+    } else if state.record.present
+        && let Some(mut next) = spend(state, |left| &mut left.audits)
+    {
+        let read = Read { done: true, fresh: true, record: state.record };
+        next.audit = Audit { on: true, absent: state.node.uid == 0, read };
+        out.ours(next, || format!("an audit lists {} and {}", state.node, state.record));
+    }
+}
+
+fn act(state: &State, rules: &Rules, out: &mut Successors) {
+    let Audit { absent, read, .. } = state.audit;
+    let mut next = *state;
+    next.audit = Audit::default();
+    match decide(rules, absent, &read.record) {
+        Step::Note if read.fresh => note(&mut next, 1),
+        Step::Clear if read.fresh && rules.mutation != Mutation::KeepNote => note(&mut next, 0),
+        Step::Collect => {
+            let gone =
+                state.node.uid == 0 || read.record.is_tombstone() || rules.mutation == Mutation::CollectWithoutLook;
+            let same = read.fresh || rules.mutation == Mutation::UnconditionalCollect;
+            if gone && same && state.record.present {
+                spec::record_is_collected(&mut next, rules);
+                next.write_record(Record::default());
+            }
+        }
+        Step::Keep | Step::Note | Step::Clear => {}
+    }
+    out.ours(next, || format!("the audit leaves {}", next.record));
+}
+
+fn note(state: &mut State, noted: u8) {
+    state.write_record(Record { noted, ..state.record });
+}
+
+fn decide(rules: &Rules, absent: bool, record: &Record) -> Step {
+    let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(1000);
+    let ago = |hours: i64| now - SignedDuration::from_hours(hours);
+    let since = match record.noted {
+        _ if rules.mutation == Mutation::CollectAtOnce && absent => Some(ago(100)),
+        0 => None,
+        1 => Some(ago(1)),
+        _ => Some(ago(100)),
+    };
+    let seen = Seen {
+        present: !absent,
+        tombstone: record.is_tombstone(),
+        bad: false,
+        // That a tombstone goes by itself after an hour is no matter of absence.
+        captured_at: now,
+        absent_since: since,
+        held: false,
+        confirmed: false,
+        retention: RETENTION,
+    };
+    step(&seen, now, false)
+}
