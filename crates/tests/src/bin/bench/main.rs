@@ -80,6 +80,9 @@ const QUICK: Size = Size {
 /// Only what is counted, as small as it can be: for tests.
 const COUNTS: Size = Size { limit: 10, mass: &[200], last_second: 200, ..QUICK };
 
+/// Where reports are, in the folder in which the benchmark is started.
+const FOLDER: &str = ".bench";
+
 /// Growth leaves a cluster with very many nodes behind: it comes last.
 const PARTS: [&str; 8] = ["limit", "mass", "last-second", "admission", "failover", "placement", "large", "growth"];
 
@@ -93,7 +96,10 @@ fn main() -> ExitCode {
             runtime.block_on(peers::plain::run(kubeconfig.into(), (*namespace).to_owned()));
             return ExitCode::FAILURE;
         }
-        ["publish"] => return publish::publish(Path::new(".bench"), Path::new("docs")),
+        ["publish"] => {
+            report::assemble(Path::new(FOLDER), &machine(), &PARTS).expect("writing the report");
+            return publish::publish(Path::new(FOLDER), Path::new("docs"));
+        }
         ["quick", parts @ ..] => (QUICK, parts),
         ["counts", parts @ ..] => (COUNTS, parts),
         ["full", parts @ ..] => (FULL, parts),
@@ -103,7 +109,7 @@ fn main() -> ExitCode {
     if let Some(unknown) = parts.iter().find(|part| !PARTS.contains(part)) {
         return refuse(&format!("there is no part {unknown}; there are: {}", PARTS.join(", ")));
     }
-    let folder = Path::new(".bench");
+    let folder = Path::new(FOLDER);
     let parts = if parts.is_empty() {
         report::clear(folder).expect("forgetting the last report");
         PARTS.as_slice()
