@@ -6,7 +6,7 @@ mod many;
 
 use anyhow::Result;
 use perennial_core::placement::slots::Split;
-use perennial_tests::{Balancer, Operator, OperatorBuilder, TestCluster, Webhooks};
+use perennial_tests::{Balancer, Operator, OperatorBuilder, TestCluster, Webhooks, eventually};
 
 use self::{
     burst::Bound,
@@ -87,6 +87,12 @@ async fn bursts(size: PlacementSize, figures: &mut PlacementFigures) -> Result<(
     for _ in 0..size.rounds {
         figures.unmanaged.push(burst::up_and_down(&cluster, "plain", STOPS[0]).await?.as_secs_f64());
         let operator = operator(&cluster).webhooks(Webhooks::On).start().await;
+        // What is compared is a burst under an operator that runs, not its start.
+        eventually("the operator leads", async || {
+            let leads = operator.metrics().sum("leader_election_master_status", &[]);
+            if leads >= 1.0 { Ok(()) } else { Err(leads) }
+        })
+        .await;
         let requests = || operator.metrics().sum("rest_client_requests_total", &[]);
         let before = (operator.cpu(), requests());
         figures.managed.push(burst::up_and_down(&cluster, "web", STOPS[0]).await?.as_secs_f64());
