@@ -7,7 +7,6 @@ use perennial_core::placement::{
     action::Plan,
     explain::{explain, sentence, why},
     fallback::State,
-    rebalance::{Input, plan},
     spec::Spec,
     view::{Kind, OwnWrites, PodView},
 };
@@ -144,16 +143,7 @@ fn row(placer: &Placer, look: &Look) -> Option<Row> {
 }
 
 fn decide(placer: &Placer, look: &Look, spec: &Spec) -> Plan {
-    plan(&Input {
-        settings: &placer.configured.settings,
-        spec,
-        workload: &look.workload.view,
-        replica_sets: &look.replica_sets,
-        pods: &look.pods,
-        own: &OwnWrites::default(),
-        pdbs: &look.pdbs,
-        now: placer.clock.now(),
-    })
+    look.plan(&placer.configured.settings, spec, &OwnWrites::default(), placer.clock.now())
 }
 
 /// The command that tells the story of a workload by its key, `kind/namespace/name`.

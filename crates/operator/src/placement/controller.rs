@@ -15,7 +15,6 @@ use kube::runtime::watcher::Event;
 use perennial_core::placement::{
     action::{Action, Counts, Plan, PodRef},
     fallback::State as Remembered,
-    rebalance::{Input, plan},
     release::Why,
     spec::{Problem, Spec, Strength},
     view::{OwnWrite, OwnWrites, Place, PodView},
@@ -301,16 +300,8 @@ impl Placer {
             return Decision::Behind(Box::new(look));
         }
         look.pods.extend(state.view.index.places.expected(&look.replica_sets, now));
-        let mut decided = plan(&Input {
-            settings: &self.configured.settings,
-            spec: &spec,
-            workload: &look.workload.view,
-            replica_sets: &look.replica_sets,
-            pods: &look.pods,
-            own: &state.own_writes(&look.pods),
-            pdbs: &look.pdbs,
-            now,
-        });
+        let own = state.own_writes(&look.pods);
+        let mut decided = look.plan(&self.configured.settings, &spec, &own, now);
         state.view.index.places.open(std::mem::take(&mut decided.open), term);
         Decision::Act(Box::new((look, spec, decided)))
     }

@@ -12,9 +12,11 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use perennial_core::placement::{
+    action::Plan,
     labels::NodeLabels,
+    rebalance::{Input, plan},
     spec::{Problem, Spec, parse},
-    view::{NodeView, PdbView, PodView, ReplicaSetView, WorkloadView},
+    view::{NodeView, OwnWrites, PdbView, PodView, ReplicaSetView, Settings, WorkloadView},
 };
 
 use super::{places::Places, settings::Configured};
@@ -143,6 +145,22 @@ pub struct Look {
     pub replica_sets: Vec<ReplicaSetView>,
     pub pods: Vec<PodView>,
     pub pdbs: Vec<PdbView>,
+}
+
+impl Look {
+    /// What is to be done about the workload now.
+    pub fn plan(&self, settings: &Settings, spec: &Spec, own: &OwnWrites, now: Timestamp) -> Plan {
+        plan(&Input {
+            settings,
+            spec,
+            workload: &self.workload.view,
+            replica_sets: &self.replica_sets,
+            pods: &self.pods,
+            own,
+            pdbs: &self.pdbs,
+            now,
+        })
+    }
 }
 
 impl Index {

@@ -9,12 +9,7 @@ use kube::{
     api::ListParams,
     runtime::{WatchStreamExt, watcher},
 };
-use perennial_core::placement::{
-    action::Plan,
-    rebalance::{Input, plan},
-    spec::Spec,
-    view::OwnWrites,
-};
+use perennial_core::placement::{action::Plan, spec::Spec, view::OwnWrites};
 use serde::de::DeserializeOwned;
 
 use super::{
@@ -125,15 +120,6 @@ impl RollCall {
 
     /// What the operator would decide about a workload now.
     pub fn plan(&self, look: &Look, spec: &Spec) -> Plan {
-        plan(&Input {
-            settings: &self.configured.settings,
-            spec,
-            workload: &look.workload.view,
-            replica_sets: &look.replica_sets,
-            pods: &look.pods,
-            own: &OwnWrites::default(),
-            pdbs: &look.pdbs,
-            now: self.now,
-        })
+        look.plan(&self.configured.settings, spec, &OwnWrites::default(), self.now)
     }
 }

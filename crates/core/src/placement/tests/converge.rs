@@ -16,6 +16,22 @@ fn only_relabels(action: &Action) -> bool {
     matches!(action, Action::Relabel { .. } | Action::Hold { .. } | Action::Wait { .. } | Action::Tell(_))
 }
 
+/// Exact after each of these scales.
+fn scale_through(sim: &mut Sim, stops: Vec<u32>) {
+    for stop in stops {
+        sim.replicas = stop;
+        sim.calm();
+        sim.assert_exact();
+    }
+}
+
+/// The slots of all pods, in order.
+fn slots(sim: &Sim) -> Vec<u32> {
+    let mut slots: Vec<u32> = sim.live().map(|pod| pod.slot.unwrap()).collect();
+    slots.sort_unstable();
+    slots
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
@@ -26,19 +42,13 @@ proptest! {
         sim.assert_exact();
         prop_assert_eq!(sim.writes, t);
         prop_assert_eq!(sim.evictions, 0);
-        let mut slots: Vec<u32> = sim.live().map(|pod| pod.slot.unwrap()).collect();
-        slots.sort_unstable();
-        prop_assert_eq!(slots, (0..t).collect::<Vec<_>>());
+        prop_assert_eq!(slots(&sim), (0..t).collect::<Vec<_>>());
     }
 
     #[test]
     fn scaling_is_exact_at_every_stop_without_evictions(p in 0u8..=100, m in 0u32..8, stops in prop::collection::vec(0u32..80, 1..8), seed: u64) {
         let mut sim = sim(p, m, stops[0], seed);
-        for stop in stops {
-            sim.replicas = stop;
-            sim.calm();
-            sim.assert_exact();
-        }
+        scale_through(&mut sim, stops);
         prop_assert_eq!(sim.evictions, 0);
     }
 
@@ -48,11 +58,7 @@ proptest! {
     ) {
         let mut sim = sim(p, m, stops[0], seed);
         (sim.direct, sim.refused) = (direct, refused);
-        for stop in stops {
-            sim.replicas = stop;
-            sim.calm();
-            sim.assert_exact();
-        }
+        scale_through(&mut sim, stops);
         prop_assert_eq!(sim.evictions, 0);
     }
 
@@ -63,9 +69,7 @@ proptest! {
         sim.calm();
         sim.assert_exact();
         prop_assert_eq!(sim.writes, 0);
-        let mut slots: Vec<u32> = sim.live().map(|pod| pod.slot.unwrap()).collect();
-        slots.sort_unstable();
-        prop_assert_eq!(slots, (0..t).collect::<Vec<_>>());
+        prop_assert_eq!(slots(&sim), (0..t).collect::<Vec<_>>());
     }
 
     #[test]

@@ -45,3 +45,21 @@ export async function ask(path, values, signal) {
   if (!answer.ok) throw Object.assign(new Error(value.problem ?? `The server answered ${answer.status}.`), { status: answer.status });
   return value;
 }
+
+/** Shows answers to questions: the newest one, or what went wrong beside the one before. */
+export function answers(problem, body, show) {
+  let known = false;
+  return async (question) => {
+    try {
+      const value = await question;
+      known = true;
+      problem.hidden = true;
+      body.hidden = false;
+      show(value);
+    } catch (error) {
+      problem.hidden = false;
+      problem.textContent = error.message;
+      body.hidden = !known || error.status === 404;
+    }
+  };
+}

@@ -1,6 +1,6 @@
 // One node: where each of its keys comes from, the lives that it had, and what changed in them.
 
-import { ask, command, h, refresh } from "./dom.js";
+import { answers, ask, command, h, refresh } from "./dom.js";
 import { ORIGINS, ago, nodeAt, number, pill, plural, put } from "./words.js";
 
 export function node([name], query) {
@@ -19,21 +19,16 @@ export function node([name], query) {
   let version = null;
   let asking = false;
 
+  const answered = answers(problem, body, (found) => {
+    value = found;
+    draw();
+  });
+
   async function load() {
     if (asking) return;
     asking = true;
-    try {
-      value = await ask("api/node", { name });
-      problem.hidden = true;
-      body.hidden = false;
-      draw();
-    } catch (error) {
-      problem.hidden = false;
-      problem.textContent = error.message;
-      body.hidden = !value || error.status === 404;
-    } finally {
-      asking = false;
-    }
+    await answered(ask("api/node", { name }));
+    asking = false;
   }
 
   function choose(next) {

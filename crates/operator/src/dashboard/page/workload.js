@@ -1,6 +1,6 @@
 // One workload: its slots as a picture, and what is done about them.
 
-import { ask, command, h, refresh, svg } from "./dom.js";
+import { answers, ask, command, h, refresh, svg } from "./dom.js";
 import { WORKLOADS, ago, nodeAt, number, pill, plural, timed } from "./words.js";
 
 export function workload([kind, namespace, name]) {
@@ -14,18 +14,11 @@ export function workload([kind, namespace, name]) {
   let drawn = null;
   let value = null;
 
-  async function load() {
-    try {
-      value = await ask("api/workload", { kind, namespace, name });
-      problem.hidden = true;
-      body.hidden = false;
-      draw();
-    } catch (error) {
-      problem.hidden = false;
-      problem.textContent = error.message;
-      body.hidden = !value || error.status === 404;
-    }
-  }
+  const answered = answers(problem, body, (found) => {
+    value = found;
+    draw();
+  });
+  const load = () => answered(ask("api/workload", { kind, namespace, name }));
 
   function draw() {
     refresh(head, [value.state, value.why], () => [
