@@ -44,11 +44,11 @@ fn played(seed: u64, verbose: bool) -> anyhow::Result<Outcome> {
     let mut outcome = runtime.block_on(async {
         let mut dice = Dice::new(seed);
         let world = World::new(dice.split(), verbose);
-        // Every fifth history is about placement.
-        let mut outcome = if seed % 5 == 4 {
-            placement::play(&world, &mut dice).await?
-        } else {
-            keeper::play(&world, &mut dice).await?
+        // Every fifth history is about placement, every tenth aims at stale views.
+        let mut outcome = match seed % 10 {
+            4 | 9 => placement::play(&world, &mut dice).await?,
+            6 => keeper::play_drill(&world, &mut dice).await?,
+            _ => keeper::play(&world, &mut dice).await?,
         };
         let state = world.lock();
         outcome.digest = state.digest();

@@ -11,12 +11,15 @@ use std::{
     sync::Arc,
 };
 
-use perennial_core::keeper::{
-    hash::Digest,
-    identity::Identified,
-    kept::digest,
-    selection::{self, Policy, ignored},
-    stored::Stored,
+use perennial_core::{
+    keeper::{
+        hash::Digest,
+        identity::Identified,
+        kept::digest,
+        selection::{self, Policy, ignored},
+        stored::Stored,
+    },
+    mutation::{Mutation, mutated},
 };
 
 use super::apply::Held;
@@ -153,6 +156,9 @@ impl NodeEntry {
     pub fn verdict(&self, record: Option<&RecordEntry>) -> Verdict {
         if self.ignored || self.record.is_none() {
             return Verdict::Quiet;
+        }
+        if mutated(Mutation::WriteAgain) {
+            return Verdict::Look(Priority::Capture);
         }
         let Some(record) = record else {
             return match (self.gated, self.empty) {

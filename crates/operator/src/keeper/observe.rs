@@ -190,7 +190,7 @@ impl View {
                 Asks::new()
             }
             Verdict::Look(priority) => {
-                if priority == Priority::Restore && self.is_synced() {
+                if (priority == Priority::Restore || mutated(Mutation::TrustTheCache)) && self.is_synced() {
                     self.waiting.entry(Arc::clone(&name)).or_insert_with(Instant::now);
                     if self.hot.len() < HOT || self.hot.contains_key(&name) {
                         self.hot.insert(Arc::clone(&name), Packed::new(node, &policy));

@@ -137,11 +137,7 @@ impl Keeper {
                 Ok(Done::Wrote)
             }
             Plan::Restore(_) if self.duties.restore => {
-                let held = if from_watch || mutated(Mutation::RecordBeforeNode) {
-                    held
-                } else {
-                    self.record_of(&node, Priority::Restore).await?
-                };
+                let held = if from_watch { held } else { self.record_of(&node, Priority::Restore).await? };
                 match self.plan(&node, &policy, &identity, held.as_ref()) {
                     Plan::Restore(restore) => self.restore(key, &node, &restore, held.as_ref()).await,
                     _ => Ok(Done::Again),

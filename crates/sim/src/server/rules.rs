@@ -44,6 +44,12 @@ pub fn validate(kind: &Kind, object: &Value) -> Result<(), Refusal> {
     if size > ANNOTATIONS {
         return invalid("metadata.annotations: Too long".to_owned());
     }
+    for taint in object["spec"]["taints"].as_array().into_iter().flatten().filter(|_| std::ptr::eq(kind, &NODES)) {
+        let effect = text(taint, "/effect");
+        if !is_label_key(text(taint, "/key")) || !["NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&effect) {
+            return invalid(format!("metadata.taints: Unsupported value: \"{effect}\""));
+        }
+    }
     if std::ptr::eq(kind, &CONFIG_MAPS) {
         let data = object["data"].as_object().into_iter().flatten();
         if data.map(|(k, v)| k.len() + v.as_str().map_or(0, str::len)).sum::<usize>() > CONFIG_MAP {

@@ -153,6 +153,11 @@ impl World {
         self.0.start
     }
 
+    /// The time of day at which the history began.
+    pub fn start_of_day(&self) -> Timestamp {
+        self.0.epoch
+    }
+
     /// The time of day.
     pub fn now(&self) -> Timestamp {
         self.0.epoch + SignedDuration::try_from(self.elapsed()).unwrap_or_default()
