@@ -26,7 +26,7 @@ mutations! {
     IgnoreMark,
     /// Every node counts as settled.
     CaptureUnsettled,
-    /// Older states are written over newer ones.
+    /// Older states are written over newer ones. Rules and index both prevent that; here neither does.
     FoldOverNewer,
     /// What an unsettled node had decided is not folded in.
     NoFold,

@@ -10,15 +10,17 @@ use crate::{batch, history::Outcome};
 const NOTICED_IN: &[(Mutation, u64)] = &[
     (Mutation::UnconditionalRecord, 0),
     (Mutation::UnconditionalPatch, 0),
-    (Mutation::TrustTheCache, 16),
+    (Mutation::TrustTheCache, 26),
     (Mutation::IgnoreMark, 0),
     (Mutation::CaptureUnsettled, 1),
+    (Mutation::FoldOverNewer, 0),
     (Mutation::NoFold, 15),
     (Mutation::NoTombstone, 33),
     (Mutation::BelieveIncomingMark, 506),
     (Mutation::PartialIsComplete, 1),
     (Mutation::ProtectedToAnyone, 0),
     (Mutation::DropWithheld, 0),
+    (Mutation::NoRetryInDelete, 16),
     (Mutation::SuccessorFirst, 166),
     (Mutation::ForgetLastStates, 8),
     (Mutation::EverythingRides, 1),
@@ -33,13 +35,11 @@ const NOTICED_IN: &[(Mutation, u64)] = &[
     (Mutation::CollectAtOnce, 28),
     (Mutation::CountTerminating, 9),
     (Mutation::UnconditionalPlacement, 4),
+    (Mutation::ForgetExpected, 194),
     (Mutation::NoHold, 89),
     (Mutation::MoveAtOnce, 4),
     (Mutation::EverySecondIsSpot, 4),
 ];
-
-/// No history has noticed yet that these are broken. docs/reliability.md says what is known of them.
-pub const UNNOTICED: &[Mutation] = &[Mutation::FoldOverNewer, Mutation::NoRetryInDelete, Mutation::ForgetExpected];
 
 /// Breaks a rule and plays histories until one notices: first the one that is known to, then these.
 pub fn noticed(rule: Mutation, seeds: Range<u64>, threads: usize) -> anyhow::Result<Option<Outcome>> {

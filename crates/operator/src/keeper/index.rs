@@ -192,7 +192,7 @@ impl NodeEntry {
         let Some(record) = record else {
             return if self.empty { Verdict::Quiet } else { Verdict::Look(Priority::LastState) };
         };
-        if self.resource_version <= record.node_resource_version {
+        if self.resource_version <= record.node_resource_version && !mutated(Mutation::FoldOverNewer) {
             return Verdict::Quiet;
         }
         let owner = self.is_owner(record);
@@ -480,6 +480,12 @@ impl Index {
     /// All nodes that hold an identity which is not their name.
     pub fn claimants(&self, record: &str) -> impl Iterator<Item = &Key> {
         self.claims.get(record).into_iter().flatten()
+    }
+
+    /// The one of these that has this UID.
+    pub fn claimant(&self, record: &str, uid: &str) -> Option<&Key> {
+        let uid = hash(&uid);
+        self.claimants(record).find(|name| self.nodes.get(*name).is_some_and(|node| node.uid == uid))
     }
 
     /// Every node that is to be looked at, from what is in memory.

@@ -64,11 +64,15 @@ struct Pending {
     uid: String,
     node: Packed,
     since: Instant,
+    /// The record's name, where that is not made of the node's name.
+    record: Option<String>,
 }
 
 impl Pending {
     fn new(node: &selection::Node, policy: &Policy) -> Self {
-        Self { uid: node.uid.clone(), node: Packed::new(node, policy), since: Instant::now() }
+        let identity = Identified::of(&policy.identity, node).filter(|_| policy.identity != Identity::Name);
+        let record = identity.map(|identity| identity.record_name().0);
+        Self { uid: node.uid.clone(), node: Packed::new(node, policy), since: Instant::now(), record }
     }
 }
 
@@ -309,6 +313,14 @@ impl View {
     /// The oldest last state that is still to be looked at.
     pub fn next_last(&self, name: &Key) -> Option<selection::Node> {
         self.last.get(name)?.front().map(|state| state.node.unpack())
+    }
+
+    /// Another name under which whoever this node is has left, with a last state that is still to be looked at.
+    pub fn left_as(&self, name: &Key) -> Option<Key> {
+        let record = self.index.node(name)?.record.as_deref()?;
+        let is_its = |state: &Pending| state.record.as_deref() == Some(record);
+        let mut others = self.last.iter().filter(|(other, _)| *other != name);
+        others.find(|(_, states)| states.iter().any(is_its)).map(|(other, _)| Arc::clone(other))
     }
 
     /// That last state has been dealt with.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use perennial_core::{
     config::Identity,
     keeper::{
+        claims,
         identity::{Identified, RecordName},
         kept::Kept,
         plan::{Act, Context, Plan, Restore, Why, gone, live},
@@ -31,14 +32,11 @@ use crate::runtime::{
 
 impl Keeper {
     pub(super) async fn settle(&self, work: &Work) -> Result<Done, Error> {
-        let mut wrote = false;
-        loop {
-            let next = self.lock().view.next_last(&work.key);
-            let next = next
-                .filter(|_| !(mutated(Mutation::SuccessorFirst) && self.lock().view.index.node(&work.key).is_some()));
-            let Some(last) = next else { break };
-            wrote |= matches!(self.settle_last(&last).await?, Done::Wrote);
-            self.lock().view.done_last(&work.key, &last.uid);
+        let mut wrote = self.settle_all_last(&work.key).await?;
+        // Whoever it is may have left under another name, which is ours to work on or somebody else's.
+        let left = self.lock().view.left_as(&work.key);
+        if let Some(left) = left.filter(|left| self.ownership.may_act(left).is_some()) {
+            wrote |= self.settle_all_last(&left).await?;
         }
         // What is not in memory is not there; what comes will be told.
         if self.lock().view.index.node(&work.key).is_none() {
@@ -47,6 +45,19 @@ impl Keeper {
         match self.settle_live(&work.key, work.priority).await? {
             Done::Quiet if wrote => Ok(Done::Wrote),
             done => Ok(done),
+        }
+    }
+
+    /// Writes the last states of a name, in order. Whether anything was written.
+    async fn settle_all_last(&self, key: &Key) -> Result<bool, Error> {
+        let mut wrote = false;
+        loop {
+            let next = self.lock().view.next_last(key);
+            let next =
+                next.filter(|_| !(mutated(Mutation::SuccessorFirst) && self.lock().view.index.node(key).is_some()));
+            let Some(last) = next else { return Ok(wrote) };
+            wrote |= matches!(self.settle_last(&last).await?, Done::Wrote);
+            self.lock().view.done_last(key, &last.uid);
         }
     }
 
@@ -61,6 +72,10 @@ impl Keeper {
             return Ok(Done::Quiet);
         }
         let (policy, record) = self.informed(node, held.as_ref());
+        let owner = |uid: &str| self.claimant(&identity, uid).is_some();
+        if claims::refuses_last(&node.uid, record.as_ref(), owner) {
+            return Ok(Done::Quiet);
+        }
         let seen = policy.select(node);
         match gone(&seen, record.as_ref(), &self.context(&policy, Some(&identity))) {
             Plan::Write(act, next) if self.duties.capture => {
@@ -309,8 +324,7 @@ impl Keeper {
             return false;
         }
         let seen = self.policies.of(node).select(node);
-        let owner =
-            held.and_then(|held| held.stored.effective(&seen)).is_some_and(|record| record.node.uid == node.uid);
+        let record = held.and_then(|held| held.stored.effective(&seen));
         self.events.say(About::node(&node.name, &node.uid), Severity::Warning, "IdentityConflict", || {
             format!(
                 "{} is claimed by {} as well: nothing is restored",
@@ -318,7 +332,12 @@ impl Keeper {
                 others.join(", ")
             )
         });
-        !owner
+        claims::refuses(&node.uid, record.as_ref(), others.len())
+    }
+
+    /// The node with this UID, where it claims this identity.
+    pub(super) fn claimant(&self, identity: &Identified, uid: &str) -> Option<Key> {
+        self.lock().view.index.claimant(&identity.record_name().0, uid).cloned()
     }
 
     fn other_claimants(&self, identity: &Identified, name: &str) -> Vec<Key> {

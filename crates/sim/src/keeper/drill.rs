@@ -40,13 +40,29 @@ enum Pattern {
     BadRecord,
     /// A little of everything.
     Mixed,
+    /// A delete brings a change while the change before it is still being written; then all operators crash.
+    LostRace,
+    /// One operator hears of the end of a node's first life when the second one is over, and crashes before it hears of that.
+    LateEnd,
 }
 
 /// Plays the part of a history before the weather clears. The versions at which everything was at rest; none where it never was.
-pub(super) async fn play(world: &World, dice: &mut Dice) -> anyhow::Result<(Scene, People, Option<Vec<u64>>)> {
+///
+/// `closely`: at moments of a few milliseconds; otherwise of seconds.
+pub(super) async fn play(
+    world: &World,
+    dice: &mut Dice,
+    closely: bool,
+) -> anyhow::Result<(Scene, People, Option<Vec<u64>>)> {
     use Pattern as P;
     let all = [P::ChangedAndBack, P::ChangedAndGone, P::ChangedAndReturned, P::TwoLives, P::OldManifest, P::BadRecord];
-    let pattern = if dice.percent(20) { P::Mixed } else { *dice.pick(&all) };
+    let pattern = if closely {
+        *dice.pick(&[P::LostRace, P::LateEnd])
+    } else if dice.percent(20) {
+        P::Mixed
+    } else {
+        *dice.pick(&all)
+    };
     let mut plan = Plan::roll(dice);
     plan.rude = pattern == P::BadRecord;
     plan.names.truncate(2);
@@ -56,7 +72,10 @@ pub(super) async fn play(world: &World, dice: &mut Dice) -> anyhow::Result<(Scen
     }
     let on = pattern != P::ChangedAndReturned && dice.percent(80);
     plan.registered = Registered { node_create: on, node_delete: on, pods: false };
-    if pattern == P::TwoLives {
+    if closely {
+        plan.registered = Registered { node_create: on, node_delete: pattern == P::LostRace, pods: false };
+    }
+    if matches!(pattern, P::TwoLives | P::LateEnd) {
         plan.operators = 2;
         plan.election = false;
         plan.settings.controller.leader_election.enabled = false;
@@ -66,6 +85,9 @@ pub(super) async fn play(world: &World, dice: &mut Dice) -> anyhow::Result<(Scen
         let mut state = world.lock();
         state.replicas = vec![Replica::default(); 2];
         state.weather = Weather::default();
+        if closely {
+            state.latency = (1, 3);
+        }
         state.note(Duration::ZERO, || format!("{pattern:?}"));
     }
     let people = People::new(world, &scene.plan, dice.split());
@@ -81,6 +103,8 @@ pub(super) async fn play(world: &World, dice: &mut Dice) -> anyhow::Result<(Scen
             P::OldManifest => round.old_manifest().await,
             P::BadRecord => round.people.vandalise(&round.name).await,
             P::Mixed => round.mixed(&mut scene).await,
+            P::LostRace => round.lost_race(&mut scene).await,
+            P::LateEnd => round.late_end(&mut scene).await,
         }
         scene.catch_up()?;
         world.lock().weather = Weather::default();
@@ -119,6 +143,25 @@ impl Round<'_> {
 
     fn value(&mut self) -> Value {
         if self.dice.percent(20) { Value::Null } else { json!(self.people.value(&self.name, self.key, 1)) }
+    }
+
+    /// What the key has now.
+    fn label(&self) -> Value {
+        let node = self.people.node(&self.name);
+        node.and_then(|node| node["metadata"]["labels"].get(self.key).cloned()).unwrap_or(Value::Null)
+    }
+
+    fn value_unlike(&mut self, others: &[&Value]) -> Value {
+        loop {
+            let value = self.value();
+            if !others.contains(&&value) {
+                return value;
+            }
+        }
+    }
+
+    async fn sleep_until(&self, at: Duration) {
+        tokio::time::sleep(at.saturating_sub(self.world.elapsed())).await;
     }
 
     async fn change(&mut self) {
@@ -163,8 +206,7 @@ impl Round<'_> {
     }
 
     async fn changed_and_back(&mut self, scene: &mut Scene) {
-        let node = self.people.node(&self.name);
-        let before = node.and_then(|node| node["metadata"]["labels"].get(self.key).cloned()).unwrap_or(Value::Null);
+        let before = self.label();
         self.fall_behind(true);
         let start = self.world.elapsed();
         self.change().await;
@@ -175,7 +217,7 @@ impl Round<'_> {
         self.delete().await;
         // They have seen the change, and not yet that it was taken back.
         let seen = start + Duration::from_millis(self.lag) + self.dice.millis(20, 300).max(pause / 2);
-        tokio::time::sleep(seen.saturating_sub(self.world.elapsed())).await;
+        self.sleep_until(seen).await;
         scene.crash(true, self.dice);
     }
 
@@ -258,5 +300,40 @@ impl Round<'_> {
             scene.crash(all, self.dice);
         }
         self.sleep(0, 3000).await;
+    }
+
+    async fn lost_race(&mut self, scene: &mut Scene) {
+        let before = self.label();
+        let first = self.value_unlike(&[&before]);
+        let second = self.value_unlike(&[&before, &first]);
+        self.fall_behind(true);
+        self.world.lock().record_writes_take = Duration::from_millis(300);
+        self.set(&first).await;
+        // It is seen, the node is looked at once more, and the write is on its way.
+        let under_way = self.world.elapsed() + Duration::from_millis(self.lag) + self.dice.millis(15, 60);
+        self.sleep_until(under_way).await;
+        self.set(&second).await;
+        self.delete().await;
+        scene.crash(true, self.dice);
+        self.world.lock().record_writes_take = Duration::ZERO;
+    }
+
+    async fn late_end(&mut self, scene: &mut Scene) {
+        let before = self.label();
+        let first = self.value_unlike(&[&before]);
+        let second = self.value_unlike(&[&before, &first]);
+        self.lag += 2000;
+        self.fall_behind(false);
+        self.set(&first).await;
+        self.delete().await;
+        let end = self.world.elapsed();
+        self.sleep(300, 600).await;
+        self.register().await;
+        self.sleep(400, 900).await;
+        self.set(&second).await;
+        self.delete().await;
+        let heard = end + Duration::from_millis(self.lag) + self.dice.millis(100, 250);
+        self.sleep_until(heard).await;
+        scene.crash(true, self.dice);
     }
 }

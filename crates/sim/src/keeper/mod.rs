@@ -49,9 +49,9 @@ pub async fn play(world: &World, dice: &mut Dice) -> anyhow::Result<Outcome> {
     finish(world, scene, people, Some(Vec::new())).await
 }
 
-/// Plays a history that is aimed at stale views, and judges it.
-pub async fn play_drill(world: &World, dice: &mut Dice) -> anyhow::Result<Outcome> {
-    let (scene, people, rests) = drill::play(world, dice).await?;
+/// Plays a history that is aimed at stale views, or `closely` at races, and judges it.
+pub async fn play_drill(world: &World, dice: &mut Dice, closely: bool) -> anyhow::Result<Outcome> {
+    let (scene, people, rests) = drill::play(world, dice, closely).await?;
     finish(world, scene, people, rests).await
 }
 

@@ -54,7 +54,7 @@ struct Play {
 
 /// Plays a history and judges it.
 pub async fn play(world: &World, dice: &mut Dice) -> anyhow::Result<Outcome> {
-    let mut play = Play::begin(world, dice).await?;
+    let mut play = Play::begin(world, dice, false).await?;
     let controllers = tokio::spawn(Controllers::new(world, dice.split()).run());
     for _ in 0..6 + dice.roll(20) {
         let pause = play.dice.millis(50, 15_000);
@@ -94,14 +94,38 @@ pub async fn play(world: &World, dice: &mut Dice) -> anyhow::Result<Outcome> {
     Ok(judge(&mut state, &marks))
 }
 
+/// Plays a history that aims: a workload grows again before anybody has seen the pods by which it grew first, while everything else is seen
+/// at once.
+pub async fn play_drill(world: &World, dice: &mut Dice) -> anyhow::Result<Outcome> {
+    let mut play = Play::begin(world, dice, true).await?;
+    let controllers = tokio::spawn(Controllers::new(world, dice.split()).run());
+    let mut marks = Marks { rests: Vec::new(), rollouts: Vec::new(), rested: play.rest().await };
+    marks.rests.push(world.lock().store.rv());
+    for _ in 0..6 {
+        let late = dice.roll(2);
+        world.lock().replicas[late].lag = dice.millis(1200, 4000);
+        play.grow_twice().await;
+        marks.rested &= play.rest().await;
+        marks.rests.push(world.lock().store.rv());
+        world.lock().replicas[late].lag = Duration::ZERO;
+        world.changed().notify_waiters();
+        play.scale("web").await;
+        marks.rested &= play.rest().await;
+        marks.rests.push(world.lock().store.rv());
+    }
+    controllers.abort();
+    let mut state = world.lock();
+    Ok(judge(&mut state, &marks))
+}
+
 impl Play {
-    async fn begin(world: &World, dice: &mut Dice) -> anyhow::Result<Self> {
+    async fn begin(world: &World, dice: &mut Dice, aims: bool) -> anyhow::Result<Self> {
         let mut settings = Settings::default();
         settings.controller.workers = 2;
         settings.controller.resync_period = Duration::from_secs(30);
         settings.controller.leader_election.enabled = dice.percent(60);
         settings.placement.cooldown = Duration::from_secs(3);
-        let plan = Plan {
+        let mut plan = Plan {
             operators: 1 + dice.roll(2),
             settings,
             spot: *dice.pick(&[0, 30, 50, 70, 90, 100]),
@@ -114,6 +138,13 @@ impl Play {
             state.replicas = vec![Replica::default(); 1 + dice.roll(2)];
             state.no_streaming = dice.percent(20);
             state.missing.push(KEEP_POLICIES.plural);
+            if aims {
+                plan.operators = 1;
+                plan.settings.controller.leader_election.enabled = true;
+                state.registered.pods = true;
+                state.weather = Weather::default();
+                state.replicas = vec![Replica::default(); 2];
+            }
             state.note(Duration::ZERO, || format!("{plan:?}"));
         }
         let person = Actor::new(world, Who::Person);

@@ -31,6 +31,16 @@ pub fn default(kind: &Kind, object: &mut Value) {
     }
 }
 
+/// TaintNodesByCondition: a node that is created has to say that it is ready before anything is scheduled to it.
+pub fn taint_new_node(object: &mut Value) {
+    let taint = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"});
+    match object.pointer_mut("/spec/taints").and_then(Value::as_array_mut) {
+        Some(taints) if taints.contains(&taint) => {}
+        Some(taints) => taints.push(taint),
+        None => object["spec"]["taints"] = json!([taint]),
+    }
+}
+
 pub fn validate(kind: &Kind, object: &Value) -> Result<(), Refusal> {
     let name = text(object, "/metadata/name");
     let invalid = |why: String| Err(answer::invalid(kind, name, &why));

@@ -105,14 +105,19 @@ async fn of_two_live_nodes_that_claim_one_identity_nobody_gets_it(#[case] webhoo
         assert!(said.contains("first") && said.contains("systemUUID=same"), "{said}");
         assert_eq!(cluster.labels(other).await, labels([("own", "1")]));
     }
-    // The one that the record is of is kept as before.
+    // The one that the record is of is kept as before, also when another one has left.
     cluster.label("first", "team", "web").await;
     wait_for_team(&cluster, "id-systemuuid", "web").await;
+    cluster.label("a", "own", "of-a").await;
+    cluster.delete_node("a").await;
+    cluster.label("first", "team", "db").await;
+    wait_for_team(&cluster, "id-systemuuid", "db").await;
+    assert_eq!(cluster.labels("first").await, labels([("team", "db")]));
 
     // Once it is the only one left, it is the one.
-    cluster.delete_node("a").await;
     cluster.delete_node("first").await;
-    wait_for_label(&cluster, "second", "web").await;
+    wait_for_label(&cluster, "second", "db").await;
+    assert_eq!(cluster.labels("second").await, labels([("own", "1"), ("team", "db")]));
 }
 
 #[tokio::test]
