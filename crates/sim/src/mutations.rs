@@ -10,10 +10,10 @@ use crate::{batch, history::Outcome};
 const NOTICED_IN: &[(Mutation, u64)] = &[
     (Mutation::UnconditionalRecord, 0),
     (Mutation::UnconditionalPatch, 0),
-    (Mutation::TrustTheCache, 26),
+    (Mutation::TrustTheCache, 226),
     (Mutation::IgnoreMark, 0),
     (Mutation::CaptureUnsettled, 1),
-    (Mutation::FoldOverNewer, 0),
+    (Mutation::FoldOverNewer, 76),
     (Mutation::NoFold, 15),
     (Mutation::NoTombstone, 33),
     (Mutation::BelieveIncomingMark, 506),

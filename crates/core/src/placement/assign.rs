@@ -77,7 +77,9 @@ pub(super) fn assign(group: &mut Group<'_>, input: &Input<'_>, supply: &mut Supp
         let class = if falls { Class::OnDemand } else { wanted };
         // A pod that falls back takes an on-demand slot while there is one, then the highest spot slot.
         let high = if falls && y >= split.on_demand(n) { book.highest(Class::Spot, split.spot(n)) } else { None };
-        let Some(slot) = high.or_else(|| book.lowest(class)) else { continue };
+        // Where a pod of the other class sits in the last place of this one, theirs is taken: they change places when all are there.
+        let own = high.or_else(|| book.lowest(class));
+        let Some(slot) = own.or_else(|| book.lowest(class.other())) else { continue };
         let fallback = high.is_some();
         match class {
             Class::Spot => x += 1,

@@ -45,6 +45,12 @@ pub(crate) fn small() -> Vec<Config> {
         Config { replicas: 3, ..world("another percentage", Budget { policies: 1, crashes: 1, ..NONE }) },
         world("a rollout", Budget { rollouts: 1, ..NONE }),
         world("a rollout, a pod that nobody saw", Budget { rollouts: 1, misses: 1, ..NONE }).gated(),
+        Config {
+            percentages: [100, 0],
+            replicas: 1,
+            most: 2,
+            ..world("only the floor on-demand", Budget { misses: 1, losses: 1, scales: 1, ..NONE })
+        },
         Config { percentages: [100, 0], floor: 0, ..world("from spot to on-demand", Budget { policies: 1, ..NONE }) },
     ]
 }
