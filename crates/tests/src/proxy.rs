@@ -103,12 +103,13 @@ struct Front {
 struct Inner {
     weather: Option<Weather>,
     faults: BTreeMap<String, u64>,
-    writes: usize,
     trap: Option<Trap>,
 }
 
 struct Trap {
-    at: usize,
+    /// How many writes of its kind are still to come, itself included.
+    left: usize,
+    of: Box<dyn Fn(&Asked) -> bool + Send>,
     dies: Dies,
     sprung: oneshot::Sender<Asked>,
 }
@@ -193,16 +194,16 @@ impl FaultProxy {
         self.front.lock().faults.clone()
     }
 
-    /// How many writes came by that are about the cluster: no Leases, no Events.
-    pub fn writes(&self) -> usize {
-        self.front.lock().writes
-    }
-
-    /// At the n-th write from the start of the proxy (from 1) the operator gets no answer any more, and whoever waits for it is
-    /// told which request it is: the moment to kill the operator.
-    pub fn trap(&self, at: usize, dies: Dies) -> oneshot::Receiver<Asked> {
+    /// At the n-th write of a kind from now on (from 1) the operator gets no answer any more, and whoever waits for it is told
+    /// which request it is: the moment to kill the operator. Leases and Events are no writes in this sense.
+    pub fn trap(
+        &self,
+        at: usize,
+        of: impl Fn(&Asked) -> bool + Send + 'static,
+        dies: Dies,
+    ) -> oneshot::Receiver<Asked> {
         let (sprung, told) = oneshot::channel();
-        self.front.lock().trap = Some(Trap { at, dies, sprung });
+        self.front.lock().trap = Some(Trap { left: at, of: Box::new(of), dies, sprung });
         told
     }
 }
@@ -300,15 +301,15 @@ impl Front {
         }
     }
 
-    /// Counts a write; the trap, if this is the one that it waits for.
+    /// Counts a write of the kind that a trap waits for; the trap, if this is the one that it waits for.
     fn step_on(&self, asked: &Asked) -> Option<Trap> {
         if !asked.is_write() || ["leases", "events"].contains(&asked.resource.as_str()) {
             return None;
         }
-        let mut inner = self.lock();
-        inner.writes += 1;
-        let writes = inner.writes;
-        inner.trap.take_if(|trap| trap.at == writes)
+        self.lock().trap.take_if(|trap| {
+            trap.left -= usize::from((trap.of)(asked));
+            trap.left == 0
+        })
     }
 
     /// Sends it on, and its answer back as it comes.

@@ -143,6 +143,11 @@ impl NodeEntry {
         }
     }
 
+    /// It is this incarnation.
+    pub fn is_of(&self, uid: &str) -> bool {
+        self.uid == hash(&uid)
+    }
+
     /// Equal in everything that a decision looks at but the resourceVersion.
     pub fn says_the_same(&self, other: &Self) -> bool {
         (self.uid, self.kept, self.mark, self.machine, self.ignored, self.gated, &self.record)

@@ -1,6 +1,6 @@
 //! `perennial explain KEY --node NODE`: the very reason why a label is, or is not, on a node.
 
-use std::{fmt::Write as _, process::ExitCode};
+use std::{fmt::Write as _, process::ExitCode, sync::LazyLock};
 
 use jiff::Timestamp;
 use perennial_core::{
@@ -207,7 +207,8 @@ pub(crate) fn words(key: &Key, cause: &Cause, look: &Look) -> (String, Option<St
 
 /// A pattern stands in the default of `keeper.drop`: what it means, programs write themselves.
 pub(crate) fn is_default(policy: &str, pattern: &Pattern) -> bool {
-    policy == "config" && Settings::default().keeper.drop.as_slice().contains(pattern)
+    static DEFAULT: LazyLock<Settings> = LazyLock::new(Settings::default);
+    policy == "config" && DEFAULT.keeper.drop.as_slice().contains(pattern)
 }
 
 fn named(policy: &str) -> String {
