@@ -7,7 +7,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use perennial_tests::{Asked, Dies, FaultProxy, OperatorBuilder, TestCluster, Webhooks, free_port};
+use perennial_tests::{Asked, Dies, FaultProxy, Operator, OperatorBuilder, TestCluster, Webhooks, free_port};
 use rstest::rstest;
 
 use crate::life;
@@ -56,21 +56,23 @@ async fn die(
     story: impl Future<Output = ()>,
 ) -> Option<Asked> {
     let told = proxy.trap(at, move |asked| kind.has(asked), dies);
-    let first = operator().through(proxy).launch();
-    let crash = async move {
+    let mut first = Some(operator().through(proxy).launch());
+    let mut died = None;
+    let crash = async {
         let Ok(asked) = told.await else { return std::future::pending().await };
-        first.crash();
-        (asked, operator().through(proxy).start().await)
+        first.take().map(Operator::crash);
+        died = Some(asked);
+        operator().through(proxy).start().await
     };
-    let (mut story, mut crash) = (std::pin::pin!(story), std::pin::pin!(crash));
+    let (mut story, mut crash) = (std::pin::pin!(story), Box::pin(crash));
     tokio::select! {
         biased;
-        (asked, _second) = &mut crash => {
-            story.await;
-            Some(asked)
-        }
-        () = &mut story => None,
+        _second = &mut crash => story.await,
+        // Nothing may be left to do for a second one.
+        () = &mut story => {}
     }
+    drop(crash);
+    died
 }
 
 /// What was swept: how many writes of each kind an operator died at.
