@@ -135,19 +135,23 @@ fn shortage(workload: &WorkloadView, counts: &Counts, now: Timestamp) -> Option<
     }
 }
 
+/// Why running replicas in the wrong class stay where they are, by what was asked for. None: they are moved.
+pub fn stays(workload: &WorkloadView, spec: &Spec) -> Option<&'static str> {
+    if spec.paused {
+        return Some("moves are paused by annotation");
+    }
+    let stateful = matches!(workload.kind, Kind::StatefulSet { .. });
+    (stateful && !spec.move_stateful).then_some("they move when they are next created, or with move-statefulset-pods")
+}
+
 /// For a workload about which nothing is done.
 fn standing(workload: &WorkloadView, spec: &Spec, counts: &Counts) -> String {
     let Counts { replicas, spot, on_demand, gated, unknown, drift, .. } = *counts;
-    if drift > 0 && spec.paused {
-        return format!("{drift} in the wrong class, and moves are paused by annotation");
-    }
-    if drift > 0 && matches!(workload.kind, Kind::StatefulSet { .. }) && !spec.move_stateful {
-        return format!(
-            "{drift} in the wrong class: they move when they are next created, or with move-statefulset-pods"
-        );
-    }
     if drift > 0 {
-        return format!("{drift} in the wrong class while it is rolling out");
+        return match stays(workload, spec) {
+            Some(why) => format!("{drift} in the wrong class: {why}"),
+            None => format!("{drift} in the wrong class while it is rolling out"),
+        };
     }
     if gated > 0 {
         return format!("{gated} are about to be placed");

@@ -18,12 +18,7 @@ use perennial_core::{
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use super::{
-    Global,
-    diff::difference,
-    objects::Look,
-    output::{Format, print_text, print_value},
-};
+use super::{Global, diff::difference, objects::Look, output::Telling};
 use crate::{
     keeper::{
         apply::Held,
@@ -46,7 +41,7 @@ pub(super) struct PlanFile {
     filename: PathBuf,
     /// How to print: table, json or yaml
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
-    output: Format,
+    output: Telling,
 }
 
 impl PlanFile {
@@ -79,10 +74,7 @@ impl PlanFile {
             told.node(look);
         }
         let Told { sound, values, text } = told;
-        match self.output {
-            Format::Json | Format::Yaml => print_value(&values, self.output)?,
-            Format::Table | Format::Wide | Format::Name => print_text(&text)?,
-        }
+        self.output.print(|| values, || text)?;
         Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
