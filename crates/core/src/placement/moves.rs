@@ -15,7 +15,8 @@ use super::view::OwnWrite;
 use crate::mutation::{Mutation, mutated};
 
 const LONGEST_COOLDOWN: SignedDuration = SignedDuration::from_hours(1);
-const RETRY: SignedDuration = SignedDuration::from_secs(30);
+/// What cannot be done now, and nothing that is watched may end, is tried again after this.
+pub(super) const RETRY: SignedDuration = SignedDuration::from_secs(30);
 
 /// Why nothing may be evicted now.
 #[derive(Debug, Clone)]

@@ -9,12 +9,13 @@ use super::Class;
 use super::action::{Action, Counts, Event, Plan, save};
 use super::fallback::{Breaker, Observed, Probe, State, Supply, Verdict, step};
 use super::labels::Choice;
-use super::moves::{candidate, may_disrupt, note, repair};
+use super::moves::{RETRY, candidate, may_disrupt, note, repair};
 use super::release::after;
 use super::seats::{Group, Seat, count};
 use super::spec::{Spec, Strength};
 use super::view::{Kind, OwnWrites, PdbView, PodView, ReplicaSetView, Settings, WorkloadView};
 use super::{assign, relabel, stateful};
+use crate::CLOCK_TOLERANCE;
 
 /// What a look at a workload needs. Pods of other owners are ignored.
 #[derive(Debug, Clone, Copy)]
@@ -59,6 +60,12 @@ impl Input<'_> {
         self.unplaced(seat).is_some_and(|since| after(since, self.spec.fallback_after) <= self.now)
     }
 
+    /// When to think of the probe: at its time, or, where that has passed and it was not possible, in a while. What it waits for
+    /// may be nothing that is watched.
+    pub(super) fn probe_at(&self, probe: Timestamp) -> Timestamp {
+        if probe > self.now { probe } else { after(self.now, RETRY) }
+    }
+
     /// The pods that the breaker has to look at, as numbers.
     pub(super) fn observe<'a, 's>(
         &self,
@@ -77,9 +84,7 @@ impl Input<'_> {
         }
         let probe = match breaker {
             Breaker::Probing { since, .. } => {
-                let fresh =
-                    |seat: &&Seat<'_>| seat.is(Class::Spot) && seat.pod.created.as_second() >= since.as_second();
-                let sent = seats.clone().filter(fresh);
+                let sent = seats.clone().filter(|seat| sent_since(seat, since));
                 sent.map(|seat| match (seat.unbound(), self.stuck(seat)) {
                     (false, _) => Probe::Bound,
                     (true, true) => Probe::Stuck,
@@ -107,6 +112,11 @@ impl Input<'_> {
             may_disrupt: false,
         }
     }
+}
+
+/// A spot pod that was made since then. When a pod was made is told by the API server's clock, since when by ours.
+fn sent_since(seat: &Seat<'_>, since: Timestamp) -> bool {
+    seat.is(Class::Spot) && after(seat.pod.created, CLOCK_TOLERANCE).as_second() >= since.as_second()
 }
 
 /// Looks at one workload.
@@ -277,16 +287,12 @@ fn probe_candidate(input: &Input<'_>, groups: &[Group<'_>], state: &State) -> Op
 fn supply(input: &Input<'_>, groups: &[Group<'_>], state: &State, plan: &mut Plan) -> Supply {
     let split = input.spec.split;
     let used: u32 = groups.iter().map(|group| group.surplus(Class::OnDemand, split)).sum();
-    let sent = |since: Timestamp| {
-        groups
-            .iter()
-            .flat_map(|group| &group.seats)
-            .any(|s| s.is(Class::Spot) && s.pod.created.as_second() >= since.as_second())
-    };
     let probe = match state.breaker {
-        Breaker::Probing { since, .. } => !sent(since),
+        Breaker::Probing { since, .. } => {
+            !groups.iter().flat_map(|group| &group.seats).any(|seat| sent_since(seat, since))
+        }
         Breaker::Open { probe, .. } => {
-            plan.by(probe.max(input.now));
+            plan.by(input.probe_at(probe));
             false
         }
         Breaker::Closed | Breaker::Wary { .. } => false,

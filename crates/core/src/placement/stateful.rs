@@ -52,6 +52,10 @@ pub(super) fn plan(input: &Input<'_>, start: u32) -> Plan {
     if removals.is_empty() && input.spec.move_stateful {
         removals.extend(repair(input, &seats, &before, &mut state, &mut plan));
     }
+    // What is removed for it is the next look's, and our own write is no reason for one.
+    if removals.is_empty() && before != state {
+        plan.by(input.now);
+    }
     finish(input, &before, &state, removals, plan)
 }
 
@@ -92,7 +96,7 @@ fn shortage(input: &Input<'_>, seats: &[Seat<'_>], state: &mut State, plan: &mut
         Verdict::Stay | Verdict::Opened | Verdict::StillShort => {}
     }
     if let Breaker::Open { probe, .. } = breaker {
-        plan.by(probe.max(input.now));
+        plan.by(input.probe_at(probe));
     }
     if !breaker.is_open() {
         return Vec::new();

@@ -420,9 +420,11 @@ impl Placer {
                 return Ok(Done::Later(pause));
             }
         }
+        // Where nothing is done, the next look finds the same.
+        let least = if self.dry_run { LONGEST_PAUSE } else { FIRST_PAUSE };
         match decided.again {
             Some(again) => {
-                Ok(Done::Later(Duration::try_from(again.duration_since(now)).unwrap_or_default().max(FIRST_PAUSE)))
+                Ok(Done::Later(Duration::try_from(again.duration_since(now)).unwrap_or_default().max(least)))
             }
             None => Ok(Done::Quiet),
         }
