@@ -57,15 +57,28 @@ pub struct Event {
     /// CamelCase, from a fixed set.
     pub reason: &'static str,
     pub message: String,
+    /// It is how things stand, and every look finds it again; otherwise something has happened.
+    #[serde(skip)]
+    pub standing: bool,
 }
 
 impl Event {
     pub(super) fn normal(reason: &'static str, message: impl Into<String>) -> Action {
-        Action::Tell(Self { warning: false, reason, message: message.into() })
+        Action::Tell(Self { warning: false, reason, message: message.into(), standing: false })
     }
 
     pub(super) fn warning(reason: &'static str, message: impl Into<String>) -> Action {
-        Action::Tell(Self { warning: true, reason, message: message.into() })
+        Action::Tell(Self { warning: true, reason, message: message.into(), standing: false })
+    }
+
+    /// How things stand, legal but perhaps not meant.
+    pub(super) fn remark(reason: &'static str, message: impl Into<String>) -> Action {
+        Action::Tell(Self { warning: false, reason, message: message.into(), standing: true })
+    }
+
+    /// How things stand, and it is not good.
+    pub(super) fn grievance(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { warning: true, reason, message: message.into(), standing: true }
     }
 }
 

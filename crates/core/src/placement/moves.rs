@@ -88,7 +88,7 @@ pub(super) fn may_disrupt(input: &Input<'_>, state: &State) -> Result<(), Blocke
             let names: Vec<&str> = several.iter().map(|pdb| pdb.name.as_str()).collect();
             let reason =
                 format!("its pods have several PodDisruptionBudgets ({}): none can be evicted", names.join(", "));
-            let tell = Event { warning: true, reason: "SeveralBudgets", message: reason.clone() };
+            let tell = Event::grievance("SeveralBudgets", reason.clone());
             Err(Blocked { reason, until: None, tell: Some(tell) })
         }
     }

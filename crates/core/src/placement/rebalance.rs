@@ -38,10 +38,10 @@ impl Input<'_> {
         }
         let (state, readable) = State::read(self.workload.state.as_deref());
         if !readable {
-            plan.actions.push(Event::warning(
+            plan.actions.push(Action::Tell(Event::grievance(
                 "StateUnreadable",
                 "the state kept in its annotation cannot be read: starting anew",
-            ));
+            )));
         }
         state
     }
@@ -190,20 +190,20 @@ fn counts(groups: &[Group<'_>], input: &Input<'_>, short: bool) -> Counts {
 
 fn tell(input: &Input<'_>, groups: &[Group<'_>], plan: &mut Plan) {
     if input.workload.template != Choice::Any {
-        plan.actions.push(Event::warning(
+        plan.actions.push(Action::Tell(Event::grievance(
             "ChoosesCapacityItself",
             "its pod template selects or excludes a capacity type: its pods are counted and left alone",
-        ));
+        )));
     }
     if groups.iter().flat_map(|group| &group.seats).any(|seat| !seat.unseen && seat.pod.foreign_cost()) {
-        plan.actions.push(Event::warning(
+        plan.actions.push(Action::Tell(Event::grievance(
             "ForeignDeletionCost",
             "another writer sets pod-deletion-cost on its pods: it is left as it is, and scale-in is not exact",
-        ));
+        )));
     }
     if input.workload.replicas > 0 {
         for note in input.spec.notes(input.workload.replicas) {
-            plan.actions.push(Event::normal("PlacementNote", note));
+            plan.actions.push(Event::remark("PlacementNote", note));
         }
     }
 }
@@ -263,10 +263,12 @@ pub(super) fn announce(verdict: Verdict, observed: &Observed, plan: &mut Plan) {
         }
         Verdict::Probe => plan.actions.push(Event::normal("SpotProbe", "trying spot capacity again with one replica")),
         Verdict::Closed => plan.actions.push(Event::normal("SpotBack", "spot capacity is back")),
-        Verdict::Stay if observed.stuck > 0 && observed.budget == 0 => plan.actions.push(Event::warning(
-            "SpotShortage",
-            format!("no spot capacity for {} pods, and no fallback is allowed: they wait", observed.stuck),
-        )),
+        Verdict::Stay if observed.stuck > 0 && observed.budget == 0 => {
+            plan.actions.push(Action::Tell(Event::grievance(
+                "SpotShortage",
+                "no spot capacity for some of its pods, and no fallback is allowed: they wait",
+            )));
+        }
         Verdict::Stay => {}
     }
 }

@@ -39,11 +39,11 @@ pub(super) fn plan(input: &Input<'_>, start: u32) -> Plan {
     plan.counts = counts(&seats, input, before.breaker.is_open());
     if input.workload.template != Choice::Any {
         let message = "its pod template selects or excludes a capacity type: its pods are counted and left alone";
-        plan.actions.push(Event::warning("ChoosesCapacityItself", message));
+        plan.actions.push(Action::Tell(Event::grievance("ChoosesCapacityItself", message)));
         return plan;
     }
     for text in input.spec.notes(input.workload.replicas) {
-        plan.actions.push(Event::normal("PlacementNote", text));
+        plan.actions.push(Event::remark("PlacementNote", text));
     }
     if input.spec.paused {
         return plan;

@@ -395,11 +395,9 @@ impl Placer {
     async fn leave_alone(&self, key: &Key, look: &Look, problems: &[Problem]) -> Result<Done, Error> {
         self.lock().standings.remove(key);
         if !problems.is_empty() {
-            let about = look.workload.about();
-            self.events.say(about, Severity::Warning, "InvalidPlacement", || {
-                let all: Vec<String> = problems.iter().map(ToString::to_string).collect();
-                format!("left alone, since its annotations cannot be obeyed: {}", all.join("; "))
-            });
+            let all: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            let message = format!("left alone, since its annotations cannot be obeyed: {}", all.join("; "));
+            self.events.stands(look.workload.about(), Severity::Warning, "InvalidPlacement", message);
         }
         for pod in look.pods.iter().filter(|pod| pod.gated && pod.occupies()) {
             self.free(&look.workload.namespace, pod, Why::Unmanaged, Strength::Required).await?;
@@ -438,7 +436,12 @@ impl Placer {
         for action in &decided.actions {
             if let Action::Tell(event) = action {
                 let severity = if event.warning { Severity::Warning } else { Severity::Normal };
-                self.events.say(look.workload.about(), severity, event.reason, || event.message.clone());
+                let (about, message) = (look.workload.about(), event.message.clone());
+                if event.standing {
+                    self.events.stands(about, severity, event.reason, message);
+                } else {
+                    self.events.say(about, severity, event.reason, || message);
+                }
             }
         }
     }
