@@ -43,7 +43,7 @@ use crate::{
 
 const SURVEY_EVERY: Duration = Duration::from_secs(2);
 /// What has not stopped by itself after this is dropped. Every write is conditional, so nothing is lost by that.
-const STOP_WITHIN: Duration = Duration::from_secs(4);
+const STOP_WITHIN: Duration = Duration::from_secs(4).saturating_add(admission::LINGER);
 
 /// What comes from outside: the world that the operator acts on, the time and the dice.
 #[expect(missing_debug_implementations, reason = "kube's client has none")]

@@ -200,6 +200,12 @@ impl Placer {
         self.ownership.is_attended(self.ownership.shard_of(shard_key(key)))
     }
 
+    /// A pod may wait for its place: somebody is there to give it. Whoever cannot watch, for lack of a permission, cannot place or free
+    /// what was gated, and neither can the others, who have the same permissions. Whoever stops does not know who is still there.
+    pub(super) fn may_gate(&self, key: &str) -> bool {
+        self.is_attended(key) && self.is_synced() && !self.queue.is_closed()
+    }
+
     fn forget(&self, key: &Key) {
         let mut state = self.lock();
         state.standings.remove(key);

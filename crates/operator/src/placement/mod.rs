@@ -13,4 +13,6 @@ mod survey;
 pub mod webhook;
 
 #[cfg(test)]
+mod admission_tests;
+#[cfg(test)]
 mod tests;

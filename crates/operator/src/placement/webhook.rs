@@ -72,7 +72,7 @@ impl Placer {
                 let place = takes.then(|| self.give_place(&workload.key, &owner.uid)).flatten();
                 Owner::Deployment(match place {
                     Some(place) => Fate::Placed(place),
-                    None if self.is_attended(&workload.key) => Fate::Gated,
+                    None if self.may_gate(&workload.key) => Fate::Gated,
                     None => Fate::Ownerless,
                 })
             }
