@@ -336,10 +336,9 @@ impl Index {
         }
     }
 
-    /// Takes in a budget; what it allowed before.
-    pub fn put_pdb(&mut self, namespace: &str, name: &str, pdb: PdbEntry) -> Option<u32> {
-        let here = self.pdbs.entry(namespace.to_owned()).or_default();
-        here.insert(name.to_owned(), pdb).map(|before| before.allowed)
+    /// Takes in a budget; how it was before.
+    pub fn put_pdb(&mut self, namespace: &str, name: &str, pdb: PdbEntry) -> Option<PdbEntry> {
+        self.pdbs.entry(namespace.to_owned()).or_default().insert(name.to_owned(), pdb)
     }
 
     pub fn remove_pdb(&mut self, namespace: &str, name: &str) {

@@ -279,9 +279,12 @@ impl Observed for PodDisruptionBudget {
     fn put(self, view: &mut View, _: &Reading<'_>) -> Asks {
         let (namespace, name) = names(&self.metadata);
         let allowed = u32::try_from(self.status.disruptions_allowed).unwrap_or_default();
-        let before = view.index.put_pdb(&namespace, &name, PdbEntry { selector: self.spec.selector, allowed });
-        // Only a budget that opens is worth a look.
-        if allowed > 0 && before.unwrap_or_default() == 0 { view.index.keys_in(&namespace) } else { Asks::new() }
+        let budget = PdbEntry { selector: self.spec.selector, allowed };
+        let before = view.index.put_pdb(&namespace, &name, budget.clone());
+        // Only a budget that opens is worth a look, and one that has let go of a workload.
+        let opens = allowed > 0 && before.as_ref().is_none_or(|before| before.allowed == 0);
+        let lets_go = before.is_some_and(|before| before.selector != budget.selector);
+        if opens || lets_go { view.index.keys_in(&namespace) } else { Asks::new() }
     }
 
     fn remove(self, view: &mut View) -> Asks {
