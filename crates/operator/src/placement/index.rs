@@ -15,7 +15,7 @@ use perennial_core::placement::{
     action::Plan,
     labels::NodeLabels,
     rebalance::{Input, plan},
-    spec::{Problem, Spec, parse},
+    spec::{Problem, Spec, Strength, parse},
     view::{NodeView, OwnWrites, PdbView, PodView, ReplicaSetView, Settings, WorkloadView},
 };
 
@@ -77,6 +77,8 @@ pub struct PodEntry {
     pub node: Option<Arc<str>>,
     /// It carries our label, so the watch shows it.
     pub labelled: bool,
+    /// How its class was to be put to the scheduler when it was gated.
+    pub strength: Strength,
 }
 
 #[derive(Clone, Debug)]

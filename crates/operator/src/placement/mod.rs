@@ -10,6 +10,7 @@ mod places;
 pub mod roll_call;
 pub mod settings;
 mod survey;
+pub mod sweep;
 pub mod webhook;
 
 #[cfg(test)]

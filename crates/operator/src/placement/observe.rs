@@ -9,8 +9,9 @@ use std::{
 use k8s_openapi::apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString};
 use kube::{Resource as _, runtime::watcher::Event};
 use perennial_core::placement::{
-    CLASS, Class, DELETION_COST, FALLBACK, GATE, SLOT, STATE,
+    CLASS, Class, DELETION_COST, FALLBACK, GATE, PREFERRED, SELECTION, SLOT, STATE,
     labels::{Choice, NodeLabels},
+    spec::Strength,
     view::{Kind, NodeView, PodView, WorkloadView},
 };
 
@@ -532,5 +533,7 @@ pub fn pod_entry(pod: Pod, before: Option<&PodEntry>, reading: &Reading<'_>) -> 
     };
     let labelled = metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(MANAGED));
     let node = spec.node_name.filter(|name| !name.is_empty()).map(Arc::from);
-    PodEntry { view, namespace: metadata.namespace.unwrap_or_default(), node, labelled }
+    let wish = annotation(SELECTION).is_some_and(|text| text == PREFERRED);
+    let strength = if wish { Strength::Preferred } else { Strength::Required };
+    PodEntry { view, namespace: metadata.namespace.unwrap_or_default(), node, labelled, strength }
 }
