@@ -35,7 +35,7 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use crate::{Asked, OperatorBuilder, TestCluster, Wire};
+use crate::{Answer, Asked, OperatorBuilder, TestCluster, Wire, perennial};
 
 type Body = UnsyncBoxBody<Bytes, io::Error>;
 
@@ -131,13 +131,28 @@ impl OperatorBuilder {
     /// Its way to the API server is through this proxy.
     pub fn through(self, proxy: &FaultProxy) -> Self {
         let text = std::fs::read_to_string(self.kubeconfig()).expect("a kubeconfig");
-        let server = text.lines().find(|line| line.trim_start().starts_with("server: ")).expect("a server");
-        let text = text.replace(server, &format!("    server: https://127.0.0.1:{}", proxy.wire.port()));
-        self.with_kubeconfig(&text)
+        self.with_kubeconfig(&proxy.kubeconfig(&text))
+    }
+}
+
+impl TestCluster {
+    /// `perennial` as the admin, in Perennial's namespace, through this proxy.
+    pub fn perennial_through(&self, proxy: &FaultProxy, words: &str) -> Answer {
+        let text = std::fs::read_to_string(self.plane().kubeconfig_path()).expect("a kubeconfig");
+        let file = self.plane().dir().join("through-the-proxy.kubeconfig");
+        std::fs::write(&file, proxy.kubeconfig(&text)).expect("writing a kubeconfig");
+        let file = file.display().to_string();
+        perennial(words.split_whitespace().chain(["--kubeconfig", &file, "-n", self.namespace()]), &[])
     }
 }
 
 impl FaultProxy {
+    /// The same as this kubeconfig, but for the way.
+    fn kubeconfig(&self, text: &str) -> String {
+        let server = text.lines().find(|line| line.trim_start().starts_with("server: ")).expect("a server");
+        text.replace(server, &format!("    server: https://127.0.0.1:{}", self.wire.port()))
+    }
+
     /// In front of the first API server, with another one for [`Fault::Older`].
     pub async fn with_older(cluster: &TestCluster, number: usize) -> Self {
         Self::new(cluster, Some(number)).await

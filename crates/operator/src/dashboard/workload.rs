@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use perennial_core::placement::{
     Class,
     action::Plan,
-    explain::{explain, sentence, stays, why},
+    explain::{DRAWN, explain, sentence, stays, why},
     fallback::State,
     spec::Spec,
     view::{Kind, OwnWrites, PodView},
@@ -213,7 +213,7 @@ struct Slot {
 
 /// The places, and the pods that are in none of them.
 fn slots(placer: &Placer, look: &Look, spec: &Spec, replicas: u32) -> (Vec<Slot>, Vec<Value>) {
-    let mut slots: Vec<Slot> = (0..replicas)
+    let mut slots: Vec<Slot> = (0..replicas.min(DRAWN))
         .map(|number| Slot {
             number,
             wants: spec.split.class(number),
