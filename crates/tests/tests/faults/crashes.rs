@@ -7,7 +7,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use perennial_tests::{Asked, Dies, FaultProxy, Operator, OperatorBuilder, TestCluster, Webhooks, free_port};
+use perennial_tests::{Asked, Dies, FaultProxy, OperatorBuilder, TestCluster, Webhooks, free_port};
 use rstest::rstest;
 
 use crate::life;
@@ -60,7 +60,9 @@ async fn die(
     let mut died = None;
     let crash = async {
         let Ok(asked) = told.await else { return std::future::pending().await };
-        first.take().map(Operator::crash);
+        if let Some(first) = first.take() {
+            first.crash();
+        }
         died = Some(asked);
         operator().through(proxy).start().await
     };
