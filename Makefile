@@ -3,6 +3,7 @@
 CARGO ?= cargo
 BENCH ?= full
 SEEDS ?= 3000
+HISTORIES ?= 2000
 MINUTES ?= 10
 SIM := $(CARGO) run --locked --quiet --profile sim -p perennial-sim --
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
@@ -30,7 +31,9 @@ down: ## End what `make up` started
 	@$(CARGO) run --locked --quiet -p perennial-tests --bin up -- stop
 
 test: ## Run all tests: unit, property, simulated histories, and on a real Kubernetes
-	$(CARGO) test --workspace --locked
+	$(CARGO) test --workspace --exclude perennial-sim --locked
+	$(CARGO) test --locked --profile sim -p perennial-sim # histories are slow without optimization
+	$(TARGET)/sim/sim --seeds $(HISTORIES)
 
 sim: ## Play simulated histories: SEEDS=a count or a range; SEED=one, with its log; MUTATIONS=1
 	@$(CARGO) build --locked --profile sim -p perennial-sim

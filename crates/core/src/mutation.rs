@@ -20,15 +20,13 @@ mutations! {
     UnconditionalRecord,
     /// A node is patched whatever it is by then.
     UnconditionalPatch,
-    /// A node is captured as the watch showed it, without another look.
+    /// A node is captured as the watch showed it: it is neither read for that nor looked at once more.
     TrustTheCache,
-    /// The record is not read again after the node.
-    RecordBeforeNode,
     /// The mark is not looked at.
     IgnoreMark,
     /// Every node counts as settled.
     CaptureUnsettled,
-    /// Older states are written over newer ones.
+    /// Older states are written over newer ones. Rules and index both prevent that; here neither does.
     FoldOverNewer,
     /// What an unsettled node had decided is not folded in.
     NoFold,
@@ -36,7 +34,7 @@ mutations! {
     NoTombstone,
     /// A create believes the mark that it came with.
     BelieveIncomingMark,
-    /// A create that left keys out counts as complete.
+    /// A create that left keys out says that it gave them.
     PartialIsComplete,
     /// Protected keys go to any machine.
     ProtectedToAnyone,
@@ -54,7 +52,7 @@ mutations! {
     KeepForeignKeys,
     /// A write leaves the sequence as it is.
     SequenceStands,
-    /// A node that is as its record says is captured all the same.
+    /// A node that is as its record says is captured all the same. Rules and index both prevent that; here neither does.
     WriteAgain,
     /// The checksum of a record is not looked at.
     TrustBadRecords,
@@ -72,8 +70,6 @@ mutations! {
     CountTerminating,
     /// A pod is placed whatever it is by then.
     UnconditionalPlacement,
-    /// Writes that the watch has not shown yet are forgotten.
-    ForgetOwnWrites,
     /// Pods that were given their place as they were created do not count until they are seen.
     ForgetExpected,
     /// Spot pods of a rollout do not wait for the on-demand ones.

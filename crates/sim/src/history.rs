@@ -44,11 +44,13 @@ fn played(seed: u64, verbose: bool) -> anyhow::Result<Outcome> {
     let mut outcome = runtime.block_on(async {
         let mut dice = Dice::new(seed);
         let world = World::new(dice.split(), verbose);
-        // Every fifth history is about placement.
-        let mut outcome = if seed % 5 == 4 {
-            placement::play(&world, &mut dice).await?
-        } else {
-            keeper::play(&world, &mut dice).await?
+        // Every fifth history is about placement; three of twenty aim at stale views and races.
+        let mut outcome = match seed % 20 {
+            4 | 9 | 19 => placement::play(&world, &mut dice).await?,
+            14 => placement::play_drill(&world, &mut dice).await?,
+            6 => keeper::play_drill(&world, &mut dice, false).await?,
+            16 => keeper::play_drill(&world, &mut dice, true).await?,
+            _ => keeper::play(&world, &mut dice).await?,
         };
         let state = world.lock();
         outcome.digest = state.digest();

@@ -9,6 +9,7 @@ pub mod client;
 pub mod dice;
 pub mod history;
 pub mod keeper;
+pub mod mutations;
 pub mod operator;
 pub mod oracle;
 pub mod placement;

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use perennial_core::mutation::Mutation;
-use perennial_sim::{batch, history};
+use perennial_sim::{batch, history, mutations};
 
 /// Plays the operator's life against a simulated cluster and checks every guarantee after each history.
 #[derive(Parser)]
@@ -38,7 +38,7 @@ fn main() -> anyhow::Result<()> {
     let options = Options::parse();
     let broken = options.broken.as_deref().map(mutation).transpose()?;
     if options.mutations {
-        return mutations(&options);
+        return break_rules(&options);
     }
     if let Some(seed) = options.seed {
         return replay(seed, broken, options.log.as_deref());
@@ -69,18 +69,15 @@ fn mutation(name: &str) -> anyhow::Result<Mutation> {
 }
 
 /// Breaks one rule after the other; each must be noticed.
-fn mutations(options: &Options) -> anyhow::Result<()> {
+fn break_rules(options: &Options) -> anyhow::Result<()> {
     let seeds = range(&options.seeds)?;
     let mut missed = Vec::new();
     for mutation in Mutation::ALL.iter().copied() {
-        let summary =
-            batch::run(seeds.clone(), Some(mutation), threads(options), |_| {}, |sum| !sum.failed.is_empty())?;
-        let played = summary.histories;
-        if let Some(outcome) = summary.failed.first() {
+        if let Some(outcome) = mutations::noticed(mutation, seeds.clone(), threads(options))? {
             let (seed, violation) = (outcome.seed, &outcome.violations[0]);
-            println!("{mutation:?}: caught after {played} histories, SEED={seed} {violation}");
+            println!("{mutation:?}: caught, SEED={seed} {violation}");
         } else {
-            println!("{mutation:?}: NOT caught in {played} histories");
+            println!("{mutation:?}: NOT caught");
             missed.push(mutation);
         }
     }

@@ -3,6 +3,7 @@
 //! [`plan`] is the heart: what is seen of a node and its record goes in, what is to be done comes out.
 
 pub mod admission;
+pub mod claims;
 pub mod collect;
 pub mod explain;
 pub mod hash;

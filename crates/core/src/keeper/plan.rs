@@ -398,7 +398,12 @@ pub fn create(
     let whole = Restore::new(&node.kept, view.merge(&node, context.policy), BTreeSet::new());
     view.withheld.extend(whole.set.into_keys().filter(|key| !may_ride(key)));
     let mut merged = view.merge(&node, context.policy);
-    merged.mark.complete |= mutated(Mutation::PartialIsComplete);
+    if mutated(Mutation::PartialIsComplete) {
+        let left_out = pick(view.content, |key| view.withheld.contains(key));
+        merged.mark.given.extend(left_out);
+        merged.mark.withheld.clear();
+        merged.mark.complete = true;
+    }
     Some(Restore::new(&node.kept, merged, view.withheld))
 }
 

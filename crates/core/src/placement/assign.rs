@@ -149,9 +149,11 @@ impl Limit {
         let split = input.spec.split;
         let spot = split.spot(group.n());
         let lacking = split.floor().saturating_sub(group.ready(Class::OnDemand));
+        // One that has more pods than it is known to want is not known well: it may be the newest by now.
+        let may_be_newest = group.set.newest || count(group.seats.iter()) > group.n();
         let storm = group.leaving >= spot.div_ceil(4).max(3);
         Self {
-            lacking: if rollout && group.set.newest && !mutated(Mutation::NoHold) { lacking } else { 0 },
+            lacking: if rollout && may_be_newest && !mutated(Mutation::NoHold) { lacking } else { 0 },
             floor: split.floor(),
             outstanding: count(group.seats.iter().filter(|seat| seat.is(Class::Spot) && seat.unbound())),
             window: storm.then(|| (spot / 10).max(5)),

@@ -10,7 +10,7 @@ use super::cron::WindowState;
 use super::fallback::{Moved, State};
 use super::rebalance::Input;
 use super::release::after;
-use super::seats::{Group, Seat};
+use super::seats::{Group, Seat, count};
 use super::view::OwnWrite;
 use crate::mutation::{Mutation, mutated};
 
@@ -105,6 +105,17 @@ pub(super) fn note(state: &mut State, drift: u32, now: Timestamp) {
     state.moved = Some(Moved { at: now, drift, stalled });
 }
 
+/// How many on-demand pods are Ready for sure. Where fewer replicas are available than pods are shown Ready, what is shown of the pods is
+/// old, and those that are not Ready any more may all be on-demand.
+pub(super) fn surely_ready<'a, 's>(seats: impl Iterator<Item = &'s Seat<'a>> + Clone, input: &Input<'_>) -> u32
+where
+    'a: 's,
+{
+    let ready = seats.filter(|seat| seat.pod.ready);
+    let gone = count(ready.clone()).saturating_sub(input.workload.available);
+    count(ready.filter(|seat| seat.is(Class::OnDemand))).saturating_sub(gone)
+}
+
 /// Which pod of a class to give up: unready first, then on a node that leaves anyway, then in a slot of the other class, then the
 /// highest slot. None if that would take a Ready on-demand pod below the floor.
 pub(super) fn candidate<'a, 's>(
@@ -149,7 +160,8 @@ pub(super) fn repair(groups: &[Group<'_>], input: &Input<'_>, state: &mut State,
         blocked.wait(plan);
         return None;
     }
-    let Some(seat) = candidate(group.seats.iter(), class, group.ready(Class::OnDemand), input) else {
+    let ready = surely_ready(group.seats.iter(), input);
+    let Some(seat) = candidate(group.seats.iter(), class, ready, input) else {
         Blocked::new("no pod can be given up without going below min-on-demand").wait(plan);
         return None;
     };

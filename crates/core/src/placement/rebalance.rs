@@ -9,7 +9,7 @@ use super::Class;
 use super::action::{Action, Counts, Event, Plan, save};
 use super::fallback::{Breaker, Observed, Probe, State, Supply, Verdict, step};
 use super::labels::Choice;
-use super::moves::{RETRY, candidate, may_disrupt, note, repair};
+use super::moves::{RETRY, candidate, may_disrupt, note, repair, surely_ready};
 use super::release::after;
 use super::seats::{Group, Seat, count};
 use super::spec::{Spec, Strength};
@@ -281,7 +281,8 @@ fn probe_candidate(input: &Input<'_>, groups: &[Group<'_>], state: &State) -> Op
     if input.now < probe || !over || !group.settled() || may_disrupt(input, state).is_err() {
         return None;
     }
-    let seat = candidate(group.seats.iter(), Class::OnDemand, group.ready(Class::OnDemand), input)?;
+    let ready = surely_ready(group.seats.iter(), input);
+    let seat = candidate(group.seats.iter(), Class::OnDemand, ready, input)?;
     let reason = "to see whether spot capacity is back".to_owned();
     Some((seat.pod.uid.clone(), Action::Evict { pod: seat.pod.into(), reason }))
 }

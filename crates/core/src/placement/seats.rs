@@ -32,7 +32,7 @@ impl<'a> Seat<'a> {
         if pod.expected {
             return (!mutated(Mutation::ForgetExpected)).then_some(seen);
         }
-        match own.pods.get(&pod.uid).copied().filter(|_| !mutated(Mutation::ForgetOwnWrites)) {
+        match own.pods.get(&pod.uid).copied() {
             None => Some(Self { unseen: false, ..seen }),
             Some(OwnWrite::Placed { class, slot, fallback }) => {
                 Some(Self { class: Some(class), slot: Some(slot), gated: false, fallback, ..seen })

@@ -8,7 +8,7 @@ use super::Class;
 use super::action::{Action, Counts, Event, Plan};
 use super::fallback::{Breaker, Observed, State, Verdict, step};
 use super::labels::Choice;
-use super::moves::{Blocked, candidate, may_disrupt, note};
+use super::moves::{Blocked, candidate, may_disrupt, note, surely_ready};
 use super::rebalance::{Input, announce, delete, finish};
 use super::release::{Why, free};
 use super::seats::{Seat, count};
@@ -141,7 +141,7 @@ fn repair(input: &Input<'_>, seats: &[Seat<'_>], before: &State, state: &mut Sta
         blocked.wait(plan);
         return None;
     }
-    let ready = count(seats.iter().filter(|seat| seat.is(Class::OnDemand) && seat.pod.ready));
+    let ready = surely_ready(seats.iter(), input);
     // Towards on-demand first: it is what the floor needs.
     let found = [Class::Spot, Class::OnDemand]
         .into_iter()

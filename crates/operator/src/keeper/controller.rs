@@ -93,6 +93,8 @@ pub struct State {
     pub(super) captured: HashMap<Key, Instant>,
     /// How often a node's labels went back and forth of late, and when last.
     pub(super) flaps: HashMap<Key, (u32, Instant)>,
+    /// After how many changes of their keys all records were last judged by signature.
+    pub(super) judged_after: u64,
 }
 
 /// What came of looking at a node.

@@ -11,12 +11,15 @@ use std::{
     sync::Arc,
 };
 
-use perennial_core::keeper::{
-    hash::Digest,
-    identity::Identified,
-    kept::digest,
-    selection::{self, Policy, ignored},
-    stored::Stored,
+use perennial_core::{
+    keeper::{
+        hash::Digest,
+        identity::Identified,
+        kept::digest,
+        selection::{self, Policy, ignored},
+        stored::Stored,
+    },
+    mutation::{Mutation, mutated},
 };
 
 use super::apply::Held;
@@ -159,6 +162,9 @@ impl NodeEntry {
         if self.ignored || self.record.is_none() {
             return Verdict::Quiet;
         }
+        if mutated(Mutation::WriteAgain) {
+            return Verdict::Look(Priority::Capture);
+        }
         let Some(record) = record else {
             return match (self.gated, self.empty) {
                 (true, _) => Verdict::Look(Priority::Restore),
@@ -191,7 +197,7 @@ impl NodeEntry {
         let Some(record) = record else {
             return if self.empty { Verdict::Quiet } else { Verdict::Look(Priority::LastState) };
         };
-        if self.resource_version <= record.node_resource_version {
+        if self.resource_version <= record.node_resource_version && !mutated(Mutation::FoldOverNewer) {
             return Verdict::Quiet;
         }
         let owner = self.is_owner(record);
@@ -479,6 +485,13 @@ impl Index {
     /// All nodes that hold an identity which is not their name.
     pub fn claimants(&self, record: &str) -> impl Iterator<Item = &Key> {
         self.claims.get(record).into_iter().flatten()
+    }
+
+    /// The one of these, other than this node, that the record is of: it was taken from it (`uid`), or gave it all that it has.
+    pub fn holder(&self, record: &str, uid: &str, but: &str) -> Option<&Key> {
+        let entry = self.records.get(record);
+        let holds = |node: &NodeEntry| node.is_of(uid) || entry.is_some_and(|entry| node.is_settled_by_mark(entry));
+        self.claimants(record).find(|name| ***name != *but && self.nodes.get(*name).is_some_and(holds))
     }
 
     /// Every node that is to be looked at, from what is in memory.

@@ -8,9 +8,10 @@ use kube::runtime::watcher::Event;
 use perennial_core::{
     config::Identity,
     keeper::{
+        identity::Identified,
         kept::Kept,
         record::{Origin, Record},
-        selection,
+        selection::{self, Policy},
     },
     mutation::{Mutation, mutated},
 };
@@ -97,11 +98,15 @@ struct Pending {
     uid: String,
     node: Packed,
     since: Instant,
+    /// The record's name, where that is not made of the node's name.
+    record: Option<String>,
 }
 
 impl Pending {
-    fn new(uid: &str, node: Packed) -> Self {
-        Self { uid: uid.to_owned(), node, since: Instant::now() }
+    fn new(node: &selection::Node, packed: Packed, policy: &Policy) -> Self {
+        let identity = Identified::of(&policy.identity, node).filter(|_| policy.identity != Identity::Name);
+        let record = identity.map(|identity| identity.record_name().0);
+        Self { uid: node.uid.clone(), node: packed, since: Instant::now(), record }
     }
 }
 
@@ -262,7 +267,7 @@ impl View {
                 Asks::new()
             }
             Verdict::Look(priority) => {
-                if priority == Priority::Restore && self.is_synced() {
+                if (priority == Priority::Restore || mutated(Mutation::TrustTheCache)) && self.is_synced() {
                     self.waiting.entry(Arc::clone(&name)).or_insert_with(Instant::now);
                     if self.hot.len() < HOT || self.hot.contains_key(&name) {
                         self.hot.insert(Arc::clone(&name), policies.pack(node));
@@ -295,10 +300,11 @@ impl View {
             let name = self.index.key(&node.name);
             let pending = self.last.get(&name).is_some_and(|states| states.iter().any(|state| state.uid == node.uid));
             if !pending && self.index.last_verdict(&last) != Verdict::Quiet {
-                self.last
-                    .entry(Arc::clone(&name))
-                    .or_default()
-                    .push_back(Pending::new(&node.uid, policies.pack(&node)));
+                self.last.entry(Arc::clone(&name)).or_default().push_back(Pending::new(
+                    &node,
+                    policies.pack(&node),
+                    &policy,
+                ));
                 asks.push((name, Priority::LastState));
             }
         }
@@ -322,7 +328,7 @@ impl View {
             return self.when_synced(asks);
         }
         if !self.is_synced() || matches!(verdict, Verdict::Look(_)) {
-            self.last.entry(Arc::clone(&name)).or_default().push_back(Pending::new(&node.uid, packed));
+            self.last.entry(Arc::clone(&name)).or_default().push_back(Pending::new(node, packed, &policy));
             asks.push((name, Priority::LastState));
         }
         self.when_synced(asks)
@@ -385,6 +391,14 @@ impl View {
     /// The oldest last state that is still to be looked at.
     pub fn next_last(&self, name: &Key) -> Option<selection::Node> {
         self.last.get(name)?.front().map(|state| state.node.unpack())
+    }
+
+    /// Another name under which whoever this node is has left, with a last state that is still to be looked at.
+    pub fn left_as(&self, name: &Key) -> Option<Key> {
+        let record = self.index.node(name)?.record.as_deref()?;
+        let is_its = |state: &Pending| state.record.as_deref() == Some(record);
+        let mut others = self.last.iter().filter(|(other, _)| *other != name);
+        others.find(|(_, states)| states.iter().any(is_its)).map(|(other, _)| Arc::clone(other))
     }
 
     /// That last state has been dealt with.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use perennial_core::{
     config::Identity,
     keeper::{
+        claims,
         identity::{Identified, RecordName},
         kept::Kept,
         plan::{Act, Context, Plan, Restore, Why, gone, live},
@@ -32,14 +33,11 @@ use crate::runtime::{
 
 impl Keeper {
     pub(super) async fn settle(&self, work: &Work) -> Result<Done, Error> {
-        let mut wrote = false;
-        loop {
-            let next = self.lock().view.next_last(&work.key);
-            let next = next
-                .filter(|_| !(mutated(Mutation::SuccessorFirst) && self.lock().view.index.node(&work.key).is_some()));
-            let Some(last) = next else { break };
-            wrote |= matches!(self.settle_last(&last).await?, Done::Wrote);
-            self.lock().view.done_last(&work.key, &last.uid);
+        let mut wrote = self.settle_all_last(&work.key).await?;
+        // Whoever it is may have left under another name, which is ours to work on or somebody else's.
+        let left = self.lock().view.left_as(&work.key);
+        if let Some(left) = left.filter(|left| self.ownership.may_act(left).is_some()) {
+            wrote |= self.settle_all_last(&left).await?;
         }
         // What is not in memory is not there; what comes will be told.
         if self.lock().view.index.node(&work.key).is_none() {
@@ -48,6 +46,19 @@ impl Keeper {
         match self.settle_live(&work.key, work.priority).await? {
             Done::Quiet if wrote => Ok(Done::Wrote),
             done => Ok(done),
+        }
+    }
+
+    /// Writes the last states of a name, in order. Whether anything was written.
+    async fn settle_all_last(&self, key: &Key) -> Result<bool, Error> {
+        let mut wrote = false;
+        loop {
+            let next = self.lock().view.next_last(key);
+            let next =
+                next.filter(|_| !(mutated(Mutation::SuccessorFirst) && self.lock().view.index.node(key).is_some()));
+            let Some(last) = next else { return Ok(wrote) };
+            wrote |= matches!(self.settle_last(&last).await?, Done::Wrote);
+            self.lock().view.done_last(key, &last.uid);
         }
     }
 
@@ -62,6 +73,10 @@ impl Keeper {
             return Ok(Done::Quiet);
         }
         let (policy, record) = self.informed(node, held.as_ref());
+        let held_by_another = |uid: &str| self.other_holder(node, &identity, uid).is_some();
+        if claims::refuses_last(&node.uid, record.as_ref(), held_by_another) {
+            return Ok(Done::Quiet);
+        }
         let seen = policy.select(node);
         match gone(&seen, record.as_ref(), &self.context(&policy, Some(&identity))) {
             Plan::Write(act, next) if self.duties.capture => {
@@ -147,11 +162,7 @@ impl Keeper {
                 Ok(Done::Wrote)
             }
             Plan::Restore(_) if self.duties.restore => {
-                let held = if from_watch || mutated(Mutation::RecordBeforeNode) {
-                    held
-                } else {
-                    self.record_of(&node, Priority::Restore).await?
-                };
+                let held = if from_watch { held } else { self.record_of(&node, Priority::Restore).await? };
                 match self.plan(&node, &policy, &identity, held.as_ref()) {
                     Plan::Restore(restore) => self.restore(key, &node, &restore, held.as_ref()).await,
                     _ => Ok(Done::Again),
@@ -334,8 +345,7 @@ impl Keeper {
             return false;
         }
         let seen = self.policies.of(node).select(node);
-        let owner =
-            held.and_then(|held| held.stored.effective(&seen)).is_some_and(|record| record.node.uid == node.uid);
+        let record = held.and_then(|held| held.stored.effective(&seen));
         self.events.say(About::node(&node.name, &node.uid), Severity::Warning, "IdentityConflict", || {
             format!(
                 "{} is claimed by {} as well: nothing is restored",
@@ -343,7 +353,12 @@ impl Keeper {
                 others.join(", ")
             )
         });
-        !owner
+        claims::refuses(&node.uid, record.as_ref(), others.len())
+    }
+
+    /// Another node that claims this identity and that the record, taken from the node with this UID, is of.
+    pub(super) fn other_holder(&self, node: &selection::Node, identity: &Identified, uid: &str) -> Option<Key> {
+        self.lock().view.index.holder(&identity.record_name().0, uid, &node.name).cloned()
     }
 
     fn other_claimants(&self, identity: &Identified, name: &str) -> Vec<Key> {

@@ -4,7 +4,10 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -63,6 +66,8 @@ struct Inner {
     secrets: Option<Api<Secret>>,
     /// None: they could not be read. Nothing is verified then and nothing signed, which is for commands only.
     keys: RwLock<Option<Keys>>,
+    /// How often the keys have become others, whoever it was that noticed.
+    changes: AtomicU64,
     /// The newest that was seen under each key of each ConfigMap.
     newest: Mutex<HashMap<(String, &'static str), Newest>>,
     asked: tokio::sync::Mutex<Option<Instant>>,
@@ -88,6 +93,7 @@ impl Signatures {
             namespace,
             secrets,
             keys: RwLock::default(),
+            changes: AtomicU64::new(0),
             newest: Mutex::default(),
             asked: tokio::sync::Mutex::default(),
             absent: tokio::sync::Mutex::default(),
@@ -109,7 +115,7 @@ impl Signatures {
         let signatures = Self::of(client, settings);
         loop {
             match signatures.refresh().await {
-                Ok(_) => return Ok(signatures),
+                Ok(()) => return Ok(signatures),
                 Err(KeysError::Read { source, .. }) if source.category() != Category::Forbidden => {
                     warn!(why = %source, "the keys of records cannot be read yet");
                     tokio::time::sleep(TRY_EVERY).await;
@@ -142,9 +148,14 @@ impl Signatures {
         self.0.keys.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads the Secret. True where the keys are others than before; what is known stays where they cannot be had.
-    pub async fn refresh(&self) -> Result<bool, KeysError> {
-        let Some(secrets) = &self.0.secrets else { return Ok(false) };
+    /// How often the keys have become others. What was judged before the last time is to be judged anew.
+    pub fn changes(&self) -> u64 {
+        self.0.changes.load(Ordering::Acquire)
+    }
+
+    /// Reads the Secret. What is known stays where the keys cannot be had.
+    async fn refresh(&self) -> Result<(), KeysError> {
+        let Some(secrets) = &self.0.secrets else { return Ok(()) };
         let namespace = self.0.namespace.clone();
         let read = ask(&Budget::unlimited(), Priority::Restore, secrets.get_opt(SECRET)).await;
         let secret = read.map_err(|source| KeysError::Read { namespace: namespace.clone(), source })?;
@@ -152,19 +163,21 @@ impl Signatures {
         let data = secret.data.unwrap_or_default().into_iter().map(|(name, key)| (name, key.0));
         let keys = Keys::new(data).map_err(|source| KeysError::Bad { namespace, source })?;
         let mut known = self.0.keys.write().unwrap_or_else(PoisonError::into_inner);
-        let changed = known.as_ref() != Some(&keys);
-        if changed {
-            info!(keys = ?keys, "the keys of records are known");
+        if known.as_ref() == Some(&keys) {
+            return Ok(());
         }
-        *known = Some(keys);
-        Ok(changed)
+        info!(keys = ?keys, "the keys of records are known");
+        // The first ones change nothing: nothing was judged without them.
+        let others = known.replace(keys).is_some();
+        self.0.changes.fetch_add(u64::from(others), Ordering::Release);
+        Ok(())
     }
 
     /// The same, unless they were read so recently.
-    pub async fn refresh_after(&self, age: Duration) -> Result<bool, KeysError> {
+    pub async fn refresh_after(&self, age: Duration) -> Result<(), KeysError> {
         let mut asked = self.0.asked.lock().await;
         if asked.is_some_and(|at| at.elapsed() < age) {
-            return Ok(false);
+            return Ok(());
         }
         let refreshed = self.refresh().await;
         *asked = Some(Instant::now());

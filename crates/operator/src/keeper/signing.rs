@@ -19,16 +19,17 @@ impl Keeper {
         if signatures.mode() == Hmac::None {
             return;
         }
-        match signatures.refresh_after(KEYS_EVERY).await {
-            Ok(false) => {}
-            // Every record is judged anew: some may be good now, others not any more.
-            Ok(true) => {
-                let judged = self.each_record(|_| {}).await;
-                judged.unwrap_or_else(|error| self.not_signed(&error));
-            }
-            Err(error) => {
-                self.metrics.failed(Category::Refused.as_str());
-                warn!(why = %Chain(&error), "the keys of records cannot be read; those that were known are used");
+        if let Err(error) = signatures.refresh_after(KEYS_EVERY).await {
+            self.metrics.failed(Category::Refused.as_str());
+            warn!(why = %Chain(&error), "the keys of records cannot be read; those that were known are used");
+        }
+        // Others than those that records were judged by, be it that they were just read or that a record named one: every record is
+        // judged anew. Some may be good now, others not any more.
+        let changes = signatures.changes();
+        if self.lock().judged_after != changes {
+            match self.each_record(|_| {}).await {
+                Ok(()) => self.lock().judged_after = changes,
+                Err(error) => self.not_signed(&error),
             }
         }
         if let Err(error) = self.sign_unsigned().await {

@@ -9,6 +9,7 @@ use perennial_core::{
     admission_review::{AdmissionRequest, AdmissionResponse},
     keeper::{
         admission::{KUBELETS, admit},
+        claims,
         identity::Identified,
         plan::{Act, Plan, gone},
         record::{Fault, Record},
@@ -110,6 +111,9 @@ impl Keeper {
         loop {
             let Some(identity) = Identified::of(&self.policies.of(&node).identity, &node) else { return Ok(()) };
             let held = self.admission.read_record(&identity.record_name(), Priority::LastState).await?;
+            if self.is_anothers(&node, &identity, held.as_ref()).await? {
+                return Ok(());
+            }
             let Some((mut act, mut next)) = self.plan_last(&node, &identity, held.as_ref()) else { return Ok(()) };
             if !confirmed {
                 let Some(live) = self.confirm(told).await? else { return Ok(()) };
@@ -154,6 +158,20 @@ impl Keeper {
             Plan::Write(act, next) => Some((act, next)),
             _ => None,
         }
+    }
+
+    /// Whether the record was taken from another node that is there. The watch may be late, so the API server is asked.
+    async fn is_anothers(
+        &self,
+        node: &selection::Node,
+        identity: &Identified,
+        held: Option<&Held>,
+    ) -> Result<bool, Error> {
+        let (_, record) = self.informed(node, held);
+        let owner = record.as_ref().map(|record| record.node.uid.as_str()).filter(|uid| *uid != node.uid);
+        let Some(name) = owner.and_then(|uid| self.other_holder(node, identity, uid)) else { return Ok(false) };
+        let there = self.admission.read_node(&name, Priority::LastState).await?.is_some();
+        Ok(claims::refuses_last(&node.uid, record.as_ref(), |_| there))
     }
 
     /// The node that is about to be deleted, as the API server has it. None: there is no such incarnation, so nobody

@@ -89,7 +89,10 @@ impl Placer {
                         Ok(())
                     }
                     Err(failure) if failure.is_refusal() => self.refused(look, spec, pod, &failure).await,
-                    Err(failure) if failure.category() == Category::NotFound => Ok(()),
+                    Err(failure) if failure.category() == Category::NotFound => {
+                        self.forget_pod(pod);
+                        Ok(())
+                    }
                     Err(source) => Err(Error::Place { pod: pod.name.clone(), source }),
                 }
             }
@@ -98,7 +101,10 @@ impl Placer {
                     self.take(answer);
                     Ok(())
                 }
-                Err(failure) if failure.category() == Category::NotFound => Ok(()),
+                Err(failure) if failure.category() == Category::NotFound => {
+                    self.forget_pod(pod);
+                    Ok(())
+                }
                 Err(source) => Err(Error::Relabel { pod: pod.name.clone(), source }),
             },
             Action::Free { pod, patch, on_refusal, reason, .. } => {
@@ -170,8 +176,16 @@ impl Placer {
                 });
                 Ok(Some(REFUSED_PAUSE))
             }
-            Eviction::Gone => Ok(None),
+            Eviction::Gone => {
+                self.forget_pod(pod);
+                Ok(Some(Duration::ZERO))
+            }
         }
+    }
+
+    /// The API server says that a pod is gone. The watch shows only what has our label, so it may never say so.
+    fn forget_pod(&self, pod: &PodRef) {
+        self.lock().view.index.remove_pod(&pod.uid);
     }
 
     /// Takes in the answer to a write. A pod that is gone meanwhile stays gone.

@@ -1,5 +1,6 @@
 //! Histories of the keeper: nodes come and go, people label them, operators crash, and in the end everything is where it belongs.
 
+mod drill;
 pub mod people;
 pub mod scene;
 
@@ -10,7 +11,10 @@ use tokio::task::JoinSet;
 use crate::{
     dice::Dice,
     history::Outcome,
-    keeper::{people::People, scene::Scene},
+    keeper::{
+        people::People,
+        scene::{Plan, Scene},
+    },
     oracle,
     server::{
         kinds::{CONFIG_MAPS, NODES},
@@ -27,7 +31,8 @@ const PATIENCE: Duration = Duration::from_mins(40);
 
 /// Plays a history and judges it.
 pub async fn play(world: &World, dice: &mut Dice) -> anyhow::Result<Outcome> {
-    let mut scene = Scene::roll(world, dice)?;
+    let plan = Plan::roll(dice);
+    let mut scene = Scene::begin(world, plan, dice)?;
     let mut people = People::new(world, &scene.plan, dice.split());
     let mut acts = JoinSet::new();
     for _ in 0..scene.plan.steps {
@@ -41,12 +46,31 @@ pub async fn play(world: &World, dice: &mut Dice) -> anyhow::Result<Outcome> {
         }
     }
     while acts.join_next().await.is_some() {}
+    finish(world, scene, people, Some(Vec::new())).await
+}
 
+/// Plays a history that is aimed at stale views, or `closely` at races, and judges it.
+pub async fn play_drill(world: &World, dice: &mut Dice, closely: bool) -> anyhow::Result<Outcome> {
+    let (scene, people, rests) = drill::play(world, dice, closely).await?;
+    finish(world, scene, people, rests).await
+}
+
+/// The weather clears, everything comes to rest, and it is judged.
+///
+/// `rests`: where it was at rest before; none where it never was.
+async fn finish(
+    world: &World,
+    mut scene: Scene,
+    mut people: People,
+    rests: Option<Vec<u64>>,
+) -> anyhow::Result<Outcome> {
     scene.calm()?;
     let calm_at = world.elapsed();
-    let rested = rest(world).await;
-    let mut marks = oracle::Marks { calm_at, rests: vec![world.lock().store.rv()], probes: Vec::new(), rested };
-    if rested {
+    let rested = rests.is_some() && rest(world).await;
+    let mut rests = rests.unwrap_or_default();
+    rests.push(world.lock().store.rv());
+    let mut marks = oracle::Marks { calm_at, rests, probes: Vec::new(), rested };
+    if marks.rested {
         // Whoever leaves and returns unchanged is served without ado.
         for name in people.present() {
             let from = world.lock().store.rv();

@@ -51,7 +51,7 @@ impl People {
         state.store.all(&NODES, "").map(|node| crate::server::store::text(node, "/metadata/name").to_owned()).collect()
     }
 
-    fn node(&self, name: &str) -> Option<std::sync::Arc<Value>> {
+    pub(super) fn node(&self, name: &str) -> Option<std::sync::Arc<Value>> {
         self.world.lock().store.get(&NODES, "", name).cloned()
     }
 
@@ -133,13 +133,13 @@ impl People {
     }
 
     /// A value says whose it is, so that it is known wherever it turns up.
-    fn value(&mut self, name: &str, key: &str, hardware: u8) -> String {
+    pub(super) fn value(&mut self, name: &str, key: &str, hardware: u8) -> String {
         let letter = ["a", "b", "c"][self.dice.roll(3)];
         if key == PROTECTED { format!("{name}.m{hardware}.{letter}") } else { format!("{name}.{letter}") }
     }
 
     /// What a kubelet registers with: sometimes with labels of its own, sometimes on another machine.
-    fn manifest(&mut self, name: &str) -> Value {
+    pub(super) fn manifest(&mut self, name: &str) -> Value {
         let hardware = if self.dice.percent(15) { 2 } else { 1 };
         let mut labels = serde_json::Map::new();
         labels.insert("kubernetes.io/hostname".into(), json!(name));
@@ -160,16 +160,7 @@ impl People {
         let record = format!("node-{name}");
         match self.dice.roll(4) {
             0 => {
-                let mut saved = node.clone();
-                if let Some(metadata) = saved["metadata"].as_object_mut() {
-                    for field in ["uid", "resourceVersion", "creationTimestamp"] {
-                        metadata.remove(field);
-                    }
-                    if let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) {
-                        labels.remove(PROTECTED);
-                    }
-                }
-                self.saved.insert(name, saved);
+                self.saved.insert(name, manifest_of(node));
             }
             1 => {
                 acts.spawn(
@@ -184,6 +175,16 @@ impl People {
         }
     }
 
+    /// Somebody writes over a record; then its node returns.
+    pub(super) async fn vandalise(&mut self, name: &str) {
+        let person = Actor::new(&self.world, Who::Person);
+        let garbage = *self.dice.pick(&["{", EVIL, EVIL]);
+        let patch = json!({"data": {"record.json": garbage}});
+        drop(person.patch(&CONFIG_MAPS, NAMESPACE, &format!("node-{name}"), patch).await);
+        tokio::time::sleep(self.dice.millis(0, 5000)).await;
+        self.leave_and_return(name).await;
+    }
+
     /// A node is deleted and comes back bare, as the same machine.
     pub async fn leave_and_return(&mut self, name: &str) {
         let Some(node) = self.node(name) else { return };
@@ -195,6 +196,20 @@ impl People {
         let back = machine(name, hardware(&node), &json!({"kubernetes.io/hostname": name}), whole);
         drop(kubelet.create(&NODES, "", back).await);
     }
+}
+
+/// What somebody gets who saves a node to register it again later.
+pub(super) fn manifest_of(node: &Value) -> Value {
+    let mut saved = node.clone();
+    if let Some(metadata) = saved["metadata"].as_object_mut() {
+        for field in ["uid", "resourceVersion", "creationTimestamp"] {
+            metadata.remove(field);
+        }
+        if let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) {
+            labels.remove(PROTECTED);
+        }
+    }
+    saved
 }
 
 /// A record that was written by hand: what it says must not become true.

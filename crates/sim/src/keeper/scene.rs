@@ -48,8 +48,8 @@ pub struct Scene {
     next: usize,
 }
 
-impl Scene {
-    pub fn roll(world: &World, dice: &mut Dice) -> anyhow::Result<Self> {
+impl Plan {
+    pub fn roll(dice: &mut Dice) -> Self {
         let operators = 1 + dice.roll(3);
         let webhooks = dice.roll(10);
         let registered = Registered {
@@ -79,7 +79,7 @@ impl Scene {
             settings.keeper.retention = RETENTION;
             settings.controller.audit_period = Duration::from_secs(20);
         }
-        let plan = Plan {
+        Self {
             operators,
             election: settings.controller.leader_election.enabled,
             registered,
@@ -91,10 +91,16 @@ impl Scene {
             rude: dice.percent(10),
             collects,
             settings,
-        };
+        }
+    }
+}
+
+impl Scene {
+    /// What was planned begins.
+    pub fn begin(world: &World, plan: Plan, dice: &mut Dice) -> anyhow::Result<Self> {
         {
             let mut state = world.lock();
-            state.registered = registered;
+            state.registered = plan.registered;
             let bad = *dice.pick(&[0, 0, 1, 1, 2, 3, 5, 8]);
             state.weather = Weather::bad(bad);
             state.replicas = vec![Replica::default(); 1 + dice.roll(3)];
@@ -123,6 +129,29 @@ impl Scene {
         let operator = Operator::start(&self.world, self.next, &self.plan.settings, skew)?;
         self.next += 1;
         self.operators.push(operator);
+        Ok(())
+    }
+
+    /// Ends one of the processes, or all of them, between two steps.
+    pub fn crash(&mut self, all: bool, dice: &mut Dice) {
+        while !self.operators.is_empty() {
+            let at = dice.roll(self.operators.len());
+            self.operators.remove(at).crash();
+            if !all {
+                return;
+            }
+        }
+    }
+
+    /// Everyone who should run runs, and sees what is.
+    pub fn catch_up(&mut self) -> anyhow::Result<()> {
+        while self.operators.len() < self.plan.operators {
+            self.start_one()?;
+        }
+        for replica in &mut self.world.lock().replicas {
+            replica.lag = Duration::ZERO;
+        }
+        self.world.changed().notify_waiters();
         Ok(())
     }
 

@@ -111,7 +111,11 @@ pub fn judge(state: &mut State, marks: &Marks) -> Outcome {
         let floor_before = then.ready_on_demand("web");
         then.take(change);
         if marks.rollouts.iter().any(|(from, to)| *from < change.rv && change.rv <= *to) {
-            let floor = floor_of(&then, "web");
+            // Where people allow for fewer pods than that, there may be fewer.
+            let allowed = then.workloads.get("web").map_or(0, |web| {
+                number(web, "/spec/replicas") - number(web, "/spec/strategy/rollingUpdate/maxUnavailable")
+            });
+            let floor = floor_of(&then, "web").min(allowed);
             let now = then.ready_on_demand("web");
             if now < floor && floor_before >= floor {
                 fail("G10", format!("{now} Ready on-demand pods of web in a rollout, fewer than {floor}"));

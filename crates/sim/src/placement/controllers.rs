@@ -11,7 +11,7 @@ use crate::{
     server::{
         kinds::{DEPLOYMENTS, Kind, NODES, PDBS, PODS, REPLICA_SETS, STATEFUL_SETS},
         select::match_labels,
-        store::{is_finished, text},
+        store::{field, is_finished, text},
         who::Who,
         world::World,
     },
@@ -125,7 +125,8 @@ impl Controllers {
         }
         let all: i64 = sets.iter().map(spec).sum();
         let old_pods: i64 = old.iter().map(|set| spec(set)).sum();
-        let (surge, unavailable) = (number(deployment, "/spec/strategy/rollingUpdate/maxSurge"), 0);
+        let rolling = |limit: &str| number(deployment, &format!("/spec/strategy/rollingUpdate/{limit}"));
+        let (surge, unavailable) = (rolling("maxSurge"), rolling("maxUnavailable").min(wanted));
         let mut scale = None;
         if old_pods == 0 {
             if spec(new) != wanted {
@@ -305,7 +306,7 @@ fn pod(set: &Value, kind: &str, name: Option<&str>) -> Value {
 }
 
 pub fn number(object: &Value, pointer: &str) -> i64 {
-    object.pointer(pointer).and_then(Value::as_i64).unwrap_or_default()
+    field(object, pointer).and_then(Value::as_i64).unwrap_or_default()
 }
 
 pub fn is_active(pod: &Value) -> bool {

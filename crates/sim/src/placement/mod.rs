@@ -6,11 +6,14 @@ pub mod controllers;
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use perennial_core::config::Settings;
+use perennial_core::{
+    config::Settings,
+    placement::{STATE, fallback::State},
+};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use self::controllers::{CAPACITY, Controllers, NAMESPACE};
+use self::controllers::{CAPACITY, Controllers, NAMESPACE, number};
 use crate::{
     client::Actor,
     dice::Dice,
@@ -51,7 +54,7 @@ struct Play {
 
 /// Plays a history and judges it.
 pub async fn play(world: &World, dice: &mut Dice) -> anyhow::Result<Outcome> {
-    let mut play = Play::begin(world, dice).await?;
+    let mut play = Play::begin(world, dice, false).await?;
     let controllers = tokio::spawn(Controllers::new(world, dice.split()).run());
     for _ in 0..6 + dice.roll(20) {
         let pause = play.dice.millis(50, 15_000);
@@ -62,6 +65,13 @@ pub async fn play(world: &World, dice: &mut Dice) -> anyhow::Result<Outcome> {
     let mut marks = Marks { rests: Vec::new(), rollouts: Vec::new(), rested: play.rest().await };
     marks.rests.push(world.lock().store.rv());
     if marks.rested {
+        // Everything is right, and some or all of it is seen late: that is nobody's excuse.
+        if dice.percent(50) {
+            for replica in &mut world.lock().replicas {
+                replica.lag = dice.millis(0, 4000);
+            }
+        }
+        play.allow_unavailable(i64::try_from(dice.roll(3)).unwrap_or_default()).await;
         let from = world.lock().store.rv();
         play.roll_out("probe").await;
         marks.rested &= play.rest().await;
@@ -74,6 +84,9 @@ pub async fn play(world: &World, dice: &mut Dice) -> anyhow::Result<Outcome> {
             play.scale("web").await;
             marks.rested &= play.rest().await;
             marks.rests.push(world.lock().store.rv());
+            play.grow_twice().await;
+            marks.rested &= play.rest().await;
+            marks.rests.push(world.lock().store.rv());
         }
     }
     controllers.abort();
@@ -81,14 +94,38 @@ pub async fn play(world: &World, dice: &mut Dice) -> anyhow::Result<Outcome> {
     Ok(judge(&mut state, &marks))
 }
 
+/// Plays a history that aims: a workload grows again before anybody has seen the pods by which it grew first, while everything else is seen
+/// at once.
+pub async fn play_drill(world: &World, dice: &mut Dice) -> anyhow::Result<Outcome> {
+    let mut play = Play::begin(world, dice, true).await?;
+    let controllers = tokio::spawn(Controllers::new(world, dice.split()).run());
+    let mut marks = Marks { rests: Vec::new(), rollouts: Vec::new(), rested: play.rest().await };
+    marks.rests.push(world.lock().store.rv());
+    for _ in 0..6 {
+        let late = dice.roll(2);
+        world.lock().replicas[late].lag = dice.millis(1200, 4000);
+        play.grow_twice().await;
+        marks.rested &= play.rest().await;
+        marks.rests.push(world.lock().store.rv());
+        world.lock().replicas[late].lag = Duration::ZERO;
+        world.changed().notify_waiters();
+        play.scale("web").await;
+        marks.rested &= play.rest().await;
+        marks.rests.push(world.lock().store.rv());
+    }
+    controllers.abort();
+    let mut state = world.lock();
+    Ok(judge(&mut state, &marks))
+}
+
 impl Play {
-    async fn begin(world: &World, dice: &mut Dice) -> anyhow::Result<Self> {
+    async fn begin(world: &World, dice: &mut Dice, aims: bool) -> anyhow::Result<Self> {
         let mut settings = Settings::default();
         settings.controller.workers = 2;
         settings.controller.resync_period = Duration::from_secs(30);
         settings.controller.leader_election.enabled = dice.percent(60);
         settings.placement.cooldown = Duration::from_secs(3);
-        let plan = Plan {
+        let mut plan = Plan {
             operators: 1 + dice.roll(2),
             settings,
             spot: *dice.pick(&[0, 30, 50, 70, 90, 100]),
@@ -101,6 +138,13 @@ impl Play {
             state.replicas = vec![Replica::default(); 1 + dice.roll(2)];
             state.no_streaming = dice.percent(20);
             state.missing.push(KEEP_POLICIES.plural);
+            if aims {
+                plan.operators = 1;
+                plan.settings.controller.leader_election.enabled = true;
+                state.registered.pods = true;
+                state.weather = Weather::default();
+                state.replicas = vec![Replica::default(); 2];
+            }
             state.note(Duration::ZERO, || format!("{plan:?}"));
         }
         let person = Actor::new(world, Who::Person);
@@ -211,6 +255,25 @@ impl Play {
         drop(self.person.patch(kind(name == "web"), NAMESPACE, name, patch).await);
     }
 
+    /// Grows, and grows again before the first pods are seen everywhere.
+    async fn grow_twice(&mut self) {
+        let now = self.person.get(&DEPLOYMENTS, NAMESPACE, "web").map_or(0, |web| number(&web, "/spec/replicas"));
+        let mut replicas = now;
+        for _ in 0..2 {
+            replicas += 1 + i64::try_from(self.dice.roll(3)).unwrap_or_default();
+            let patch = json!({"spec": {"replicas": replicas}});
+            drop(self.person.patch(&DEPLOYMENTS, NAMESPACE, "web", patch).await);
+            let pause = self.dice.millis(100, 700);
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// How many pods may be missing in a rollout.
+    async fn allow_unavailable(&self, pods: i64) {
+        let patch = json!({"spec": {"strategy": {"rollingUpdate": {"maxUnavailable": pods}}}});
+        drop(self.person.patch(&DEPLOYMENTS, NAMESPACE, "web", patch).await);
+    }
+
     async fn delete_pod(&mut self) {
         let pods: Vec<String> = {
             let state = self.world.lock();
@@ -245,6 +308,15 @@ impl Play {
         Ok(())
     }
 
+    /// When the cooldown after a workload's last move is over.
+    fn cooled_at(&self, workload: &Value) -> Option<Duration> {
+        let text = workload["metadata"]["annotations"].get(STATE)?.as_str()?;
+        let moved = State::read(Some(text)).0.moved?;
+        let at = moved.at.duration_since(self.world.start_of_day()).try_into().unwrap_or(Duration::ZERO);
+        // The clock of whoever wrote it may be off.
+        Some(at.min(self.world.elapsed()) + self.plan.settings.placement.cooldown * (1 << moved.stalled.min(10)))
+    }
+
     async fn rest(&self) -> bool {
         let start = self.world.elapsed();
         loop {
@@ -255,7 +327,12 @@ impl Play {
                     state.store.log.iter().rev().find(|change| {
                         ours(change.kind) && (change.by.is_operator() || std::ptr::eq(change.kind, &PODS))
                     });
-                moves.map_or(start, |change| change.at.max(start))
+                let last = moves.map_or(start, |change| change.at.max(start));
+                // Where moves changed nothing, the next one is a long time off.
+                let workloads =
+                    state.store.all(&DEPLOYMENTS, NAMESPACE).chain(state.store.all(&STATEFUL_SETS, NAMESPACE));
+                let cooled = workloads.filter_map(|workload| self.cooled_at(workload)).max().unwrap_or_default();
+                last.max(cooled.saturating_sub(REST / 2))
             };
             let now = self.world.elapsed();
             if now >= last + REST {

@@ -102,7 +102,11 @@ impl World {
 
     async fn create(&self, asked: &Asked) -> Done {
         let Target { kind, namespace, .. } = &asked.target;
-        let came = Arc::new(asked.body.clone());
+        let mut came = asked.body.clone();
+        if std::ptr::eq(*kind, &NODES) {
+            rules::taint_new_node(&mut came);
+        }
+        let came = Arc::new(came);
         let (object, answered) = admission::on_create(self, asked, (*came).clone()).await;
         if std::ptr::eq(*kind, &NODES) {
             rules::node_restriction(asked.who, &came)?;

@@ -24,7 +24,7 @@ use tower::{BoxError, Service};
 use super::{
     answer::{self, Refusal},
     api::{Answer, Asked},
-    kinds::{EVENTS, KEEP_POLICIES, LEASES, Target},
+    kinds::{CONFIG_MAPS, EVENTS, KEEP_POLICIES, LEASES, Target},
     watch,
     weather::Fate,
     who::Who,
@@ -120,7 +120,10 @@ impl Front {
     fn roll(&self, asked: &Asked) -> (Fate, Duration, Duration) {
         let mut state = self.world.lock();
         let (least, most) = state.latency;
-        let (there, back) = (state.dice.millis(least, most), state.dice.millis(least, most));
+        let (mut there, back) = (state.dice.millis(least, most), state.dice.millis(least, most));
+        if asked.is_write() && std::ptr::eq(asked.target.kind, &CONFIG_MAPS) {
+            there += state.record_writes_take;
+        }
         let Who::Operator(id) = self.who else { return (Fate::Fine, there, back) };
         let free = [&LEASES, &EVENTS, &KEEP_POLICIES].iter().any(|kind| std::ptr::eq(asked.target.kind, *kind));
         // Lists of watches are not out of the budget.

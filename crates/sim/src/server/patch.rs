@@ -21,13 +21,26 @@ pub fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
+/// Whether a merge patch would leave everything as it is.
+pub fn changes_nothing(target: &Value, patch: &Value) -> bool {
+    match patch {
+        Value::Object(changes) => {
+            target.is_object()
+                && changes.iter().all(|(key, change)| match target.get(key) {
+                    Some(field) => !change.is_null() && changes_nothing(field, change),
+                    None => change.is_null(),
+                })
+        }
+        _ => target == patch,
+    }
+}
+
 /// By what the entries of a list are told apart; lists that are not named here are replaced whole.
 fn merge_key(list: &str) -> Option<&'static str> {
     Some(match list {
         "schedulingGates" | "containers" => "name",
         "conditions" => "type",
         "ownerReferences" => "uid",
-        "taints" => "key",
         _ => return None,
     })
 }
@@ -123,6 +136,20 @@ mod tests {
         let mut node = json!({"metadata": {"labels": {"a": "1", "b": "2"}}});
         merge(&mut node, &json!({"metadata": {"labels": {"a": null, "c": "3"}}}));
         assert_eq!(node, json!({"metadata": {"labels": {"b": "2", "c": "3"}}}));
+    }
+
+    #[test]
+    fn a_merge_patch_that_changes_nothing_is_known_as_one() {
+        let node = json!({"metadata": {"labels": {"a": "1"}}});
+        for (patch, nothing) in [
+            (json!({"metadata": {"labels": {"a": "1", "b": null}}}), true),
+            (json!({"metadata": {"labels": {"a": "2"}}}), false),
+            (json!({"metadata": {"labels": {"a": null}}}), false),
+            (json!({"metadata": {"annotations": {}}}), false),
+            (json!({"metadata": {"labels": {"a": {}}}}), false),
+        ] {
+            assert_eq!(changes_nothing(&node, &patch), nothing, "{patch}");
+        }
     }
 
     #[test]

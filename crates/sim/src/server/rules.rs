@@ -31,6 +31,16 @@ pub fn default(kind: &Kind, object: &mut Value) {
     }
 }
 
+/// TaintNodesByCondition: a node that is created has to say that it is ready before anything is scheduled to it.
+pub fn taint_new_node(object: &mut Value) {
+    let taint = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"});
+    match object.pointer_mut("/spec/taints").and_then(Value::as_array_mut) {
+        Some(taints) if taints.contains(&taint) => {}
+        Some(taints) => taints.push(taint),
+        None => object["spec"]["taints"] = json!([taint]),
+    }
+}
+
 pub fn validate(kind: &Kind, object: &Value) -> Result<(), Refusal> {
     let name = text(object, "/metadata/name");
     let invalid = |why: String| Err(answer::invalid(kind, name, &why));
@@ -43,6 +53,12 @@ pub fn validate(kind: &Kind, object: &Value) -> Result<(), Refusal> {
     let size: usize = annotations.into_iter().flatten().map(|(k, v)| k.len() + v.as_str().map_or(0, str::len)).sum();
     if size > ANNOTATIONS {
         return invalid("metadata.annotations: Too long".to_owned());
+    }
+    for taint in object["spec"]["taints"].as_array().into_iter().flatten().filter(|_| std::ptr::eq(kind, &NODES)) {
+        let effect = text(taint, "/effect");
+        if !is_label_key(text(taint, "/key")) || !["NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&effect) {
+            return invalid(format!("metadata.taints: Unsupported value: \"{effect}\""));
+        }
     }
     if std::ptr::eq(kind, &CONFIG_MAPS) {
         let data = object["data"].as_object().into_iter().flatten();

@@ -81,9 +81,21 @@ impl Change {
     }
 }
 
+/// A field by its path. As [`Value::pointer`], which allocates for every step; half of a history's time went there.
+pub fn field<'a>(object: &'a Value, pointer: &str) -> Option<&'a Value> {
+    if pointer.contains('~') {
+        return object.pointer(pointer);
+    }
+    pointer.split('/').skip(1).try_fold(object, |object, step| match object {
+        Value::Object(fields) => fields.get(step),
+        Value::Array(items) => items.get(step.parse::<usize>().ok()?),
+        _ => None,
+    })
+}
+
 /// A text in an object; empty where it has none.
 pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+    field(object, pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
 pub fn version(object: &Value) -> u64 {
@@ -250,7 +262,8 @@ impl Store {
         if other {
             return Err(answer::invalid(kind, name, "metadata.uid: field is immutable"));
         }
-        if write.on == Condition::default() {
+        // A patch says itself what it is conditional on: what it makes of an object always has a version.
+        if put {
             write.on = Condition { rv: !wanted.is_empty(), uid: !uid.is_empty() };
         }
         if how.status {

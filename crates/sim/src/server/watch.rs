@@ -176,9 +176,13 @@ impl Watching {
         let world = self.world.clone();
         let mut state = world.lock();
         let (reached, due) = state.reached(self.replica, world.elapsed());
-        let fresh: Vec<Change> = state.store.between(self.position, reached).to_vec();
-        for change in fresh {
-            self.position = change.rv;
+        for rv in self.position + 1..=reached {
+            self.position = rv;
+            let change = state.store.between(rv - 1, rv).first();
+            let Some(change) = change.filter(|change| std::ptr::eq(change.kind, self.asked.target.kind)).cloned()
+            else {
+                continue;
+            };
             let Some(event) = self.event(&change) else { continue };
             if self.asked.who.is_operator() && self.disturbed(&mut state, &event, now) {
                 break;

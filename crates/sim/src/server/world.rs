@@ -103,6 +103,8 @@ pub struct State {
     pub missing: Vec<&'static str>,
     pub verbose: bool,
     pub latency: (u64, u64),
+    /// So much longer a write of a record is on its way.
+    pub record_writes_take: Duration,
     start: Instant,
 }
 
@@ -134,6 +136,7 @@ impl World {
             missing: Vec::new(),
             verbose,
             latency: (1, 12),
+            record_writes_take: Duration::ZERO,
             start: Instant::now(),
         };
         let epoch = Timestamp::from_second(EPOCH).unwrap_or(Timestamp::UNIX_EPOCH);
@@ -151,6 +154,11 @@ impl World {
 
     pub fn start(&self) -> Instant {
         self.0.start
+    }
+
+    /// The time of day at which the history began.
+    pub fn start_of_day(&self) -> Timestamp {
+        self.0.epoch
     }
 
     /// The time of day.

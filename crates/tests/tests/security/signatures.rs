@@ -220,12 +220,15 @@ async fn a_record_that_was_planted_beside_another_is_neither_believed_nor_signed
     cluster.wait_for_labels("n1", [("team", "ml")]).await;
 }
 
-/// Somebody signs with a key that a replica has not read yet: it asks before it does not believe.
+/// Somebody signs with a key that a replica has not read yet: it asks before it does not believe, and from then on signs with it, also what
+/// nobody touches.
 #[tokio::test]
 async fn a_key_that_is_news_is_asked_for() {
     let cluster = TestCluster::new().await;
     keys(&cluster, &[("k1", FIRST)]);
     let operator = requiring(&cluster, Webhooks::Off).await;
+    cluster.node("other").label("team", "web").create().await;
+    cluster.wait_for_record("other", [("team", "web")]).await;
     cluster.node("n1").label("team", "ml").create().await;
     cluster.wait_for_record("n1", [("team", "ml")]).await;
     cluster.label("n1", "team", "web").await;
@@ -242,6 +245,11 @@ async fn a_key_that_is_news_is_asked_for() {
 
     cluster.wait_for_labels("n1", [("team", "ml")]).await;
     operator.wait_for_metric("perennial_records_invalid", &[], 0.0).await;
+    eventually("the other record is signed by the new key", async || {
+        let signature = data(&cluster, "other").await["record.json.hmac"].to_string();
+        if signature.contains("k2:") { Ok(()) } else { Err(signature) }
+    })
+    .await;
 }
 
 #[tokio::test]

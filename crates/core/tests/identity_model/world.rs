@@ -1,0 +1,294 @@
+//! The world of two names and two machines, and the bridge to the real rules. Nothing is decided here; a rule that is left out is not asked.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    hash::{DefaultHasher, Hash, Hasher},
+};
+
+use jiff::Timestamp;
+use perennial_core::{
+    config::settings::{Identity, Settings},
+    keeper::{
+        claims,
+        identity::Identified,
+        kept::Key,
+        machine::Machine,
+        mark::MARK,
+        plan::{self, Context, Plan, Restore},
+        record::Record,
+        selection::{Node, Policy},
+    },
+};
+
+pub(crate) const NAMES: [&str; 2] = ["a", "b"];
+pub(crate) const MACHINES: [u8; 2] = [1, 2];
+pub(crate) const KEY: &str = "team";
+
+/// A rule that is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Without {
+    Nothing,
+    /// A record is its name's, whoever has the name.
+    Identity,
+    /// Of several nodes that claim a machine each is treated as if it were alone.
+    Refusal,
+    /// The same, in creates only.
+    RefusalInCreates,
+    /// The one that the record was taken from is refused as well.
+    CaptureOfTheOwner,
+    /// What is left behind by one of several becomes part of the record.
+    RefusalOfLastStates,
+    /// A machine that is back under another name is worked on before the last state under its former name.
+    OrderAcrossNames,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct World {
+    pub(crate) without: Without,
+    pub(crate) webhooks: bool,
+    pub(crate) creates: u8,
+    pub(crate) deletes: u8,
+    pub(crate) changes: u8,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Want {
+    Is(Option<String>),
+    /// Two nodes have claimed the machine, or one was told something before it said who it is.
+    Unclear,
+}
+
+impl Default for Want {
+    fn default() -> Self {
+        Self::Is(None)
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct State {
+    /// By name.
+    pub(crate) nodes: [Option<Node>; 2],
+    /// Last states that are still to be written.
+    pub(crate) last: [Option<Node>; 2],
+    pub(crate) records: BTreeMap<String, Record>,
+    /// The record was taken from this node, in this life of it.
+    pub(crate) captured: [bool; 2],
+    /// What people want of the label, by machine.
+    pub(crate) want: [Want; 2],
+    pub(crate) born: u8,
+    pub(crate) deleted: u8,
+    pub(crate) changed: u8,
+    pub(crate) writes: u8,
+    pub(crate) broken: Option<String>,
+}
+
+pub(crate) fn hardware(node: &Node) -> u8 {
+    node.machine.machine_id.parse().expect("a machine of the model")
+}
+
+pub(crate) fn value(node: &Node) -> Option<String> {
+    node.labels.get(KEY).cloned()
+}
+
+pub(crate) fn held(record: Option<&Record>) -> Option<String> {
+    record.and_then(|record| record.kept.get(&Key::label(KEY)).cloned())
+}
+
+pub(crate) struct Rules {
+    pub(crate) world: World,
+    pub(crate) policy: Policy,
+}
+
+impl Rules {
+    pub(crate) fn new(world: World) -> Self {
+        let mut policy = Policy::from_settings(&Settings::default().keeper);
+        policy.identity = if world.without == Without::Identity { Identity::Name } else { Identity::ProviderId };
+        policy.history = 0;
+        Self { world, policy }
+    }
+
+    pub(crate) fn identity(&self, node: &Node) -> Option<Identified> {
+        Identified::of(&self.policy.identity, node)
+    }
+
+    pub(crate) fn context(&self, identity: &Identified) -> Context<'_> {
+        Context { policy: &self.policy, identity: identity.text(), now: Timestamp::UNIX_EPOCH, by: "model" }
+    }
+
+    /// The other nodes that are there and claim the same.
+    pub(crate) fn others<'a>(&'a self, state: &'a State, node: &'a Node) -> impl Iterator<Item = &'a Node> {
+        let same = move |other: &&Node| other.name != node.name && self.identity(other) == self.identity(node);
+        state.nodes.iter().flatten().filter(same)
+    }
+
+    pub(crate) fn refuses(&self, state: &State, node: &Node, record: Option<&Record>) -> bool {
+        let others = self.others(state, node).count();
+        match self.world.without {
+            Without::Refusal => false,
+            Without::CaptureOfTheOwner => others > 0,
+            _ => claims::refuses(&node.uid, record, others),
+        }
+    }
+
+    /// What is written about a node that goes or is gone.
+    pub(crate) fn leave(&self, state: &mut State, node: &Node) {
+        let Some(identity) = self.identity(node) else { return };
+        let name = identity.record_name().0;
+        let record = state.records.get(&name);
+        let there = |uid: &str| self.others(state, node).any(|other| other.uid == uid);
+        let refused = claims::refuses_last(&node.uid, record, there);
+        if refused && self.world.without != Without::RefusalOfLastStates {
+            return;
+        }
+        if let Plan::Write(_, next) = plan::gone(&self.policy.select(node), record, &self.context(&identity)) {
+            state.records.insert(name, *next);
+            state.writes += 1;
+        }
+    }
+
+    /// What is done about a node that is there.
+    pub(crate) fn settle(&self, state: &mut State, at: usize) {
+        let Some(node) = state.nodes[at].clone() else { return };
+        let Some(identity) = self.identity(&node) else { return };
+        let name = identity.record_name().0;
+        let record = state.records.get(&name).cloned();
+        let left = state.last.iter().flatten().any(|last| self.identity(last).as_ref() == Some(&identity));
+        if left && self.world.without != Without::OrderAcrossNames || self.refuses(state, &node, record.as_ref()) {
+            return;
+        }
+        match plan::live(&self.policy.select(&node), record.as_ref(), &self.context(&identity)) {
+            Plan::Nothing(_) => {}
+            Plan::Write(_, next) => {
+                state.captured[at] = true;
+                state.records.insert(name, *next);
+                state.writes += 1;
+            }
+            Plan::Restore(restore) => {
+                let mut next = given(state, &node, &restore);
+                next.resource_version = state.next_version();
+                if state.captured[at] && value(&next) != value(&node) {
+                    state.breaks(format!("G2: node {} was captured, and then changed by us", node.name));
+                }
+                state.nodes[at] = Some(next);
+                state.writes += 1;
+            }
+        }
+    }
+
+    pub(crate) fn create(&self, state: &mut State, at: usize, mut node: Node) {
+        if let Some(identity) = self.identity(&node).filter(|_| self.world.webhooks) {
+            let contested = self.others(state, &node).next().is_some();
+            let contested = contested && !matches!(self.world.without, Without::Refusal | Without::RefusalInCreates);
+            let record = state.records.get(&identity.record_name().0).filter(|_| !contested);
+            let restore = plan::create(&self.policy.select(&node), record, &self.context(&identity), |_| true);
+            if let Some(restore) = restore {
+                node = given(state, &node, &restore);
+            }
+        }
+        node.resource_version = state.next_version();
+        state.captured[at] = false;
+        state.nodes[at] = Some(node);
+    }
+}
+
+/// A node with what it is given.
+pub(crate) fn given(state: &mut State, node: &Node, restore: &Restore) -> Node {
+    let mut next = node.clone();
+    for (key, value) in &restore.set {
+        next.labels.insert(key.to_string(), value.clone());
+    }
+    next.labels.retain(|key, _| !restore.remove.contains(&Key::label(key)));
+    next.annotations.insert(MARK.to_owned(), restore.mark.render());
+    if let Some(given) = value(&next).filter(|given| value(node).as_ref() != Some(given)) {
+        let mine = given.starts_with(&hardware(node).to_string());
+        let claimed = state.nodes.iter().flatten().any(|other| {
+            other.name != node.name && !node.machine.provider_id.is_empty() && other.machine == node.machine
+        });
+        if !mine {
+            state.breaks(format!("G4: node {} was given {given}, which is another machine's", node.name));
+        } else if claimed {
+            state.breaks(format!("G4: node {} was given {given} while another one claims its machine", node.name));
+        }
+    }
+    next
+}
+
+impl State {
+    pub(crate) fn breaks(&mut self, what: String) {
+        self.broken.get_or_insert(what);
+    }
+
+    pub(crate) fn versions(&mut self) -> impl Iterator<Item = &mut u64> {
+        let nodes = self.nodes.iter_mut().chain(&mut self.last).flatten().map(|node| &mut node.resource_version);
+        nodes.chain(self.records.values_mut().map(|record| &mut record.node.resource_version))
+    }
+
+    pub(crate) fn next_version(&mut self) -> u64 {
+        self.versions().map(|version| *version).max().unwrap_or_default() + 1
+    }
+
+    /// The first machine is there, under the first name, and everybody knows it.
+    pub(crate) fn first(rules: &Rules) -> Self {
+        let node = Node {
+            name: NAMES[0].to_owned(),
+            uid: "u0".to_owned(),
+            resource_version: 1,
+            labels: [(KEY.to_owned(), "1x".to_owned())].into(),
+            machine: machine(1, true),
+            ..Node::default()
+        };
+        let mut state = Self {
+            nodes: [Some(node), None],
+            want: [Want::Is(Some("1x".to_owned())), Want::Is(None)],
+            ..Self::default()
+        };
+        rules.settle(&mut state, 0);
+        state.writes = 0;
+        state
+    }
+
+    /// Makes states equal that differ only in numbers.
+    pub(crate) fn normalise(&mut self) {
+        let used: BTreeSet<u64> = self.versions().map(|version| *version).collect();
+        let rank: BTreeMap<u64, u64> = used.into_iter().zip(1..).collect();
+        for version in self.versions() {
+            *version = rank[&*version];
+        }
+        for record in self.records.values_mut() {
+            record.sequence = 1;
+        }
+    }
+
+    pub(crate) fn key(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for node in self.nodes.iter().chain(&self.last) {
+            let seen = node.as_ref().map(|n| (&n.uid, n.resource_version, &n.labels, &n.annotations, &n.machine));
+            seen.hash(&mut hasher);
+        }
+        for (name, record) in &self.records {
+            let origin = &record.node;
+            (name, &origin.uid, origin.resource_version, &origin.mark, &origin.machine).hash(&mut hasher);
+            (&record.kept, &record.before, record.folded, record.withheld.len()).hash(&mut hasher);
+        }
+        (self.captured, &self.want, self.born, self.deleted, self.changed, self.writes).hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+/// A person says something about a node: that is what is wanted, where nobody else claims its machine and it says which one it is. To take a
+/// key from a node that was given nothing yet says nothing (limit B).
+pub(crate) fn person_wants(state: &mut State, at: usize, node: &Node, value: Option<String>) {
+    let mine = usize::from(hardware(node) - 1);
+    let mut others = state.nodes.iter().flatten().filter(|other| other.name != node.name);
+    let alone = others.all(|other| hardware(other) != hardware(node));
+    if state.want[mine] != Want::Unclear {
+        let settled = state.captured[at] || node.annotations.contains_key(MARK);
+        let clear = alone && !node.machine.provider_id.is_empty() && (settled || value.is_some());
+        state.want[mine] = if clear { Want::Is(value) } else { Want::Unclear };
+    }
+}
+
+pub(crate) fn machine(number: u8, says: bool) -> Machine {
+    let provider_id = if says { format!("p{number}") } else { String::new() };
+    Machine { provider_id, system_uuid: format!("s{number}"), machine_id: number.to_string() }
+}
