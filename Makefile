@@ -31,7 +31,7 @@ down: ## End what `make up` started
 	@$(CARGO) run --locked --quiet -p perennial-tests --bin up -- stop
 
 test: ## Run all tests: unit, property, simulated histories, and on a real Kubernetes
-	$(CARGO) test --workspace --exclude perennial-sim --locked
+	$(CARGO) test --workspace --exclude perennial-sim --locked --no-fail-fast
 	$(CARGO) test --locked --profile sim -p perennial-sim # histories are slow without optimization
 	$(TARGET)/sim/sim --seeds $(HISTORIES)
 
