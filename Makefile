@@ -10,6 +10,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 TOOLS := $(TARGET)/tools
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 export PATH := $(TOOLS)/bin:$(PATH)
+# Whatever is shipped says what is in it.
+AUDITABLE = $(if $(shell PATH="$(PATH)" command -v cargo-auditable),,$(TOOLS)/bin/cargo-auditable)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo up down pictures test sim soak bench lint format docs manifests image deb krew kind-up kind-down clean
@@ -29,7 +31,7 @@ down: ## End what `make up` started
 	@$(CARGO) run --locked --quiet -p perennial-tests --bin up -- stop
 
 test: ## Run all tests: unit, property, simulated histories, and on a real Kubernetes
-	$(CARGO) test --workspace --exclude perennial-sim --locked
+	$(CARGO) test --workspace --exclude perennial-sim --locked --no-fail-fast
 	$(CARGO) test --locked --profile sim -p perennial-sim # histories are slow without optimization
 	$(TARGET)/sim/sim --seeds $(HISTORIES)
 
@@ -68,13 +70,13 @@ docs: ## Write docs/cli.md and the tables of docs/configuration.md
 manifests: ## Write deploy/ and what the chart takes from the same source
 	UPDATE_MANIFESTS=1 $(CARGO) test --quiet --locked -p perennial --lib manifests
 
-image: $(if $(shell PATH="$(PATH)" command -v cargo-auditable),,$(TOOLS)/bin/cargo-auditable) ## Build an OCI image without Docker and check that it runs; ARCHS="amd64 arm64"
+image: $(AUDITABLE) ## Build an OCI image without Docker and check that it runs; ARCHS="amd64 arm64"
 	@CARGO="$(CARGO)" packaging/image.sh $(ARCHS)
 
-deb: ## Build a Debian package with a hardened service
+deb: $(AUDITABLE) ## Build a Debian package with a hardened service
 	@CARGO="$(CARGO)" packaging/deb.sh
 
-krew: ## Build the kubectl plugin for krew: its archives for amd64 and arm64, and its manifest
+krew: $(AUDITABLE) ## Build the kubectl plugin for krew: its archives for amd64 and arm64, and its manifest
 	@CARGO="$(CARGO)" packaging/image.sh --programs-only amd64 arm64
 	@packaging/krew.sh v$(VERSION) $(TARGET)/package $(foreach arch,amd64=x86_64 arm64=aarch64,$(firstword $(subst =, ,$(arch)))=$(TARGET)/$(lastword $(subst =, ,$(arch)))-unknown-linux-musl/release/perennial)
 

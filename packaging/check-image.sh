@@ -33,6 +33,25 @@ program=$(field "$config" config Entrypoint 0)
 echo "user $user, program $program, $(find "$dir/root" -type f | wc -l) files"
 if find "$dir/root" -name sh -o -name bash | grep -q .; then echo "there is a shell in the image" >&2; exit 1; fi
 
+# What the program says is in it (cargo-auditable) is in the SBOM beside it.
+python3 - "$dir/root$program" "$dir/root/usr/share/perennial/sbom.cdx.json" <<'PYTHON'
+import json, struct, sys, zlib
+program = open(sys.argv[1], "rb").read()
+at, size, count, names = struct.unpack_from("<Q", program, 40) + struct.unpack_from("<HHH", program, 58)
+sections = [struct.unpack_from("<IIQQQQ", program, at + each * size) for each in range(count)]
+text = program[sections[names][4]:] if sections else b""
+said = [s for s in sections if text.startswith(b".dep-v0\0", s[0])]
+if not said:
+    print("the program does not say what is in it")
+    sys.exit()
+packages = json.loads(zlib.decompress(program[said[0][4]:said[0][4] + said[0][5]]))["packages"]
+linked = {(p["name"], p["version"]) for p in packages if p.get("kind", "runtime") == "runtime" and not p.get("root")}
+listed = {(c["name"], c["version"]) for c in json.load(open(sys.argv[2]))["components"]}
+print(f"{len(linked)} crates are in the program, {len(listed)} in its SBOM")
+if missing := sorted(linked - listed):
+    sys.exit(f"not in the SBOM: {missing}")
+PYTHON
+
 case $arch in amd64) machine=x86_64 ;; arm64) machine=aarch64 ;; *) machine=$arch ;; esac
 emulated=()
 if [ "$machine" != "$(uname -m)" ]; then

@@ -2,8 +2,8 @@
 # Builds static programs and an OCI image of them, and checks that it runs: unpacked, as its user, with nothing around it.
 #   packaging/image.sh [--programs-only] [amd64] [arm64]     without an architecture: for this machine
 #   FEATURES=otlp packaging/image.sh                         with a feature that is not on by default
-# Needs the Rust targets *-unknown-linux-musl (rustup target add …) and a C compiler for them: gcc for this machine, for another
-# one clang, zig, or CC_<target> in the environment.
+# Needs gcc for this machine; the Rust targets *-unknown-linux-musl come by rustup. For another machine a C compiler is needed
+# that knows it: CC_<target> in the environment, clang, zig, or the zig that pip brings.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -15,8 +15,22 @@ build=(build)
 # What is in the program is written into it, for `cargo audit bin`, where cargo-auditable is there.
 if command -v cargo-auditable >/dev/null; then build=(auditable build); fi
 
+# Zig, as words of a shell; brought where it is missing.
+zig_program() {
+    local own=$target_dir/tools/zig
+    if command -v zig; then return; fi
+    if python3 -c 'import ziglang' 2>/dev/null; then echo "python3 -m ziglang"; return; fi
+    if [ ! -e "$own/ziglang" ]; then
+        rm -rf "$own.partial"
+        python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --target "$own.partial" ziglang==0.17.0 >&2 || return
+        rm -rf "$own" && mv "$own.partial" "$own"
+    fi
+    printf 'env PYTHONPATH=%q python3 -m ziglang\n' "$own"
+}
+
 only=
 if [ "${1:-}" = --programs-only ]; then only=yes; shift; fi
+if [ -z "$only" ]; then "$cargo" build --quiet --locked -p perennial-package; fi
 programs=()
 for arch in "${@:-$here}"; do
     case $arch in
@@ -31,8 +45,7 @@ for arch in "${@:-$here}"; do
             export "$cc=gcc"
         elif command -v clang >/dev/null; then
             export "$cc=clang"
-        elif command -v zig >/dev/null || python3 -c 'import ziglang' 2>/dev/null; then
-            zig_bin=$(command -v zig || echo "python3 -m ziglang")
+        elif zig_bin=$(zig_program); then
             mkdir -p "$out/cc"
             # The compiler crate names the target in Rust's way, which zig does not know.
             printf '#!/bin/sh\nfor a; do shift; case $a in --target=*) ;; *) set -- "$@" "$a" ;; esac; done\nexec %s cc -target %s "$@"\n' "$zig_bin" "$zig" >"$out/cc/$zig"
@@ -40,7 +53,7 @@ for arch in "${@:-$here}"; do
             chmod +x "$out/cc/$zig" "$out/cc/ar"
             export "$cc=$out/cc/$zig" "$ar=$out/cc/ar"
         else
-            echo "a C compiler for $target is needed: clang, zig, or $cc" >&2; exit 1
+            echo "a C compiler for $target is needed: clang, zig, pip to bring it, or $cc" >&2; exit 1
         fi
     fi
     if [ "$arch" != "$here" ]; then
@@ -54,11 +67,13 @@ for arch in "${@:-$here}"; do
         echo "$program does not say what is in it" >&2; exit 1
     fi
     programs+=(--program "$arch=$program")
+    if [ -z "$only" ]; then
+        "$target_dir/debug/package" sbom --target "$target" --features "${FEATURES:-}" --out "$out/perennial-$arch.cdx.json"
+        programs+=(--sbom "$arch=$out/perennial-$arch.cdx.json")
+    fi
 done
 
 if [ -n "$only" ]; then exit; fi
 
-"$cargo" build --quiet --locked -p perennial-package
-"$target_dir/debug/package" sbom --features "${FEATURES:-}" --out "$out/perennial.cdx.json"
-"$target_dir/debug/package" image "${programs[@]}" --sbom "$out/perennial.cdx.json" --out "$out/perennial-image.tar"
+"$target_dir/debug/package" image "${programs[@]}" --out "$out/perennial-image.tar"
 for arch in "${@:-$here}"; do packaging/check-image.sh "$out/perennial-image.tar" "$arch"; done

@@ -24,7 +24,7 @@ use self::{
 use crate::{
     dashboard::{self, Dashboard, Guard, Server},
     keeper::{board::Board, controller::Keeper, signatures::Signatures},
-    placement::controller::Placer,
+    placement::{apply::Cluster, controller::Placer},
     runtime::{
         announcement::{Coordination, identity},
         attendance::{Attendance, attend},
@@ -43,7 +43,7 @@ use crate::{
 
 const SURVEY_EVERY: Duration = Duration::from_secs(2);
 /// What has not stopped by itself after this is dropped. Every write is conditional, so nothing is lost by that.
-const STOP_WITHIN: Duration = Duration::from_secs(4);
+const STOP_WITHIN: Duration = Duration::from_secs(4).saturating_add(admission::LINGER);
 
 /// What comes from outside: the world that the operator acts on, the time and the dice.
 #[expect(missing_debug_implementations, reason = "kube's client has none")]
@@ -100,7 +100,11 @@ pub async fn run(mut settings: Settings, target: &Target) -> anyhow::Result<()> 
         ownership,
         signatures: Signatures::load(&client, &settings).await?,
     };
+    let (clock, cluster) = (world.clock.clone(), Cluster::new(client.clone(), world.budget.clone()));
     let parts = operate(&settings, world, &health, &stop, &mut tasks)?;
+    if parts.placer.is_none() && !dry_run {
+        place::sweep_up(&settings, cluster, clock, &stop, &mut tasks)?;
+    }
     if settings.controller.roles.contains(&Role::Webhooks) && !dry_run {
         if settings.webhook.enabled {
             serve_webhooks(&settings, &client, &parts, &health, &stop, &mut tasks)?;

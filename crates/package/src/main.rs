@@ -22,9 +22,9 @@ enum Wish {
         /// ARCHITECTURE=PROGRAM, static; several for an image for several machines
         #[arg(long = "program", required = true, value_name = "ARCH=FILE", value_parser = pair)]
         programs: Vec<(String, PathBuf)>,
-        /// A file with the SBOM, put into the image
-        #[arg(long)]
-        sbom: Option<PathBuf>,
+        /// ARCHITECTURE=SBOM of that program, put into the image beside it
+        #[arg(long = "sbom", value_name = "ARCH=FILE", value_parser = pair)]
+        sboms: Vec<(String, PathBuf)>,
         #[arg(long, default_value = "perennial")]
         name: String,
         #[arg(long)]
@@ -53,6 +53,7 @@ enum Wish {
 }
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 fn pair(text: &str) -> Result<(String, PathBuf), String> {
     let (architecture, path) = text.split_once('=').ok_or("expected ARCH=FILE")?;
     Ok((architecture.to_owned(), path.into()))
@@ -60,10 +61,10 @@ fn pair(text: &str) -> Result<(String, PathBuf), String> {
 
 fn main() -> anyhow::Result<()> {
     match Wish::parse() {
-        Wish::Image { programs, sbom, name, out } => {
-            let sbom = sbom.map(|path| read(&path)).transpose()?;
+        Wish::Image { programs, sboms, name, out } => {
             let build = |(architecture, path): (String, PathBuf)| {
-                anyhow::Ok(Build { architecture, program: read(&path)?, sbom: sbom.clone() })
+                let sbom = sboms.iter().find(|(of, _)| *of == architecture).map(|(_, path)| read(path)).transpose()?;
+                anyhow::Ok(Build { architecture, program: read(&path)?, sbom })
             };
             let builds = programs.into_iter().map(build).collect::<anyhow::Result<Vec<_>>>()?;
             write(&out, &image::image(&name, VERSION, &builds)?)

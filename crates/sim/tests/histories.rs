@@ -13,7 +13,7 @@ const SEARCHED: u64 = 400;
 
 /// Said also where everything is well: past the test's own output, which is then not shown.
 fn tell(line: &str) {
-    drop(std::io::stderr().write_all(format!("{line}\n").as_bytes()));
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 fn threads() -> usize {

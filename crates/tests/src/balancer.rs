@@ -3,6 +3,7 @@
 use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::Arc,
+    time::Duration,
 };
 
 use tokio::{
@@ -10,6 +11,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     task::JoinHandle,
 };
+use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
 use crate::{OperatorBuilder, TestCluster, running::free_port};
 
@@ -67,4 +69,15 @@ async fn serve(listener: TcpListener, replicas: Arc<[u16]>) {
             }
         });
     }
+}
+
+/// A connection of its own, which trusts exactly these certificates; an error where what is served is not by one of them.
+pub fn handshake(url: &str, bundle: &[u8]) -> Result<(), String> {
+    let roots = parse_pem(bundle).filter_map(|item| match item {
+        Ok(PemItem::Certificate(certificate)) => Some(certificate),
+        _ => None,
+    });
+    let tls = TlsConfig::builder().root_certs(RootCerts::from(roots.collect::<Vec<_>>())).build();
+    let agent = ureq::Agent::config_builder().tls_config(tls).timeout_global(Some(Duration::from_secs(5))).build();
+    agent.new_agent().get(format!("{url}/healthz")).call().map(|_| ()).map_err(|error| error.to_string())
 }

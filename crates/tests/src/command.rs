@@ -5,12 +5,17 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     sync::atomic::{AtomicUsize, Ordering},
+    thread,
+    time::{Duration, Instant},
 };
 
 use localplane::Process;
 use serde_json::Value;
 
 use crate::{TestCluster, program, running::peak_memory_of};
+
+/// A running command's memory is looked at so often.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// What a command answered.
 #[derive(Debug)]
@@ -48,10 +53,11 @@ impl Answer {
 #[derive(Clone, Copy, Debug)]
 pub struct Drained {
     pub success: bool,
+    pub took: Duration,
     /// How much it printed.
     pub bytes: usize,
-    /// The most that its resident memory was, in bytes, as far as it was seen: no more than what fits into a pipe is
-    /// printed after the last look.
+    /// The most that its resident memory was, in bytes, as far as it was seen: it is looked at every millisecond, and what is
+    /// seen is the peak so far.
     pub peak: u64,
 }
 
@@ -116,18 +122,26 @@ impl TestCluster {
         let mut command = command();
         command.args(words.split_whitespace()).arg("--kubeconfig").arg(self.plane().kubeconfig_path());
         command.args(["-n", self.namespace()]).stdout(Stdio::piped());
+        let begun = Instant::now();
         let mut child = command.spawn().expect("the program under test starts");
         let mut output = child.stdout.take().expect("its output");
-        let (mut bytes, mut peak, mut part) = (0, 0, vec![0; 16 << 10]);
-        loop {
-            let read = output.read(&mut part).expect("reading its output");
-            if read == 0 {
-                break;
+        let reader = thread::spawn(move || {
+            let (mut bytes, mut part) = (0, vec![0; 64 << 10]);
+            while let read @ 1.. = output.read(&mut part).expect("reading its output") {
+                bytes += read;
             }
-            bytes += read;
+            bytes
+        });
+        let mut peak = 0;
+        let status = loop {
             peak = peak_memory_of(child.id()).max(peak);
-        }
-        Drained { success: child.wait().expect("its end").success(), bytes, peak }
+            match child.try_wait().expect("its end") {
+                Some(status) => break status,
+                None => thread::sleep(LOOK),
+            }
+        };
+        let took = begun.elapsed();
+        Drained { success: status.success(), took, bytes: reader.join().expect("its output"), peak }
     }
 
     /// The same as somebody else.

@@ -5,7 +5,7 @@ use std::{fmt::Display, time::Duration};
 use tokio::time::{Instant, sleep};
 
 /// Far longer than anything takes: test machines are slow at times, and only a failing test waits that long.
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(2);
 const POLL: Duration = Duration::from_millis(50);
 
 /// Asks until the answer is `Ok`. A test that waits in vain fails with what was seen last.

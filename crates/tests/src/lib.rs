@@ -57,7 +57,7 @@ mod wire;
 mod workloads;
 
 pub use audit::{Asked, verbs};
-pub use balancer::Balancer;
+pub use balancer::{Balancer, handshake};
 pub use browser::{Chromium, Page};
 pub use cluster::TestCluster;
 pub use command::{Answer, Background, Drained, perennial};

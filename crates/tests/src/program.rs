@@ -1,4 +1,6 @@
 //! The programs under test: the operator, and the same one version ahead.
+//!
+//! `OPERATOR_UNDER_TEST` names another program to be tested as the operator, such as the one of `make image`.
 
 use std::{env, fs::File, os::fd::AsRawFd, path::PathBuf, sync::OnceLock};
 
@@ -6,23 +8,26 @@ use std::{env, fs::File, os::fd::AsRawFd, path::PathBuf, sync::OnceLock};
 #[derive(Debug)]
 pub(crate) struct Program {
     name: &'static str,
+    /// The variable of the environment that names another.
+    other: Option<&'static str>,
     opened: OnceLock<(PathBuf, File)>,
 }
 
 /// The operator of the tree under test.
-pub(crate) static OPERATOR: Program = Program::named("operator-under-test");
+pub(crate) static OPERATOR: Program = Program::named("operator-under-test", Some("OPERATOR_UNDER_TEST"));
 /// The same with the next format of records.
-pub(crate) static NEXT_OPERATOR: Program = Program::named("next-operator-under-test");
+pub(crate) static NEXT_OPERATOR: Program = Program::named("next-operator-under-test", None);
 
 impl Program {
-    const fn named(name: &'static str) -> Self {
-        Self { name, opened: OnceLock::new() }
+    const fn named(name: &'static str, other: Option<&'static str>) -> Self {
+        Self { name, other, opened: OnceLock::new() }
     }
 
     pub(crate) fn path(&self) -> PathBuf {
         let (path, file) = self.opened.get_or_init(|| {
             let name = self.name;
-            let path = env::var_os(format!("CARGO_BIN_EXE_{name}")).map_or_else(|| beside_us(name), PathBuf::from);
+            let named = self.other.and_then(env::var_os).or_else(|| env::var_os(format!("CARGO_BIN_EXE_{name}")));
+            let path = named.map_or_else(|| beside_us(name), PathBuf::from);
             let file =
                 File::open(&path).unwrap_or_else(|error| panic!("no program to test at {}: {error}", path.display()));
             (path, file)

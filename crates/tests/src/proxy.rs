@@ -35,7 +35,7 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use crate::{Asked, OperatorBuilder, TestCluster, Wire};
+use crate::{Answer, Asked, OperatorBuilder, TestCluster, Wire, perennial};
 
 type Body = UnsyncBoxBody<Bytes, io::Error>;
 
@@ -103,12 +103,13 @@ struct Front {
 struct Inner {
     weather: Option<Weather>,
     faults: BTreeMap<String, u64>,
-    writes: usize,
     trap: Option<Trap>,
 }
 
 struct Trap {
-    at: usize,
+    /// How many writes of its kind are still to come, itself included.
+    left: usize,
+    of: Box<dyn Fn(&Asked) -> bool + Send>,
     dies: Dies,
     sprung: oneshot::Sender<Asked>,
 }
@@ -130,13 +131,28 @@ impl OperatorBuilder {
     /// Its way to the API server is through this proxy.
     pub fn through(self, proxy: &FaultProxy) -> Self {
         let text = std::fs::read_to_string(self.kubeconfig()).expect("a kubeconfig");
-        let server = text.lines().find(|line| line.trim_start().starts_with("server: ")).expect("a server");
-        let text = text.replace(server, &format!("    server: https://127.0.0.1:{}", proxy.wire.port()));
-        self.with_kubeconfig(&text)
+        self.with_kubeconfig(&proxy.kubeconfig(&text))
+    }
+}
+
+impl TestCluster {
+    /// `perennial` as the admin, in Perennial's namespace, through this proxy.
+    pub fn perennial_through(&self, proxy: &FaultProxy, words: &str) -> Answer {
+        let text = std::fs::read_to_string(self.plane().kubeconfig_path()).expect("a kubeconfig");
+        let file = self.plane().dir().join("through-the-proxy.kubeconfig");
+        std::fs::write(&file, proxy.kubeconfig(&text)).expect("writing a kubeconfig");
+        let file = file.display().to_string();
+        perennial(words.split_whitespace().chain(["--kubeconfig", &file, "-n", self.namespace()]), &[])
     }
 }
 
 impl FaultProxy {
+    /// The same as this kubeconfig, but for the way.
+    fn kubeconfig(&self, text: &str) -> String {
+        let server = text.lines().find(|line| line.trim_start().starts_with("server: ")).expect("a server");
+        text.replace(server, &format!("    server: https://127.0.0.1:{}", self.wire.port()))
+    }
+
     /// In front of the first API server, with another one for [`Fault::Older`].
     pub async fn with_older(cluster: &TestCluster, number: usize) -> Self {
         Self::new(cluster, Some(number)).await
@@ -193,16 +209,16 @@ impl FaultProxy {
         self.front.lock().faults.clone()
     }
 
-    /// How many writes came by that are about the cluster: no Leases, no Events.
-    pub fn writes(&self) -> usize {
-        self.front.lock().writes
-    }
-
-    /// At the n-th write from the start of the proxy (from 1) the operator gets no answer any more, and whoever waits for it is
-    /// told which request it is: the moment to kill the operator.
-    pub fn trap(&self, at: usize, dies: Dies) -> oneshot::Receiver<Asked> {
+    /// At the n-th write of a kind from now on (from 1) the operator gets no answer any more, and whoever waits for it is told
+    /// which request it is: the moment to kill the operator. Leases and Events are no writes in this sense.
+    pub fn trap(
+        &self,
+        at: usize,
+        of: impl Fn(&Asked) -> bool + Send + 'static,
+        dies: Dies,
+    ) -> oneshot::Receiver<Asked> {
         let (sprung, told) = oneshot::channel();
-        self.front.lock().trap = Some(Trap { at, dies, sprung });
+        self.front.lock().trap = Some(Trap { left: at, of: Box::new(of), dies, sprung });
         told
     }
 }
@@ -300,15 +316,15 @@ impl Front {
         }
     }
 
-    /// Counts a write; the trap, if this is the one that it waits for.
+    /// Counts a write of the kind that a trap waits for; the trap, if this is the one that it waits for.
     fn step_on(&self, asked: &Asked) -> Option<Trap> {
         if !asked.is_write() || ["leases", "events"].contains(&asked.resource.as_str()) {
             return None;
         }
-        let mut inner = self.lock();
-        inner.writes += 1;
-        let writes = inner.writes;
-        inner.trap.take_if(|trap| trap.at == writes)
+        self.lock().trap.take_if(|trap| {
+            trap.left -= usize::from((trap.of)(asked));
+            trap.left == 0
+        })
     }
 
     /// Sends it on, and its answer back as it comes.

@@ -10,9 +10,10 @@ pub fn refuses(uid: &str, record: Option<&Record>, others: usize) -> bool {
     others > 0 && record.is_none_or(|record| record.node.uid != uid)
 }
 
-/// Whether the last state of a node is left alone: the one that the record was taken from is there, under another name.
+/// Whether the last state of a node is left alone: the one that the record is of is there, under another name.
 ///
-/// `claims`: whether a node with this UID is there and claims the same identity.
-pub fn refuses_last(uid: &str, record: Option<&Record>, claims: impl FnOnce(&str) -> bool) -> bool {
-    record.is_some_and(|record| record.node.uid != uid && claims(&record.node.uid))
+/// `is_held`: whether another node is there that claims the same identity, and that the record was taken from (this UID) or has given
+/// all that it has.
+pub fn refuses_last(uid: &str, record: Option<&Record>, is_held: impl FnOnce(&str) -> bool) -> bool {
+    record.is_some_and(|record| record.node.uid != uid && is_held(&record.node.uid))
 }

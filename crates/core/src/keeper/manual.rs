@@ -24,11 +24,15 @@ pub struct Change {
     pub remove: BTreeSet<Key>,
 }
 
-/// Back to what the record held before. Keys that the policy does not keep stay as they are.
+/// Back to what the record held before. Keys that the policy does not keep stay as they are, and so do those on the node that the
+/// record never held: whoever asks may judge by another policy than the one that captured.
 pub fn rollback(record: &Record, to: &Entry, node: Option<&Incarnation>, context: &Context<'_>) -> Change {
     let policy = context.policy;
     let mut kept: Kept = Kept::from(to.content.clone()).into_iter().filter(|(key, _)| policy.keeps(key)).collect();
-    let (set, remove) = node.map(|node| difference(&node.kept, &kept)).unwrap_or_default();
+    let (set, mut remove) = node.map(|node| difference(&node.kept, &kept)).unwrap_or_default();
+    let past = record.history.iter().map(|entry| Kept::from(entry.content.clone()));
+    let held: BTreeSet<Key> = past.chain([record.kept.clone()]).flat_map(Kept::into_keys).collect();
+    remove.retain(|key| held.contains(key));
     kept.extend(
         record.kept.iter().filter(|(key, _)| !policy.keeps(key)).map(|(key, value)| (key.clone(), value.clone())),
     );
@@ -36,7 +40,10 @@ pub fn rollback(record: &Record, to: &Entry, node: Option<&Incarnation>, context
     // Newer than the node as it is now, older than the node as it will be once it is patched: both of the writes that
     // follow come later in the API server's order.
     next.node.resource_version += u64::from(node.is_some());
-    next.history.insert(0, record.entry());
+    // The second of two tries finds what the first has written.
+    if record.kept != next.kept {
+        next.history.insert(0, record.entry());
+    }
     next.history.truncate(policy.history.max(1));
     Change { record: next, set, remove }
 }
@@ -177,6 +184,27 @@ mod tests {
         assert_eq!(live(&after, Some(&change.record), &context(&policy)), Plan::Nothing(Why::Current));
         assert_eq!(change.record.sequence, 3);
         assert_eq!(Kept::from(change.record.history[0].content.clone()), kept("team=db extra=x"));
+    }
+
+    #[test]
+    fn a_rollback_takes_nothing_from_a_node_that_the_record_never_held() {
+        let (policy, record) = (policy(), two_captures());
+        let now = node(6, "team=db extra=x disk=nvme");
+        let change = rollback(&record, &record.history[0], Some(&now), &context(&policy));
+        assert_eq!(change.remove, BTreeSet::from([Key::label("extra")]));
+    }
+
+    #[test]
+    fn a_rollback_that_is_tried_again_does_what_it_was_to_do() {
+        let (policy, record) = (policy(), two_captures());
+        let to = record.history[0].clone();
+        let first = rollback(&record, &to, Some(&node(6, "team=db extra=x")), &context(&policy));
+        // The record is written; the node has changed before it could be patched.
+        let again = rollback(&first.record, &to, Some(&node(9, "team=db extra=x")), &context(&policy));
+        assert_eq!((again.set, again.remove), (first.set, first.remove));
+        assert_eq!(again.record.kept, first.record.kept);
+        assert_eq!(again.record.history, first.record.history);
+        assert_eq!(again.record.node.resource_version, 10);
     }
 
     #[test]

@@ -33,11 +33,11 @@ impl From<&PodView> for PodRef {
 pub enum Action {
     /// Write the workload's state (merge patch on the workload).
     Save { state: State, patch: Value, reason: String },
-    /// Give a gated pod its class and slot and remove the gate (strategic merge patch on the pod). 409: plan again. 422: free it.
+    /// Give a gated pod its class and slot and remove the gate (strategic merge patch on the pod). 409: plan again. Refused: free it.
     Place { pod: PodRef, class: Class, slot: u32, fallback: bool, patch: Value, reason: String },
     /// Leave a gated pod gated for now.
     Hold { pod: PodRef, slot: u32, until: Timestamp, reason: String },
-    /// Remove the gate without a slot (strategic merge patch); `on_refusal` is the patch to try after a 422.
+    /// Remove the gate without a slot (strategic merge patch); `on_refusal` is the patch to try after a refusal.
     Free { pod: PodRef, class: Option<Class>, patch: Value, on_refusal: Option<Value>, reason: String },
     /// Rewrite slot and deletion cost (strategic merge patch, annotations only).
     Relabel { pod: PodRef, slot: u32, fallback: bool, patch: Value, reason: String },
@@ -57,15 +57,28 @@ pub struct Event {
     /// CamelCase, from a fixed set.
     pub reason: &'static str,
     pub message: String,
+    /// It is how things stand, and every look finds it again; otherwise something has happened.
+    #[serde(skip)]
+    pub standing: bool,
 }
 
 impl Event {
     pub(super) fn normal(reason: &'static str, message: impl Into<String>) -> Action {
-        Action::Tell(Self { warning: false, reason, message: message.into() })
+        Action::Tell(Self { warning: false, reason, message: message.into(), standing: false })
     }
 
     pub(super) fn warning(reason: &'static str, message: impl Into<String>) -> Action {
-        Action::Tell(Self { warning: true, reason, message: message.into() })
+        Action::Tell(Self { warning: true, reason, message: message.into(), standing: false })
+    }
+
+    /// How things stand, legal but perhaps not meant.
+    pub(super) fn remark(reason: &'static str, message: impl Into<String>) -> Action {
+        Action::Tell(Self { warning: false, reason, message: message.into(), standing: true })
+    }
+
+    /// How things stand, and it is not good.
+    pub(super) fn grievance(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { warning: true, reason, message: message.into(), standing: true }
     }
 }
 

@@ -19,26 +19,31 @@ use super::view::{Kind, PodView, WorkloadView};
 pub const LEGEND: &str =
     "D on-demand, s spot, f spot slot running on-demand, ! on-demand slot running on spot, . empty";
 
-/// The slots `0..n` as letters, in groups of ten.
+/// So many slots are drawn at most.
+pub const DRAWN: u32 = 10_000;
+
+/// The slots `0..n` as letters, in groups of ten; the first of them, where there are very many.
 pub fn picture(split: Split, n: u32) -> String {
-    grouped((0..n).map(|slot| letter(split.class(slot))))
+    grouped((0..n.min(DRAWN)).map(|slot| letter(split.class(slot))), n)
 }
 
 /// The slots `0..n` as they are filled.
 pub fn filled(split: Split, n: u32, pods: &[PodView], strength: Strength) -> String {
-    let mut slots: Vec<Option<Class>> = vec![None; usize::try_from(n).unwrap_or(0)];
+    let drawn = n.min(DRAWN);
+    let mut slots: Vec<Option<Class>> = vec![None; usize::try_from(drawn).unwrap_or(0)];
     for pod in pods.iter().filter(|pod| pod.occupies() && !pod.gated) {
         let slot = pod.slot.and_then(|slot| usize::try_from(slot).ok());
         if let Some(place) = slot.and_then(|slot| slots.get_mut(slot)) {
             *place = pod.counts_as(strength);
         }
     }
-    grouped((0..n).zip(slots).map(|(slot, class)| match (split.class(slot), class) {
+    let letters = (0..drawn).zip(slots).map(|(slot, class)| match (split.class(slot), class) {
         (_, None) => '.',
         (Class::Spot, Some(Class::OnDemand)) => 'f',
         (Class::OnDemand, Some(Class::Spot)) => '!',
         (class, Some(_)) => letter(class),
-    }))
+    });
+    grouped(letters, n)
 }
 
 fn letter(class: Class) -> char {
@@ -48,13 +53,16 @@ fn letter(class: Class) -> char {
     }
 }
 
-fn grouped(letters: impl Iterator<Item = char>) -> String {
+fn grouped(letters: impl Iterator<Item = char>, of: u32) -> String {
     let mut text = String::new();
     for (index, letter) in letters.enumerate() {
         if index > 0 && index % 10 == 0 {
             text.push(' ');
         }
         text.push(letter);
+    }
+    if of > DRAWN {
+        let _ = write!(text, " … and {} more", of - DRAWN);
     }
     text
 }
@@ -135,19 +143,23 @@ fn shortage(workload: &WorkloadView, counts: &Counts, now: Timestamp) -> Option<
     }
 }
 
+/// Why running replicas in the wrong class stay where they are, by what was asked for. None: they are moved.
+pub fn stays(workload: &WorkloadView, spec: &Spec) -> Option<&'static str> {
+    if spec.paused {
+        return Some("moves are paused by annotation");
+    }
+    let stateful = matches!(workload.kind, Kind::StatefulSet { .. });
+    (stateful && !spec.move_stateful).then_some("they move when they are next created, or with move-statefulset-pods")
+}
+
 /// For a workload about which nothing is done.
 fn standing(workload: &WorkloadView, spec: &Spec, counts: &Counts) -> String {
     let Counts { replicas, spot, on_demand, gated, unknown, drift, .. } = *counts;
-    if drift > 0 && spec.paused {
-        return format!("{drift} in the wrong class, and moves are paused by annotation");
-    }
-    if drift > 0 && matches!(workload.kind, Kind::StatefulSet { .. }) && !spec.move_stateful {
-        return format!(
-            "{drift} in the wrong class: they move when they are next created, or with move-statefulset-pods"
-        );
-    }
     if drift > 0 {
-        return format!("{drift} in the wrong class while it is rolling out");
+        return match stays(workload, spec) {
+            Some(why) => format!("{drift} in the wrong class: {why}"),
+            None => format!("{drift} in the wrong class while it is rolling out"),
+        };
     }
     if gated > 0 {
         return format!("{gated} are about to be placed");
@@ -221,6 +233,17 @@ mod tests {
         assert_eq!(simulation.slots, "DDDsssssss DssDssDsss DssDssDsss DssDssD");
         assert_eq!((simulation.spot, simulation.on_demand), (25, 12));
         assert!(simulate(Split::new(70, 9), 4).notes[0].contains("all of them run on-demand"));
+    }
+
+    #[test]
+    fn of_very_many_slots_the_first_are_drawn() {
+        let most = simulate(Split::new(70, 3), u32::MAX);
+        assert_eq!(u64::from(most.spot) + u64::from(most.on_demand), u64::from(u32::MAX));
+        assert!(most.slots.len() < 12_000, "{} bytes", most.slots.len());
+        assert!(most.slots.starts_with("DDDsssssss DssD") && most.slots.ends_with(" … and 4294957295 more"));
+        let there = filled(Split::new(70, 3), u32::MAX, &[], Strength::Required);
+        assert!(there.starts_with("..........") && there.ends_with(" … and 4294957295 more"));
+        assert!(!picture(Split::new(70, 3), DRAWN).contains('…'));
     }
 
     #[test]

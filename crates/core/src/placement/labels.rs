@@ -143,9 +143,7 @@ impl NodeLabels {
     pub fn select(&self, class: Class, strength: Strength, node_affinity: Option<&Value>) -> Selection {
         let labels = self.of(class);
         if strength == Strength::Preferred {
-            let wishes = expressions(labels, "In")
-                .into_iter()
-                .map(|e| json!({"weight": 100, "preference": {"matchExpressions": [e]}}));
+            let wishes = self.wishes(class);
             return Selection::NodeAffinity(with(node_affinity, PREFERRED, |old| {
                 Value::Array(old.and_then(Value::as_array).into_iter().flatten().cloned().chain(wishes).collect())
             }));
@@ -166,6 +164,17 @@ impl NodeLabels {
             }
         };
         Selection::NodeAffinity(with(node_affinity, REQUIRED, |_| json!({"nodeSelectorTerms": new})))
+    }
+
+    /// Whether a node affinity has what [`Self::select`] writes for a class that is merely preferred.
+    pub fn wishes_for(&self, class: Class, node_affinity: Option<&Value>) -> bool {
+        let there = node_affinity.and_then(|affinity| affinity[PREFERRED].as_array()).map_or(&[][..], Vec::as_slice);
+        self.wishes(class).all(|wish| there.contains(&wish))
+    }
+
+    fn wishes(&self, class: Class) -> impl Iterator<Item = Value> {
+        let wanted = expressions(self.of(class), "In").into_iter();
+        wanted.map(|wanted| json!({"weight": 100, "preference": {"matchExpressions": [wanted]}}))
     }
 
     fn is_key(&self, key: &str) -> bool {

@@ -37,6 +37,9 @@ pub const SLOT: &str = "perennial.dev/slot";
 pub const CLASS: &str = "perennial.dev/class";
 /// On a pod: it runs on-demand in a spot slot, because spot capacity was short.
 pub const FALLBACK: &str = "perennial.dev/fallback";
+/// On a pod that was gated: [`PREFERRED`] where its workload asks for a wish.
+pub const SELECTION: &str = "perennial.dev/selection";
+pub const PREFERRED: &str = "preferred";
 /// On a workload: [`fallback::State`], what must outlive a restart.
 pub const STATE: &str = "perennial.dev/placement-state";
 /// Orders scale-in within a ReplicaSet: the lowest cost goes first.

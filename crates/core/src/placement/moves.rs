@@ -15,7 +15,8 @@ use super::view::OwnWrite;
 use crate::mutation::{Mutation, mutated};
 
 const LONGEST_COOLDOWN: SignedDuration = SignedDuration::from_hours(1);
-const RETRY: SignedDuration = SignedDuration::from_secs(30);
+/// What cannot be done now, and nothing that is watched may end, is tried again after this.
+pub(super) const RETRY: SignedDuration = SignedDuration::from_secs(30);
 
 /// Why nothing may be evicted now.
 #[derive(Debug, Clone)]
@@ -87,7 +88,7 @@ pub(super) fn may_disrupt(input: &Input<'_>, state: &State) -> Result<(), Blocke
             let names: Vec<&str> = several.iter().map(|pdb| pdb.name.as_str()).collect();
             let reason =
                 format!("its pods have several PodDisruptionBudgets ({}): none can be evicted", names.join(", "));
-            let tell = Event { warning: true, reason: "SeveralBudgets", message: reason.clone() };
+            let tell = Event::grievance("SeveralBudgets", reason.clone());
             Err(Blocked { reason, until: None, tell: Some(tell) })
         }
     }

@@ -13,7 +13,7 @@ use super::labels::{Choice, NodeLabels, Selection};
 use super::spec::{Spec, Strength};
 use super::stateful::class_of;
 use super::view::{Place, deletion_cost};
-use super::{CLASS, Class, DELETION_COST, FALLBACK, GATE, SLOT};
+use super::{CLASS, Class, DELETION_COST, FALLBACK, GATE, PREFERRED, SELECTION, SLOT};
 
 /// The part of an incoming pod that matters. Reads straight from the admission request's object.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -81,20 +81,23 @@ fn nothing(reason: &str, tell: bool) -> Mutation {
     Mutation::Nothing { reason: reason.to_owned(), tell }
 }
 
-/// Why a pod is none of ours to place, if so.
-pub fn left_alone(pod: &IncomingPod, labels: &NodeLabels) -> Option<Mutation> {
+/// Why a pod is none of ours to place, or has its place already, if so.
+pub fn left_alone(pod: &IncomingPod, strength: Strength, labels: &NodeLabels) -> Option<Mutation> {
     if pod.spec.node_name.as_deref().is_some_and(|node| !node.is_empty()) {
         return Some(nothing("it is bound to a node already", false));
     }
     let none = BTreeMap::new();
     let selector = pod.spec.node_selector.as_ref().unwrap_or(&none);
     let node_affinity = pod.spec.affinity.as_ref().and_then(|affinity| affinity.get("nodeAffinity"));
+    let given = pod.annotation(CLASS).and_then(Class::parse);
+    // Asked again, because another webhook has changed the pod after us.
+    let again = || Some(nothing("it has been given its class", false));
     match labels.choice(selector, node_affinity) {
-        Choice::Any => None,
-        // Asked again, because another webhook has changed the pod after us.
-        Choice::Only(class) if pod.annotation(CLASS) == Some(class.as_str()) => {
-            Some(nothing("it has been given its class", false))
+        Choice::Any if strength == Strength::Preferred => {
+            given.filter(|class| labels.wishes_for(*class, node_affinity)).and_then(|_| again())
         }
+        Choice::Any => None,
+        Choice::Only(class) if given == Some(class) => again(),
         _ => Some(nothing("it selects or excludes a capacity type itself", true)),
     }
 }
@@ -107,7 +110,7 @@ pub fn mutate(
     labels: &NodeLabels,
     tolerations: &Tolerations,
 ) -> Mutation {
-    if let Some(nothing) = left_alone(pod, labels) {
+    if let Some(nothing) = left_alone(pod, spec.strength, labels) {
         return nothing;
     }
     let mut patch = Patch { pod, operations: Vec::new() };
@@ -119,7 +122,9 @@ pub fn mutate(
         Owner::Deployment(Fate::Gated) => {
             // Which class it will be is not known yet, and tolerations could only be added later at the cost of a larger patch:
             // it gets those of both, and its selector keeps it where it belongs.
-            patch.annotate(&[]);
+            // Whoever frees it one day may know nothing of its workload.
+            let wish = (spec.strength == Strength::Preferred).then_some((SELECTION, PREFERRED));
+            patch.annotate(wish.as_slice());
             patch.tolerate(tolerations.spot.iter().chain(&tolerations.on_demand));
             patch.gate();
             "gated until its slot is known".to_owned()
@@ -174,7 +179,7 @@ impl Patch<'_> {
     fn annotate(&mut self, set: &[(&str, &str)]) {
         let old = self.pod.metadata.annotations.clone().unwrap_or_default();
         let mut new = old.clone();
-        for key in [SLOT, CLASS, FALLBACK] {
+        for key in [SLOT, CLASS, FALLBACK, SELECTION] {
             new.remove(key);
         }
         new.extend(set.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
@@ -314,6 +319,46 @@ mod tests {
         let pod = json!({"metadata": {"annotations": {CLASS: "spot", SLOT: "2"}},
             "spec": {"nodeSelector": {"karpenter.sh/capacity-type": "spot"}}});
         assert!(matches!(run(pod, &spec(), FRESH), Mutation::Nothing { tell: false, .. }));
+    }
+
+    /// A pod as it is after what was answered.
+    fn patched(mut pod: Value, operations: Vec<Value>) -> Value {
+        for operation in operations {
+            let path = operation["path"].as_str().unwrap().to_owned();
+            let [_, parent, field] = path.split('/').collect::<Vec<_>>()[..] else { panic!("{path}") };
+            pod[parent][field] = operation["value"].clone();
+        }
+        pod
+    }
+
+    #[test]
+    fn asked_again_about_a_wish_it_says_nothing() {
+        let soft = Spec { strength: Strength::Preferred, ..spec() };
+        let placed = |class, slot| Owner::Deployment(Fate::Placed(Place { class, slot }));
+        let new = json!({"metadata": {"annotations": {"team": "ml"}}, "spec": {"affinity": {"podAffinity": {"x": 1}}}});
+        let once = patched(new.clone(), operations(run(new, &soft, placed(Class::Spot, 2))));
+        for fate in [placed(Class::OnDemand, 5), FRESH, Owner::Deployment(Fate::Ownerless)] {
+            assert!(matches!(run(once.clone(), &soft, fate), Mutation::Nothing { tell: false, .. }), "{fate:?}");
+        }
+
+        // A wish of the template's own, or for another class than was noted, is no answer of ours.
+        let mut theirs = once.clone();
+        theirs["metadata"]["annotations"] = json!({});
+        assert!(matches!(run(theirs, &soft, FRESH), Mutation::Patch { .. }));
+        let mut other = once;
+        other["metadata"]["annotations"][CLASS] = json!("on-demand");
+        assert!(matches!(run(other, &soft, FRESH), Mutation::Patch { .. }));
+    }
+
+    #[test]
+    fn a_gated_pod_says_itself_that_its_class_is_a_wish() {
+        let soft = Spec { strength: Strength::Preferred, ..spec() };
+        let done = operations(run(json!({"metadata": {}}), &soft, FRESH));
+        assert_eq!(done[0], json!({"op": "add", "path": "/metadata/annotations", "value": {SELECTION: PREFERRED}}));
+        let again = patched(json!({"metadata": {}, "spec": {}}), done);
+        assert!(operations(run(again.clone(), &soft, FRESH)).is_empty());
+        let copied = operations(run(again, &spec(), FRESH));
+        assert_eq!(copied[0]["value"], json!({}), "from a template: not what its workload asks for");
     }
 
     #[test]

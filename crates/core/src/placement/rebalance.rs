@@ -9,12 +9,13 @@ use super::Class;
 use super::action::{Action, Counts, Event, Plan, save};
 use super::fallback::{Breaker, Observed, Probe, State, Supply, Verdict, step};
 use super::labels::Choice;
-use super::moves::{candidate, may_disrupt, note, repair, surely_ready};
+use super::moves::{RETRY, candidate, may_disrupt, note, repair, surely_ready};
 use super::release::after;
 use super::seats::{Group, Seat, count};
 use super::spec::{Spec, Strength};
 use super::view::{Kind, OwnWrites, PdbView, PodView, ReplicaSetView, Settings, WorkloadView};
 use super::{assign, relabel, stateful};
+use crate::CLOCK_TOLERANCE;
 
 /// What a look at a workload needs. Pods of other owners are ignored.
 #[derive(Debug, Clone, Copy)]
@@ -37,10 +38,10 @@ impl Input<'_> {
         }
         let (state, readable) = State::read(self.workload.state.as_deref());
         if !readable {
-            plan.actions.push(Event::warning(
+            plan.actions.push(Action::Tell(Event::grievance(
                 "StateUnreadable",
                 "the state kept in its annotation cannot be read: starting anew",
-            ));
+            )));
         }
         state
     }
@@ -57,6 +58,12 @@ impl Input<'_> {
 
     pub(super) fn stuck(&self, seat: &Seat<'_>) -> bool {
         self.unplaced(seat).is_some_and(|since| after(since, self.spec.fallback_after) <= self.now)
+    }
+
+    /// When to think of the probe: at its time, or, where that has passed and it was not possible, in a while. What it waits for
+    /// may be nothing that is watched.
+    pub(super) fn probe_at(&self, probe: Timestamp) -> Timestamp {
+        if probe > self.now { probe } else { after(self.now, RETRY) }
     }
 
     /// The pods that the breaker has to look at, as numbers.
@@ -77,9 +84,7 @@ impl Input<'_> {
         }
         let probe = match breaker {
             Breaker::Probing { since, .. } => {
-                let fresh =
-                    |seat: &&Seat<'_>| seat.is(Class::Spot) && seat.pod.created.as_second() >= since.as_second();
-                let sent = seats.clone().filter(fresh);
+                let sent = seats.clone().filter(|seat| sent_since(seat, since));
                 sent.map(|seat| match (seat.unbound(), self.stuck(seat)) {
                     (false, _) => Probe::Bound,
                     (true, true) => Probe::Stuck,
@@ -107,6 +112,11 @@ impl Input<'_> {
             may_disrupt: false,
         }
     }
+}
+
+/// A spot pod that was made since then. When a pod was made is told by the API server's clock, since when by ours.
+fn sent_since(seat: &Seat<'_>, since: Timestamp) -> bool {
+    seat.is(Class::Spot) && after(seat.pod.created, CLOCK_TOLERANCE).as_second() >= since.as_second()
 }
 
 /// Looks at one workload.
@@ -180,20 +190,20 @@ fn counts(groups: &[Group<'_>], input: &Input<'_>, short: bool) -> Counts {
 
 fn tell(input: &Input<'_>, groups: &[Group<'_>], plan: &mut Plan) {
     if input.workload.template != Choice::Any {
-        plan.actions.push(Event::warning(
+        plan.actions.push(Action::Tell(Event::grievance(
             "ChoosesCapacityItself",
             "its pod template selects or excludes a capacity type: its pods are counted and left alone",
-        ));
+        )));
     }
     if groups.iter().flat_map(|group| &group.seats).any(|seat| !seat.unseen && seat.pod.foreign_cost()) {
-        plan.actions.push(Event::warning(
+        plan.actions.push(Action::Tell(Event::grievance(
             "ForeignDeletionCost",
             "another writer sets pod-deletion-cost on its pods: it is left as it is, and scale-in is not exact",
-        ));
+        )));
     }
     if input.workload.replicas > 0 {
         for note in input.spec.notes(input.workload.replicas) {
-            plan.actions.push(Event::normal("PlacementNote", note));
+            plan.actions.push(Event::remark("PlacementNote", note));
         }
     }
 }
@@ -253,10 +263,12 @@ pub(super) fn announce(verdict: Verdict, observed: &Observed, plan: &mut Plan) {
         }
         Verdict::Probe => plan.actions.push(Event::normal("SpotProbe", "trying spot capacity again with one replica")),
         Verdict::Closed => plan.actions.push(Event::normal("SpotBack", "spot capacity is back")),
-        Verdict::Stay if observed.stuck > 0 && observed.budget == 0 => plan.actions.push(Event::warning(
-            "SpotShortage",
-            format!("no spot capacity for {} pods, and no fallback is allowed: they wait", observed.stuck),
-        )),
+        Verdict::Stay if observed.stuck > 0 && observed.budget == 0 => {
+            plan.actions.push(Action::Tell(Event::grievance(
+                "SpotShortage",
+                "no spot capacity for some of its pods, and no fallback is allowed: they wait",
+            )));
+        }
         Verdict::Stay => {}
     }
 }
@@ -278,16 +290,12 @@ fn probe_candidate(input: &Input<'_>, groups: &[Group<'_>], state: &State) -> Op
 fn supply(input: &Input<'_>, groups: &[Group<'_>], state: &State, plan: &mut Plan) -> Supply {
     let split = input.spec.split;
     let used: u32 = groups.iter().map(|group| group.surplus(Class::OnDemand, split)).sum();
-    let sent = |since: Timestamp| {
-        groups
-            .iter()
-            .flat_map(|group| &group.seats)
-            .any(|s| s.is(Class::Spot) && s.pod.created.as_second() >= since.as_second())
-    };
     let probe = match state.breaker {
-        Breaker::Probing { since, .. } => !sent(since),
+        Breaker::Probing { since, .. } => {
+            !groups.iter().flat_map(|group| &group.seats).any(|seat| sent_since(seat, since))
+        }
         Breaker::Open { probe, .. } => {
-            plan.by(probe.max(input.now));
+            plan.by(input.probe_at(probe));
             false
         }
         Breaker::Closed | Breaker::Wary { .. } => false,

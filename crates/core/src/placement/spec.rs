@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::cron::{Cron, Window};
 use super::slots::Split;
-use super::values;
+use super::{PREFERRED, values};
 
 /// How the class of a pod is put to the scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -160,7 +160,7 @@ pub fn parse(
 fn strength(text: &str) -> Result<Strength, String> {
     match text {
         "required" => Ok(Strength::Required),
-        "preferred" => Ok(Strength::Preferred),
+        PREFERRED => Ok(Strength::Preferred),
         _ => Err("is neither \"required\" nor \"preferred\"".to_owned()),
     }
 }

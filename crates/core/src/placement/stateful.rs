@@ -39,11 +39,11 @@ pub(super) fn plan(input: &Input<'_>, start: u32) -> Plan {
     plan.counts = counts(&seats, input, before.breaker.is_open());
     if input.workload.template != Choice::Any {
         let message = "its pod template selects or excludes a capacity type: its pods are counted and left alone";
-        plan.actions.push(Event::warning("ChoosesCapacityItself", message));
+        plan.actions.push(Action::Tell(Event::grievance("ChoosesCapacityItself", message)));
         return plan;
     }
     for text in input.spec.notes(input.workload.replicas) {
-        plan.actions.push(Event::normal("PlacementNote", text));
+        plan.actions.push(Event::remark("PlacementNote", text));
     }
     if input.spec.paused {
         return plan;
@@ -51,6 +51,10 @@ pub(super) fn plan(input: &Input<'_>, start: u32) -> Plan {
     let mut removals = shortage(input, &seats, &mut state, &mut plan);
     if removals.is_empty() && input.spec.move_stateful {
         removals.extend(repair(input, &seats, &before, &mut state, &mut plan));
+    }
+    // What is removed for it is the next look's, and our own write is no reason for one.
+    if removals.is_empty() && before != state {
+        plan.by(input.now);
     }
     finish(input, &before, &state, removals, plan)
 }
@@ -92,7 +96,7 @@ fn shortage(input: &Input<'_>, seats: &[Seat<'_>], state: &mut State, plan: &mut
         Verdict::Stay | Verdict::Opened | Verdict::StillShort => {}
     }
     if let Breaker::Open { probe, .. } = breaker {
-        plan.by(probe.max(input.now));
+        plan.by(input.probe_at(probe));
     }
     if !breaker.is_open() {
         return Vec::new();

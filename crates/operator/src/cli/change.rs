@@ -22,7 +22,10 @@ use perennial_core::keeper::{
 };
 
 use super::{Global, block_on, objects::Session, output::pairs};
-use crate::{keeper::apply::Held, runtime::fault::Category};
+use crate::{
+    keeper::{apply::Held, policies::labels_of},
+    runtime::fault::Category,
+};
 
 /// So often a change is decided again when somebody was faster.
 pub(super) const TRIES: usize = 5;
@@ -90,9 +93,11 @@ impl Subject {
         };
         let held = session.record(name, node.as_ref()).await?;
         let held = held.with_context(|| format!("there is no record for node {name}"))?;
-        let policy = node
-            .as_ref()
-            .map_or_else(|| session.policies.of_labels(&BTreeMap::new()), |node| session.policies.of(node));
+        let policy = match (&node, &held.stored) {
+            (Some(node), _) => session.policies.of(node),
+            (None, Stored::Good(record)) => session.policies.of_labels(&labels_of(record)),
+            (None, Stored::Bad { .. }) => session.policies.of_labels(&BTreeMap::new()),
+        };
         let identity = node.as_ref().and_then(|node| Identified::of(&policy.identity, node)).and_then(|id| id.text());
         let seen = node.as_ref().map(|node| policy.select(node));
         Ok(Self { node, seen, policy, held, identity, away_at })
@@ -123,10 +128,16 @@ impl Rollback {
     pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
             let session = Session::open(global).await?;
+            session.judges_as_the_operator()?;
+            // Chosen once: a try that ends between its two writes has changed the history.
+            let mut chosen = None;
             for _ in 0..TRIES {
                 let subject = Subject::read(&session, &self.node).await?;
                 let record = subject.record()?;
-                let entry = self.entry(&record)?;
+                let entry = match &chosen {
+                    Some(entry) => entry,
+                    None => chosen.insert(self.entry(&record)?.clone()),
+                };
                 let mut change = rollback(&record, entry, subject.seen.as_ref(), &subject.context());
                 subject.outlast(&mut change.record);
                 println!("record: {} -> {}", pairs(&record.kept), pairs(&change.record.kept));
@@ -177,6 +188,7 @@ impl Forget {
     pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
             let session = Session::open(global).await?;
+            session.judges_as_the_operator()?;
             for _ in 0..TRIES {
                 let subject = Subject::read(&session, &self.node).await?;
                 if !self.yes {
@@ -211,6 +223,7 @@ impl RestoreNow {
     pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
             let session = Session::open(global).await?;
+            session.judges_as_the_operator()?;
             for _ in 0..TRIES {
                 let subject = Subject::read(&session, &self.node).await?;
                 let (Some(node), Some(seen)) = (&subject.node, &subject.seen) else {

@@ -20,7 +20,7 @@ use super::{
     Global, block_on,
     coordination::{Coordination, server_time},
     objects::Session,
-    output::{Format, print_text, print_value, span},
+    output::{Telling, span},
     terminal::{Progress, Tone, colours},
 };
 use crate::{runtime::fault, serve::certs::SecretStore};
@@ -41,7 +41,7 @@ pub(super) struct Check {
     service_account: Option<String>,
     /// How to print: table, json or yaml
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
-    output: Format,
+    output: Telling,
 }
 
 fn lasting(text: &str) -> Result<Duration, String> {
@@ -110,7 +110,7 @@ impl Check {
                     continue;
                 }
                 drop(progress);
-                self.print(&lines)?;
+                self.output.print(|| as_json(&lines), || story(&lines))?;
                 return Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS });
             }
         })
@@ -128,28 +128,27 @@ impl Check {
         lines.extend(signatures::check(&session).await);
         Ok(lines)
     }
+}
 
-    fn print(&self, lines: &[Line]) -> anyhow::Result<()> {
-        if matches!(self.output, Format::Json | Format::Yaml) {
-            let items: Vec<Value> = lines
-                .iter()
-                .map(
-                    |line| json!({"result": line.result.word(), "what": line.what, "said": line.said, "fix": line.fix}),
-                )
-                .collect();
-            return print_value(&json!({"kind": "CheckList", "items": items}), self.output);
+fn as_json(lines: &[Line]) -> Value {
+    let items: Vec<Value> = lines
+        .iter()
+        .map(|line| json!({"result": line.result.word(), "what": line.what, "said": line.said, "fix": line.fix}))
+        .collect();
+    json!({"kind": "CheckList", "items": items})
+}
+
+fn story(lines: &[Line]) -> String {
+    let colours = colours();
+    let mut text = String::new();
+    for line in lines {
+        let word = line.result.word();
+        let _ = writeln!(text, "{}   {:<13}{}", Tone::of(word).paint(word, colours), line.what, line.said);
+        if let Some(fix) = &line.fix {
+            let _ = writeln!(text, "       {:<13}→ {fix}", "");
         }
-        let colours = colours();
-        let mut text = String::new();
-        for line in lines {
-            let word = line.result.word();
-            let _ = writeln!(text, "{}   {:<13}{}", Tone::of(word).paint(word, colours), line.what, line.said);
-            if let Some(fix) = &line.fix {
-                let _ = writeln!(text, "       {:<13}→ {fix}", "");
-            }
-        }
-        print_text(&text)
     }
+    text
 }
 
 async fn version(client: &Client) -> Line {

@@ -14,7 +14,7 @@ use super::{
     Global, block_on,
     nodes::selector,
     objects::{Look, Session},
-    output::{Format, print_text, print_value},
+    output::{Format, Item, Listing, print_text},
     terminal::{Tone, colours},
 };
 
@@ -26,7 +26,7 @@ pub(super) struct Diff {
     /// Only nodes with such labels
     #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = selector, conflicts_with = "nodes")]
     selector: Option<String>,
-    /// How to print: table, json, yaml or name
+    /// How to print: table, wide (also the keys that stay as they are), json, yaml or name
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Format,
 }
@@ -36,6 +36,8 @@ pub(super) struct Difference {
     node: String,
     pub(super) what: &'static str,
     pub(super) changes: Vec<Change>,
+    /// What is the same before and after.
+    stays: Kept,
 }
 
 /// One key that would change.
@@ -50,31 +52,18 @@ impl Diff {
     pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
         let found = block_on(async {
             let session = Session::open(global).await?;
-            let mut found = Vec::new();
+            let mut shown = Shown::new(self.output);
             if self.nodes.is_empty() {
-                let mut differs = false;
-                session
-                    .each_pair(self.selector.as_deref(), self.output == Format::Table, |page| {
-                        let page: Vec<Difference> = page.iter().filter_map(difference).collect();
-                        differs |= !page.is_empty();
-                        match self.output {
-                            Format::Json | Format::Yaml => found.extend(page),
-                            _ => print(&page, self.output)?,
-                        }
-                        Ok(())
-                    })
-                    .await?;
-                self.finish(&found)?;
-                return Ok(differs);
+                let selector = self.selector.as_deref();
+                session.each_pair(selector, true, |page| shown.page(page.iter().filter_map(difference))).await?;
+            } else {
+                let mut found = Vec::new();
+                for name in &self.nodes {
+                    found.extend(difference(&session.look(name).await?));
+                }
+                shown.page(found)?;
             }
-            for name in &self.nodes {
-                found.extend(difference(&session.look(name).await?));
-            }
-            match self.output {
-                Format::Json | Format::Yaml => self.finish(&found)?,
-                _ => print(&found, self.output)?,
-            }
-            Ok(!found.is_empty())
+            shown.end()
         });
         match found {
             Ok(differs) => Ok(ExitCode::from(u8::from(differs))),
@@ -85,29 +74,55 @@ impl Diff {
             }
         }
     }
+}
 
-    fn finish(&self, found: &[Difference]) -> anyhow::Result<()> {
-        if !matches!(self.output, Format::Json | Format::Yaml) {
-            return Ok(());
+/// What differs, printed as it is found.
+struct Shown {
+    format: Format,
+    listing: Listing,
+    differs: bool,
+}
+
+impl Shown {
+    fn new(format: Format) -> Self {
+        Self { format, listing: Listing::new(format, "DiffList", &[], 0), differs: false }
+    }
+
+    fn page(&mut self, found: impl IntoIterator<Item = Difference>) -> anyhow::Result<()> {
+        let found: Vec<Difference> = found.into_iter().collect();
+        self.differs |= !found.is_empty();
+        match self.format {
+            Format::Table => print_text(&story(&found, false)),
+            Format::Wide => print_text(&story(&found, true)),
+            Format::Json | Format::Yaml | Format::Name => self.listing.page(found.iter().map(item).collect()),
         }
-        let items: Vec<Value> = found
-            .iter()
-            .map(|difference| {
-                let changes: Vec<Value> = difference
-                    .changes
-                    .iter()
-                    .map(|change| json!({"key": change.key, "before": change.before, "after": change.after}))
-                    .collect();
-                json!({"node": difference.node, "what": difference.what, "changes": changes})
-            })
-            .collect();
-        print_value(&json!({"kind": "DiffList", "items": items}), self.output)
+    }
+
+    /// Whether anything differs.
+    fn end(self) -> anyhow::Result<bool> {
+        if matches!(self.format, Format::Json | Format::Yaml) {
+            self.listing.end("")?;
+        }
+        Ok(self.differs)
+    }
+}
+
+fn item(difference: &Difference) -> Item {
+    let changes: Vec<Value> = difference
+        .changes
+        .iter()
+        .map(|change| json!({"key": change.key, "before": change.before, "after": change.after}))
+        .collect();
+    Item {
+        name: format!("node/{}", difference.node),
+        row: Vec::new(),
+        value: json!({"node": difference.node, "what": difference.what, "changes": changes}),
     }
 }
 
 /// None where nothing would be changed.
 pub(super) fn difference(look: &Look) -> Option<Difference> {
-    let (what, changes) = match look.standing() {
+    let (what, before, after) = match look.standing() {
         Standing::Pending(act, next) => {
             let before = look.record().map(|record| record.kept).unwrap_or_default();
             let what = match act {
@@ -116,18 +131,20 @@ pub(super) fn difference(look: &Look) -> Option<Difference> {
                 Act::Claim => "it would take its record over",
                 Act::Fold => "it would be merged into its record",
             };
-            (what, changes(&before, &next.kept))
+            (what, before, next.kept)
         }
         Standing::Unsettled(restore) => {
             let before = look.seen().map(|seen| seen.kept).unwrap_or_default();
             let mut after = before.clone();
             after.retain(|key, _| !restore.remove.contains(key));
             after.extend(restore.set);
-            ("it would be given what its record has", changes(&before, &after))
+            ("it would be given what its record has", before, after)
         }
         _ => return None,
     };
-    Some(Difference { node: look.name().to_owned(), what, changes })
+    let changes = changes(&before, &after);
+    let stays = before.into_iter().filter(|(key, value)| after.get(key) == Some(value)).collect();
+    Some(Difference { node: look.name().to_owned(), what, changes, stays })
 }
 
 /// What differs between two label sets.
@@ -152,20 +169,19 @@ impl Change {
     }
 }
 
-fn print(found: &[Difference], format: Format) -> anyhow::Result<()> {
+fn story(found: &[Difference], wide: bool) -> String {
     let colours = colours();
     let mut text = String::new();
     for difference in found {
-        if format == Format::Name {
-            let _ = writeln!(text, "node/{}", difference.node);
-            continue;
-        }
         let _ = writeln!(text, "node/{}: {}", difference.node, difference.what);
         for change in &difference.changes {
             let _ = writeln!(text, "  {}", change.line(colours));
         }
+        for (key, value) in difference.stays.iter().filter(|_| wide) {
+            let _ = writeln!(text, "  {}", Tone::Quiet.paint(&format!("  {key}={value}"), colours));
+        }
     }
-    print_text(&text)
+    text
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use super::{
     Global, block_on,
     diff::changes,
     objects::Session,
-    output::{Format, age, print_text, print_value},
+    output::{Telling, age},
     terminal::colours,
 };
 
@@ -27,7 +27,7 @@ pub(super) struct History {
     node: String,
     /// How to print: table, json or yaml
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
-    output: Format,
+    output: Telling,
 }
 
 /// One state that the record had.
@@ -54,26 +54,25 @@ impl History {
                     )
                 }
             };
-            match self.output {
-                Format::Json | Format::Yaml => {
-                    let items: Vec<Value> = versions
-                        .iter()
-                        .map(|version| {
-                            json!({
-                                "sequence": version.sequence,
-                                "capturedAt": version.captured_at,
-                                "uid": version.uid,
-                                "content": Content::from(&version.kept),
-                            })
-                        })
-                        .collect();
-                    print_value(&json!({"kind": "History", "node": self.node, "items": items}), self.output)?;
-                }
-                _ => print_text(&story(&self.node, &versions))?,
-            }
+            self.output.print(|| as_json(&self.node, &versions), || story(&self.node, &versions))?;
             Ok(ExitCode::SUCCESS)
         })
     }
+}
+
+fn as_json(node: &str, versions: &[Version]) -> Value {
+    let items: Vec<Value> = versions
+        .iter()
+        .map(|version| {
+            json!({
+                "sequence": version.sequence,
+                "capturedAt": version.captured_at,
+                "uid": version.uid,
+                "content": Content::from(&version.kept),
+            })
+        })
+        .collect();
+    json!({"kind": "History", "node": node, "items": items})
 }
 
 /// Newest first.

@@ -109,6 +109,7 @@ impl Import {
         }
         block_on(async {
             let session = Session::open(global).await?;
+            session.judges_as_the_operator()?;
             let mut reading = Progress::new("nodes and records", false);
             let foreign = Foreign::new(&session.client);
             let (nodes, finalizers) = foreign.nodes().await?;

@@ -4,7 +4,6 @@ use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use jiff::Timestamp;
 use k8s_openapi::api::{
     apps::v1::Deployment,
     coordination::v1::Lease,
@@ -16,29 +15,25 @@ use kube::{
 };
 use perennial_core::{
     keeper::record::{RECORD_LABEL, RECORD_LABEL_VALUE},
-    placement::{
-        action::Action,
-        release::{Why, free},
-        spec::Strength,
-    },
+    placement::release::Why,
 };
 use serde_json::json;
 
 use super::{Global, block_on, objects::Session, terminal::Progress};
 use crate::{
-    placement::{
-        self,
-        index::Reading,
-        objects::Pod,
-        observe::{MANAGED, pod_entry},
-        settings::Configured,
+    placement::{self, objects::Pod, settings::Configured, sweep::sweep},
+    runtime::{
+        budget::Budget,
+        fault::{self, Category},
     },
-    runtime::{budget::Budget, fault},
     serve::{certs, configuration::Configurations},
 };
 
 /// Longer than the grace of a pod.
 const STOP_WITHIN: Duration = Duration::from_secs(90);
+/// A node that others keep changing is read so often.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Webhook {
@@ -147,51 +142,44 @@ async fn stop(client: &Client, namespace: &str, deployment: &str) -> anyhow::Res
     }
 }
 
-/// Takes our taint from every node that has it.
+/// Takes our taint from every node that has it. One that changed meanwhile is read again, one that is gone is passed over.
 async fn free_nodes(session: &Session) -> anyhow::Result<usize> {
-    let mut params = ListParams::default().limit(500);
     let mut freed = 0;
     let mut progress = Progress::new("nodes looked at", false);
-    loop {
-        let (page, next) = session.cluster.list_nodes(&params).await?;
-        progress.advance(page.len());
-        for node in page.iter().filter(|node| node.is_gated()) {
-            session.cluster.ungate_node(node).await?;
-            freed += 1;
+    for attempt in 1.. {
+        let mut overtaken = None;
+        let mut params = ListParams::default().limit(500);
+        loop {
+            let (page, next) = session.cluster.list_nodes(&params).await?;
+            progress.advance(page.len());
+            for node in page.iter().filter(|node| node.is_gated()) {
+                match session.cluster.ungate_node(node).await {
+                    Ok(_) => freed += 1,
+                    Err(error) if error.category() == Category::NotFound => {}
+                    Err(error) if error.category() == Category::Conflict => overtaken = Some(error),
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            match next {
+                Some(token) => params.continue_token = Some(token),
+                None => break,
+            }
         }
-        match next {
-            Some(token) => params.continue_token = Some(token),
-            None => return Ok(freed),
+        match overtaken {
+            None => break,
+            Some(error) if attempt == TRIES => return Err(error.into()),
+            Some(_) => tokio::time::sleep(PAUSE).await,
         }
     }
+    Ok(freed)
 }
 
 /// Frees every pod that still waits for its slot, as on-demand.
 async fn free_pods(session: &Session) -> anyhow::Result<usize> {
     let configured = Configured::new(&session.settings).context("nodeLabels cannot be used")?;
     let cluster = placement::apply::Cluster::new(session.client.clone(), Budget::unlimited());
-    let api: Api<Pod> = Api::all(session.client.clone());
-    let mut params = ListParams::default().labels(&format!("{MANAGED}=true")).limit(500);
-    let mut freed = 0;
     let mut progress = Progress::new("pods looked at", false);
-    loop {
-        let page = api.list(&params).await.map_err(|error| anyhow::anyhow!(fault::message(&error)));
-        let page = page.context("could not list the pods")?;
-        progress.advance(page.items.len());
-        let reading = Reading { configured: &configured, now: Timestamp::now(), listed: true };
-        let pods = page.items.into_iter().map(|pod| pod_entry(pod, None, &reading));
-        for pod in pods.filter(|pod| pod.view.gated && pod.view.occupies()) {
-            let decided = free(&pod.view, Why::Uninstall, Strength::Required, &configured.settings);
-            if let Action::Free { patch, on_refusal, .. } = decided {
-                cluster.free_pod(&pod.namespace, &pod.view.name, &patch, on_refusal.as_ref()).await?;
-                freed += 1;
-            }
-        }
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params.continue_token = Some(token),
-            None => return Ok(freed),
-        }
-    }
+    Ok(sweep(&cluster, &configured, Why::Uninstall, |_| true, |count| progress.advance(count)).await?)
 }
 
 async fn remove_all<K>(client: &Client, namespace: &str, selector: &str, what: &str) -> anyhow::Result<()>

@@ -40,7 +40,7 @@ use perennial_core::config::{Layers, Loaded, Settings, load};
 use crate::runtime::{
     chain::Chain,
     client::{self, Target},
-    fault::Category,
+    fault::{self, Category},
     metrics::Metrics,
 };
 
@@ -221,22 +221,28 @@ impl Global {
     }
 
     /// The settings with which the operator runs in a cluster: where no file is given, those of the ConfigMap that it
-    /// was installed with, so that commands judge as it does. True where one of the two was there.
-    async fn load_from(&self, client: &kube::Client) -> anyhow::Result<(Settings, bool)> {
+    /// was installed with, so that commands judge as it does. True where one of the two was there; or why that is not known.
+    async fn load_from(&self, client: &kube::Client) -> anyhow::Result<(Settings, Result<bool, String>)> {
         let settings = self.load(Vec::new())?.settings;
         if self.config.is_some() {
-            return Ok((settings, true));
+            return Ok((settings, Ok(true)));
         }
         let api: kube::Api<ConfigMap> = kube::Api::namespaced(client.clone(), settings.namespace.as_str());
-        let installed = api.get_opt(INSTALLED_CONFIG).await.ok().flatten();
+        let installed = match api.get_opt(INSTALLED_CONFIG).await {
+            Ok(installed) => installed,
+            Err(error) => {
+                let why = format!("could not read ConfigMap {INSTALLED_CONFIG}: {}", fault::message(&error));
+                return Ok((settings, Err(why)));
+            }
+        };
         match installed.and_then(|found| found.data?.remove(INSTALLED_CONFIG_KEY)) {
             Some(file) => {
                 let namespace = ("namespace".to_owned(), settings.namespace.to_string());
                 let loaded = self.load_with(Some(file), vec![namespace]);
                 let loaded = loaded.with_context(|| format!("ConfigMap {INSTALLED_CONFIG}; --config reads another"))?;
-                Ok((loaded.settings, true))
+                Ok((loaded.settings, Ok(true)))
             }
-            None => Ok((settings, false)),
+            None => Ok((settings, Ok(false))),
         }
     }
 

@@ -39,6 +39,8 @@ pub(super) struct Session {
     /// The settings are surely the operator's own: from its file, or from its ConfigMap.
     pub(super) configured: bool,
     pub(super) policies: Policies,
+    /// Why it is not known how the operator judges, where that is so.
+    unsure: Option<String>,
 }
 
 /// A node and its record, as the operator would look at them.
@@ -55,7 +57,8 @@ pub(crate) struct Look {
 impl Session {
     pub(super) async fn open(global: &Global) -> anyhow::Result<Self> {
         let client = global.connect().await?;
-        let (settings, configured) = global.load_from(&client).await?;
+        let (settings, installed) = global.load_from(&client).await?;
+        let configured = installed.as_ref().is_ok_and(|found| *found);
         let budget = Budget::new(1000, 1000);
         let (signatures, trouble) = Signatures::for_command(&client, &settings).await;
         if let Some(trouble) = trouble {
@@ -63,8 +66,19 @@ impl Session {
         }
         let cluster = Cluster::new(client.clone(), settings.namespace.as_str(), budget, signatures);
         let policies = Policies::new(&settings.keeper);
-        policies.read_all(&client).await;
-        Ok(Self { client, cluster, settings, configured, policies })
+        let unsure = installed.err().or(policies.read_all(&client).await.err());
+        if let Some(why) = &unsure {
+            eprintln!("The operator may judge otherwise: {why}");
+        }
+        Ok(Self { client, cluster, settings, configured, policies, unsure })
+    }
+
+    /// For what changes something: nothing is decided by other rules than the operator's.
+    pub(super) fn judges_as_the_operator(&self) -> anyhow::Result<()> {
+        match &self.unsure {
+            Some(why) => anyhow::bail!("nothing was changed, since it is not known by which rules: {why}"),
+            None => Ok(()),
+        }
     }
 
     pub(super) async fn node(&self, name: &str) -> anyhow::Result<Option<selection::Node>> {
@@ -125,7 +139,9 @@ impl Session {
         }
         // Under another identity the name of a node that is away is in its record only; the record's own name works too.
         let direct = self.cluster.read_record(&RecordName(name.to_owned()), Priority::Restore).await;
-        if let Ok(Some(held)) = direct {
+        if let Ok(Some(held)) = direct
+            && held.is_labelled()
+        {
             return Ok(Some(held));
         }
         let mut found = None;

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::terminal::{Tone, colours};
 
+/// How a list is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
     #[default]
@@ -19,13 +20,28 @@ pub(super) enum Format {
     Name,
 }
 
-/// Prints a value as JSON or YAML.
-pub(super) fn print_value(value: &impl Serialize, format: Format) -> anyhow::Result<()> {
-    let text = match format {
-        Format::Yaml => serde_saphyr::to_string(value)?,
-        _ => serde_json::to_string_pretty(value)? + "\n",
-    };
-    print_text(&text)
+/// How a story is printed: it has no more columns to show, and no names to list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Telling {
+    #[default]
+    Table,
+    Json,
+    Yaml,
+}
+
+impl Telling {
+    /// A value for programs or a story for people: only the one that is asked for is made.
+    pub(super) fn print<V: Serialize>(
+        self,
+        value: impl FnOnce() -> V,
+        story: impl FnOnce() -> String,
+    ) -> anyhow::Result<()> {
+        print_text(&match self {
+            Self::Table => story(),
+            Self::Json => serde_json::to_string_pretty(&value())? + "\n",
+            Self::Yaml => serde_saphyr::to_string(&value())?,
+        })
+    }
 }
 
 /// Prints text. A reader that has seen enough (`| head`) ends the program: see [`is_enough`].

@@ -15,15 +15,10 @@ use perennial_core::{
         spec::parse,
     },
 };
-use serde::Deserialize as _;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{
-    Global,
-    diff::difference,
-    objects::Look,
-    output::{Format, print_text, print_value},
-};
+use super::{Global, diff::difference, objects::Look, output::Telling};
 use crate::{
     keeper::{
         apply::Held,
@@ -32,25 +27,26 @@ use crate::{
         signatures::Signatures,
     },
     placement::{
-        index::Workload,
-        objects::{Deployment, StatefulSet},
-        observe::{deployment, stateful_set},
+        index::{NamespaceEntry, Workload},
+        objects::{Deployment, Namespace, StatefulSet},
+        observe::{deployment, namespace_entry, stateful_set},
         settings::Configured,
     },
 };
 
 #[derive(Debug, Args)]
 pub(super) struct PlanFile {
-    /// A file with Deployments, StatefulSets, Nodes, records and KeepPolicies, as kubectl prints them; - for standard input
+    /// A file with Deployments, StatefulSets, Namespaces, Nodes, records and KeepPolicies, as kubectl prints them; - for standard
+    /// input
     #[arg(short, long, value_name = "FILE")]
     filename: PathBuf,
     /// How to print: table, json or yaml
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
-    output: Format,
+    output: Telling,
 }
 
 impl PlanFile {
-    /// Fails where a workload asks for something that cannot be obeyed.
+    /// Fails where a workload cannot be read, or asks for something that cannot be obeyed.
     pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
         let settings = global.load(Vec::new())?.settings;
         let configured = Configured::new(&settings).context("nodeLabels cannot be used")?;
@@ -60,15 +56,19 @@ impl PlanFile {
         let objects: Vec<Value> = serde_saphyr::from_multiple_with_options(&text, options)
             .map_err(|error| anyhow::anyhow!("{} is not YAML: {error}", self.filename.display()))?;
         let objects = flat(objects);
-        let workloads: Vec<Workload> = objects.iter().filter_map(|object| workload(object, &configured)).collect();
-        let policies = policies(&objects, &settings.keeper);
-        let looks = looks(&objects, &policies);
+        let unreadable = || format!("{} cannot be planned", self.filename.display());
+        let workloads = objects.iter().filter_map(|object| workload(object, &configured).transpose());
+        let workloads: Vec<Workload> = workloads.collect::<anyhow::Result<_>>().with_context(unreadable)?;
+        let defaults = defaults(&objects, &configured).with_context(unreadable)?;
+        let policies = policies(&objects, &settings.keeper).with_context(unreadable)?;
+        let looks = looks(&objects, &policies).with_context(unreadable)?;
         if workloads.is_empty() && looks.is_empty() && policies.entries().is_empty() {
             anyhow::bail!("{} has neither workloads nor nodes, records or policies", self.filename.display());
         }
         let mut told = Told { sound: true, values: Vec::new(), text: String::new() };
         for workload in &workloads {
-            told.workload(workload, &configured);
+            let namespace = if workload.namespace.is_empty() { "default" } else { &workload.namespace };
+            told.workload(workload, defaults.get(namespace), &configured);
         }
         for (name, entry) in policies.entries() {
             if let Err(problems) = entry.read {
@@ -79,10 +79,7 @@ impl PlanFile {
             told.node(look);
         }
         let Told { sound, values, text } = told;
-        match self.output {
-            Format::Json | Format::Yaml => print_value(&values, self.output)?,
-            Format::Table | Format::Wide | Format::Name => print_text(&text)?,
-        }
+        self.output.print(|| values, || text)?;
         Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
@@ -96,12 +93,43 @@ impl PlanFile {
     }
 }
 
-fn workload(object: &Value, configured: &Configured) -> Option<Workload> {
-    match object["kind"].as_str()? {
-        "Deployment" => Deployment::deserialize(object).ok().map(|object| deployment(object, configured)),
-        "StatefulSet" => StatefulSet::deserialize(object).ok().map(|object| stateful_set(object, configured)),
+/// A Deployment or StatefulSet, if it is one.
+fn workload(object: &Value, configured: &Configured) -> anyhow::Result<Option<Workload>> {
+    Ok(match object["kind"].as_str() {
+        Some("Deployment") => Some(deployment(read::<Deployment>(object)?, configured)),
+        Some("StatefulSet") => Some(stateful_set(read::<StatefulSet>(object)?, configured)),
         _ => None,
+    })
+}
+
+/// What the Namespaces of a file say of the workloads in them.
+fn defaults(objects: &[Value], configured: &Configured) -> anyhow::Result<BTreeMap<String, NamespaceEntry>> {
+    let namespaces = objects.iter().filter(|object| object["kind"] == "Namespace");
+    namespaces
+        .map(|object| {
+            let Namespace { metadata } = read(object)?;
+            Ok((metadata.name.clone().unwrap_or_default(), namespace_entry(metadata, configured)))
+        })
+        .collect()
+}
+
+/// An object, as the API server would take it: what is not understood is said, with the name of the object.
+fn read<K: DeserializeOwned>(object: &Value) -> anyhow::Result<K> {
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or("?").to_owned();
+    let name = format!("{}/{}", text("/kind").to_ascii_lowercase(), text("/metadata/name"));
+    if let Some((key, value)) = not_text(object) {
+        anyhow::bail!("{name}: annotation {key}: {value} is not text; write \"{value}\", in quotes");
     }
+    K::deserialize(object).map_err(|error| anyhow::anyhow!("{name}: {error}"))
+}
+
+/// The first annotation whose value YAML took for something else: the API server refuses it.
+fn not_text(object: &Value) -> Option<(&str, &Value)> {
+    let annotations = object.pointer("/metadata/annotations")?.as_object()?;
+    annotations
+        .iter()
+        .map(|(key, value)| (key.as_str(), value))
+        .find(|(_, value)| !value.is_string() && !value.is_null())
 }
 
 /// What is said in the end.
@@ -112,9 +140,14 @@ struct Told {
 }
 
 impl Told {
-    fn workload(&mut self, workload: &Workload, configured: &Configured) {
+    fn workload(&mut self, workload: &Workload, defaults: Option<&NamespaceEntry>, configured: &Configured) {
         let name = format!("{}/{}", workload.kind.to_ascii_lowercase(), workload.name);
-        match parse(&configured.prefixes, &BTreeMap::new(), &workload.annotations) {
+        let asked = match defaults {
+            Some(namespace) if !namespace.selected => Ok(None),
+            Some(namespace) => parse(&configured.prefixes, &namespace.annotations, &workload.annotations),
+            None => parse(&configured.prefixes, &BTreeMap::new(), &workload.annotations),
+        };
+        match asked {
             Ok(None) => {
                 let _ = writeln!(self.text, "{name}: asks for nothing");
                 self.values.push(serde_json::json!({"workload": name}));
@@ -188,27 +221,23 @@ fn flat(objects: Vec<Value>) -> Vec<Value> {
 }
 
 /// The KeepPolicies of a file over the configuration.
-fn policies(objects: &[Value], keeper: &Keeper) -> Policies {
+fn policies(objects: &[Value], keeper: &Keeper) -> anyhow::Result<Policies> {
     let policies = Policies::new(keeper);
     for object in objects.iter().filter(|object| object["kind"] == "KeepPolicy") {
-        if let Ok(policy) = Resource::deserialize(object) {
-            policies.on_event(Event::Apply(policy));
-        }
+        policies.on_event(Event::Apply(read::<Resource>(object)?));
     }
-    policies
+    Ok(policies)
 }
 
 /// Nodes and records of a file, side by side.
-fn looks(objects: &[Value], policies: &Policies) -> Vec<Look> {
+fn looks(objects: &[Value], policies: &Policies) -> anyhow::Result<Vec<Look>> {
     let (mut nodes, mut records) = (Vec::new(), BTreeMap::new());
     for object in objects {
         match object["kind"].as_str() {
-            Some("Node") => nodes.extend(Node::deserialize(object).map(Node::into_view)),
+            Some("Node") => nodes.push(read::<Node>(object)?.into_view()),
             Some("ConfigMap") if object["metadata"]["labels"][RECORD_LABEL].is_string() => {
-                if let Ok(found) = ConfigMap::deserialize(object) {
-                    let held = Held::new(found, &Signatures::none());
-                    records.insert(held.name().to_owned(), held);
-                }
+                let held = Held::new(read::<ConfigMap>(object)?, &Signatures::none());
+                records.insert(held.name().to_owned(), held);
             }
             _ => {}
         }
@@ -233,5 +262,60 @@ fn looks(objects: &[Value], policies: &Policies) -> Vec<Look> {
         .collect();
     records.retain(|name, _| !claims.contains_key(name));
     looks.extend(records.into_values().map(|held| Look::new(policies, None, Some(held))));
-    looks
+    Ok(looks)
+}
+
+#[cfg(test)]
+mod tests {
+    use perennial_core::config::Settings;
+    use serde_json::json;
+
+    use super::*;
+
+    fn configured() -> Configured {
+        Configured::new(&Settings::default()).unwrap()
+    }
+
+    fn web(namespace: &str, annotations: &Value) -> Value {
+        json!({"kind": "Deployment", "metadata": {"name": "web", "namespace": namespace, "annotations": annotations},
+               "spec": {"replicas": 10}})
+    }
+
+    fn told(objects: &[Value]) -> Told {
+        let configured = configured();
+        let defaults = defaults(objects, &configured).unwrap();
+        let mut told = Told { sound: true, values: Vec::new(), text: String::new() };
+        for workload in objects.iter().filter_map(|object| workload(object, &configured).unwrap()) {
+            told.workload(&workload, defaults.get(&workload.namespace), &configured);
+        }
+        told
+    }
+
+    #[test]
+    fn a_value_without_quotes_is_named_with_its_object_and_not_passed_over() {
+        let unquoted = web("shop", &json!({"perennial.dev/spot-percentage": 70}));
+        let error = workload(&unquoted, &configured()).unwrap_err().to_string();
+        assert!(error.contains("deployment/web") && error.contains("spot-percentage: 70"), "{error}");
+        assert!(error.contains("\"70\", in quotes"), "{error}");
+
+        let strange = json!({"kind": "StatefulSet", "metadata": {"name": "db"}, "spec": {"replicas": "many"}});
+        let error = workload(&strange, &configured()).unwrap_err().to_string();
+        assert!(error.starts_with("statefulset/db: "), "{error}");
+        let node = json!({"kind": "Node", "metadata": {"name": "n1", "labels": {"rack": 7}}});
+        assert!(looks(&[node], &Policies::new(&Settings::default().keeper)).is_err());
+    }
+
+    #[test]
+    fn a_namespace_in_the_file_gives_its_defaults() {
+        let namespace = |name: &str| {
+            let annotations = json!({"perennial.dev/spot-percentage": "50", "perennial.dev/min-on-demand": "6"});
+            json!({"kind": "Namespace", "metadata": {"name": name, "annotations": annotations}})
+        };
+        let asks = web("shop", &json!({"perennial.dev/spot-percentage": "70"}));
+        assert!(told(&[web("shop", &json!({}))]).text.contains("asks for nothing"));
+        assert!(told(&[namespace("shop"), web("shop", &json!({}))]).text.contains("4 on spot, 6 on-demand"));
+        assert!(told(&[asks.clone(), namespace("shop")]).text.contains("4 on spot, 6 on-demand"));
+        assert!(told(&[asks, namespace("other")]).text.contains("7 on spot, 3 on-demand"));
+        assert!(told(&[namespace("kube-system"), web("kube-system", &json!({}))]).text.contains("asks for nothing"));
+    }
 }

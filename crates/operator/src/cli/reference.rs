@@ -49,9 +49,9 @@ mod tests {
 - All commands that only look work with read-only rights. Commands that change something go through the same plans and the same
   conditional writes as the operator.
 - They judge by the configuration that the operator was installed with (ConfigMap `perennial-config`), or by `--config FILE`.
-- `-o table|wide|json|yaml|name`, `-l SELECTOR`, `-w`, `-n`, `--context`, `--kubeconfig` as in kubectl. With `-w`, `-o json` and
-  `-o yaml` print one object after the other. Colour is for terminals only, and never with `NO_COLOR`; so is the line that shows how
-  far something is that takes longer than a second.
+- `-o table|wide|json|yaml|name` for lists, `-o table|json|yaml` for what tells a story; `-l SELECTOR`, `-w`, `-n`, `--context`,
+  `--kubeconfig` as in kubectl. With `-w`, `-o json` and `-o yaml` print one object after the other. Colour is for terminals only,
+  and never with `NO_COLOR`; so is the line that shows how far something is that takes longer than a second.
 - Lists are printed as they are read, 500 at a time, and no more than that is in memory.
 - They end with 0, or with 1 and a sentence that says what to do. `diff` ends with 1 where something differs and with 2 where it
   could not be found out, as `kubectl diff` does; `check` with 1 where something fails; `import` and `export` with 1 where something

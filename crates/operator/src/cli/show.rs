@@ -15,7 +15,7 @@ use serde_json::json;
 use super::{
     Global, block_on,
     objects::Session,
-    output::{Format, age, pairs, print_text, print_value},
+    output::{Telling, age, pairs},
     records::{as_json, state},
 };
 use crate::keeper::apply::Held;
@@ -25,9 +25,9 @@ pub(super) struct Show {
     /// The node's name; also of a node that is away
     #[arg(add = super::complete::nodes())]
     node: String,
-    /// How to print: table, json, yaml or name
+    /// How to print: table, json or yaml
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
-    output: Format,
+    output: Telling,
 }
 
 impl Show {
@@ -37,25 +37,20 @@ impl Show {
             let look = session.look(&self.node).await?;
             let (node, held, seen) = (&look.node, &look.held, look.seen());
             let standing = look.standing().sentence();
-            match self.output {
-                Format::Json | Format::Yaml => {
-                    let value = json!({
-                        "node": self.node,
-                        "standing": standing,
-                        "live": node.as_ref().map(|node| json!({
-                            "uid": node.uid,
-                            "kept": seen.as_ref().map(|seen| Content::from(&seen.kept)),
-                            "mark": seen.as_ref().and_then(|seen| seen.mark.clone()),
-                        })),
-                        "record": held.as_ref().map(as_json),
-                    });
-                    print_value(&value, self.output)?;
-                }
-                Format::Name => print_text(&format!("node/{}\n", self.node))?,
-                Format::Table | Format::Wide => {
-                    print_text(&story(&self.node, node.as_ref(), seen.as_ref(), held.as_ref(), &standing))?;
-                }
-            }
+            let value = || {
+                json!({
+                    "node": self.node,
+                    "standing": standing,
+                    "live": node.as_ref().map(|node| json!({
+                        "uid": node.uid,
+                        "kept": seen.as_ref().map(|seen| Content::from(&seen.kept)),
+                        "mark": seen.as_ref().and_then(|seen| seen.mark.clone()),
+                    })),
+                    "record": held.as_ref().map(as_json),
+                })
+            };
+            let story = || story(&self.node, node.as_ref(), seen.as_ref(), held.as_ref(), &standing);
+            self.output.print(value, story)?;
             Ok(ExitCode::SUCCESS)
         })
     }

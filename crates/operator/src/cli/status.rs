@@ -13,7 +13,7 @@ use super::{
     Global, block_on,
     coordination::Coordination,
     objects::Session,
-    output::{Format, print_text, print_value, span},
+    output::{Telling, span},
     records::state,
     scrape::Samples,
     terminal::{Tone, colours},
@@ -27,7 +27,7 @@ pub(super) struct Status {
     metrics: Option<String>,
     /// How to print: table, json or yaml
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
-    output: Format,
+    output: Telling,
 }
 
 /// What was found.
@@ -62,10 +62,7 @@ impl Status {
         block_on(async {
             let session = Session::open(global).await?;
             let overview = Overview::read(&session, self.metrics.as_deref()).await?;
-            match self.output {
-                Format::Json | Format::Yaml => print_value(&overview.as_json(), self.output)?,
-                _ => print_text(&overview.story())?,
-            }
+            self.output.print(|| overview.as_json(), || overview.story())?;
             Ok(ExitCode::SUCCESS)
         })
     }

@@ -53,7 +53,6 @@ struct Seen {
     view: View,
     policies: Policies,
     signatures: Signatures,
-    lists: u8,
 }
 
 impl Seen {
@@ -61,21 +60,19 @@ impl Seen {
         let mut view = View::default();
         view.policies_known = true;
         view.board = Some(Board::new(Clock::system(), DRAWN));
-        Self { view, policies, signatures, lists: 0 }
+        Self { view, policies, signatures }
     }
 
     fn on_node(&mut self, event: Event<Node>) {
-        self.lists |= u8::from(matches!(event, Event::InitDone));
         self.view.on_node(event, &self.policies);
     }
 
     fn on_record(&mut self, event: Event<ConfigMap>) {
-        self.lists |= 2 * u8::from(matches!(event, Event::InitDone));
         self.view.on_record(event, &self.policies, &self.signatures);
     }
 
     fn is_complete(&self) -> bool {
-        self.lists == 3
+        self.view.is_synced()
     }
 
     /// Closes an interval and draws it.

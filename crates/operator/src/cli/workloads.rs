@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::{
     Global, block_on,
     nodes::selector,
-    output::{Format, Item, Listing, print_text, print_value},
+    output::{Format, Item, Listing, Telling},
     terminal::Progress,
 };
 use crate::placement::{
@@ -56,7 +56,7 @@ pub(super) struct Simulate {
     min_on_demand: u32,
     /// How to print: table, json or yaml
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
-    output: Format,
+    output: Telling,
 }
 
 /// One workload that asks for something.
@@ -161,7 +161,7 @@ fn item(row: &Row, now: Timestamp) -> Item {
 }
 
 /// Explains one workload: `kind` as people write it, in the namespace that -n says.
-pub(super) fn explain_workload(kind: &str, name: &str, output: Format, global: &Global) -> anyhow::Result<ExitCode> {
+pub(super) fn explain_workload(kind: &str, name: &str, output: Telling, global: &Global) -> anyhow::Result<ExitCode> {
     let kind = match kind {
         "deploy" | "deployment" | "deployments" | "deployment.apps" => "Deployment",
         "sts" | "statefulset" | "statefulsets" | "statefulset.apps" => "StatefulSet",
@@ -176,14 +176,13 @@ pub(super) fn explain_workload(kind: &str, name: &str, output: Format, global: &
             anyhow::bail!("there is no {kind} {name} in namespace {namespace}; -n says another one");
         }
         let Some(row) = row(&all, &key) else {
-            print_text(&format!("{key} asks for nothing: its pods run where the scheduler puts them\n"))?;
+            let why = "asks for nothing: its pods run where the scheduler puts them";
+            let value =
+                || json!({"namespace": namespace, "kind": kind, "name": name, "counts": Value::Null, "why": why});
+            output.print(value, || format!("{key} {why}\n"))?;
             return Ok(ExitCode::SUCCESS);
         };
-        match output {
-            Format::Json | Format::Yaml => print_value(&as_json(&row, all.now), output)?,
-            Format::Name => print_text(&format!("{key}\n"))?,
-            Format::Table | Format::Wide => print_text(&story(&row, all.now))?,
-        }
+        output.print(|| as_json(&row, all.now), || story(&row, all.now))?;
         Ok(ExitCode::SUCCESS)
     })
 }
@@ -212,19 +211,17 @@ fn story(row: &Row, now: Timestamp) -> String {
 impl Simulate {
     pub(super) fn execute(&self) -> anyhow::Result<ExitCode> {
         let simulation = simulate(Split::new(self.spot, self.min_on_demand), self.replicas);
-        match self.output {
-            Format::Json | Format::Yaml => print_value(&simulation, self.output)?,
-            Format::Table | Format::Wide | Format::Name => {
-                let mut text = format!(
-                    "{} replicas: {} on spot, {} on-demand\n{}\n({LEGEND})\n",
-                    simulation.replicas, simulation.spot, simulation.on_demand, simulation.slots
-                );
-                for note in simulation.notes {
-                    let _ = writeln!(text, "note: {note}");
-                }
-                print_text(&text)?;
+        let story = || {
+            let mut text = format!(
+                "{} replicas: {} on spot, {} on-demand\n{}\n({LEGEND})\n",
+                simulation.replicas, simulation.spot, simulation.on_demand, simulation.slots
+            );
+            for note in &simulation.notes {
+                let _ = writeln!(text, "note: {note}");
             }
-        }
+            text
+        };
+        self.output.print(|| &simulation, story)?;
         Ok(ExitCode::SUCCESS)
     }
 }

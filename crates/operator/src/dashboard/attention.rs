@@ -142,32 +142,44 @@ fn about_workloads(known: &Known) -> Vec<Matter> {
             "Invalid",
             Level::Warn,
             ["workload is left alone", "workloads are left alone"],
-            "What is asked for cannot be obeyed.",
+            "What is asked for cannot be obeyed.".to_owned(),
         ),
         (
             "Fallback",
             Level::Warn,
             ["workload runs on-demand for lack of spot", "workloads run on-demand for lack of spot"],
-            "Spot is tried again with growing pauses.",
+            "Spot is tried again with growing pauses.".to_owned(),
         ),
         (
             "Drift",
             Level::Note,
             ["workload has replicas in the wrong class", "workloads have replicas in the wrong class"],
-            "They are moved one at a time.",
+            about_moves(sums.states.get("Drift").copied().unwrap_or_default(), sums.staying),
         ),
     ] {
         let Some(keys) = sums.keys.get(state).filter(|keys| !keys.is_empty()) else { continue };
         matters.push(Matter {
             level,
             title: counted(sums.states.get(state).copied().unwrap_or_default(), one, many),
-            detail: detail.to_owned(),
+            detail,
             about: keys.iter().take(NAMED).cloned().collect(),
             link: format!("#/workloads?state={state}"),
             command: keys.first().map(|key| super::workload::explain_command(key)).unwrap_or_default(),
         });
     }
     matters
+}
+
+/// What becomes of replicas in the wrong class, where those of some workloads are not moved.
+fn about_moves(workloads: usize, staying: usize) -> String {
+    const WHY: &str = "moves are paused, or not asked for (move-statefulset-pods)";
+    if staying == 0 {
+        "They are moved one at a time.".to_owned()
+    } else if staying == workloads {
+        format!("They stay where they are: {WHY}.")
+    } else {
+        format!("They are moved one at a time; those of {staying} stay where they are: {WHY}.")
+    }
 }
 
 #[cfg(test)]
@@ -182,6 +194,13 @@ mod tests {
     #[test]
     fn what_is_as_it_should_be_needs_nobody() {
         assert_eq!(about_nodes(&[row("a", "Current", false), row("b", "Away", false), row("c", "Pending", false)]), []);
+    }
+
+    #[test]
+    fn only_what_is_moved_is_said_to_be() {
+        let said = [(3, 0), (3, 3), (3, 1)].map(|(workloads, staying)| about_moves(workloads, staying));
+        let parts = said.map(|text| (text.contains("moved one at a time"), text.contains("stay where they are")));
+        assert_eq!(parts, [(true, false), (false, true), (true, true)]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use perennial_core::placement::{
     Class,
     action::Plan,
-    explain::{explain, sentence, why},
+    explain::{DRAWN, explain, sentence, stays, why},
     fallback::State,
     spec::Spec,
     view::{Kind, OwnWrites, PodView},
@@ -29,6 +29,8 @@ pub(super) struct Row {
     pub(super) key: String,
     /// `Exact`, `Drift`, `Fallback` or `Invalid`.
     pub(super) state: &'static str,
+    /// Its replicas are where they are: none of them is moved because of its class.
+    stays: bool,
     value: Value,
     counts: Option<[u32; 5]>,
 }
@@ -57,6 +59,9 @@ pub(super) struct Sums {
     drift: u32,
     fallback: u32,
     pub(super) states: BTreeMap<&'static str, usize>,
+    /// How many of those in `Drift` stay as they are.
+    #[serde(skip)]
+    pub(super) staying: usize,
     /// The first of each state.
     #[serde(skip)]
     pub(super) keys: BTreeMap<&'static str, Vec<String>>,
@@ -92,6 +97,7 @@ pub(super) fn sums(dashboard: &Dashboard) -> Sums {
     let mut sums = Sums { enabled: placer.is_some(), synced, all: rows.len(), ..Sums::default() };
     for row in rows.iter() {
         *sums.states.entry(row.state).or_default() += 1;
+        sums.staying += usize::from(row.state == "Drift" && row.stays);
         let named = sums.keys.entry(row.state).or_default();
         if named.len() < 10 {
             named.push(row.key.clone());
@@ -129,7 +135,7 @@ fn row(placer: &Placer, look: &Look) -> Option<Row> {
                 "why": why(&workload.view, spec, &plan, placer.clock.now()),
             });
             let sums = [counts.replicas, counts.spot, counts.on_demand, counts.drift, counts.fallback];
-            Row { key, state, value, counts: Some(sums) }
+            Row { key, state, stays: stays(&workload.view, spec).is_some(), value, counts: Some(sums) }
         }
         Err(problems) => {
             let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
@@ -137,7 +143,7 @@ fn row(placer: &Placer, look: &Look) -> Option<Row> {
                 "kind": kind, "namespace": namespace, "name": name, "state": "Invalid", "counts": Value::Null,
                 "replicas": workload.view.replicas, "why": problems.join("; "),
             });
-            Row { key, state: "Invalid", value, counts: None }
+            Row { key, state: "Invalid", stays: true, value, counts: None }
         }
     })
 }
@@ -207,7 +213,7 @@ struct Slot {
 
 /// The places, and the pods that are in none of them.
 fn slots(placer: &Placer, look: &Look, spec: &Spec, replicas: u32) -> (Vec<Slot>, Vec<Value>) {
-    let mut slots: Vec<Slot> = (0..replicas)
+    let mut slots: Vec<Slot> = (0..replicas.min(DRAWN))
         .map(|number| Slot {
             number,
             wants: spec.split.class(number),

@@ -23,6 +23,7 @@ use perennial_core::mutation::{Mutation, mutated};
 
 use super::{
     node::Node,
+    policies::Resource,
     signatures::{CannotSign, KeysError, Signatures},
 };
 use crate::runtime::{
@@ -75,7 +76,21 @@ impl Held {
             },
         );
         let (unsigned, unknown_key) = (unsigned.into_inner(), unknown_key.into_inner());
-        Self { stored, config_map, unknown_key, unsigned }
+        let mut held = Self { stored, config_map, unknown_key, unsigned };
+        held.forget_another_order();
+        held
+    }
+
+    /// A record is written after the state of the node that it holds. One that says otherwise was carried here from another
+    /// cluster, as it was: the numbers of that cluster's order mean nothing here, and no state of a node is older than it.
+    fn forget_another_order(&mut self) {
+        let written_at = self.resource_version();
+        if let Stored::Good(record) = &mut self.stored
+            && written_at > 0
+            && record.node.resource_version > written_at
+        {
+            record.node.resource_version = 0;
+        }
     }
 
     pub fn name(&self) -> &str {
@@ -93,6 +108,12 @@ impl Held {
         }
         let named = self.annotations().get(NODE_ANNOTATION).map(String::as_str);
         named.or_else(|| self.name().strip_prefix("node-")).unwrap_or_default()
+    }
+
+    /// It says that it is a record. Others' ConfigMaps may have any name.
+    pub fn is_labelled(&self) -> bool {
+        let labels = self.config_map.metadata.labels.as_ref();
+        labels.and_then(|labels| labels.get(RECORD_LABEL)).is_some_and(|value| value == RECORD_LABEL_VALUE)
     }
 
     /// It holds a good record that the key which signs now has not signed.
@@ -182,13 +203,15 @@ impl Error {
 pub struct Cluster {
     nodes: Api<Node>,
     records: Api<ConfigMap>,
+    policies: Api<Resource>,
     budget: Budget,
     signatures: Signatures,
 }
 
 impl Cluster {
     pub fn new(client: Client, namespace: &str, budget: Budget, signatures: Signatures) -> Self {
-        Self { nodes: Api::all(client.clone()), records: Api::namespaced(client, namespace), budget, signatures }
+        let (nodes, policies) = (Api::all(client.clone()), Api::all(client.clone()));
+        Self { nodes, records: Api::namespaced(client, namespace), policies, budget, signatures }
     }
 
     pub fn signatures(&self) -> &Signatures {
@@ -307,11 +330,31 @@ impl Cluster {
             "resourceVersion": held.config_map.metadata.resource_version,
             "annotations": annotations,
         }});
+        self.patch_record(held, patch).await
+    }
+
+    /// Puts our label back on a record's ConfigMap, if it is still the one that was read.
+    pub async fn label_record(&self, held: &Held) -> Result<Held, Error> {
+        let patch = serde_json::json!({ "metadata": {
+            "resourceVersion": held.config_map.metadata.resource_version,
+            "labels": { RECORD_LABEL: RECORD_LABEL_VALUE },
+        }});
+        self.patch_record(held, patch).await
+    }
+
+    async fn patch_record(&self, held: &Held, patch: serde_json::Value) -> Result<Held, Error> {
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let written = self.ask(Priority::Collect, self.records.patch(held.name(), &params, &Patch::Merge(patch))).await;
         written
             .map(|map| self.held(map))
             .map_err(|source| Error::WriteRecord { record: held.name().to_owned(), source })
+    }
+
+    /// Writes the status of a KeepPolicy.
+    pub async fn report_policy(&self, name: &str, patch: serde_json::Value) -> Result<(), Failure> {
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let patch = Patch::Merge(patch);
+        self.ask(Priority::Collect, self.policies.patch_status(name, &params, &patch)).await.map(drop)
     }
 
     /// The API server's resourceVersion now: later than every node that is gone by now.

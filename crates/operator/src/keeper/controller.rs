@@ -120,13 +120,13 @@ impl Keeper {
 
     /// A node as the API server just answered: as if the watch had said so.
     pub(super) fn learn_node(&self, node: &selection::Node) {
-        let asks = self.lock().view.put_node(node, &self.policies);
+        let asks = self.lock().view.learn_node(node, &self.policies);
         self.ask(asks);
     }
 
     /// The same for a record.
     pub(super) fn learn_record(&self, held: &Held) {
-        let asks = self.lock().view.put_record(held, &self.policies);
+        let asks = self.lock().view.learn_record(held, &self.policies);
         self.ask(asks);
     }
 
@@ -155,9 +155,12 @@ impl Keeper {
 
     async fn replan_all(&self) -> Result<(), Error> {
         let known = self.lock().view.policies_known;
-        // Records move before anything is decided under a new identity.
-        if self.policies.identities_differ() || self.lock().view.index.has_other_identities() {
+        // Records move before anything is decided under a new identity; not where a policy that we may not read has the word.
+        let differ = self.policies.identities_differ() || self.lock().view.index.has_other_identities();
+        if differ && self.policies.are_known() {
             self.migrate().await?;
+        } else if differ {
+            warn!("KeepPolicies may not be read: no record is moved to another identity");
         }
         if known || self.policies.has_any() {
             self.each_node(|node| {

@@ -146,6 +146,11 @@ impl NodeEntry {
         }
     }
 
+    /// It is this incarnation.
+    pub fn is_of(&self, uid: &str) -> bool {
+        self.uid == hash(&uid)
+    }
+
     /// Equal in everything that a decision looks at but the resourceVersion.
     pub fn says_the_same(&self, other: &Self) -> bool {
         (self.uid, self.kept, self.mark, self.machine, self.ignored, self.gated, &self.record)
@@ -482,10 +487,11 @@ impl Index {
         self.claims.get(record).into_iter().flatten()
     }
 
-    /// The one of these that has this UID.
-    pub fn claimant(&self, record: &str, uid: &str) -> Option<&Key> {
-        let uid = hash(&uid);
-        self.claimants(record).find(|name| self.nodes.get(*name).is_some_and(|node| node.uid == uid))
+    /// The one of these, other than this node, that the record is of: it was taken from it (`uid`), or gave it all that it has.
+    pub fn holder(&self, record: &str, uid: &str, but: &str) -> Option<&Key> {
+        let entry = self.records.get(record);
+        let holds = |node: &NodeEntry| node.is_of(uid) || entry.is_some_and(|entry| node.is_settled_by_mark(entry));
+        self.claimants(record).find(|name| ***name != *but && self.nodes.get(*name).is_some_and(holds))
     }
 
     /// Every node that is to be looked at, from what is in memory.

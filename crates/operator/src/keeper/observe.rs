@@ -18,7 +18,7 @@ use perennial_core::{
 use tokio::time::Instant;
 
 use super::{
-    apply::Held,
+    apply::{Held, resource_version},
     board::Board,
     index::{Index, NodeEntry, RecordEntry, Verdict},
     node::Node,
@@ -47,6 +47,9 @@ pub struct View {
     past: Past,
     /// When the watch of nodes last said something.
     heard: Option<Instant>,
+    /// How far the watches of nodes and of records have come.
+    told: Told,
+    told_records: Told,
     /// Since when a node waits for its restore.
     waiting: HashMap<Key, Instant>,
     /// Since when a node is seen with our taint.
@@ -56,6 +59,37 @@ pub struct View {
     pub policies_known: bool,
     /// What happens is noted here, where somebody looks on.
     pub board: Option<Board>,
+}
+
+/// How far a watch has come in the API server's order.
+#[derive(Debug, Default)]
+struct Told {
+    upto: u64,
+    /// The newest that was named so far, while a list comes in: it is in no order.
+    listing: Option<u64>,
+}
+
+impl Told {
+    fn begin(&mut self) {
+        self.listing = Some(0);
+    }
+
+    fn listed(&mut self, version: u64) {
+        self.listing = self.listing.map(|newest| newest.max(version));
+    }
+
+    fn end(&mut self) {
+        self.upto = self.listing.take().unwrap_or(self.upto);
+    }
+
+    fn heard(&mut self, version: u64) {
+        self.upto = self.upto.max(version);
+    }
+
+    /// All that happened until then has been told, and no list is coming in that may name it yet.
+    fn is_past(&self, version: u64) -> bool {
+        self.listing.is_none() && version <= self.upto
+    }
 }
 
 /// A last state that is to be written.
@@ -69,10 +103,10 @@ struct Pending {
 }
 
 impl Pending {
-    fn new(node: &selection::Node, policy: &Policy) -> Self {
+    fn new(node: &selection::Node, packed: Packed, policy: &Policy) -> Self {
         let identity = Identified::of(&policy.identity, node).filter(|_| policy.identity != Identity::Name);
         let record = identity.map(|identity| identity.record_name().0);
-        Self { uid: node.uid.clone(), node: Packed::new(node, policy), since: Instant::now(), record }
+        Self { uid: node.uid.clone(), node: packed, since: Instant::now(), record }
     }
 }
 
@@ -91,24 +125,34 @@ impl View {
             Event::Init => {
                 self.past.interrupted();
                 self.index.begin_nodes();
+                self.told.begin();
             }
             Event::InitApply(node) => {
                 let node = node.into_view();
-                self.note_node(&node, policies, false);
-                return self.put_node(&node, policies);
+                self.told.listed(node.resource_version);
+                let asks = self.put_node(&node, policies);
+                self.note_node(&node, false);
+                return asks;
             }
             Event::Apply(node) => {
                 let node = node.into_view();
-                self.note_node(&node, policies, true);
+                self.told.heard(node.resource_version);
                 // Seen from its beginning on: what its predecessor had is what it may be given.
                 if self.index.node(&node.name).is_none() {
                     self.past.changed(&node.name, true);
                 }
-                return self.put_node(&node, policies);
+                let asks = self.put_node(&node, policies);
+                self.note_node(&node, true);
+                return asks;
             }
             Event::InitDone => {
                 self.index.end_nodes();
                 self.nodes_listed = true;
+                self.told.end();
+                let is_there = |name: &Key| self.index.node(name).is_some();
+                self.hot.retain(|name, _| is_there(name));
+                self.waiting.retain(|name, _| is_there(name));
+                self.gated.retain(|name, _| is_there(name));
                 if let Some(board) = &mut self.board {
                     board.retain_nodes(|name| self.index.node(name).is_some());
                 }
@@ -116,6 +160,7 @@ impl View {
             }
             Event::Delete(node) => {
                 let node = node.into_view();
+                self.told.heard(node.resource_version);
                 if let Some(board) = &mut self.board {
                     board.saw_delete(&self.index.key(&node.name));
                 }
@@ -125,33 +170,44 @@ impl View {
         Asks::new()
     }
 
-    fn note_node(&mut self, node: &selection::Node, policies: &Policies, news: bool) {
+    /// After it has been taken in: the index and the board then share its name.
+    fn note_node(&mut self, node: &selection::Node, news: bool) {
         let Some(board) = &mut self.board else { return };
         let key = self.index.key(&node.name);
-        let record = Identified::of(&policies.of(node).identity, node).map(|identity| identity.record_name().0);
-        board.saw_node(&key, node, record.is_some_and(|record| self.index.record(&record).is_some()), news);
+        let record = self.index.node(&key).and_then(|entry| self.index.record(entry.record.as_deref()?));
+        board.saw_node(&key, node, record.is_some(), news);
+    }
+
+    fn note_record(&mut self, held: &Held, news: bool) {
+        if let Some(board) = &mut self.board {
+            board.saw_record(held, news);
+        }
     }
 
     pub fn on_record(&mut self, event: Event<ConfigMap>, policies: &Policies, signatures: &Signatures) -> Asks {
         match event {
-            Event::Init => self.index.begin_records(),
+            Event::Init => {
+                self.index.begin_records();
+                self.told_records.begin();
+            }
             Event::InitApply(config_map) => {
                 let held = Held::new(config_map, signatures);
-                if let Some(board) = &mut self.board {
-                    board.saw_record(&held, false);
-                }
-                return self.put_record(&held, policies);
+                self.told_records.listed(held.resource_version());
+                let asks = self.put_record(&held, policies);
+                self.note_record(&held, false);
+                return asks;
             }
             Event::Apply(config_map) => {
                 let held = Held::new(config_map, signatures);
-                if let Some(board) = &mut self.board {
-                    board.saw_record(&held, true);
-                }
-                return self.put_record(&held, policies);
+                self.told_records.heard(held.resource_version());
+                let asks = self.put_record(&held, policies);
+                self.note_record(&held, true);
+                return asks;
             }
             Event::InitDone => {
                 self.index.end_records();
                 self.records_listed = true;
+                self.told_records.end();
                 if let Some(board) = &mut self.board {
                     board.retain_records(|name| self.index.record(name).is_some());
                 }
@@ -159,6 +215,7 @@ impl View {
             }
             Event::Delete(config_map) => {
                 let name = config_map.metadata.name.clone().unwrap_or_default();
+                self.told_records.heard(resource_version(&config_map));
                 if let Some(board) = &mut self.board {
                     let held = Held::new(config_map, signatures);
                     board.lost_record(held.name(), held.node_name());
@@ -171,8 +228,24 @@ impl View {
         Asks::new()
     }
 
-    /// Takes in a node, from the watch or as the answer to a request.
-    pub fn put_node(&mut self, node: &selection::Node, policies: &Policies) -> Asks {
+    /// Takes in a node as a request answered. Lists are read page by page, and answers take their time: what the watch has told
+    /// the end of since is not there again.
+    pub fn learn_node(&mut self, node: &selection::Node, policies: &Policies) -> Asks {
+        let known = self.index.node(&node.name).is_some_and(|entry| entry.is_of(&node.uid));
+        if !known && self.told.is_past(node.resource_version) { Asks::new() } else { self.put_node(node, policies) }
+    }
+
+    /// The same for a record.
+    pub fn learn_record(&mut self, held: &Held, policies: &Policies) -> Asks {
+        let known = self.index.record(held.name()).is_some();
+        if !known && self.told_records.is_past(held.resource_version()) {
+            return Asks::new();
+        }
+        self.put_record(held, policies)
+    }
+
+    /// Takes in a node as the watch tells of it.
+    fn put_node(&mut self, node: &selection::Node, policies: &Policies) -> Asks {
         if self.index.is_as_before(node) {
             return Asks::new();
         }
@@ -197,7 +270,7 @@ impl View {
                 if (priority == Priority::Restore || mutated(Mutation::TrustTheCache)) && self.is_synced() {
                     self.waiting.entry(Arc::clone(&name)).or_insert_with(Instant::now);
                     if self.hot.len() < HOT || self.hot.contains_key(&name) {
-                        self.hot.insert(Arc::clone(&name), Packed::new(node, &policy));
+                        self.hot.insert(Arc::clone(&name), policies.pack(node));
                     }
                 } else {
                     self.hot.remove(&name);
@@ -210,10 +283,10 @@ impl View {
     /// Takes in a node under policies that have changed.
     pub fn reconsider(&mut self, node: &selection::Node, policies: &Policies) -> Asks {
         self.index.outdate(&node.name);
-        self.put_node(node, policies)
+        self.learn_node(node, policies)
     }
 
-    pub fn put_record(&mut self, held: &Held, policies: &Policies) -> Asks {
+    fn put_record(&mut self, held: &Held, policies: &Policies) -> Asks {
         let entry = RecordEntry::new(held);
         let bad = entry.bad;
         let Some(mut asks) = self.index.put_record(held.name(), entry) else { return Asks::new() };
@@ -227,7 +300,11 @@ impl View {
             let name = self.index.key(&node.name);
             let pending = self.last.get(&name).is_some_and(|states| states.iter().any(|state| state.uid == node.uid));
             if !pending && self.index.last_verdict(&last) != Verdict::Quiet {
-                self.last.entry(Arc::clone(&name)).or_default().push_back(Pending::new(&node, &policy));
+                self.last.entry(Arc::clone(&name)).or_default().push_back(Pending::new(
+                    &node,
+                    policies.pack(&node),
+                    &policy,
+                ));
                 asks.push((name, Priority::LastState));
             }
         }
@@ -245,12 +322,13 @@ impl View {
         // Whoever claims the same identity may be the only one now.
         let claimants = entry.record.iter().flat_map(|record| self.index.claimants(record)).cloned();
         let mut asks: Asks = claimants.map(|other| (other, Priority::Restore)).collect();
-        self.past.push(&name, node, &policy);
+        let packed = policies.pack(node);
+        self.past.push(&name, packed.clone());
         if mutated(Mutation::ForgetLastStates) {
             return self.when_synced(asks);
         }
         if !self.is_synced() || matches!(verdict, Verdict::Look(_)) {
-            self.last.entry(Arc::clone(&name)).or_default().push_back(Pending::new(node, &policy));
+            self.last.entry(Arc::clone(&name)).or_default().push_back(Pending::new(node, packed, &policy));
             asks.push((name, Priority::LastState));
         }
         self.when_synced(asks)
@@ -368,5 +446,42 @@ impl View {
     /// Nothing is decided before both lists are complete: a record that is not read yet is not one that is missing.
     fn when_synced(&self, asks: Asks) -> Asks {
         if self.is_synced() { asks } else { Asks::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use perennial_core::config::Settings;
+    use serde_json::json;
+
+    use super::*;
+
+    fn node(name: &str, uid: &str, version: u64) -> Node {
+        let metadata = json!({"name": name, "uid": uid, "resourceVersion": version.to_string()});
+        serde_json::from_value(json!({"metadata": metadata})).unwrap()
+    }
+
+    #[test]
+    fn a_node_of_an_old_list_is_not_there_again() {
+        let policies = Policies::new(&Settings::default().keeper);
+        let mut view = View::default();
+        let old = node("old", "1", 7).into_view();
+        let _ = view.on_node(Event::Init, &policies);
+        let _ = view.learn_node(&node("early", "1", 2).into_view(), &policies);
+        assert!(view.index.node("early").is_some(), "the list that comes in may still name it");
+        let _ = view.on_node(Event::InitApply(node("old", "1", 7)), &policies);
+        let _ = view.on_node(Event::InitDone, &policies);
+        let _ = view.on_node(Event::Delete(node("old", "1", 9)), &policies);
+
+        let _ = view.learn_node(&old, &policies);
+        assert!(view.index.node("old").is_none());
+
+        // Its successor is not replaced by it either.
+        let _ = view.on_node(Event::Apply(node("old", "2", 10)), &policies);
+        let _ = view.reconsider(&old, &policies);
+        assert!(view.index.node("old").is_some_and(|entry| entry.is_of("2")));
+
+        let _ = view.learn_node(&node("new", "3", 11).into_view(), &policies);
+        assert!(view.index.node("new").is_some(), "the watch has yet to tell of it");
     }
 }

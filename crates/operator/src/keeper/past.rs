@@ -9,10 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use perennial_core::{
-    config::Identity,
-    keeper::selection::{self, DOMAIN, Policy},
-};
+use perennial_core::keeper::selection::{self, DOMAIN};
 
 use crate::runtime::{map::HashMap, queue::Key};
 
@@ -21,9 +18,8 @@ use crate::runtime::{map::HashMap, queue::Key};
 pub struct Packed(Box<[u8]>);
 
 impl Packed {
-    pub fn new(node: &selection::Node, policy: &Policy) -> Self {
-        // Others' annotations are the largest part of a node, and most policies do not look at them.
-        let looks = !policy.annotations.is_empty() || matches!(policy.identity, Identity::Annotation(_));
+    /// Others' annotations are the largest part of a node, and most policies do not look at them.
+    pub fn new(node: &selection::Node, looks: bool) -> Self {
         let ours = |key: &str| looks || key.starts_with(DOMAIN);
         let annotations: BTreeMap<&String, &String> = node.annotations.iter().filter(|(key, _)| ours(key)).collect();
         let parts = (
@@ -89,8 +85,7 @@ enum Successor {
 }
 
 impl Past {
-    pub fn push(&mut self, name: &Key, node: &selection::Node, policy: &Policy) {
-        let node = Packed::new(node, policy);
+    pub fn push(&mut self, name: &Key, node: Packed) {
         self.bytes += node.size();
         let last = Last { node, watch: self.watch, successor: Successor::None };
         self.names.entry(Arc::clone(name)).or_default().push_back(last);
@@ -147,16 +142,14 @@ impl Past {
 
 #[cfg(test)]
 mod tests {
-    use perennial_core::config::pattern::Patterns;
-
     use super::*;
 
     fn node(name: &str, uid: &str) -> selection::Node {
         selection::Node { name: name.to_owned(), uid: uid.to_owned(), ..selection::Node::default() }
     }
 
-    fn policy() -> Policy {
-        Policy::from_settings(&perennial_core::config::Settings::default().keeper)
+    fn packed(name: &str, uid: &str) -> Packed {
+        Packed::new(&node(name, uid), false)
     }
 
     fn uid(node: Option<selection::Node>) -> Option<String> {
@@ -169,19 +162,18 @@ mod tests {
         full.labels.insert("team".to_owned(), "ml".to_owned());
         full.machine.provider_id = "aws:///i-1".to_owned();
         full.annotations.insert("perennial.dev/restored".to_owned(), "{}".to_owned());
-        assert_eq!(Packed::new(&full, &policy()).unpack(), full);
+        assert_eq!(Packed::new(&full, false).unpack(), full);
 
         full.annotations.insert("someone.else/blob".to_owned(), "x".to_owned());
-        assert_ne!(Packed::new(&full, &policy()).unpack(), full, "what nobody looks at is left out");
-        let all = Policy { annotations: Patterns::of(&["*"]), ..policy() };
-        assert_eq!(Packed::new(&full, &all).unpack(), full);
+        assert_ne!(Packed::new(&full, false).unpack(), full, "what nobody looks at is left out");
+        assert_eq!(Packed::new(&full, true).unpack(), full);
     }
 
     #[test]
     fn the_predecessor_is_recalled_until_its_successor_changes() {
         let mut past = Past::default();
         let name: Key = Arc::from("n");
-        past.push(&name, &node("n", "1"), &policy());
+        past.push(&name, packed("n", "1"));
         assert_eq!(uid(past.before_next("n")).as_deref(), Some("1"));
         assert_eq!(past.before_unchanged("n"), None);
         past.changed("n", true);
@@ -189,14 +181,14 @@ mod tests {
         assert_eq!(past.before_next("n"), None, "it has been followed");
         past.changed("n", false);
         assert_eq!(past.before_unchanged("n"), None);
-        past.push(&name, &node("n", "2"), &policy());
+        past.push(&name, packed("n", "2"));
         assert_eq!(uid(past.before_next("n")).as_deref(), Some("2"));
     }
 
     #[test]
     fn nothing_is_recalled_across_an_interruption() {
         let mut past = Past::default();
-        past.push(&Arc::from("n"), &node("n", "1"), &policy());
+        past.push(&Arc::from("n"), packed("n", "1"));
         past.interrupted();
         assert_eq!(past.before_next("n"), None);
         assert_eq!(past.of("n").len(), 1, "a late record may still need it");
@@ -210,7 +202,7 @@ mod tests {
         for number in 0..8 {
             let name: Key = Arc::from(format!("n{number}"));
             large.name = name.to_string();
-            past.push(&name, &large, &policy());
+            past.push(&name, Packed::new(&large, false));
         }
         assert!(past.bytes <= ROOM);
         assert!(past.before_next("n0").is_none() && past.before_next("n7").is_some());

@@ -12,6 +12,7 @@ use perennial_core::{
     config::{Identity, Keeper},
     keeper::{
         kept::Key,
+        mark::Mark,
         policy::{KeepPolicy, choose},
         record::Record,
         selection::{Node, Policy},
@@ -19,6 +20,9 @@ use perennial_core::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use super::past::Packed;
+use crate::runtime::fault::{self, Category};
 
 /// A KeepPolicy as it is in the cluster. Its spec is read by hand: a bad one is reported, not refused by a parser.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -80,7 +84,10 @@ struct State {
     listing: Option<BTreeMap<String, Entry>>,
     /// Those that could be read.
     good: Vec<KeepPolicy>,
-    listed: bool,
+    /// They were read, or could not be.
+    asked: bool,
+    /// They were read, or there is no such kind.
+    known: bool,
 }
 
 impl State {
@@ -102,16 +109,20 @@ impl Policies {
         }
     }
 
-    /// Reads the policies once, for a command. A cluster without them has none.
-    pub async fn read_all(&self, client: &kube::Client) {
+    /// Reads the policies once, for a command. A cluster without their kind has none; an error says why they are not known.
+    pub async fn read_all(&self, client: &kube::Client) -> Result<(), String> {
         let api: kube::Api<Resource> = kube::Api::all(client.clone());
-        if let Ok(list) = api.list(&kube::api::ListParams::default()).await {
-            self.on_event(Event::Init);
-            for resource in list.items {
-                self.on_event(Event::InitApply(resource));
-            }
-            self.on_event(Event::InitDone);
+        let items = match api.list(&kube::api::ListParams::default()).await {
+            Ok(list) => list.items,
+            Err(error) if Category::of(&error) == Category::NotFound => Vec::new(),
+            Err(error) => return Err(format!("could not list KeepPolicies: {}", fault::message(&error))),
+        };
+        self.on_event(Event::Init);
+        for resource in items {
+            self.on_event(Event::InitApply(resource));
         }
+        self.on_event(Event::InitDone);
+        Ok(())
     }
 
     /// Takes in what the watch says. True where the policies in force changed.
@@ -125,7 +136,8 @@ impl Policies {
             }
             Event::InitDone => {
                 state.entries = state.listing.take().unwrap_or_default();
-                let first = !std::mem::replace(&mut state.listed, true);
+                state.asked = true;
+                let first = !std::mem::replace(&mut state.known, true);
                 return state.settle() || first;
             }
             Event::Apply(resource) => {
@@ -142,9 +154,17 @@ impl Policies {
     }
 
     /// There is no such kind in this cluster, or we may not read it: the config file speaks for all nodes.
-    pub fn on_missing(&self) -> bool {
+    pub fn on_missing(&self, category: Category) -> bool {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        !std::mem::replace(&mut state.listed, true)
+        let news = !state.asked || category == Category::NotFound && !state.known;
+        state.asked = true;
+        state.known |= category == Category::NotFound;
+        news
+    }
+
+    /// They are surely the policies of this cluster: not those that we may not read.
+    pub fn are_known(&self) -> bool {
+        self.state.read().unwrap_or_else(PoisonError::into_inner).known
     }
 
     fn read(&self, resource: Resource) -> (String, Entry) {
@@ -164,11 +184,14 @@ impl Policies {
         self.of_labels(&node.labels)
     }
 
-    /// The policy for a node whose record is known: one that returns bare is selected by what it will be given, too.
+    /// The policy for a node whose record is known: one that returns bare is selected by what it will be given, too. What it was
+    /// given or captured with, and lacks, was taken from it: that selects it no more.
     pub fn with_record(&self, node: &Node, record: Option<&Record>) -> Arc<Policy> {
         let plain = self.of(node);
-        let Some(record) = record else { return plain };
+        let Some(record) = record.filter(|record| record.node.uid != node.uid) else { return plain };
+        let mark = Mark::read(&node.annotations);
         let mut labels = labels_of(record);
+        labels.retain(|key, _| !mark.as_ref().is_some_and(|mark| mark.speaks_of(&Key::label(key))));
         labels.extend(node.labels.clone());
         let informed = self.of_labels(&labels);
         // Another identity would mean another record: that node is somebody else.
@@ -178,6 +201,15 @@ impl Policies {
     pub fn of_labels(&self, labels: &BTreeMap<String, String>) -> Arc<Policy> {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
         choose(&state.good, labels).map_or_else(|| Arc::clone(&self.default), |found| Arc::new(found.policy.clone()))
+    }
+
+    /// A node, made small, with all that any policy in force may look at: which of them is for it depends on its record, too.
+    pub fn pack(&self, node: &Node) -> Packed {
+        let looks =
+            |policy: &Policy| !policy.annotations.is_empty() || matches!(policy.identity, Identity::Annotation(_));
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        let looks = looks(&self.default) || state.good.iter().any(|policy| looks(&policy.policy));
+        Packed::new(node, looks)
     }
 
     /// Some nodes are known by something else than their name.

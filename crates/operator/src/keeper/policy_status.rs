@@ -3,22 +3,11 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use kube::{
-    Api,
-    api::{Patch, PatchParams},
-};
 use serde_json::{Value, json};
 use tracing::{debug, warn};
 
-use super::{
-    controller::Keeper,
-    policies::{Entry, Resource},
-};
-use crate::runtime::{
-    events::{About, Severity},
-    fault,
-    request::FIELD_MANAGER,
-};
+use super::{controller::Keeper, policies::Entry};
+use crate::runtime::events::{About, Severity};
 
 impl Keeper {
     /// Brings the status of every policy up to date. Writes only what changed.
@@ -45,12 +34,10 @@ impl Keeper {
                 warn!(policy = name, problems = problems.join("; "), "a KeepPolicy is ignored");
                 self.events.say(about, Severity::Warning, "Ignored", || problems.join("; "));
             }
-            let api: Api<Resource> = Api::all(self.client.clone());
             let patch = json!({ "metadata": { "resourceVersion": entry.resource_version }, "status": wanted });
-            let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
-            match api.patch_status(&name, &params, &Patch::Merge(patch)).await {
-                Ok(_) => debug!(policy = name, "status written"),
-                Err(error) => debug!(policy = name, why = fault::message(&error), "status was not written"),
+            match self.cluster.report_policy(&name, patch).await {
+                Ok(()) => debug!(policy = name, "status written"),
+                Err(error) => debug!(policy = name, why = %error, "status was not written"),
             }
         }
     }

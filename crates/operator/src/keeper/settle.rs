@@ -26,6 +26,7 @@ use super::{
 use crate::runtime::{
     budget::Priority,
     events::{About, Severity},
+    fault::Category,
     labels::{Via, ViaLabels},
     queue::{Key, Work},
 };
@@ -72,8 +73,8 @@ impl Keeper {
             return Ok(Done::Quiet);
         }
         let (policy, record) = self.informed(node, held.as_ref());
-        let owner = |uid: &str| self.claimant(&identity, uid).is_some();
-        if claims::refuses_last(&node.uid, record.as_ref(), owner) {
+        let held_by_another = |uid: &str| self.other_holder(node, &identity, uid).is_some();
+        if claims::refuses_last(&node.uid, record.as_ref(), held_by_another) {
             return Ok(Done::Quiet);
         }
         let seen = policy.select(node);
@@ -110,7 +111,8 @@ impl Keeper {
             return Ok(Done::Quiet);
         };
         if held.as_ref().is_some_and(|held| held.name() != identity.record_name().0) {
-            self.learn_node(&node);
+            let asks = self.lock().view.reconsider(&node, &self.policies);
+            self.ask(asks);
             return Ok(Done::Again);
         }
         if self.is_unreadable(&node, held.as_ref()) {
@@ -145,7 +147,15 @@ impl Keeper {
                 if from_watch && !mutated(Mutation::TrustTheCache) && !self.is_still(&node, &policy).await? {
                     return Ok(Done::Again);
                 }
-                self.write(&node, act, held.as_ref(), &next, Priority::Capture).await?;
+                let written = self.write(&node, act, held.as_ref(), &next, Priority::Capture).await;
+                if held.is_none()
+                    && let Err(error) = &written
+                    && error.category() == Category::Conflict
+                    && self.label_record(&node).await?
+                {
+                    return Ok(Done::Again);
+                }
+                written?;
                 self.lock().captured.insert(Arc::clone(key), Instant::now());
                 self.note_flap(key, &node, held.as_ref(), &next);
                 self.note_refusals(&node, held.as_ref(), &next);
@@ -204,6 +214,17 @@ impl Keeper {
             Some(identity) => self.cluster.read_record(&identity.record_name(), priority).await,
             None => Ok(None),
         }
+    }
+
+    /// A record that lost its label is one that no watch tells of: it is given it again. False where that is not so.
+    async fn label_record(&self, node: &selection::Node) -> Result<bool, Error> {
+        let Some(held) = self.record_of(node, Priority::Capture).await?.filter(|held| !held.is_labelled()) else {
+            return Ok(false);
+        };
+        warn!(node = node.name, record = held.name(), "the record had lost its label; it has it again");
+        let labelled = self.cluster.label_record(&held).await?;
+        self.learn_record(&labelled);
+        Ok(true)
     }
 
     /// Whether the node is what it was when it was decided on.
@@ -335,9 +356,9 @@ impl Keeper {
         claims::refuses(&node.uid, record.as_ref(), others.len())
     }
 
-    /// The node with this UID, where it claims this identity.
-    pub(super) fn claimant(&self, identity: &Identified, uid: &str) -> Option<Key> {
-        self.lock().view.index.claimant(&identity.record_name().0, uid).cloned()
+    /// Another node that claims this identity and that the record, taken from the node with this UID, is of.
+    pub(super) fn other_holder(&self, node: &selection::Node, identity: &Identified, uid: &str) -> Option<Key> {
+        self.lock().view.index.holder(&identity.record_name().0, uid, &node.name).cloned()
     }
 
     fn other_claimants(&self, identity: &Identified, name: &str) -> Vec<Key> {

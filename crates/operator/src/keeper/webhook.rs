@@ -169,9 +169,9 @@ impl Keeper {
     ) -> Result<bool, Error> {
         let (_, record) = self.informed(node, held);
         let owner = record.as_ref().map(|record| record.node.uid.as_str()).filter(|uid| *uid != node.uid);
-        let Some(name) = owner.and_then(|uid| self.claimant(identity, uid)) else { return Ok(false) };
-        let there = self.admission.read_node(&name, Priority::LastState).await?;
-        Ok(claims::refuses_last(&node.uid, record.as_ref(), |uid| there.is_some_and(|there| there.uid == uid)))
+        let Some(name) = owner.and_then(|uid| self.other_holder(node, identity, uid)) else { return Ok(false) };
+        let there = self.admission.read_node(&name, Priority::LastState).await?.is_some();
+        Ok(claims::refuses_last(&node.uid, record.as_ref(), |_| there))
     }
 
     /// The node that is about to be deleted, as the API server has it. None: there is no such incarnation, so nobody

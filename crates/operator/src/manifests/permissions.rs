@@ -53,9 +53,7 @@ impl Permissions {
         if features.own_certificates {
             parts.push(Self::certificates());
         }
-        if features.placement {
-            parts.push(Self::placement());
-        }
+        parts.push(if features.placement { Self::placement() } else { Self::no_placement() });
         if features.signatures {
             parts.push(Self::signatures());
         }
@@ -127,6 +125,11 @@ impl Permissions {
             ],
             namespaced: Vec::new(),
         }
+    }
+
+    /// Where nothing is placed, pods that were gated before are freed.
+    pub fn no_placement() -> Self {
+        Self { cluster: vec![Rule::new("", &["pods"], &["list", "patch"])], namespaced: Vec::new() }
     }
 
     /// The roles and their bindings to the account of the same name.

@@ -139,7 +139,7 @@ impl Cluster {
     ) -> Result<Option<Pod>, Error> {
         let mut answer = self.patch_pod(namespace, name, patch).await;
         if let (Err(failure), Some(gate_only)) = (&answer, on_refusal)
-            && failure.code() == Some(422)
+            && failure.is_refusal()
         {
             answer = self.patch_pod(namespace, name, gate_only).await;
         }
@@ -216,6 +216,16 @@ impl Cluster {
             };
             params.continue_token = Some(token);
         }
+    }
+
+    /// A page of all pods that carry our label, and the token of the next.
+    pub async fn list_managed(&self, token: Option<String>) -> Result<(Vec<Pod>, Option<String>), Error> {
+        let api: Api<Pod> = Api::all(self.client.clone());
+        let params = ListParams::default().labels(&format!("{MANAGED}=true")).limit(PAGE);
+        let params = ListParams { continue_token: token, ..params };
+        let page = self.ask(Priority::Collect, api.list(&params)).await;
+        let page = page.map_err(|source| Error::List { workload: "all workloads".to_owned(), source })?;
+        Ok((page.items, page.metadata.continue_.filter(|token| !token.is_empty())))
     }
 
     pub async fn replica_set(&self, namespace: &str, name: &str) -> Result<Option<ReplicaSet>, Error> {

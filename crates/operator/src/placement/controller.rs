@@ -200,6 +200,12 @@ impl Placer {
         self.ownership.is_attended(self.ownership.shard_of(shard_key(key)))
     }
 
+    /// A pod may wait for its place: somebody is there to give it. Whoever cannot watch, for lack of a permission, cannot place or free
+    /// what was gated, and neither can the others, who have the same permissions. Whoever stops does not know who is still there.
+    pub(super) fn may_gate(&self, key: &str) -> bool {
+        self.is_attended(key) && self.is_synced() && !self.queue.is_closed()
+    }
+
     fn forget(&self, key: &Key) {
         let mut state = self.lock();
         state.standings.remove(key);
@@ -395,11 +401,9 @@ impl Placer {
     async fn leave_alone(&self, key: &Key, look: &Look, problems: &[Problem]) -> Result<Done, Error> {
         self.lock().standings.remove(key);
         if !problems.is_empty() {
-            let about = look.workload.about();
-            self.events.say(about, Severity::Warning, "InvalidPlacement", || {
-                let all: Vec<String> = problems.iter().map(ToString::to_string).collect();
-                format!("left alone, since its annotations cannot be obeyed: {}", all.join("; "))
-            });
+            let all: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            let message = format!("left alone, since its annotations cannot be obeyed: {}", all.join("; "));
+            self.events.stands(look.workload.about(), Severity::Warning, "InvalidPlacement", message);
         }
         for pod in look.pods.iter().filter(|pod| pod.gated && pod.occupies()) {
             self.free(&look.workload.namespace, pod, Why::Unmanaged, Strength::Required).await?;
@@ -420,9 +424,11 @@ impl Placer {
                 return Ok(Done::Later(pause));
             }
         }
+        // Where nothing is done, the next look finds the same.
+        let least = if self.dry_run { LONGEST_PAUSE } else { FIRST_PAUSE };
         match decided.again {
             Some(again) => {
-                Ok(Done::Later(Duration::try_from(again.duration_since(now)).unwrap_or_default().max(FIRST_PAUSE)))
+                Ok(Done::Later(Duration::try_from(again.duration_since(now)).unwrap_or_default().max(least)))
             }
             None => Ok(Done::Quiet),
         }
@@ -436,7 +442,12 @@ impl Placer {
         for action in &decided.actions {
             if let Action::Tell(event) = action {
                 let severity = if event.warning { Severity::Warning } else { Severity::Normal };
-                self.events.say(look.workload.about(), severity, event.reason, || event.message.clone());
+                let (about, message) = (look.workload.about(), event.message.clone());
+                if event.standing {
+                    self.events.stands(about, severity, event.reason, message);
+                } else {
+                    self.events.say(about, severity, event.reason, || message);
+                }
             }
         }
     }

@@ -88,7 +88,7 @@ impl Placer {
                         self.take(answer);
                         Ok(())
                     }
-                    Err(failure) if failure.code() == Some(422) => self.refused(look, spec, pod, &failure).await,
+                    Err(failure) if failure.is_refusal() => self.refused(look, spec, pod, &failure).await,
                     Err(failure) if failure.category() == Category::NotFound => {
                         self.forget_pod(pod);
                         Ok(())
@@ -114,15 +114,16 @@ impl Placer {
         }
     }
 
-    /// The API server does not accept our choice for this pod, and never will: it goes as it is.
+    /// The API server does not accept our choice for this pod, and never will: it goes as it is. Where not even that is accepted, a
+    /// permission is missing, and nothing is said of the pod.
     async fn refused(&self, look: &Look, spec: &Spec, pod: &PodRef, failure: &Failure) -> Result<(), Error> {
-        self.events.say(look.workload.about(), Severity::Warning, "PlacementRefused", || {
-            format!("pod {} could not be given a class and is freed as it is: {failure}", pod.name)
-        });
-        match look.pods.iter().find(|known| known.uid == pod.uid) {
-            Some(known) => self.free(&look.workload.namespace, known, Why::Refused, spec.strength).await,
-            None => Ok(()),
+        if let Some(known) = look.pods.iter().find(|known| known.uid == pod.uid) {
+            self.free(&look.workload.namespace, known, Why::Refused, spec.strength).await?;
         }
+        self.events.say(look.workload.about(), Severity::Warning, "PlacementRefused", || {
+            format!("pod {} could not be given a class and was freed as it is: {failure}", pod.name)
+        });
+        Ok(())
     }
 
     pub(super) async fn free(&self, namespace: &str, pod: &PodView, why: Why, strength: Strength) -> Result<(), Error> {

@@ -15,7 +15,7 @@ use perennial_core::placement::{
     action::Plan,
     labels::NodeLabels,
     rebalance::{Input, plan},
-    spec::{Problem, Spec, parse},
+    spec::{Problem, Spec, Strength, parse},
     view::{NodeView, OwnWrites, PdbView, PodView, ReplicaSetView, Settings, WorkloadView},
 };
 
@@ -77,6 +77,8 @@ pub struct PodEntry {
     pub node: Option<Arc<str>>,
     /// It carries our label, so the watch shows it.
     pub labelled: bool,
+    /// How its class was to be put to the scheduler when it was gated.
+    pub strength: Strength,
 }
 
 #[derive(Clone, Debug)]
@@ -336,10 +338,9 @@ impl Index {
         }
     }
 
-    /// Takes in a budget; what it allowed before.
-    pub fn put_pdb(&mut self, namespace: &str, name: &str, pdb: PdbEntry) -> Option<u32> {
-        let here = self.pdbs.entry(namespace.to_owned()).or_default();
-        here.insert(name.to_owned(), pdb).map(|before| before.allowed)
+    /// Takes in a budget; how it was before.
+    pub fn put_pdb(&mut self, namespace: &str, name: &str, pdb: PdbEntry) -> Option<PdbEntry> {
+        self.pdbs.entry(namespace.to_owned()).or_default().insert(name.to_owned(), pdb)
     }
 
     pub fn remove_pdb(&mut self, namespace: &str, name: &str) {

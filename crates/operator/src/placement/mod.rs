@@ -10,7 +10,10 @@ mod places;
 pub mod roll_call;
 pub mod settings;
 mod survey;
+pub mod sweep;
 pub mod webhook;
 
+#[cfg(test)]
+mod admission_tests;
 #[cfg(test)]
 mod tests;

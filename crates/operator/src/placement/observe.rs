@@ -9,8 +9,9 @@ use std::{
 use k8s_openapi::apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString};
 use kube::{Resource as _, runtime::watcher::Event};
 use perennial_core::placement::{
-    CLASS, Class, DELETION_COST, FALLBACK, GATE, SLOT, STATE,
+    CLASS, Class, DELETION_COST, FALLBACK, GATE, PREFERRED, SELECTION, SLOT, STATE,
     labels::{Choice, NodeLabels},
+    spec::Strength,
     view::{Kind, NodeView, PodView, WorkloadView},
 };
 
@@ -279,9 +280,12 @@ impl Observed for PodDisruptionBudget {
     fn put(self, view: &mut View, _: &Reading<'_>) -> Asks {
         let (namespace, name) = names(&self.metadata);
         let allowed = u32::try_from(self.status.disruptions_allowed).unwrap_or_default();
-        let before = view.index.put_pdb(&namespace, &name, PdbEntry { selector: self.spec.selector, allowed });
-        // Only a budget that opens is worth a look.
-        if allowed > 0 && before.unwrap_or_default() == 0 { view.index.keys_in(&namespace) } else { Asks::new() }
+        let budget = PdbEntry { selector: self.spec.selector, allowed };
+        let before = view.index.put_pdb(&namespace, &name, budget.clone());
+        // Only a budget that opens is worth a look, and one that has let go of a workload.
+        let opens = allowed > 0 && before.as_ref().is_none_or(|before| before.allowed == 0);
+        let lets_go = before.is_some_and(|before| before.selector != budget.selector);
+        if opens || lets_go { view.index.keys_in(&namespace) } else { Asks::new() }
     }
 
     fn remove(self, view: &mut View) -> Asks {
@@ -529,5 +533,7 @@ pub fn pod_entry(pod: Pod, before: Option<&PodEntry>, reading: &Reading<'_>) -> 
     };
     let labelled = metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(MANAGED));
     let node = spec.node_name.filter(|name| !name.is_empty()).map(Arc::from);
-    PodEntry { view, namespace: metadata.namespace.unwrap_or_default(), node, labelled }
+    let wish = annotation(SELECTION).is_some_and(|text| text == PREFERRED);
+    let strength = if wish { Strength::Preferred } else { Strength::Required };
+    PodEntry { view, namespace: metadata.namespace.unwrap_or_default(), node, labelled, strength }
 }

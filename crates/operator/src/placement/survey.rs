@@ -35,7 +35,7 @@ impl Placer {
                     let why = if attended { Why::Timeout } else { Why::Ownerless };
                     let workload = key.and_then(|key| index.workload(key));
                     let spec = workload.and_then(|w| index.spec(w, &self.configured.prefixes).ok().flatten());
-                    let strength = spec.map_or(Strength::Required, |spec| spec.strength);
+                    let strength = spec.map_or(pod.strength, |spec| spec.strength);
                     Some((pod.namespace.clone(), pod.view.clone(), why, strength))
                 })
                 .collect()

@@ -240,6 +240,12 @@ fn a_budget_counts_when_it_selects_the_pods() {
 
     assert_eq!(world.apply::<PodDisruptionBudget>(&budget("ours", "web", 1)), ["deployment/shop/web"]);
     assert!(world.apply::<PodDisruptionBudget>(&budget("ours", "web", 2)).is_empty());
+
+    world.apply::<PodDisruptionBudget>(&budget("ours", "web", 0));
+    let elsewhere = budget("ours", "db", 0);
+    assert_eq!(world.apply::<PodDisruptionBudget>(&elsewhere), ["deployment/shop/web"], "it has let go of it");
+    assert!(world.look().pdbs.is_empty());
+    assert!(world.apply::<PodDisruptionBudget>(&elsewhere).is_empty());
 }
 
 #[test]

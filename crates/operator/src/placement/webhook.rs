@@ -68,11 +68,11 @@ impl Placer {
             Kind::StatefulSet { start } => Owner::StatefulSet { start, state: &remembered },
             Kind::Deployment => {
                 // A place is given away only to a pod that takes it.
-                let takes = !request.dry_run && !pod.is_gated() && left_alone(&pod, labels).is_none();
+                let takes = !request.dry_run && !pod.is_gated() && left_alone(&pod, spec.strength, labels).is_none();
                 let place = takes.then(|| self.give_place(&workload.key, &owner.uid)).flatten();
                 Owner::Deployment(match place {
                     Some(place) => Fate::Placed(place),
-                    None if self.is_attended(&workload.key) => Fate::Gated,
+                    None if self.may_gate(&workload.key) => Fate::Gated,
                     None => Fate::Ownerless,
                 })
             }

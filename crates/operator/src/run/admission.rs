@@ -22,6 +22,9 @@ use crate::serve::{
 };
 
 const CERTIFIED: &str = "webhooks";
+/// How long admission is still answered after a stop was asked for. Leases are given up at once, but the API server finds us by a Service, and
+/// it takes a while until every node knows that we are going.
+pub(super) const LINGER: Duration = Duration::from_secs(3);
 
 /// Starts the admission server, and keeps its certificate and the webhook configurations right.
 pub(super) fn serve_webhooks(
@@ -92,7 +95,7 @@ pub fn webhooks(settings: &Settings, parts: &Parts) -> Webhooks {
         metrics.admitted(seen.path.trim_start_matches('/'), code, seen.elapsed);
     };
     let (on_create, on_delete) = (Arc::clone(keeper), Arc::clone(keeper));
-    let mut webhooks = Webhooks::new(Limits::for_timeout(settings.webhook.timeout), Arc::new(report))
+    let mut webhooks = Webhooks::new(limits(settings), Arc::new(report))
         .on(MUTATE_NODES, move |request| {
             let keeper = Arc::clone(&on_create);
             async move { keeper.admit_create(request).await }
@@ -110,6 +113,12 @@ pub fn webhooks(settings: &Settings, parts: &Parts) -> Webhooks {
     webhooks
 }
 
+fn limits(settings: &Settings) -> Limits {
+    // Who has an address of their own is known by nobody else.
+    let linger = if settings.webhook.url.is_none() { LINGER } else { Duration::ZERO };
+    Limits { linger, ..Limits::for_timeout(settings.webhook.timeout) }
+}
+
 fn http_code(code: u16) -> http::StatusCode {
     http::StatusCode::from_u16(code).unwrap_or_default()
 }
@@ -118,5 +127,20 @@ fn http_code(code: u16) -> http::StatusCode {
 pub(super) async fn remove_webhooks(client: &Client) {
     if let Err(error) = Configurations::new(client.clone()).remove().await {
         warn!(%error, "webhooks are off, but their configurations could not be removed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn behind_a_service_admission_is_answered_for_a_while_after_the_stop() {
+        let mut settings = Settings::default();
+        assert!(limits(&settings).linger >= Duration::from_secs(2));
+        assert!(limits(&settings).linger < super::super::STOP_WITHIN);
+
+        settings.webhook.url = Some("https://127.0.0.1:9443".to_owned());
+        assert_eq!(limits(&settings).linger, Duration::ZERO);
     }
 }

@@ -132,12 +132,19 @@ pub(super) fn work(
     tasks.spawn(every(stop.clone(), SURVEY_EVERY, {
         let (keeper, health) = (Arc::clone(keeper), health.clone());
         move || {
-            let (keeper, health) = (Arc::clone(&keeper), health.clone());
+            keeper.survey();
+            health.beat(LOOPS);
+            std::future::ready(())
+        }
+    }));
+    // Apart from the beat: these wait for the API server, and a slow one is no reason to begin anew.
+    tasks.spawn(every(stop.clone(), SURVEY_EVERY, {
+        let keeper = Arc::clone(keeper);
+        move || {
+            let keeper = Arc::clone(&keeper);
             async move {
-                keeper.survey();
                 keeper.free_overdue().await;
                 keeper.report_policies().await;
-                health.beat(LOOPS);
             }
         }
     }));
@@ -197,7 +204,7 @@ fn watch_policies(keeper: &Arc<Keeper>, jitter: &Jitter, stop: &CancellationToke
         stop.clone(),
         move |event| on.on_policy(event),
         move |category| {
-            if matches!(category, Category::NotFound | Category::Forbidden) && missing.policies.on_missing() {
+            if matches!(category, Category::NotFound | Category::Forbidden) && missing.policies.on_missing(category) {
                 missing.on_policies();
             }
         },

@@ -8,12 +8,22 @@ use std::{
 
 use anyhow::Context as _;
 use kube::{Api, Client, Resource};
-use perennial_core::config::{Role, Settings};
+use perennial_core::{
+    config::{Role, Settings},
+    placement::{
+        release::{Why, bystander_frees_at},
+        view::PodView,
+    },
+};
 use serde::de::DeserializeOwned;
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
 
-use super::{SURVEY_EVERY, World, tasks::every};
+use super::{
+    SURVEY_EVERY, World,
+    tasks::{every, until},
+};
 use crate::{
     placement::{
         apply::Cluster,
@@ -21,9 +31,11 @@ use crate::{
         objects::{Deployment, Namespace as Defaults, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
         observe::{MANAGED, Observed},
         settings::Configured,
+        sweep::sweep,
     },
     runtime::{
         budget::Budget,
+        clock::Clock,
         events::Events,
         fault::Category,
         queue::Queue,
@@ -33,6 +45,9 @@ use crate::{
 };
 
 const PLACING: &str = "placement";
+/// Gated pods are looked for so often where nothing is placed any more, and for so long after the last of them was due.
+const SWEEP_EVERY: Duration = Duration::from_secs(15);
+const SWEEP_AFTER: Duration = Duration::from_mins(5);
 
 /// Placement, which does nothing yet.
 pub(super) fn placer(settings: &Settings, world: &World, events: Events) -> anyhow::Result<Arc<Placer>> {
@@ -122,6 +137,41 @@ pub(super) fn work(settings: &Settings, placer: &Arc<Placer>, stop: &Cancellatio
             queue.close();
         }
     });
+}
+
+/// Where placement is not ours: what was gated before that is freed, and so is what replicas that know nothing of it gate for a while. If others may
+/// still place, they are given the time that they may need.
+pub(super) fn sweep_up(
+    settings: &Settings,
+    cluster: Cluster,
+    clock: Clock,
+    stop: &CancellationToken,
+    tasks: &mut JoinSet<()>,
+) -> anyhow::Result<()> {
+    let configured = Configured::new(settings).context("nodeLabels cannot be used")?;
+    let placement = &settings.placement;
+    let (others, last) = (placement.enabled, placement.hold_timeout + placement.gate_timeout + SWEEP_AFTER);
+    let sweeping = async move {
+        let start = Instant::now();
+        loop {
+            let now = clock.now();
+            let is_due = |pod: &PodView| bystander_frees_at(pod.created, others, &configured.settings) <= now;
+            match sweep(&cluster, &configured, Why::Ownerless, is_due, |_| ()).await {
+                Ok(0) => {}
+                Ok(pods) => info!(pods, "freed pods that were gated: this process places none"),
+                Err(error) => {
+                    let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+                    warn!(why, "{error}: what was gated while pods were placed may stay gated");
+                }
+            }
+            if start.elapsed() >= last {
+                return std::future::pending().await;
+            }
+            tokio::time::sleep(SWEEP_EVERY).await;
+        }
+    };
+    tasks.spawn(until(stop.clone(), sweeping));
+    Ok(())
 }
 
 fn observe<K>(

@@ -13,9 +13,7 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-
-/// The API server tells whole seconds, and its answers take a while: less than this is no disagreement.
-const TOLERANCE: SignedDuration = SignedDuration::from_secs(10);
+use perennial_core::CLOCK_TOLERANCE;
 
 /// Where the time of day comes from.
 #[derive(Clone)]
@@ -43,7 +41,8 @@ impl Clock {
     /// The API server has just said what time it is. Returns by how much we were off, where that is new.
     pub fn hear(&self, server: Timestamp) -> Option<SignedDuration> {
         let off = self.now().duration_since(server);
-        if off.abs() <= TOLERANCE {
+        // It tells whole seconds, and its answers take a while: less than this is no disagreement.
+        if off.abs() <= CLOCK_TOLERANCE {
             return None;
         }
         let ahead = (self.here)().duration_since(server);

@@ -1,7 +1,9 @@
-//! Events on objects, for people: said once, not again for a while, and never so many that they are a load.
+//! Events on objects, for people: said once, not again for a while, and never so many that they are a load. What happens is said again when
+//! it happens again; how things stand is said when it comes to be so, in other words when it changes, and not again while it lasts.
 
 use std::{
     collections::HashMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -16,8 +18,11 @@ use tracing::debug;
 
 use super::{clock::Clock, fault};
 
-/// The same thing about the same object is not said again within this time.
+/// What happens to an object is not said again within this time, whatever the words.
 const QUIET: Duration = Duration::from_mins(10);
+/// What has not been found to be so for this time is over: when it is found again it is news. The API server keeps Events
+/// as long, so what came and went and came meanwhile can still be read.
+const OVER: Duration = Duration::from_hours(1);
 /// So many Events at once, then one every [`REFILL`].
 const BURST: u32 = 25;
 const REFILL: Duration = Duration::from_secs(2);
@@ -57,17 +62,43 @@ pub struct Events {
 
 #[derive(Debug)]
 struct Said {
-    last: HashMap<(About, &'static str), Instant>,
+    /// When something was said to happen, or last found to be so.
+    last: HashMap<(About, &'static str, Kind), Instant>,
     left: u32,
     refilled: Instant,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    Happens,
+    /// So it stands, in words of this hash.
+    Stands(u64),
+}
+
+impl Kind {
+    fn stands(message: &str) -> Self {
+        let mut hasher = DefaultHasher::new();
+        message.hash(&mut hasher);
+        Self::Stands(hasher.finish())
+    }
+
+    fn quiet(self) -> Duration {
+        match self {
+            Self::Happens => QUIET,
+            Self::Stands(_) => OVER,
+        }
+    }
+}
+
 impl Said {
     /// Whether this may be said now.
-    fn admit(&mut self, about: &About, reason: &'static str) -> bool {
+    fn admit(&mut self, about: &About, reason: &'static str, kind: Kind) -> bool {
         let now = Instant::now();
-        let key = (about.clone(), reason);
-        if self.last.get(&key).is_some_and(|at| now.duration_since(*at) < QUIET) {
+        let key = (about.clone(), reason, kind);
+        if let Some(at) = self.last.get_mut(&key).filter(|at| now.duration_since(**at) < kind.quiet()) {
+            if matches!(kind, Kind::Stands(_)) {
+                *at = now;
+            }
             return false;
         }
         let earned = now.duration_since(self.refilled).div_duration_f64(REFILL);
@@ -82,7 +113,7 @@ impl Said {
         }
         self.left -= 1;
         if self.last.len() > 4096 {
-            self.last.retain(|_, at| now.duration_since(*at) < QUIET);
+            self.last.retain(|(.., kind), at| now.duration_since(*at) < kind.quiet());
         }
         self.last.insert(key, now);
         true
@@ -113,12 +144,27 @@ impl Events {
         (Self { sender, said: Arc::new(Mutex::new(said)) }, task)
     }
 
-    /// Says something about an object, unless it was just said or too much is being said.
+    /// Says what happened to an object, unless the like was just said or too much is being said.
     pub fn say(&self, about: About, severity: Severity, reason: &'static str, message: impl FnOnce() -> String) {
-        if self.said.lock().unwrap_or_else(PoisonError::into_inner).admit(&about, reason) {
-            // A full channel drops it: Events are a courtesy.
-            let _ = self.sender.try_send((about, severity, reason, message()));
+        if self.admit(&about, reason, Kind::Happens) {
+            self.write(about, severity, reason, message());
         }
+    }
+
+    /// Says how things stand with an object, unless that has been said and is still so. To be called whenever it is found to be so.
+    pub fn stands(&self, about: About, severity: Severity, reason: &'static str, message: String) {
+        if self.admit(&about, reason, Kind::stands(&message)) {
+            self.write(about, severity, reason, message);
+        }
+    }
+
+    fn admit(&self, about: &About, reason: &'static str, kind: Kind) -> bool {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).admit(about, reason, kind)
+    }
+
+    fn write(&self, about: About, severity: Severity, reason: &'static str, message: String) {
+        // A full channel drops it: Events are a courtesy.
+        let _ = self.sender.try_send((about, severity, reason, message));
     }
 }
 
@@ -166,20 +212,38 @@ mod tests {
     async fn the_same_thing_is_said_once_in_a_while() {
         let mut said = said();
         let node = About::node("n1", "u1");
-        assert!(said.admit(&node, "Restored"));
-        assert!(!said.admit(&node, "Restored"));
-        assert!(said.admit(&node, "RecordInvalid"));
+        assert!(said.admit(&node, "Restored", Kind::Happens));
+        assert!(!said.admit(&node, "Restored", Kind::Happens));
+        assert!(said.admit(&node, "RecordInvalid", Kind::Happens));
         tokio::time::advance(QUIET).await;
-        assert!(said.admit(&node, "Restored"));
+        assert!(said.admit(&node, "Restored", Kind::Happens));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_stands_is_said_when_its_words_change_and_not_again_while_it_lasts() {
+        let mut said = said();
+        let workload = About::node("web", "u1");
+        let mut stands = |words: &str| said.admit(&workload, "InvalidPlacement", Kind::stands(words));
+        assert!(stands("\"abc\" is not a number"));
+        assert!(stands("\"140\" is above 100"));
+        // Two things that stand side by side do not make each other news, for days.
+        for _ in 0..1_000 {
+            tokio::time::advance(Duration::from_mins(5)).await;
+            assert!(!stands("\"abc\" is not a number") && !stands("\"140\" is above 100"));
+        }
+        tokio::time::advance(OVER).await;
+        assert!(stands("\"abc\" is not a number"), "it was otherwise for a while");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_mass_event_is_not_a_mass_of_events() {
         let mut said = said();
-        let count = (0..5000).filter(|i| said.admit(&About::node(&format!("n{i}"), "u"), "Restored")).count();
+        let count =
+            (0..5000).filter(|i| said.admit(&About::node(&format!("n{i}"), "u"), "Restored", Kind::Happens)).count();
         assert_eq!(count, BURST as usize);
         tokio::time::advance(REFILL * 3).await;
-        let count = (0..5000).filter(|i| said.admit(&About::node(&format!("m{i}"), "u"), "Restored")).count();
+        let count =
+            (0..5000).filter(|i| said.admit(&About::node(&format!("m{i}"), "u"), "Restored", Kind::Happens)).count();
         assert_eq!(count, 3);
     }
 }

@@ -120,6 +120,10 @@ impl Queue {
         self.0.added.notify_one();
     }
 
+    pub fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
     /// How many keys wait or are worked on.
     pub fn len(&self) -> usize {
         self.lock().items.len()

@@ -37,6 +37,12 @@ impl Failure {
         }
     }
 
+    /// The API server understood the request and says no to it: its own rules, a policy or somebody's webhook (each of which answers with
+    /// a code of its own: 400, 403, 422), or a permission that is missing.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self.category(), Category::Refused | Category::Forbidden)
+    }
+
     /// The API server's own code.
     pub fn code(&self) -> Option<u16> {
         match self {
@@ -60,5 +66,23 @@ pub async fn ask<T>(
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => Err(Failure::Request(Box::new(error))),
         Err(_) => Err(Failure::Timeout),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn whoever_says_no_is_understood_whatever_their_code() {
+        let answered = |code| {
+            Failure::Request(Box::new(kube::Error::Api(Box::new(Status { code, ..Status::default() })))).is_refusal()
+        };
+
+        assert!([400, 403, 413, 422].into_iter().all(answered));
+        assert!(![404, 409, 429, 500, 503].into_iter().any(answered));
+        assert!(!Failure::Timeout.is_refusal());
     }
 }

@@ -50,9 +50,12 @@ pub struct Served {
 impl Served {
     /// Serves this from the next handshake on.
     pub fn install(&self, certificate: &[u8], key: &[u8], origin: &str) -> Result<(), CertsError> {
-        let certified = certified(certificate, key, origin)?;
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Some(certified);
+        self.serve(certified(certificate, key, origin)?);
         Ok(())
+    }
+
+    fn serve(&self, certified: Arc<CertifiedKey>) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Some(certified);
     }
 
     /// When what is served ends, in seconds since 1970.
@@ -177,8 +180,8 @@ pub struct Directory {
     path: PathBuf,
     /// As they were read last, found to belong together.
     last: Option<Files>,
-    /// Whether they are what is served.
-    served: bool,
+    /// What was read and is not served yet.
+    waiting: Option<Arc<CertifiedKey>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -190,7 +193,7 @@ struct Files {
 
 impl Directory {
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), last: None, served: false }
+        Self { path: path.into(), last: None, waiting: None }
     }
 
     /// Reads the files again.
@@ -208,29 +211,23 @@ impl Directory {
             },
         };
         if self.last.as_ref() != Some(&files) {
-            certified(&files.certificate, &files.key, &self.origin())?;
+            let origin = self.path.display().to_string();
+            self.waiting = Some(certified(&files.certificate, &files.key, &origin)?);
             self.last = Some(files);
-            self.served = false;
         }
         Ok(())
     }
 
     /// Whether what was read is not what is served.
     pub fn is_new(&self) -> bool {
-        self.last.is_some() && !self.served
+        self.waiting.is_some()
     }
 
     /// Serves what was read.
-    pub fn install(&mut self, served: &Served) -> Result<(), CertsError> {
-        if let Some(files) = &self.last {
-            served.install(&files.certificate, &files.key, &self.origin())?;
-            self.served = true;
+    pub fn install(&mut self, served: &Served) {
+        if let Some(certified) = self.waiting.take() {
+            served.serve(certified);
         }
-        Ok(())
-    }
-
-    fn origin(&self) -> String {
-        self.path.display().to_string()
     }
 
     /// The bundle, where the directory has one.
@@ -310,7 +307,7 @@ mod tests {
         put(&one);
         directory.read().await.unwrap();
         assert!(directory.is_new());
-        directory.install(&served).unwrap();
+        directory.install(&served);
         directory.read().await.unwrap();
         assert!(!directory.is_new());
         let before = current(&served);
@@ -318,7 +315,7 @@ mod tests {
         directory.read().await.unwrap();
         assert!(directory.is_new());
         assert_eq!(before, current(&served));
-        directory.install(&served).unwrap();
+        directory.install(&served);
 
         assert_ne!(before, current(&served));
         assert_eq!(directory.bundle(), None);
@@ -334,7 +331,7 @@ mod tests {
         std::fs::write(path.join("ca.crt"), one.bundle()).unwrap();
         let (served, mut directory) = (Served::default(), Directory::new(&path));
         directory.read().await.unwrap();
-        directory.install(&served).unwrap();
+        directory.install(&served);
         let before = current(&served);
 
         std::fs::write(path.join("tls.crt"), &two.serving.certificate).unwrap();

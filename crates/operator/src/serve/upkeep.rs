@@ -144,7 +144,7 @@ impl Upkeep {
         self.trusted = if trusted { self.trusted.or(Some(now)) } else { None };
         let noticed = ours.is_none() || self.trusted.is_some_and(|since| now.duration_since(since) >= NOTICED_AFTER);
         if directory.is_new() && (noticed || !self.served.is_ready()) {
-            directory.install(&self.served)?;
+            directory.install(&self.served);
             info!("the certificate from the directory is served from now on");
         }
         Ok(ours.map(|ours| self.others.beside(&ours, &carried.unwrap_or_default(), now)))

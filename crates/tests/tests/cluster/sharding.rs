@@ -18,13 +18,13 @@ fn sharded(cluster: &TestCluster, shards: u32) -> OperatorBuilder {
 }
 
 /// The name under which it takes part, as its log says.
-fn identity(operator: &Operator) -> String {
+pub(crate) fn identity(operator: &Operator) -> String {
     let joined = operator.log().into_iter().find(|line| line["message"] == "this member joins");
     joined.expect("an operator that has joined")["identity"].as_str().expect("an identity").to_owned()
 }
 
-/// Until each shard is held by the one that has the best right to it. Chance decides who that is: one may have none.
-async fn shared(cluster: &TestCluster, operators: &[&Operator], shards: u32) {
+/// Until each shard is held by the one that has the best right to it. Who holds which: chance decides that, and one may have none.
+pub(crate) async fn shared(cluster: &TestCluster, operators: &[&Operator], shards: u32) -> BTreeMap<String, String> {
     let members: Vec<String> = operators.iter().map(|operator| identity(operator)).collect();
     let rightful: BTreeMap<String, String> = shard::assignment(shards, members.iter().map(String::as_str))
         .into_iter()
@@ -35,6 +35,7 @@ async fn shared(cluster: &TestCluster, operators: &[&Operator], shards: u32) {
         if held == rightful { Ok(()) } else { Err(format!("{held:?}, not {rightful:?}")) }
     })
     .await;
+    rightful
 }
 
 /// Who holds which shard, as the Leases say.

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::coordination::v1::Lease;
-use kube::{Api, api::ListParams};
 use perennial_core::shard;
-use perennial_tests::{Balancer, Operator, TestCluster, eventually, labels};
+use perennial_tests::{Balancer, Operator, TestCluster, labels};
 use serde_json::Value;
+
+use crate::sharding::{identity, shared};
 
 const RECORD: &str = "record.json";
 const THIS: u64 = 1;
@@ -80,30 +80,11 @@ fn name(number: usize) -> String {
     format!("n{number:02}")
 }
 
-fn identity(operator: &Operator) -> String {
-    let joined = operator.log().into_iter().find(|line| line["message"] == "this member joins");
-    joined.expect("an operator that has joined")["identity"].as_str().expect("an identity").to_owned()
-}
-
 /// Until each shard is held by whoever has the best right to it; who that is for each node.
 async fn shared_by(cluster: &TestCluster, operators: &[&Operator]) -> BTreeMap<String, String> {
-    let members: Vec<String> = operators.iter().map(|operator| identity(operator)).collect();
-    let rightful = shard::assignment(SHARDS, members.iter().map(String::as_str));
-    let leases: Api<Lease> = Api::namespaced(cluster.client(), cluster.namespace());
-    eventually(format!("the shards are shared by {members:?}"), async || {
-        let list = leases.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
-        let held: BTreeMap<String, String> = list
-            .items
-            .into_iter()
-            .filter_map(|lease| Some((lease.metadata.name?, lease.spec?.holder_identity?)))
-            .collect();
-        let holds = |(shard, member): (&u32, &&str)| {
-            held.get(&format!("perennial-shard-{shard}")).map(String::as_str) == Some(member)
-        };
-        if rightful.iter().all(holds) { Ok(()) } else { Err(format!("{held:?}")) }
-    })
-    .await;
-    (0..NODES).map(|node| (name(node), rightful[&shard::shard_of(&name(node), SHARDS)].to_owned())).collect()
+    let holders = shared(cluster, operators, SHARDS).await;
+    let holder = |node: &str| holders[&format!("perennial-shard-{}", shard::shard_of(node, SHARDS))].clone();
+    (0..NODES).map(|node| (name(node), holder(&name(node)))).collect()
 }
 
 /// Every node gets this value; every record has it. Which version each record is of.

@@ -79,6 +79,13 @@ async fn everything_can_be_looked_at_with_read_only_rights() {
                     node/n2: it would be given what its record has\n  + team=web\n";
     assert_eq!(answer.stdout, expected);
     assert_eq!(ask("diff n2 -o name").stdout, "node/n2\n");
+    let wide = "node/n1: its record would follow it\n  ~ disk=nvme -> ssd\n    team=ml\n";
+    assert_eq!(ask("diff n1 -o wide").stdout, wide, "with what stays");
+    let list: serde_json::Value = serde_json::from_str(&ask("diff -o json").stdout).unwrap();
+    assert_eq!((&list["kind"], list["items"].as_array().unwrap().len()), (&json!("DiffList"), 2), "{list}");
+    let given = json!([{"key": "team", "before": null, "after": "web"}]);
+    assert_eq!((&list["items"][1]["node"], &list["items"][1]["changes"]), (&json!("n2"), &given), "{list}");
+    assert_eq!(ask("diff shy -o yaml").stdout, "kind: DiffList\nitems: []\n");
     assert_eq!(ask("diff nobody").code, Some(2));
     eventually("the holder is seen to be silent", async || {
         let told = ask("status").expect_success();
@@ -197,6 +204,23 @@ async fn a_plan_of_files_is_what_the_operator_would_do() {
     let told = cluster.shell(script).expect_success();
     assert!(!told.contains("\"disk\"") && told.contains("\"policy\": \"p\"") && told.contains("]\n0\n"), "{told}");
     assert!(told.contains("keeppolicy/p: would be ignored") && told.ends_with("1\n"), "{told}");
+}
+
+/// Stories have neither more columns nor names to list, and say so rather than to print something else.
+#[test]
+fn a_format_that_would_do_nothing_is_refused() {
+    for command in
+        ["status", "explain n1", "show n1", "history n1", "check", "plan -f x", "simulate --replicas 1 --spot 1"]
+    {
+        for format in ["wide", "name"] {
+            let words = command.split(' ').chain(["-o", format]);
+            let answer = perennial(words, &[]);
+            assert_eq!(answer.code, Some(2), "{command} -o {format}: {answer:?}");
+            let said =
+                format!("invalid value '{format}' for '--output <FORMAT>'\n  [possible values: table, json, yaml]");
+            assert!(answer.stderr.contains(&said), "{command}: {}", answer.stderr);
+        }
+    }
 }
 
 #[test]

@@ -44,6 +44,8 @@ async fn an_export_is_taken_back_and_is_the_same_the_second_time() {
     operator.stop().await.expect("it stops in time");
 
     let first = cluster.perennial("export").expect_success();
+    let records = format!("get configmaps -l {RECORD_LABEL} -n {} -o yaml", cluster.namespace());
+    let backup = cluster.kubectl(&records);
     forget_all(&cluster);
     assert_eq!(
         cluster.perennial("export").expect_success(),
@@ -60,6 +62,10 @@ async fn an_export_is_taken_back_and_is_the_same_the_second_time() {
     assert!(first.contains("hold: true") && first.contains("n1"), "{first}");
     let again = cluster.perennial(&format!("import -f {path}")).expect_success();
     assert!(again.contains("0 imported, 2 skipped"), "{again}");
+    // As kubectl printed them they are taken back as well.
+    forget_all(&cluster);
+    cluster.perennial(&format!("import -f {}", file(&cluster, "backup.yaml", &backup))).expect_success();
+    assert_eq!(cluster.perennial("export").expect_success(), first);
     // What came back is as good as what was there: history, and a restore of all of it.
     let history = cluster.perennial("history n1").expect_success();
     assert!(history.contains("~ team=first -> second"), "{history}");

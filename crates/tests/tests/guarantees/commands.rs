@@ -190,3 +190,48 @@ async fn uninstalling_leaves_nothing_but_the_records() {
     cluster.perennial("uninstall --yes --records").expect_success();
     assert_eq!(cluster.record_count().await, 0);
 }
+
+/// The command does not know by which rules the operator runs that was started by hand.
+#[tokio::test]
+async fn a_rollback_takes_nothing_that_was_never_kept() {
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.start_with(Webhooks::Off, |builder| builder.set("keeper.keep", "team")).await;
+    cluster.node("n1").labels([("team", "first"), ("disk", "nvme")]).create().await;
+    cluster.wait_for_record("n1", [("team", "first")]).await;
+    cluster.label("n1", "team", "second").await;
+    cluster.wait_for_record("n1", [("team", "second")]).await;
+
+    cluster.perennial("rollback n1").expect_success();
+
+    assert_eq!(cluster.labels("n1").await, labels([("team", "first"), ("disk", "nvme")]));
+}
+
+/// Other tools name their ConfigMaps after nodes.
+#[tokio::test]
+async fn what_is_no_record_is_not_forgotten() {
+    let cluster = TestCluster::new().await;
+    cluster.kubectl(&format!("create configmap worker-1 -n {} --from-literal=a=b", cluster.namespace()));
+
+    let said = cluster.perennial("forget worker-1 --yes").expect_failure();
+
+    assert!(said.contains("there is no record for node worker-1"), "{said}");
+    cluster.kubectl(&format!("get configmap worker-1 -n {}", cluster.namespace()));
+}
+
+/// Whoever may not read the policies does not know what is kept.
+#[tokio::test]
+async fn nothing_is_changed_by_other_rules_than_the_operators() {
+    let cluster = TestCluster::with_policies().await;
+    let _operator = cluster.start(Webhooks::Off).await;
+    two_teams(&cluster).await;
+    let rules = "--verb=get,list,create,update,patch --resource=nodes,configmaps";
+    cluster.kubectl(&format!("create clusterrole writers-{} {rules}", cluster.namespace()));
+    let binding = format!("writers-{0} --clusterrole=writers-{0} --group=writers-{0}", cluster.namespace());
+    cluster.kubectl(&format!("create clusterrolebinding {binding}"));
+
+    let group = format!("writers-{}", cluster.namespace());
+    let said = cluster.perennial_as("ada", &[&group], "rollback n1").expect_failure();
+
+    assert!(said.contains("could not list KeepPolicies"), "{said}");
+    assert_eq!(cluster.labels("n1").await, labels([("team", "second"), ("new", "1")]));
+}

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use futures::{StreamExt, stream};
 use kube::api::ListParams;
+use perennial_core::keeper::record::Record;
 use perennial_tests::{Labels, OperatorBuilder, TestCluster, Webhooks, eventually, labels, node_count, record_name};
 use rstest::rstest;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Requests under way at a time.
 const AT_ONCE: usize = 64;
@@ -242,4 +243,51 @@ async fn all_nodes_deleted_in_one_request_come_back(#[case] webhooks: Webhooks) 
     return_bare(&cluster, 50).await;
 
     wait_until_all_are_back(&cluster, 50).await;
+}
+
+/// A backup of the whole namespace brings records as they were, with the numbers of another cluster's order.
+#[rstest]
+#[case::on(Webhooks::On)]
+#[case::off(Webhooks::Off)]
+#[tokio::test]
+async fn records_that_were_carried_from_another_cluster_are_given_and_go_on(#[case] webhooks: Webhooks) {
+    let cluster = TestCluster::new().await;
+    let operator = cluster.start(webhooks).await;
+    cluster.node("n1").labels([("team", "ml"), ("tier", "gold")]).create().await;
+    cluster.wait_for_record("n1", [("team", "ml"), ("tier", "gold")]).await;
+    cluster.delete_node("n1").await;
+    operator.stop().await.expect("it stops in time");
+    let text = cluster.record_bytes("n1", "record.json").await.unwrap();
+    let mut record = Record::decode(&text).unwrap();
+    record.node.resource_version = 400_000_000;
+    cluster.spoil_record("n1", json!({"record.json": record.encode().unwrap()})).await;
+
+    let _operator = cluster.start(webhooks).await;
+    cluster.node("n1").create().await;
+    cluster.wait_for_labels("n1", [("team", "ml"), ("tier", "gold")]).await;
+    cluster.label("n1", "team", "db").await;
+    cluster.wait_for_record("n1", [("team", "db"), ("tier", "gold")]).await;
+    cluster.delete_node("n1").await;
+    cluster.node("n1").create().await;
+
+    cluster.wait_for_labels("n1", [("team", "db"), ("tier", "gold")]).await;
+}
+
+/// No watch tells of a record without its label.
+#[tokio::test]
+async fn a_record_that_lost_its_label_is_found_and_goes_on() {
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.start(Webhooks::Off).await;
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+
+    cluster.kubectl(&format!("label configmap {} -n {} perennial.dev/record-", record_name("n1"), cluster.namespace()));
+
+    eventually("it has its label again", async || {
+        let count = cluster.record_count().await;
+        if count == 1 { Ok(()) } else { Err(count) }
+    })
+    .await;
+    cluster.label("n1", "team", "web").await;
+    cluster.wait_for_record("n1", [("team", "web")]).await;
 }

@@ -163,3 +163,37 @@ async fn changing_the_setting_moves_the_records_or_says_what_it_would_do() {
     let _back = cluster.start_with(Webhooks::Off, by("name")).await;
     cluster.wait_for_record("renamed", [("team", "ml")]).await;
 }
+
+/// It only claimed to be the machine: what it brought is not what was kept of that one, also when it goes.
+#[rstest]
+#[case::on(Webhooks::On)]
+#[case::off(Webhooks::Off)]
+#[tokio::test]
+async fn a_duplicate_that_goes_leaves_nothing_behind(
+    #[case] webhooks: Webhooks,
+    #[values("captured", "returned")] first: &str,
+) {
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.start_with(webhooks, |builder| builder.set("keeper.identity", "systemUUID")).await;
+    cluster.node("first").machine("p", "same", "m").label("team", "ml").create().await;
+    wait_for_team(&cluster, "id-systemuuid", "ml").await;
+    if first == "returned" {
+        // The record is still of the one before it.
+        cluster.delete_node("first").await;
+        cluster.node("first").machine("p", "same", "m").create().await;
+        wait_for_label(&cluster, "first", "ml").await;
+    }
+
+    cluster.node("second").machine("p", "same", "m").labels([("team", "db"), ("own", "1")]).create().await;
+    cluster.wait_for_event("second", "IdentityConflict").await;
+    cluster.delete_node("second").await;
+
+    cluster.label("first", "fence", "1").await;
+    eventually("the first is captured as it is", async || {
+        let records = records(&cluster).await;
+        let wanted = json!({"team": "ml", "fence": "1"});
+        if records.iter().all(|(_, record)| record["labels"] == wanted) { Ok(()) } else { Err(format!("{records:?}")) }
+    })
+    .await;
+    assert_eq!(cluster.labels("first").await, labels([("team", "ml"), ("fence", "1")]));
+}

@@ -151,3 +151,42 @@ async fn a_policy_may_know_its_nodes_by_another_identity() {
     cluster.wait_for_labels("new", [("metal", "yes"), ("team", "ml")]).await;
     end(&cluster, operator);
 }
+
+/// Which policy is for it is known once its record is: what that policy keeps, and the node brought, is the node's.
+#[rstest]
+#[case::on(Webhooks::On)]
+#[case::off(Webhooks::Off)]
+#[tokio::test]
+async fn an_annotation_that_a_node_brings_is_its_own_also_where_only_its_record_selects_it(#[case] webhooks: Webhooks) {
+    const OWNER: &str = "example.com/owner";
+    let cluster = TestCluster::with_policies().await;
+    let gpu = json!({"nodeSelector": {"matchLabels": {"pool": "gpu"}}, "keep": ["*"], "annotations": [OWNER]});
+    cluster.apply_policy("gpu", &gpu);
+    let operator = cluster.start(webhooks).await;
+    cluster.node("n1").label("pool", "gpu").annotation(OWNER, "ada").create().await;
+    cluster.wait_for_record("n1", [("pool", "gpu")]).await;
+    cluster.delete_node("n1").await;
+
+    cluster.node("n1").annotation(OWNER, "bob").create().await;
+
+    cluster.wait_for_labels("n1", [("pool", "gpu")]).await;
+    let node = cluster.get_node("n1").await;
+    assert_eq!(node.metadata.annotations.unwrap_or_default().get(OWNER).map(String::as_str), Some("bob"));
+    end(&cluster, operator);
+}
+
+#[tokio::test]
+async fn a_node_that_loses_the_label_of_a_selector_is_no_longer_selected() {
+    let cluster = TestCluster::with_policies().await;
+    let operator = cluster.start(Webhooks::Off).await;
+    cluster.node("n1").labels([("pool", "gpu"), ("team", "ml"), ("disk", "nvme")]).create().await;
+    cluster.wait_for_record("n1", [("pool", "gpu"), ("team", "ml"), ("disk", "nvme")]).await;
+    cluster.apply_policy("gpu", &json!({"nodeSelector": {"matchLabels": {"pool": "gpu"}}, "keep": ["team"]}));
+    wait_for_status(&cluster, "gpu", |status| status["nodes"] == 1).await;
+
+    cluster.unlabel("n1", "pool").await;
+    cluster.label("n1", "disk", "ssd").await;
+
+    cluster.wait_for_record("n1", [("team", "ml"), ("disk", "ssd")]).await;
+    end(&cluster, operator);
+}

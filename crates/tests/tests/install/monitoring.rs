@@ -27,22 +27,43 @@ fn panels(board: &Value) -> Vec<&Value> {
     board["panels"].as_array().unwrap().iter().filter(|panel| panel["type"] != "row").collect()
 }
 
-/// What a panel or alert asks, as Grafana would send it.
-fn queries() -> BTreeMap<String, String> {
+/// What a panel or alert asks, as Grafana would send it, and how it names the answers.
+struct Query {
+    asks: String,
+    legend: String,
+}
+
+impl Query {
+    /// The labels that it sums up by, and those that its answers are named after.
+    fn labels(&self) -> BTreeSet<&str> {
+        let grouped = between(&self.asks, "by (", ')').into_iter().flat_map(|list| list.split(','));
+        grouped.chain(between(&self.legend, "{{", '}')).map(str::trim).collect()
+    }
+}
+
+/// Everything in a text that stands between these two.
+fn between<'a>(text: &'a str, from: &str, to: char) -> Vec<&'a str> {
+    text.split(from).skip(1).filter_map(|rest| rest.split(to).next()).collect()
+}
+
+fn queries() -> BTreeMap<String, Query> {
     let filled = |text: &Value| text.as_str().unwrap().replace("$job", "perennial").replace("$__rate_interval", "1m");
     let board = dashboard();
     let mut queries = BTreeMap::new();
     for panel in panels(&board) {
         for target in panel["targets"].as_array().unwrap() {
             let name = format!("{} {}", panel["title"].as_str().unwrap(), target["refId"].as_str().unwrap());
-            queries.insert(name, filled(&target["expr"]));
+            let legend = target["legendFormat"].as_str().unwrap_or_default().to_owned();
+            queries.insert(name, Query { asks: filled(&target["expr"]), legend });
         }
     }
     for note in board["annotations"]["list"].as_array().unwrap() {
-        queries.insert(note["name"].as_str().unwrap().to_owned(), filled(&note["expr"]));
+        let asks = filled(&note["expr"]);
+        queries.insert(note["name"].as_str().unwrap().to_owned(), Query { asks, legend: String::new() });
     }
     for alert in alerts() {
-        queries.insert(alert["alert"].as_str().unwrap().to_owned(), filled(&alert["expr"]));
+        let asks = filled(&alert["expr"]);
+        queries.insert(alert["alert"].as_str().unwrap().to_owned(), Query { asks, legend: String::new() });
     }
     queries
 }
@@ -205,25 +226,30 @@ async fn every_query_finds_what_it_asks_for_at_a_live_operator() {
     let api_server = |name: &str| name.starts_with("apiserver_");
     for (name, query) in queries() {
         // The query is one that Prometheus understands …
-        ask(port, &query).unwrap_or_else(|error| panic!("{name}: {error}: {query}"));
-        // … about series that are there.
-        let selectors = selectors(&query);
-        assert!(!selectors.is_empty(), "{name} asks about nothing: {query}");
+        ask(port, &query.asks).unwrap_or_else(|error| panic!("{name}: {error}: {}", query.asks));
+        // … about series that are there …
+        let selectors = selectors(&query.asks);
+        assert!(!selectors.is_empty(), "{name} asks about nothing: {}", query.asks);
+        let mut seen = BTreeSet::new();
         for selector in selectors.iter().filter(|selector| !api_server(selector)) {
             let selector = without_trouble(selector);
-            eventually(format!("{name}: {selector} finds something"), async || match ask(port, &selector)?.len() {
-                0 => Err("nothing".to_owned()),
-                _ => Ok(()),
+            let found = eventually(format!("{name}: {selector} finds something"), async || {
+                ask(port, &selector)
+                    .and_then(|found| if found.is_empty() { Err("nothing".to_owned()) } else { Ok(found) })
             })
             .await;
+            seen.extend(found.iter().flat_map(|sample| sample["metric"].as_object().unwrap().keys().cloned()));
         }
+        // … and have the labels that it sums up by or shows.
+        let missing: Vec<&str> = query.labels().into_iter().filter(|label| !seen.contains(*label)).collect();
+        assert!(missing.is_empty() || selectors.iter().all(|selector| api_server(selector)), "{name}: {missing:?}");
     }
 
     // With Perennial gone the API server says so, under the name that the alert asks for.
     operator.crash();
     cluster.node("n2").create().await;
     eventually("the API server counts what it passed over", async || {
-        let passed_over = selectors(&queries()["PerennialWebhookUnreachable"]).remove(0);
+        let passed_over = selectors(&queries()["PerennialWebhookUnreachable"].asks).remove(0);
         match ask(port, &passed_over)?.len() {
             0 => Err("nothing".to_owned()),
             _ => Ok(()),

@@ -13,8 +13,7 @@ use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::{Api, api::PostParams};
 use perennial::serve::{certs::SECRET, configuration::NAME, issue};
 use perennial_core::certs::{Certificates, Lifetimes};
-use perennial_tests::{Balancer, TestCluster, eventually, eventually_within};
-use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+use perennial_tests::{Balancer, TestCluster, eventually, eventually_within, handshake};
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -54,17 +53,6 @@ impl Mount {
 fn certificates() -> Certificates {
     let now = jiff::Timestamp::now().as_second();
     issue::create(&["127.0.0.1".to_owned()], &Lifetimes::default(), now).unwrap()
-}
-
-/// A connection of its own, which trusts exactly this.
-fn handshake(url: &str, bundle: &str) -> Result<(), String> {
-    let roots = parse_pem(bundle.as_bytes()).filter_map(|item| match item {
-        Ok(PemItem::Certificate(certificate)) => Some(certificate),
-        _ => None,
-    });
-    let tls = TlsConfig::builder().root_certs(RootCerts::from(roots.collect::<Vec<_>>())).build();
-    let agent = ureq::Agent::config_builder().tls_config(tls).timeout_global(Some(Duration::from_secs(5))).build();
-    agent.new_agent().get(format!("{url}/healthz")).call().map(|_| ()).map_err(|error| error.to_string())
 }
 
 async fn trusted(cluster: &TestCluster) -> String {
@@ -110,14 +98,14 @@ async fn a_renewed_secret_is_served_and_no_request_is_lost() {
             create().await.unwrap_or_else(|error| panic!("a request was lost: {error}"));
             // A connection of its own goes to either of them.
             let (url, bundle) = (balancer.url(), trusted(&cluster).await);
-            let shaken = tokio::task::spawn_blocking(move || handshake(&url, &bundle)).await.unwrap();
+            let shaken = tokio::task::spawn_blocking(move || handshake(&url, bundle.as_bytes())).await.unwrap();
             shaken.unwrap_or_else(|error| panic!("what is served is not trusted: {error}"));
             requests.fetch_add(1, Ordering::Relaxed);
         }
     };
     let served = async |made: &Certificates, times: usize| {
         let (url, bundle) = (balancer.url(), made.bundle());
-        let all = move || (0..times).try_for_each(|_| handshake(&url, &bundle));
+        let all = move || (0..times).try_for_each(|_| handshake(&url, bundle.as_bytes()));
         tokio::task::spawn_blocking(all).await.unwrap()
     };
     let renewal = async {

@@ -45,6 +45,7 @@ fn operator(cluster: &TestCluster, webhooks: bool, placement: bool) -> OperatorB
         .webhooks(if webhooks { Webhooks::On } else { Webhooks::Off })
         .set("placement.enabled", &placement.to_string())
         .set("placement.cooldown", "1s")
+        .set("placement.gateTimeout", "5s")
         .set("controller.auditPeriod", "5s")
         .set("controller.resyncPeriod", "5s")
         .set("keeper.retention", "10m")
@@ -88,6 +89,29 @@ async fn churn(cluster: &TestCluster) {
     eventually("the policy is in force", async || {
         let status = cluster.kubectl("get keeppolicy all -o jsonpath={.status.conditions[0].status}");
         if status == "True" { Ok(()) } else { Err(status) }
+    })
+    .await;
+}
+
+/// A pod that was gated before placement was switched off.
+fn leave_gated(cluster: &TestCluster) {
+    // Nobody else makes one here.
+    cluster.kubectl("create serviceaccount waits -n default");
+    let pod = "apiVersion: v1
+kind: Pod
+metadata: {name: waits, namespace: default, labels: {perennial.dev/managed: 'true'}}
+spec:
+  serviceAccountName: waits
+  schedulingGates: [{name: perennial.dev/placement}]
+  containers: [{name: main, image: none}]
+";
+    cluster.try_kubectl_with("create", pod).expect_success();
+}
+
+async fn until_it_is_freed(cluster: &TestCluster) {
+    eventually("the pod is freed", async || {
+        let gates = cluster.kubectl("get pod waits -n default -o jsonpath={.spec.schedulingGates}");
+        if gates.is_empty() { Ok(()) } else { Err(gates) }
     })
     .await;
 }
@@ -173,9 +197,15 @@ async fn stop(operator: Operator) {
 async fn an_operator_uses_every_permission_and_needs_no_other(#[case] webhooks: bool, #[case] placement: bool) {
     let cluster = TestCluster::audited(placement).await;
     let granted = install(&cluster, webhooks, placement);
+    if !placement {
+        leave_gated(&cluster);
+    }
 
     let running = operator(&cluster, webhooks, placement).start().await;
     churn(&cluster).await;
+    if !placement {
+        until_it_is_freed(&cluster).await;
+    }
     if webhooks {
         // Somebody spoils a webhook configuration: it is made right.
         cluster.kubectl("label mutatingwebhookconfiguration perennial app.kubernetes.io/managed-by=x --overwrite");
@@ -234,8 +264,11 @@ async fn an_operator_that_signs_uses_every_permission_and_needs_no_other() {
     let secret = format!("create secret generic perennial-record-keys -n {}", cluster.namespace());
     cluster.kubectl(&format!("{secret} --from-literal=key-1=0123456789abcdef0123456789abcdef"));
 
+    leave_gated(&cluster);
+
     let running = operator(&cluster, false, false).set("records.hmac", "sign").start().await;
     churn(&cluster).await;
+    until_it_is_freed(&cluster).await;
     stop(running).await;
 
     assert_eq!(refused(&cluster), Vec::<String>::new());

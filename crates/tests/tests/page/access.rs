@@ -2,11 +2,10 @@
 
 use perennial_tests::TestCluster;
 
-use super::returned;
+use super::{agent, returned};
 
 fn get(url: &str, host: &str) -> (u16, String, ureq::http::HeaderMap) {
-    let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
-    let mut answer = agent.get(url).header("host", host).call().unwrap();
+    let mut answer = agent().get(url).header("host", host).call().unwrap();
     (answer.status().as_u16(), answer.body_mut().read_to_string().unwrap(), answer.headers().clone())
 }
 
@@ -45,9 +44,8 @@ async fn the_page_is_for_this_machine_and_under_a_strict_policy() {
     assert_eq!(get(&format!("{address}api/node"), "localhost").0, 400);
     assert_eq!(get(&format!("{address}Cargo.toml"), "localhost").0, 404);
     // Nothing can be changed: there is no other way in than to ask.
-    let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
     for path in ["api/node?name=worker-1", "api/nodes", ""] {
-        let answer = agent.post(format!("{address}{path}")).send_empty().unwrap();
+        let answer = agent().post(format!("{address}{path}")).send_empty().unwrap();
         assert_eq!(answer.status().as_u16(), 405, "{path}");
     }
     // The other port does not have it.

@@ -2,7 +2,7 @@
 
 use perennial_tests::{Chromium, TestCluster, eventually};
 
-use super::{is_clean, returned};
+use super::{agent, is_clean, returned};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_command_serves_the_page_at_an_address_that_nobody_can_guess() {
@@ -18,7 +18,7 @@ async fn the_command_serves_the_page_at_an_address_that_nobody_can_guess() {
     })
     .await;
 
-    let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+    let agent = agent();
     let status = |url: &str| agent.get(url).call().unwrap().status().as_u16();
     let (origin, token) = address.trim_end_matches('/').rsplit_once('/').unwrap();
     assert_eq!(token.len(), 48);

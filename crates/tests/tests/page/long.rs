@@ -1,31 +1,47 @@
-//! Lists of any length: only what is on the screen exists.
+//! Lists of any length: only what is on the screen exists. `PERENNIAL_NODES` says how many nodes; without it as many as a
+//! test run has time for.
 
-use perennial_tests::{Chromium, Labels, TestCluster, eventually};
+use std::time::Instant;
+
+use perennial_tests::{Chromium, Labels, TestCluster, eventually, node_count_or};
 use serde_json::json;
 
 use super::{is_clean, serving};
 
-const COUNT: usize = 20_000;
+/// As the page writes numbers.
+fn grouped(number: usize) -> String {
+    if number < 1000 { number.to_string() } else { format!("{},{:03}", number / 1000, number % 1000) }
+}
 
 #[tokio::test(flavor = "multi_thread")]
-async fn twenty_thousand_rows_scroll() {
+async fn tens_of_thousands_of_rows_scroll() {
     let Some(browser) = Chromium::start() else { return };
     let cluster = TestCluster::new().await;
     let operator = serving(&cluster).start().await;
-    cluster.create_many(COUNT, |_| Labels::new()).await;
-    let address = operator.dashboard().await;
+    let count = node_count_or(20_000);
+    cluster.create_many(count, |_| Labels::new()).await;
+    operator.wait_for_metric("perennial_nodes", &[], f64::from(u32::try_from(count).unwrap())).await;
+    let (address, before, begun) = (operator.dashboard().await, operator.peak_rss(), Instant::now());
     let page = browser.open(&format!("{address}#/nodes"), 1280, 900).await;
-    page.wait_for("20,000 nodes, those that are away included").await;
     page.wait_for_in(".rows", "node-00000").await;
+    page.wait_for(&format!("{} nodes, those that are away included", grouped(count))).await;
+    eprintln!(
+        "{} nodes: the first rows after {} ms; the operator had {} MiB before the page, and {} MiB with it",
+        grouped(count),
+        begun.elapsed().as_millis(),
+        before >> 20,
+        operator.peak_rss() >> 20
+    );
 
     let rows = "document.querySelectorAll('.rows .row').length";
     assert!(page.value(rows).await.as_u64().unwrap() < 80, "only what is on the screen is there");
-    for (part, name) in [("0.5", "node-10000"), ("1", "node-19999"), ("0.25", "node-05000"), ("0", "node-00000")] {
+    for (part, number) in [("0.5", count / 2), ("1", count - 1), ("0.25", count / 4), ("0", 0)] {
+        let name = format!("node-{number:05}");
         page.value(&format!(
             "(() => {{ const body = document.querySelector('.rows'); body.scrollTop = body.scrollHeight * {part}; }})()"
         ))
         .await;
-        page.wait_for_in(".rows", name).await;
+        page.wait_for_in(".rows", &name).await;
         page.wait_until("document.querySelectorAll('.rows .coming').length === 0").await;
     }
     assert!(page.value(rows).await.as_u64().unwrap() < 80);
@@ -51,11 +67,11 @@ async fn twenty_thousand_rows_scroll() {
     assert!(scrolled["most"].as_u64().unwrap() < 80, "{scrolled}");
 
     // Search is by the server, over all of them.
-    page.go("#/nodes?q=9999").await;
-    page.wait_for_in("main [role=status]", "2 of 20,000 nodes").await;
-    page.wait_for_in(".rows", "node-09999").await;
-    page.wait_for_in(".rows", "node-19999").await;
-    cluster.label("node-09999", "team", "ml").await;
+    let last = format!("node-{:05}", count - 1);
+    page.go(&format!("#/nodes?q={last}")).await;
+    page.wait_for_in("main [role=status]", &format!("1 of {} nodes", grouped(count))).await;
+    page.wait_for_in(".rows", &last).await;
+    cluster.label(&last, "team", "ml").await;
     eventually("the row says what is kept", async || {
         let seen = page.text_of(".rows .row").await;
         if seen.contains("current") && seen.contains('1') { Ok(()) } else { Err(seen) }

@@ -32,6 +32,11 @@ async fn returned(cluster: &TestCluster) -> Operator {
     operator
 }
 
+/// Asks without a browser; every answer is an answer, whatever its status.
+fn agent() -> ureq::Agent {
+    ureq::Agent::config_builder().http_status_as_error(false).build().into()
+}
+
 /// What keeps people from using the page as it is shown now, as axe finds it.
 async fn obstacles(page: &Page) -> Vec<String> {
     let Some(script) = axe() else { return Vec::new() };

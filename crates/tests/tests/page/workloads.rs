@@ -48,6 +48,17 @@ async fn slots_are_drawn_as_they_are_filled() {
         let found = obstacles(&page).await;
         assert!(found.is_empty(), "in the {scheme}: {found:#?}");
     }
+    // Replicas of a StatefulSet stay where they are unless moves are asked for, and nothing else is said of them.
+    cluster.stateful_set("db").asks("spot-percentage", "0").replicas(2).create().await;
+    cluster.wait_for_split("db", 0, 2).await;
+    cluster.kubectl("annotate statefulset db perennial.dev/spot-percentage=50 --overwrite");
+    page.go("#/workloads?state=Drift").await;
+    page.wait_for_in(".rows", "they move when they are next created, or with move-statefulset-pods").await;
+    page.wait_for_in(".rows .pill", "drift").await;
+    page.go("#/").await;
+    page.wait_for_in(".attention", "They stay where they are").await;
+    page.go("#/workload/deployment/default/web").await;
+    page.wait_for_in("h1", "web").await;
     // What changes is drawn without being asked for.
     cluster.scale("web", 4).await;
     cluster.wait_for_split("web", 1, 3).await;

@@ -32,6 +32,23 @@ async fn a_bad_annotation_is_an_event_and_nothing_else(#[case] annotation: &str,
     assert!(explained.contains("left alone") && explained.contains(value), "{explained}");
 }
 
+/// Somebody tries until it is right: each try is answered.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_bad_value_is_told_one_after_the_other() {
+    let (cluster, _) = shared().await;
+    cluster.deployment("bad").asks("spot-percentage", "abc").replicas(0).create().await;
+    for value in ["abc", "140", "-1", "70.5%"] {
+        cluster.ask("bad", "spot-percentage", value).await;
+        eventually(format!("an Event about {value}"), async || {
+            let said = cluster.kubectl(
+                "get events -o jsonpath={.items[?(@.reason==\"InvalidPlacement\")].message} --field-selector=involvedObject.name=bad",
+            );
+            if said.contains(&format!("\"{value}\"")) { Ok(()) } else { Err(said) }
+        })
+        .await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_that_choose_for_themselves_are_counted_and_left_alone() {
     let (cluster, _) = shared().await;

@@ -66,6 +66,22 @@ async fn an_undone_rollout_ends_exact() {
     assert!(fewest >= 3, "only {fewest} Ready on-demand replicas");
 }
 
+/// Kubernetes' own doing, which people should know of.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_undo_brings_back_what_was_asked_for_then() {
+    let (cluster, _) = shared().await;
+    cluster.deployment("web").asks("spot-percentage", "50").replicas(4).create().await;
+    cluster.wait_for_split("web", 2, 2).await;
+    cluster.roll_out("web", "2").await;
+    until_all_are(&cluster, Some("2"), 2, 2).await;
+    cluster.ask("web", "spot-percentage", "75").await;
+    cluster.wait_for_split("web", 3, 1).await;
+
+    cluster.kubectl("rollout undo deployment web");
+
+    until_all_are(&cluster, None, 2, 2).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rollout_that_is_paused_in_the_middle_and_scaled_ends_exact() {
     let (cluster, _) = shared().await;

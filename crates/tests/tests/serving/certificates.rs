@@ -11,6 +11,7 @@ use perennial::serve::configuration::{ConfigurationSettings, Configurations, MUT
 use perennial::serve::webhooks::{Limits, Webhooks};
 use perennial_core::admission_review::AdmissionResponse;
 use perennial_core::certs::{Certificates, Lifetimes};
+use perennial_tests::handshake;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -31,19 +32,6 @@ async fn service(backends: Arc<Vec<SocketAddr>>, listener: TcpListener) {
             }
         });
     }
-}
-
-/// A handshake of its own, trusting exactly what the configuration says; fails if the replica's certificate is not trusted.
-fn handshake(url: &str, bundle: &[u8]) -> Result<(), String> {
-    let roots: Vec<_> = ureq::tls::parse_pem(bundle)
-        .filter_map(|item| match item {
-            Ok(ureq::tls::PemItem::Certificate(certificate)) => Some(certificate),
-            _ => None,
-        })
-        .collect();
-    let tls = ureq::tls::TlsConfig::builder().root_certs(ureq::tls::RootCerts::from(roots)).build();
-    let agent = ureq::Agent::config_builder().tls_config(tls).timeout_global(Some(Duration::from_secs(5))).build();
-    agent.new_agent().get(format!("{url}/healthz")).call().map(|_| ()).map_err(|error| error.to_string())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -98,17 +98,18 @@ pub fn plan(
         Some(record) => record.kept == present.kept && record.history == present.history,
         None => kept.iter().all(|(key, value)| present.kept.get(key) == Some(value)),
     };
-    if same {
-        return Step::Skip(Why::Same);
-    }
     if !force {
-        return Step::Skip(Why::HasRecord { sequence: present.sequence });
+        return Step::Skip(if same { Why::Same } else { Why::HasRecord { sequence: present.sequence } });
     }
     let mut wanted = if whole.is_some() { Kept::new() } else { present.kept.clone() };
     wanted.extend(kept);
     let mut to = present.entry();
     to.content = Content::from(&wanted);
     let mut change = rollback(&present, &to, seen.as_ref(), context);
+    // A live node that has not followed its record yet is given it now: the first try may have ended between the two.
+    if same && change.set.is_empty() && change.remove.is_empty() {
+        return Step::Skip(Why::Same);
+    }
     if node.is_none() {
         change.record.node.resource_version = change.record.node.resource_version.max(at);
     }

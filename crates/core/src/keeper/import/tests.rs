@@ -9,6 +9,7 @@ use super::{
 use crate::{
     config::settings::Settings,
     keeper::{
+        collect::HOLD,
         plan::{Context, Plan, create, live},
         selection::{self, Policy},
         stored::Stored,
@@ -173,6 +174,59 @@ fn an_export_comes_back_as_it_was_whatever_the_clusters_numbers() {
     // A node of this cluster is younger than that, and what people change on it counts.
     let back = node("u2", 9, &[("team", "db")]);
     assert!(matches!(live(&policy.select(&back), Some(&written.record), &context(&policy)), Plan::Write(..)));
+}
+
+#[test]
+fn a_backup_of_records_comes_back_whole_and_one_that_cannot_be_trusted_does_not() {
+    let policy = policy();
+    let Plan::Write(_, record) = live(&policy.select(&node("u1", 5, &[("team", "ml")])), None, &context(&policy))
+    else {
+        panic!()
+    };
+    let text = record.encode().unwrap();
+    let mut held = config_map("node-worker-1", &json!({"record.json": text}));
+    held["metadata"]["annotations"] = json!({HOLD: "true"});
+
+    let found = read(&held.to_string());
+
+    let [entry] = found.entries.as_slice() else { panic!("{found:?}") };
+    assert_eq!((entry.format, entry.hold, entry.captured_at), (Format::Record, true, Some(record.captured_at)));
+    assert_eq!((entry.kept.clone(), entry.record.as_deref()), (kept(&[("team", "ml")]), Some(&*record)));
+    let spoilt = text.replace("\"ml\"", "\"web\"");
+    let recovered =
+        read(&config_map("node-worker-1", &json!({"record.json": spoilt, "recovered.json": text})).to_string());
+    assert_eq!(recovered.entries[0].record.as_deref(), Some(&*record), "written since the other was quarantined");
+    let refused = read(&config_map("node-worker-1", &json!({"record.json": spoilt})).to_string());
+    assert!(refused.entries.is_empty() && refused.refused[0].why.contains("cannot be trusted"), "{refused:?}");
+}
+
+#[test]
+fn a_backup_of_a_node_has_all_that_could_be_kept_and_the_machine() {
+    let found = read(
+        "kind: Node\nmetadata: {name: worker-1, labels: {team: ml}, annotations: {example.com/note: hello}}\n\
+         spec: {providerID: p, unschedulable: true, taints: [{key: dedicated, value: ml, effect: NoSchedule}]}\n\
+         status: {nodeInfo: {systemUUID: s, machineID: m}}\n",
+    );
+
+    let [entry] = found.entries.as_slice() else { panic!("{found:?}") };
+    let taint = Key::Taint { key: "dedicated".into(), effect: "NoSchedule".into() };
+    let more = [(Key::Annotation("example.com/note".into()), "hello"), (taint, "ml"), (Key::Cordon, TRUE)];
+    let mut all = kept(&[("team", "ml")]);
+    all.extend(more.map(|(key, value)| (key, value.to_owned())));
+    assert_eq!(entry.kept, all);
+    let machine = Machine { provider_id: "p".into(), system_uuid: "s".into(), machine_id: "m".into() };
+    assert_eq!(entry.machine, Some(machine));
+}
+
+#[rstest]
+#[case::state(config_map("node-labels-a", &json!({"state.json":
+    json!({"nodeName": "a", "labels": {}, "capturedAt": "2026-01-02T03:04:05Z"}).to_string()})))]
+#[case::resource(json!({"kind": "NodeLabelState", "spec": {"nodeName": "a", "labels": {}, "capturedAt": "2026-01-02T03:04:05Z"}}))]
+#[case::updated(json!({"kind": "NodeLabelState", "spec": {"nodeName": "a", "labels": {}, "lastUpdated": "2026-01-02T03:04:05Z"}}))]
+#[case::listed(json!([{"node": "a", "labels": {}, "capturedAt": "2026-01-02T03:04:05Z"}]))]
+fn when_it_was_captured_comes_over_where_that_is_said(#[case] object: Value) {
+    let found = read(&object.to_string());
+    assert_eq!(found.entries[0].captured_at, Some("2026-01-02T03:04:05Z".parse().unwrap()), "{found:?}");
 }
 
 proptest! {

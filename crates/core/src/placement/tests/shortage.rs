@@ -1,14 +1,16 @@
 //! Spot capacity that runs out, stays away, comes back, comes and goes.
 
+use jiff::SignedDuration;
 use proptest::prelude::*;
 
 use super::sim::Sim;
 use crate::placement::Class;
 use crate::placement::action::Action;
 use crate::placement::fallback::{Breaker, State};
+use crate::placement::labels::Choice;
 use crate::placement::slots::Split;
 use crate::placement::spec::{Budget, Spec};
-use crate::placement::view::PodView;
+use crate::placement::view::{NodeView, PdbView, PodView};
 
 const HOUR: usize = 720;
 
@@ -196,4 +198,48 @@ fn replacements_after_a_mass_interruption_come_a_few_at_a_time_and_the_floor_fir
     // The damping ends with the gate timeout at the latest.
     sim.now += sim.settings.gate_timeout;
     assert!(!held(&sim));
+}
+
+/// Three of seven spot replicas run on-demand.
+fn fallen() -> Sim {
+    let mut sim = sim(70, 3, 10, 1);
+    sim.spot_room = 4;
+    sim.run(100);
+    assert!(matches!(breaker(&sim), Breaker::Open { .. }) && sim.live().filter(|pod| pod.fallback).count() == 3);
+    sim
+}
+
+#[test]
+fn a_probe_that_is_due_but_not_possible_is_thought_of_again_in_a_while() {
+    let mut sim = fallen();
+    let Breaker::Open { probe, .. } = breaker(&sim) else { panic!() };
+    assert_eq!(sim.look().again, Some(probe));
+
+    sim.pdbs = vec![PdbView { name: "web".to_owned(), disruptions_allowed: 0 }];
+    sim.now = probe + SignedDuration::from_mins(1);
+    let plan = sim.look();
+
+    assert!(plan.is_quiet(), "{:?}", plan.actions);
+    assert_eq!(plan.again, Some(sim.now + SignedDuration::from_secs(30)));
+}
+
+/// When a pod was made is told by the API server's clock, when the probe began by ours: they agree to ten seconds.
+#[test]
+fn a_probe_is_known_also_where_our_clock_is_ahead() {
+    let found = |seconds: i64| {
+        let mut sim = fallen();
+        let since = sim.now;
+        let state = State { breaker: Breaker::Probing { since, attempt: 0 }, ..State::default() };
+        sim.state = Some(state.to_annotation());
+        let sent = sim.pods.iter_mut().find(|pod| pod.fallback).unwrap();
+        (sent.created, sent.scheduled) = (since - SignedDuration::from_secs(seconds), Some(since));
+        (sent.choice, sent.class, sent.fallback) = (Choice::Only(Class::Spot), Some(Class::Spot), false);
+        sent.node = Some(NodeView { class: Some(Class::Spot), leaving: false });
+        sim.look()
+            .actions
+            .iter()
+            .any(|action| matches!(action, Action::Save { state, .. } if matches!(state.breaker, Breaker::Wary { .. })))
+    };
+    assert!(found(0) && found(10));
+    assert!(!found(20), "that one had been there before");
 }

@@ -1,12 +1,12 @@
 //! StatefulSets: placed by ordinal, moved only on request, falling back through the webhook.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 
 use super::sim::TICK;
 use crate::placement::Class;
 use crate::placement::action::{Action, Plan};
-use crate::placement::fallback::State;
+use crate::placement::fallback::{Breaker, State};
 use crate::placement::labels::{Choice, NodeLabels};
 use crate::placement::mutate::{IncomingPod, Mutation, Owner, Tolerations, mutate};
 use crate::placement::rebalance::{Input, plan};
@@ -232,10 +232,45 @@ fn a_pod_is_deleted_only_when_the_webhook_can_know_why() {
     let first = set.look();
     let Some(Action::Save { state, .. }) = first.actions.last() else { panic!("{:?}", first.actions) };
     assert_eq!(state.fallen, [1, 3]);
+    assert_eq!(first.again, Some(set.now), "nothing but our own write would bring the next look about");
     // Written, but the cache that the webhook answers from does not show it yet.
     let own = OwnWrites { state: Some(state.clone()), ..OwnWrites::default() };
     assert!(set.look_with(&own).is_quiet());
     set.state = Some(state.to_annotation());
     let deletes = set.look().actions.iter().filter(|action| matches!(action, Action::Delete { .. })).count();
     assert_eq!(deletes, 2);
+}
+
+#[test]
+fn a_probe_that_is_due_but_not_possible_is_thought_of_again_in_a_while() {
+    let mut set = Set::new(Spec { move_stateful: true, ..Spec::new(Split::new(50, 1)) }, 0, 4);
+    set.spot = false;
+    set.run(75);
+    let (state, _) = State::read(set.state.as_deref());
+    let Breaker::Open { probe, .. } = state.breaker else { panic!("{:?}", state.breaker) };
+
+    set.now = probe + SignedDuration::from_mins(1);
+    set.pods[0].ready = false;
+    let plan = set.look();
+
+    assert!(plan.is_quiet(), "{:?}", plan.actions);
+    assert_eq!(plan.again, Some(set.now + SignedDuration::from_secs(30)));
+}
+
+#[test]
+fn the_eviction_for_a_probe_follows_the_state_at_once() {
+    let mut set = Set::new(Spec { move_stateful: true, ..Spec::new(Split::new(50, 1)) }, 0, 4);
+    set.spot = false;
+    set.run(75);
+    let (state, _) = State::read(set.state.as_deref());
+    let Breaker::Open { probe, .. } = state.breaker else { panic!("{:?}", state.breaker) };
+
+    set.now = probe;
+    let first = set.look();
+    let Some(Action::Save { state, .. }) = first.actions.last() else { panic!("{:?}", first.actions) };
+    assert!(matches!(state.breaker, Breaker::Probing { .. }));
+    assert_eq!(first.again, Some(set.now));
+
+    set.state = Some(state.to_annotation());
+    assert!(set.look().actions.iter().any(|action| matches!(action, Action::Evict { .. })));
 }

@@ -1,6 +1,6 @@
 //! `perennial explain KEY --node NODE`: the very reason why a label is, or is not, on a node.
 
-use std::{fmt::Write as _, process::ExitCode};
+use std::{fmt::Write as _, process::ExitCode, sync::LazyLock};
 
 use jiff::Timestamp;
 use perennial_core::{
@@ -19,10 +19,10 @@ use crate::cli::{
     Global, block_on,
     coordination::Coordination,
     objects::{Look, Session},
-    output::{Format, age, print_text, print_value},
+    output::{Telling, age},
 };
 
-pub(super) fn explain(key: &str, node: &str, output: Format, global: &Global) -> anyhow::Result<ExitCode> {
+pub(super) fn explain(key: &str, node: &str, output: Telling, global: &Global) -> anyhow::Result<ExitCode> {
     block_on(async {
         let session = Session::open(global).await?;
         let look = session.look(node).await?;
@@ -45,27 +45,25 @@ pub(super) fn explain(key: &str, node: &str, output: Format, global: &Global) ->
             };
             more.push(format!("its record is quarantined ({fault}); {instead}"));
         }
-        let live = look.node.as_ref().map(|live| value_on(live, &key));
-        match output {
-            Format::Json | Format::Yaml => {
-                let record = look.record().and_then(|record| record.kept.get(&key).cloned());
-                let value = json!({
-                    "node": node, "key": key, "cause": cause.word(), "why": why, "fix": fix, "more": more,
-                    "onNode": live.flatten(), "inRecord": record, "policy": look.policy.name,
-                });
-                print_value(&value, output)?;
+        let value = || {
+            let live = look.node.as_ref().and_then(|live| value_on(live, &key));
+            let record = look.record().and_then(|record| record.kept.get(&key).cloned());
+            json!({
+                "node": node, "key": key, "cause": cause.word(), "why": why, "fix": fix, "more": more,
+                "onNode": live, "inRecord": record, "policy": look.policy.name,
+            })
+        };
+        let story = || {
+            let mut text = format!("{key} on {node}: {why}.\n");
+            for line in &more {
+                let _ = writeln!(text, "  {line}.");
             }
-            _ => {
-                let mut text = format!("{key} on {node}: {why}.\n");
-                for line in more {
-                    let _ = writeln!(text, "  {line}.");
-                }
-                if let Some(fix) = fix {
-                    let _ = writeln!(text, "  What to do: {fix}");
-                }
-                print_text(&text)?;
+            if let Some(fix) = &fix {
+                let _ = writeln!(text, "  What to do: {fix}");
             }
-        }
+            text
+        };
+        output.print(value, story)?;
         Ok(ExitCode::SUCCESS)
     })
 }
@@ -207,7 +205,8 @@ pub(crate) fn words(key: &Key, cause: &Cause, look: &Look) -> (String, Option<St
 
 /// A pattern stands in the default of `keeper.drop`: what it means, programs write themselves.
 pub(crate) fn is_default(policy: &str, pattern: &Pattern) -> bool {
-    policy == "config" && Settings::default().keeper.drop.as_slice().contains(pattern)
+    static DEFAULT: LazyLock<Settings> = LazyLock::new(Settings::default);
+    policy == "config" && DEFAULT.keeper.drop.as_slice().contains(pattern)
 }
 
 fn named(policy: &str) -> String {

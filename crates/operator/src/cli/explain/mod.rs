@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{Global, output::Format, workloads::explain_workload};
+use super::{Global, output::Telling, workloads::explain_workload};
 
 #[derive(Debug, Args)]
 pub(super) struct Explain {
@@ -19,7 +19,7 @@ pub(super) struct Explain {
     node: Option<String>,
     /// How to print: table, json or yaml
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
-    output: Format,
+    output: Telling,
 }
 
 impl Explain {

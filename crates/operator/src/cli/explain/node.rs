@@ -18,20 +18,20 @@ use perennial_core::keeper::{
     standing::Standing,
     stored::Stored,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     cli::{
         Global, block_on,
         coordination::{Attendance, Coordination},
         objects::{Look, Session},
-        output::{Format, age, pairs, print_text, print_value},
+        output::{Telling, age, pairs},
         records::as_json,
     },
     runtime::request::FIELD_MANAGER,
 };
 
-pub(super) fn explain(name: &str, output: Format, global: &Global) -> anyhow::Result<ExitCode> {
+pub(super) fn explain(name: &str, output: Telling, global: &Global) -> anyhow::Result<ExitCode> {
     block_on(async {
         let session = Session::open(global).await?;
         let look = session.look(name).await?;
@@ -44,31 +44,8 @@ pub(super) fn explain(name: &str, output: Format, global: &Global) -> anyhow::Re
         let coordination = Coordination::read(&session.client, session.settings.namespace.as_str()).await.ok();
         let attendance = coordination.map(|found| found.attendance(name, "restore"));
         let next = next_life(&look);
-        match output {
-            Format::Json | Format::Yaml => {
-                let value = json!({
-                    "node": name,
-                    "state": standing.word(),
-                    "standing": standing.sentence(),
-                    "uid": look.node.as_ref().map(|node| &node.uid),
-                    "identity": look.identity.as_ref().map(|identity| identity.text().unwrap_or_else(|| format!("name={name}"))),
-                    "policy": look.policy.name,
-                    "kept": look.seen().map(|seen| seen.kept),
-                    "mark": look.seen().and_then(|seen| seen.mark),
-                    "restored": way.as_ref().map(|way| json!({"at": way.at, "by": way.words()})),
-                    "record": look.held.as_ref().map(as_json),
-                    "ifDeletedNow": next.as_ref().map(|next| json!({"given": next.given, "later": next.later, "withheld": next.withheld})),
-                    "events": events.iter().map(|event| json!({"at": event.at, "reason": event.reason, "message": event.message})).collect::<Vec<_>>(),
-                    "attended": attendance.as_ref().map(Attendance::is_attended),
-                });
-                print_value(&value, output)?;
-            }
-            Format::Name => print_text(&format!("node/{name}\n"))?,
-            Format::Table | Format::Wide => {
-                let story = Story { look: &look, standing: &standing, way, events, attendance, next };
-                print_text(&story.tell(name))?;
-            }
-        }
+        let story = Story { look: &look, standing: &standing, way, events, attendance, next };
+        output.print(|| story.as_json(name), || story.tell(name))?;
         Ok(ExitCode::SUCCESS)
     })
 }
@@ -184,6 +161,25 @@ struct Story<'a> {
 }
 
 impl Story<'_> {
+    fn as_json(&self, name: &str) -> Value {
+        let Self { look, standing, way, events, attendance, next } = self;
+        json!({
+            "node": name,
+            "state": standing.word(),
+            "standing": standing.sentence(),
+            "uid": look.node.as_ref().map(|node| &node.uid),
+            "identity": look.identity.as_ref().map(|identity| identity.text().unwrap_or_else(|| format!("name={name}"))),
+            "policy": look.policy.name,
+            "kept": look.seen().map(|seen| seen.kept),
+            "mark": look.seen().and_then(|seen| seen.mark),
+            "restored": way.as_ref().map(|way| json!({"at": way.at, "by": way.words()})),
+            "record": look.held.as_ref().map(as_json),
+            "ifDeletedNow": next.as_ref().map(|next| json!({"given": next.given, "later": next.later, "withheld": next.withheld})),
+            "events": events.iter().map(|event| json!({"at": event.at, "reason": event.reason, "message": event.message})).collect::<Vec<_>>(),
+            "attended": attendance.as_ref().map(Attendance::is_attended),
+        })
+    }
+
     fn tell(&self, name: &str) -> String {
         let mut text = String::new();
         let mut say = |line: String| {

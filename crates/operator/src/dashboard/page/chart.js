@@ -1,10 +1,10 @@
 // The churn as bars: nodes that came above the line, nodes that left below it, and a mark where some were given things back.
 
-import { svg } from "./dom.js";
+import { h, svg } from "./dom.js";
 import { plural, span } from "./words.js";
 
 const BARS = 60;
-const [WIDTH, HEIGHT, MIDDLE] = [720, 150, 86];
+const [WIDTH, HEIGHT, MIDDLE] = [720, 136, 84];
 
 /** What was seen, in bars of equal length, oldest first: of an hour, or of less where there is less to show. */
 function bars(intervals, seconds) {
@@ -43,14 +43,10 @@ export function churn(intervals, seconds) {
   const total = (place) => sums.reduce((sum, counts) => sum + counts[place], 0);
   const whole = BARS * length;
   const label = `In the last ${span(whole)} ${plural(total(0), "node")} came, ${total(1)} left, and ${total(2)} were given back what they had.`;
-  const mark = (x, text, anchor) => svg("text", { x, y: HEIGHT - 1, "text-anchor": anchor }, text);
-  return svg(
-    "svg",
-    { class: "churn", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label },
-    svg("line", { x1: 0, x2: WIDTH, y1: MIDDLE, y2: MIDDLE }),
-    ...parts,
-    mark(0, `${span(whole)} ago`, "start"),
-    mark(WIDTH / 2, span(whole / 2), "middle"),
-    mark(WIDTH, "now", "end"),
-  );
+  const line = svg("line", { x1: 0, x2: WIDTH, y1: MIDDLE, y2: MIDDLE });
+  return [
+    svg("svg", { class: "churn", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label }, line, ...parts),
+    // Beside the picture, so that it is as large as other text on every screen.
+    h("p", { class: "axis", "aria-hidden": "true" }, h("span", {}, `${span(whole)} ago`), h("span", {}, span(whole / 2)), h("span", {}, "now")),
+  ];
 }

@@ -39,6 +39,13 @@ export function command(text) {
   return h("div", { class: "copy" }, h("code", {}, text), button);
 }
 
+/** What a card says of the commands that change what a view shows. */
+export const commands = (list) => [
+  h("header", {}, h("h2", { id: "how" }, "To change something")),
+  h("p", { class: "soft small" }, "This page changes nothing. These commands do."),
+  h("dl", { class: "commands" }, list.map((each) => h("div", {}, h("dt", {}, each.what), h("dd", {}, command(each.command))))),
+];
+
 export async function ask(path, values, signal) {
   const answer = await fetch(`${path}?${new URLSearchParams(values ?? {})}`, { signal, cache: "no-store" });
   const value = await answer.json().catch(() => ({}));

@@ -1,7 +1,7 @@
 // One node: where each of its keys comes from, the lives that it had, and what changed in them.
 
-import { answers, ask, command, h, refresh } from "./dom.js";
-import { ORIGINS, ago, nodeAt, number, pill, plural, put } from "./words.js";
+import { answers, ask, commands, h, refresh } from "./dom.js";
+import { ORIGINS, ago, capital, nodeAt, number, pill, plural, put } from "./words.js";
 
 export function node([name], query) {
   const head = h("div", { class: "heading" }, h("h1", { class: "mono" }, name));
@@ -46,11 +46,7 @@ export function node([name], query) {
     refresh(keys, [value.keys, origin], () => table(value.keys, origin, choose));
     refresh(lives, value.incarnations, () => timeline(value));
     refresh(facts, [value.record, value.restored, value.next, value.policy, value.identity, value.created], () => about(value));
-    refresh(how, value.commands, () => [
-      h("header", {}, h("h2", { id: "how" }, "To change something")),
-      h("p", { class: "soft small" }, "This page changes nothing. These commands do."),
-      h("dl", { class: "commands" }, value.commands.map((each) => h("div", {}, h("dt", {}, each.what), h("dd", {}, command(each.command))))),
-    ]);
+    refresh(how, value.commands, commands);
     said.hidden = !value.events.length;
     refresh(said, value.events, () => [
       h("header", {}, h("h2", { id: "said" }, "What the operator said lately")),
@@ -116,8 +112,6 @@ function line(key) {
     ),
   );
 }
-
-const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 function timeline({ incarnations, created, restored }) {
   const title = h("header", {}, h("h2", { id: "lives" }, "Its lives"), h("p", { class: "soft small" }, "newest first"));

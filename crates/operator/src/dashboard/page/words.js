@@ -19,7 +19,7 @@ export const STATES = {
 export const WORKLOADS = {
   Invalid: ["bad", "left alone"],
   Fallback: ["warn", "short of spot"],
-  Drift: ["clay", "moving"],
+  Drift: ["clay", "drift"],
   Exact: ["good", "exact"],
 };
 
@@ -47,6 +47,8 @@ export const swatch = (tone) => h("span", { class: `swatch is-${tone}`, "aria-hi
 const NUMBER = new Intl.NumberFormat("en");
 export const number = (value) => NUMBER.format(value ?? 0);
 export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
+
+export const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 export function span(seconds) {
   if (seconds < 1) return "now";

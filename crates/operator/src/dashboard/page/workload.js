@@ -1,7 +1,7 @@
 // One workload: its slots as a picture, and what is done about them.
 
-import { answers, ask, command, h, refresh, svg } from "./dom.js";
-import { WORKLOADS, ago, nodeAt, number, pill, plural, timed } from "./words.js";
+import { answers, ask, commands, h, refresh, svg } from "./dom.js";
+import { WORKLOADS, ago, capital, nodeAt, number, pill, plural, timed } from "./words.js";
 
 export function workload([kind, namespace, name]) {
   const head = h("div", { class: "heading" }, h("h1", {}, name));
@@ -24,7 +24,7 @@ export function workload([kind, namespace, name]) {
     refresh(head, [value.state, value.why], () => [
       h("p", { class: "back" }, h("a", { href: "#/workloads" }, "Workloads")),
       h("h1", {}, h("span", { class: "soft" }, `${namespace} / `), name),
-      h("p", { class: "standing" }, pill(value.state, WORKLOADS), h("span", { class: "soft" }, value.why === "-" ? kind : [`${kind}; `, timed(value.why)])),
+      h("p", { class: "standing" }, pill(value.state, WORKLOADS), h("span", { class: "soft" }, [`${kind}; `, timed(value.why)])),
     ]);
     refresh(picture, [value.slots, value.others, value.counts, value.asked], () => {
       drawn?.close();
@@ -32,11 +32,7 @@ export function workload([kind, namespace, name]) {
       return drawn ? drawn.parts : [h("header", {}, h("h2", { id: "slots" }, "Slots")), h("p", { class: "empty" }, "Its pods run where the scheduler puts them.")];
     });
     refresh(doing, [value.lines, value.doing, value.breaker, value.moved], () => story(value));
-    refresh(how, value.commands, () => [
-      h("header", {}, h("h2", { id: "how" }, "To change something")),
-      h("p", { class: "soft small" }, "This page changes nothing. These commands do."),
-      h("dl", { class: "commands" }, value.commands.map((each) => h("div", {}, h("dt", {}, each.what), h("dd", {}, command(each.command))))),
-    ]);
+    refresh(how, value.commands, commands);
   }
 
   load();
@@ -106,8 +102,7 @@ function slots({ slots, others, counts, asked }) {
     cursor.setAttribute("visibility", "visible");
     cursor.setAttribute("x", (chosen % columns) * size);
     cursor.setAttribute("y", Math.floor(chosen / columns) * size);
-    const text = words(slot);
-    caption.replaceChildren(text.charAt(0).toUpperCase() + text.slice(1), ...(slot.node ? [", ", h("a", { href: nodeAt(slot.node) }, slot.node)] : []));
+    caption.replaceChildren(capital(words(slot)), ...(slot.node ? [", ", h("a", { href: nodeAt(slot.node) }, slot.node)] : []));
   }
 
   board.addEventListener("pointermove", (event) => {
@@ -165,7 +160,7 @@ function story({ lines, doing, moved }) {
   const title = h("header", {}, h("h2", { id: "doing" }, "What is done about it"));
   return [
     title,
-    h("ul", { class: "story" }, (lines ?? []).map((text) => h("li", { class: doing?.includes(text) ? "doing" : "" }, timed(text.charAt(0).toUpperCase() + text.slice(1))))),
+    h("ul", { class: "story" }, (lines ?? []).map((text) => h("li", { class: doing?.includes(text) ? "doing" : "" }, timed(capital(text))))),
     moved ? h("p", { class: "soft small" }, "The last move was ", ago(moved.at), moved.stalled ? `; ${plural(moved.stalled, "move")} in a row changed nothing` : "") : null,
   ];
 }

@@ -31,6 +31,8 @@ pub(crate) struct Return {
     /// Writes to nodes and to whatever labels are stored in, while the nodes came back.
     node_writes: u64,
     store_writes: u64,
+    /// GETs of nodes and of what is stored, in the return.
+    reads: u64,
     /// Requests of a whole life: labelled, changed, deleted, back.
     life: f64,
     usage: Usage,
@@ -187,6 +189,7 @@ async fn live(contender: Contender, count: usize) -> Option<Return> {
         resurrected,
         node_writes: writes(&before, &after, "nodes").saturating_sub(count as u64),
         store_writes: writes(&before, &after, "configmaps"),
+        reads: reads(&before, &after),
         life: life(&born, &after, count),
         usage,
         work,
@@ -199,11 +202,13 @@ async fn live(contender: Contender, count: usize) -> Option<Return> {
 /// Lists and watches are left out.
 #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
 fn life(born: &Requests, after: &Requests, count: usize) -> f64 {
-    let all: u64 = ["nodes", "configmaps"]
-        .into_iter()
-        .map(|what| writes(born, after, what) + after.count("GET", what) - born.count("GET", what))
-        .sum();
+    let all: u64 =
+        ["nodes", "configmaps"].into_iter().map(|what| writes(born, after, what)).sum::<u64>() + reads(born, after);
     all.saturating_sub(4 * count as u64) as f64 / count as f64
+}
+
+fn reads(before: &Requests, after: &Requests) -> u64 {
+    ["nodes", "configmaps"].into_iter().map(|what| after.count("GET", what) - before.count("GET", what)).sum()
 }
 
 fn writes(before: &Requests, after: &Requests, resource: &str) -> u64 {
@@ -242,7 +247,7 @@ impl Return {
             "seconds": self.whole.as_secs_f64(),
             "p50": self.wait(50).as_secs_f64(), "p99": self.wait(99).as_secs_f64(), "max": self.wait(100).as_secs_f64(),
             "inCreate": self.in_create, "wrong": self.wrong, "resurrected": self.resurrected,
-            "nodeWrites": self.node_writes, "storeWrites": self.store_writes, "requestsPerLife": self.life,
+            "nodeWrites": self.node_writes, "storeWrites": self.store_writes, "reads": self.reads, "requestsPerLife": self.life,
             "cpuSeconds": self.usage.cpu.as_secs_f64(), "peakMemory": self.usage.peak_memory,
         })
     }

@@ -17,7 +17,7 @@ const COMMANDS: [&str; 5] = [
 const LINE: usize = 19;
 const LETTER: f64 = 7.83;
 const MARGIN: usize = 22;
-const COLUMNS: usize = 118;
+const COLUMNS: usize = 132;
 
 pub(crate) async fn play(scene: &Scene) -> String {
     scene.replace(7).await;
@@ -61,7 +61,7 @@ fn draw(text: &str) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"A terminal session with kubectl and perennial\">\n\
          <rect width=\"{width}\" height=\"{height}\" rx=\"12\" fill=\"#141917\"/>\n\
          <circle cx=\"24\" cy=\"22\" r=\"6\" fill=\"#c9745f\"/><circle cx=\"44\" cy=\"22\" r=\"6\" fill=\"#d9a83a\"/><circle cx=\"64\" cy=\"22\" r=\"6\" fill=\"#52a27c\"/>\n\
-         <g font-family=\"JetBrains Mono, ui-monospace, SFMono-Regular, Menlo, Consolas, monospace\" font-size=\"13\" fill=\"#dfe6e2\" xml:space=\"preserve\">\n"
+         <g font-family=\"JetBrains Mono, ui-monospace, SFMono-Regular, Menlo, Consolas, monospace\" font-size=\"13\" fill=\"#dfe6e2\">\n"
     );
     for (number, line) in lines.iter().enumerate() {
         let _ = writeln!(svg, "<text x=\"{MARGIN}\" y=\"{}\">{}</text>", top + number * LINE + 8, spans(line));
@@ -94,7 +94,8 @@ fn spans(line: &str) -> String {
     let mut svg = String::new();
     let mut parts = line.split('\u{1b}');
     let mut put = |text: &str, style: &str| {
-        let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+        // Spaces that stay where they are, in every viewer.
+        let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace(' ', "\u{a0}");
         if text.is_empty() {
             return;
         }
