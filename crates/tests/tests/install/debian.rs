@@ -24,7 +24,7 @@ bash -n /usr/share/bash-completion/completions/perennial
 dpkg --verify perennial
 
 # The unit is right: also a directive that systemd would only warn of is an error. What it is open to is looked at below.
-systemd-analyze verify --recursive-errors=no /lib/systemd/system/perennial.service
+systemd-analyze verify --recursive-errors=no --man=no /lib/systemd/system/perennial.service
 systemd-analyze security --offline=true --json=short perennial.service
 
 # What an admin changed stays.
