@@ -92,7 +92,10 @@ async fn people_write_records_where_they_are_let() {
     let _operator = operator(&cluster).start().await;
     cluster.node("n1").label("team", "ml").create().await;
     cluster.wait_for_record("n1", [("team", "ml")]).await;
-    let reads = json!([{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}]);
+    let reads = json!([
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]},
+        {"apiGroups": ["perennial.dev"], "resources": ["keeppolicies"], "verbs": ["list"]},
+    ]);
     for user in [MALLORY, "jane"] {
         allow(&cluster, user, &config_maps());
         let role = json!({
