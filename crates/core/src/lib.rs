@@ -4,12 +4,10 @@
 pub mod admission_review;
 pub mod certs;
 pub mod config;
+pub mod coordination;
 pub mod keeper;
-pub mod lease;
-pub mod members;
 pub mod mutation;
 pub mod placement;
-pub mod shard;
 
 /// By how much our clock and the API server's may differ before ours is set right. What is told by both agrees to this.
 pub const CLOCK_TOLERANCE: jiff::SignedDuration = jiff::SignedDuration::from_secs(10);

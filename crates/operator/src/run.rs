@@ -23,20 +23,20 @@ use self::{
 };
 use crate::{
     dashboard::{self, Dashboard, Guard, Server},
-    keeper::{board::Board, controller::Keeper, signatures::Signatures},
+    keeper::{activity::Board, controller::Keeper, record_keys::Signatures},
     placement::{apply::Cluster, controller::Placer},
     runtime::{
-        announcement::{Coordination, identity},
-        attendance::{Attendance, attend},
         budget::Budget,
         client::{self, Target},
         clock::Clock,
+        coordinator::coordinate,
+        error_category::{self, Category},
         events::Events,
-        fault::{self, Category},
-        members::coordinate,
+        jitter::Jitter,
+        lease_metadata::{Coordination, identity},
+        lease_observer::{Attendance, attend},
         metrics::Metrics,
         ownership::Ownership,
-        random::Jitter,
     },
     serve::{health::Health, http},
 };
@@ -303,7 +303,11 @@ async fn ensure_namespace(client: &Client, name: &str) {
         Ok(()) => {}
         Err(error) if matches!(Category::of(&error), Category::Conflict) => {}
         Err(error) => {
-            warn!(namespace = name, why = fault::message(&error), "could not make sure that our namespace exists");
+            warn!(
+                namespace = name,
+                why = error_category::message(&error),
+                "could not make sure that our namespace exists"
+            );
         }
     }
 }

@@ -12,7 +12,7 @@ use perennial_core::mutation::Mutation;
 
 use crate::{
     history::{Outcome, play_with},
-    server::weather::Counts,
+    server::fault_plan::Counts,
 };
 
 /// What many histories came to.

@@ -6,11 +6,11 @@ use http::Method;
 use serde_json::Value;
 
 use crate::server::{
-    answer::Refusal,
     api::{Answer, Asked},
+    authn::Who,
     kinds::{Kind, Target},
     patch::changes_nothing,
-    who::Who,
+    response::Refusal,
     world::World,
 };
 

@@ -7,7 +7,7 @@ use crate::{
     keeper,
     oracle::Violation,
     placement,
-    server::{weather::Counts, world::World},
+    server::{fault_plan::Counts, world::World},
 };
 
 /// What came of one history.

@@ -10,14 +10,14 @@ use axum::body::{Body, to_bytes};
 use http::Request;
 use jiff::SignedDuration;
 use perennial::{
-    keeper::signatures::Signatures,
+    keeper::record_keys::Signatures,
     run::{self, World as Surroundings},
     runtime::{
         budget::Budget,
         client::{self, Listeners},
         clock::Clock,
+        jitter::Jitter,
         metrics::Metrics,
-        random::Jitter,
     },
     serve::health::Health,
 };
@@ -27,8 +27,8 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use crate::server::{
-    front::Front,
-    who::Who,
+    authn::Who,
+    http::Front,
     world::{Call, Hook, World},
 };
 

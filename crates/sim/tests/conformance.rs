@@ -16,7 +16,7 @@ use perennial::runtime::{
 };
 use perennial_sim::{
     dice::Dice,
-    server::{front::Front, store::text, who::Who, world::World},
+    server::{authn::Who, http::Front, store::text, world::World},
 };
 use serde_json::{Value, json};
 

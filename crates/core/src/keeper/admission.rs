@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::{
-    kept::{Key, Taint},
+    keys::{Key, Taint},
     mark::MARK,
+    node_patch::taints,
     plan::{Context, Restore, create},
     record::Record,
-    restore::taints,
     selection::{GATE_EFFECT, GATE_TAINT, Node},
 };
 use crate::{
@@ -166,5 +166,4 @@ pub fn is_gate(taint: &Taint) -> bool {
 }
 
 #[cfg(test)]
-#[path = "admission_tests.rs"]
 mod tests;

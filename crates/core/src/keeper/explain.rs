@@ -6,12 +6,12 @@ use jiff::Timestamp;
 
 use super::{
     identity::Identified,
-    kept::{Kept, Key},
+    keys::{Kept, Key},
     machine::{Machine, Sameness},
     plan::{Context, Plan, is_writable, live},
     record::{Fault, Record},
     selection::{DOMAIN, Incarnation, Node, Policy, ignored},
-    stored::{Stored, Substitute},
+    stored_record::{Stored, Substitute},
 };
 use crate::config::{
     pattern::{Pattern, Patterns},
@@ -257,5 +257,4 @@ fn nobody() -> Incarnation {
 }
 
 #[cfg(test)]
-#[path = "explain_tests.rs"]
 mod tests;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     hash::Digest,
-    kept::{Kept, Key},
+    keys::{Kept, Key},
 };
 
 /// The annotation that holds the mark.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     hash::Digest,
-    kept::{Kept, Key},
+    keys::{Kept, Key},
     mark::Mark,
 };
 use crate::{

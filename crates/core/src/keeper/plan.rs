@@ -16,7 +16,7 @@ use jiff::Timestamp;
 
 use super::{
     hash::Digest,
-    kept::{Content, Kept, Key, digest},
+    keys::{Content, Kept, Key, digest},
     machine::Sameness,
     mark::Mark,
     merge::{Merged, merge},
@@ -420,5 +420,4 @@ impl Restore {
 }
 
 #[cfg(test)]
-#[path = "plan_tests.rs"]
 mod tests;

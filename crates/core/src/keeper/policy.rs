@@ -101,7 +101,7 @@ pub fn choose<'a>(policies: &'a [KeepPolicy], labels: &BTreeMap<String, String>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{config::Settings, keeper::kept::Key};
+    use crate::{config::Settings, keeper::keys::Key};
 
     fn base() -> Keeper {
         Settings::default().keeper

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     hash::Digest,
-    kept::{Content, Kept},
+    keys::{Content, Kept},
     machine::Machine,
 };
 use crate::mutation::{Mutation, mutated};
@@ -282,7 +282,7 @@ struct Wire {
     #[serde(default)]
     annotations: std::collections::BTreeMap<String, String>,
     #[serde(default)]
-    taints: Vec<super::kept::Taint>,
+    taints: Vec<super::keys::Taint>,
     #[serde(default)]
     unschedulable: bool,
     #[serde(default)]
@@ -363,5 +363,4 @@ mod text {
 }
 
 #[cfg(test)]
-#[path = "record_tests.rs"]
 mod tests;

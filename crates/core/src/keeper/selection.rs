@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     hash::Digest,
-    kept::{Kept, Key, TRUE, Taint},
+    keys::{Kept, Key, TRUE, Taint},
     machine::Machine,
     mark::Mark,
 };

@@ -150,5 +150,4 @@ impl Newest {
 }
 
 #[cfg(test)]
-#[path = "signature_tests.rs"]
 mod tests;

@@ -8,9 +8,9 @@ use super::Class;
 use super::action::{Action, Event, Plan};
 use super::cron::WindowState;
 use super::fallback::{Moved, State};
+use super::occupancy::{Group, Seat, count};
 use super::rebalance::Input;
 use super::release::after;
-use super::seats::{Group, Seat, count};
 use super::view::OwnWrite;
 use crate::mutation::{Mutation, mutated};
 

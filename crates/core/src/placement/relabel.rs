@@ -7,8 +7,8 @@
 
 use super::Class;
 use super::action::{Plan, relabel};
+use super::occupancy::{Book, Group, Seat};
 use super::rebalance::Input;
-use super::seats::{Book, Group, Seat};
 use super::slots::Split;
 
 /// Rewrites what is missing, double, of the wrong class or past the end. A pod whose slot is right keeps it, the older of two wins.

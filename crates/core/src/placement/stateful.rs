@@ -9,9 +9,9 @@ use super::action::{Action, Counts, Event, Plan};
 use super::fallback::{Breaker, Observed, State, Verdict, step};
 use super::labels::Choice;
 use super::moves::{Blocked, candidate, may_disrupt, note, surely_ready};
+use super::occupancy::{Seat, count};
 use super::rebalance::{Input, announce, delete, finish};
 use super::release::{Why, free};
-use super::seats::{Seat, count};
 use super::slots::Split;
 
 /// The class of a slot, spot shortage included. What the webhook asks, and the plan after it.

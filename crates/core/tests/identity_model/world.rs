@@ -11,7 +11,7 @@ use perennial_core::{
     keeper::{
         claims,
         identity::Identified,
-        kept::Key,
+        keys::Key,
         machine::Machine,
         mark::MARK,
         plan::{self, Context, Plan, Restore},

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use perennial_core::keeper::{
-    kept::{Kept, digest},
+    keys::{Kept, digest},
     mark::Mark,
     plan::{self, Act, Context, Plan, Restore, Why},
     record::Record,

@@ -11,7 +11,7 @@ use perennial_core::{
     },
     keeper::{
         hash::Digest,
-        kept::{Content, Kept, Key, digest},
+        keys::{Content, Kept, Key, digest},
         machine::Machine as RealMachine,
         mark::Mark as RealMark,
         plan::{self, Act, Context, Plan, Restore},

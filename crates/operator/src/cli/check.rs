@@ -13,17 +13,17 @@ use std::{
 use clap::Args;
 use jiff::Timestamp;
 use kube::Client;
-use perennial_core::{certs::Certificates, config::duration, keeper::stored::Stored};
+use perennial_core::{certs::Certificates, config::duration, keeper::stored_record::Stored};
 use serde_json::{Value, json};
 
 use super::{
     Global, block_on,
     coordination::{Coordination, server_time},
-    objects::Session,
     output::{Telling, span},
+    session::Session,
     terminal::{Progress, Tone, colours},
 };
-use crate::{runtime::fault, serve::certs::SecretStore};
+use crate::{runtime::error_category, serve::certs::SecretStore};
 
 /// The oldest Kubernetes on which everything works: scheduling gates are stable since then.
 const OLDEST_MINOR: u32 = 30;
@@ -166,7 +166,9 @@ async fn version(client: &Client) -> Line {
             }
             Line::pass("version", said)
         }
-        Err(error) => Line::fail("version", fault::message(&error), "is this the right cluster, and is it up?"),
+        Err(error) => {
+            Line::fail("version", error_category::message(&error), "is this the right cluster, and is it up?")
+        }
     }
 }
 

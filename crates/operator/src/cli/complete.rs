@@ -110,7 +110,7 @@ fn names(live: bool) -> Vec<CompletionCandidate> {
         let client = global.connect().await?;
         let records: Api<k8s_openapi::api::core::v1::ConfigMap> =
             Api::namespaced(client.clone(), settings.namespace.as_str());
-        let params = super::objects::record_pages().limit(NAMES);
+        let params = super::session::record_pages().limit(NAMES);
         let mut names: std::collections::BTreeSet<String> = std::collections::BTreeSet::new();
         if let Ok(list) = records.list_metadata(&params).await {
             names.extend(list.items.into_iter().filter_map(|item| item.metadata.annotations?.remove(NODE_ANNOTATION)));

@@ -7,12 +7,12 @@ use http::{Request, header::DATE};
 use jiff::{Timestamp, fmt::rfc2822};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client, api::ListParams};
-use perennial_core::shard::{shard_of, shards_in_force};
+use perennial_core::coordination::shards::{shard_of, shards_in_force};
 
 use crate::runtime::{
-    announcement::{GROUP, SHARD, announcement, shard_lease},
-    fault,
+    error_category,
     lease::seen,
+    lease_metadata::{GROUP, SHARD, announcement, shard_lease},
 };
 
 /// The Leases of Perennial's namespace, as they were at one time of the API server's.
@@ -75,7 +75,7 @@ pub(crate) enum Attendance {
 /// The API server's own time.
 pub(crate) async fn server_time(client: &Client) -> anyhow::Result<Timestamp> {
     let request = Request::get("/version").body(kube::client::Body::empty())?;
-    let answer = client.send(request).await.map_err(|error| anyhow::anyhow!(fault::message(&error)))?;
+    let answer = client.send(request).await.map_err(|error| anyhow::anyhow!(error_category::message(&error)))?;
     let date = answer.headers().get(DATE).context("the API server does not say what time it is")?;
     Ok(rfc2822::parse(date.to_str()?)?.timestamp())
 }
@@ -87,7 +87,7 @@ impl Coordination {
         let leases = api
             .list(&ListParams::default().labels(GROUP))
             .await
-            .map_err(|error| anyhow::anyhow!(fault::message(&error)))
+            .map_err(|error| anyhow::anyhow!(error_category::message(&error)))
             .with_context(|| format!("could not list leases in namespace {namespace}"))?;
         Ok(Self::of(leases.items, now))
     }
@@ -146,11 +146,11 @@ impl Group {
 
     /// How many shards are in force.
     pub(crate) fn shard_count(&self) -> u32 {
-        let members: Vec<perennial_core::shard::Member> = self
+        let members: Vec<perennial_core::coordination::shards::Member> = self
             .members
             .iter()
             .filter(|member| member.alive)
-            .map(|member| perennial_core::shard::Member {
+            .map(|member| perennial_core::coordination::shards::Member {
                 identity: member.identity.clone(),
                 shards: member.shards,
                 since: member.since,

@@ -9,20 +9,20 @@ use perennial_core::config::settings::{Level, LogFormat, Logging, Role};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{Global, objects::record_pages, output::print_text};
+use super::{Global, output::print_text, session::record_pages};
 use crate::{
     dashboard::{Guard, Server},
-    keeper::{apply::Cluster, signatures::Signatures},
+    keeper::{apply::Cluster, record_keys::Signatures},
     run::{World, observe, serve_dashboard, stop_signal},
     runtime::{
         budget::Budget,
-        chain::Chain,
         client::{self, Listeners},
         clock::Clock,
+        error_chain::Chain,
+        jitter::Jitter,
         logging,
         metrics::Metrics,
         ownership::Ownership,
-        random::Jitter,
         traces::Sender,
     },
     serve::{health::Health, http},

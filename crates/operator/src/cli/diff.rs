@@ -4,17 +4,17 @@ use std::{fmt::Write as _, process::ExitCode};
 
 use clap::Args;
 use perennial_core::keeper::{
-    kept::{Kept, Key},
+    keys::{Kept, Key},
     plan::Act,
-    standing::Standing,
+    status::Standing,
 };
 use serde_json::{Value, json};
 
 use super::{
     Global, block_on,
     nodes::selector,
-    objects::{Look, Session},
     output::{Format, Item, Listing, print_text},
+    session::{Look, Session},
     terminal::{Tone, colours},
 };
 

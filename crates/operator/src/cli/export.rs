@@ -8,13 +8,13 @@ use perennial_core::{
     keeper::{
         collect::HOLD,
         import::export::{API_VERSION, KIND, item},
-        kept::TRUE,
+        keys::TRUE,
         record::Record,
-        stored::{Stored, Substitute},
+        stored_record::{Stored, Substitute},
     },
 };
 
-use super::{Global, block_on, objects::Session, output::print_text, terminal::Progress};
+use super::{Global, block_on, output::print_text, session::Session, terminal::Progress};
 use crate::keeper::{apply::Held, policies::labels_of};
 
 #[derive(Debug, Args)]

@@ -6,17 +6,17 @@ use anyhow::Context as _;
 use clap::Args;
 use jiff::Timestamp;
 use perennial_core::keeper::{
-    kept::{Content, Kept},
+    keys::{Content, Kept},
     record::Record,
-    stored::{Stored, Substitute},
+    stored_record::{Stored, Substitute},
 };
 use serde_json::{Value, json};
 
 use super::{
     Global, block_on,
     diff::changes,
-    objects::Session,
     output::{Telling, age},
+    session::Session,
     terminal::colours,
 };
 

@@ -21,7 +21,7 @@ use perennial_core::keeper::{
         plan::{Step, Why, Written, plan},
         read_object, read_text,
     },
-    kept::{Content, Kept, TRUE},
+    keys::{Content, Kept, TRUE},
     mark::Mark,
     plan::{Context, Restore},
     selection::{Node, Policy},
@@ -29,11 +29,11 @@ use perennial_core::keeper::{
 
 use super::{
     Global, block_on,
-    change::{TRIES, is_conflict},
     diff::changes,
-    foreign::Foreign,
-    objects::Session,
+    edit::{TRIES, is_conflict},
+    other_tools::Foreign,
     output::print_text,
+    session::Session,
     terminal::{Progress, colours},
 };
 use crate::{keeper::apply::Held, runtime::budget::Priority};

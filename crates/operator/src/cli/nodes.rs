@@ -6,15 +6,15 @@ use clap::{Args, builder::PossibleValuesParser};
 use jiff::Timestamp;
 use perennial_core::{
     config::LabelSelector,
-    keeper::{standing::WORDS, stored::Stored},
+    keeper::{status::WORDS, stored_record::Stored},
 };
 use serde_json::json;
 
 use super::{
     Global, block_on,
-    objects::{Look, Session},
     output::{Format, Item, Listing, age},
-    watching,
+    session::{Look, Session},
+    watch,
 };
 use crate::keeper::apply::Held;
 
@@ -55,10 +55,8 @@ impl Nodes {
                 .await?;
             if self.watch {
                 let selector = self.selector.clone();
-                return watching::nodes(&session, selector.as_deref(), listing, |look| {
-                    self.item(look, Timestamp::now())
-                })
-                .await;
+                return watch::nodes(&session, selector.as_deref(), listing, |look| self.item(look, Timestamp::now()))
+                    .await;
             }
             listing.end("No nodes found.")?;
             Ok(ExitCode::SUCCESS)

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use clap::ValueEnum;
-use perennial_core::keeper::kept::Kept;
+use perennial_core::keeper::keys::Kept;
 use serde::Serialize;
 use serde_json::Value;
 

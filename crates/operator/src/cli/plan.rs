@@ -18,13 +18,13 @@ use perennial_core::{
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Global, diff::difference, objects::Look, output::Telling};
+use super::{Global, diff::difference, output::Telling, session::Look};
 use crate::{
     keeper::{
         apply::Held,
         node::Node,
         policies::{Policies, Resource},
-        signatures::Signatures,
+        record_keys::Signatures,
     },
     placement::{
         index::{NamespaceEntry, Workload},

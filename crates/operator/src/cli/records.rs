@@ -4,15 +4,15 @@ use std::process::ExitCode;
 
 use clap::Args;
 use jiff::Timestamp;
-use perennial_core::{config::LabelSelector, keeper::stored::Stored};
+use perennial_core::{config::LabelSelector, keeper::stored_record::Stored};
 use serde_json::{Value, json};
 
 use super::{
     Global, block_on,
-    objects::Session,
     output::{Format, Item, Listing, age},
+    session::Session,
     terminal::Progress,
-    watching,
+    watch,
 };
 use crate::keeper::{apply::Held, policies::labels_of};
 
@@ -47,7 +47,7 @@ impl Records {
                 .await?;
             let none = format!("No records found in namespace {}.", session.settings.namespace);
             if self.watch {
-                return watching::records(&session, listing, |held| {
+                return watch::records(&session, listing, |held| {
                     self.selects(held).then(|| item(held, Timestamp::now()))
                 })
                 .await;

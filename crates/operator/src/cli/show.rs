@@ -5,18 +5,18 @@ use std::{fmt::Write as _, process::ExitCode};
 use clap::Args;
 use jiff::Timestamp;
 use perennial_core::keeper::{
-    kept::{Content, Kept, Key},
+    keys::{Content, Kept, Key},
     record::Record,
     selection::{self, Incarnation},
-    stored::Stored,
+    stored_record::Stored,
 };
 use serde_json::json;
 
 use super::{
     Global, block_on,
-    objects::Session,
     output::{Telling, age, pairs},
     records::{as_json, state},
+    session::Session,
 };
 use crate::keeper::apply::Held;
 

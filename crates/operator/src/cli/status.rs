@@ -6,16 +6,16 @@ use clap::Args;
 use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use kube::Api;
-use perennial_core::keeper::{standing::WORDS, stored::Stored};
+use perennial_core::keeper::{status::WORDS, stored_record::Stored};
 use serde_json::{Value, json};
 
 use super::{
     Global, block_on,
     coordination::Coordination,
-    objects::Session,
     output::{Telling, span},
     records::state,
     scrape::Samples,
+    session::Session,
     terminal::{Tone, colours},
 };
 use crate::serve::configuration::NAME;
@@ -260,7 +260,7 @@ async fn webhooks(client: &kube::Client) -> Vec<String> {
     match mutating.get_opt(NAME).await {
         Ok(Some(found)) => names.extend(found.webhooks.into_iter().flatten().map(|webhook| webhook.name)),
         Ok(None) => {}
-        Err(error) => names.push(format!("not known: {}", crate::runtime::fault::message(&error))),
+        Err(error) => names.push(format!("not known: {}", crate::runtime::error_category::message(&error))),
     }
     if let Ok(Some(found)) = validating.get_opt(NAME).await {
         names.extend(found.webhooks.into_iter().flatten().map(|webhook| webhook.name));

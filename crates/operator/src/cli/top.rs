@@ -15,17 +15,17 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::{
     Global, block_on,
     coordination::Coordination,
-    objects::Session,
     output::{print_text, span},
+    session::Session,
     terminal::Progress,
 };
 use crate::{
     keeper::{
-        board::{Board, Counts},
+        activity::{Board, Counts},
         node::Node,
         observe::View,
         policies::Policies,
-        signatures::Signatures,
+        record_keys::Signatures,
     },
     runtime::clock::Clock,
 };

@@ -23,8 +23,8 @@ use super::{
 };
 use crate::placement::{
     index::{Look, key},
-    roll_call::{RollCall, changes},
     settings::Configured,
+    snapshot::{RollCall, changes},
 };
 
 #[derive(Debug, Args)]

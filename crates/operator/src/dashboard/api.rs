@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{Dashboard, node, rows::Wanted, workload};
-use crate::runtime::chain::Chain;
+use crate::runtime::error_chain::Chain;
 
 /// Why something cannot be shown.
 #[derive(Debug)]

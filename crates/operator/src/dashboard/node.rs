@@ -8,9 +8,9 @@ use perennial_core::{
     keeper::{
         explain::{Cause, explain},
         identity::{Identified, RecordName},
-        kept::{Kept, Key},
+        keys::{Kept, Key},
         mark::MARK,
-        stored::{Stored, Substitute},
+        stored_record::{Stored, Substitute},
     },
 };
 use serde_json::{Value, json};
@@ -24,8 +24,8 @@ use crate::{
             node::{events, next_life, way},
         },
         history::{Version, versions},
-        objects::Look,
         records::state,
+        session::Look,
     },
     runtime::budget::Priority,
 };

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{Dashboard, INTERVAL, LEASES_EVERY, Server, attention, workload};
 use crate::{
     cli::coordination::{Coordination, Group},
-    keeper::board::Counts,
+    keeper::activity::Counts,
 };
 
 /// The Leases are not waited for longer than this.

@@ -74,7 +74,7 @@ impl Dashboard {
         let mut kept = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         let (version, mut rows) = {
             let state = self.parts.keeper.lock();
-            let version = state.view.board.as_ref().map_or(0, crate::keeper::board::Board::version);
+            let version = state.view.board.as_ref().map_or(0, crate::keeper::activity::Board::version);
             if let Some((known, at, rows)) = &kept.known
                 && (*known == version || at.elapsed() < FRESH_FOR)
             {

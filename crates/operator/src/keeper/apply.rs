@@ -12,23 +12,23 @@ use perennial_core::keeper::{
     collect::ABSENT_SINCE,
     identity::RecordName,
     mark::MARK,
+    node_patch::{node_patch, ungate_patch},
     plan::Restore,
     record::{Fault, RECORD_KEY, RECORD_LABEL, RECORD_LABEL_VALUE, RECOVERED_KEY, Record, TooLarge},
-    restore::{node_patch, ungate_patch},
     selection,
     signature::signature_key,
-    stored::Stored,
+    stored_record::Stored,
 };
 use perennial_core::mutation::{Mutation, mutated};
 
 use super::{
     node::Node,
     policies::Resource,
-    signatures::{CannotSign, KeysError, Signatures},
+    record_keys::{CannotSign, KeysError, Signatures},
 };
 use crate::runtime::{
     budget::{Budget, Priority},
-    fault::Category,
+    error_category::Category,
     request::{FIELD_MANAGER, Failure, ask},
 };
 

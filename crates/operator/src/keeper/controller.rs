@@ -26,13 +26,13 @@ use super::{
 use crate::runtime::{
     budget::Priority,
     clock::Clock,
+    error_category::Category,
     events::{About, Events, Severity},
-    fault::Category,
+    jitter::Jitter,
     labels::{Outcome, QueueLabels},
     metrics::Metrics,
     ownership::Ownership,
     queue::{Key, Queue, Work},
-    random::Jitter,
     traces,
 };
 

@@ -15,9 +15,9 @@ use perennial_core::{
     keeper::{
         hash::Digest,
         identity::Identified,
-        kept::digest,
+        keys::digest,
         selection::{self, Policy, ignored},
-        stored::Stored,
+        stored_record::Stored,
     },
     mutation::{Mutation, mutated},
 };

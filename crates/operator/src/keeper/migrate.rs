@@ -1,6 +1,6 @@
 //! When the identity setting changes, records move to the names that it gives them.
 
-use perennial_core::keeper::{identity::RecordName, manual::migrate, stored::Stored};
+use perennial_core::keeper::{commands::migrate, identity::RecordName, stored_record::Stored};
 use tracing::{info, warn};
 
 use super::{
@@ -8,7 +8,7 @@ use super::{
     controller::Keeper,
     policies::labels_of,
 };
-use crate::runtime::{budget::Priority, fault::Category};
+use crate::runtime::{budget::Priority, error_category::Category};
 
 impl Keeper {
     /// Moves the records that the identity in force would look for under another name.

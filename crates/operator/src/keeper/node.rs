@@ -7,7 +7,7 @@ use k8s_openapi::{
     ClusterResourceScope,
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
-use perennial_core::keeper::{kept::Taint, machine::Machine, selection};
+use perennial_core::keeper::{keys::Taint, machine::Machine, selection};
 use serde::{Deserialize, Serialize};
 
 /// The trimmed Node.

@@ -9,7 +9,7 @@ use perennial_core::{
     config::Identity,
     keeper::{
         identity::Identified,
-        kept::Kept,
+        keys::Kept,
         record::{Origin, Record},
         selection::{self, Policy},
     },
@@ -18,13 +18,13 @@ use perennial_core::{
 use tokio::time::Instant;
 
 use super::{
+    activity::Board,
     apply::{Held, resource_version},
-    board::Board,
     index::{Index, NodeEntry, RecordEntry, Verdict},
     node::Node,
-    past::{Packed, Past},
     policies::Policies,
-    signatures::Signatures,
+    recall_cache::{Packed, Past},
+    record_keys::Signatures,
 };
 use crate::runtime::{budget::Priority, map::HashMap, queue::Key};
 

@@ -11,7 +11,7 @@ use kube::runtime::watcher::Event;
 use perennial_core::{
     config::{Identity, Keeper},
     keeper::{
-        kept::Key,
+        keys::Key,
         mark::Mark,
         policy::{KeepPolicy, choose},
         record::Record,
@@ -21,8 +21,8 @@ use perennial_core::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::past::Packed;
-use crate::runtime::fault::{self, Category};
+use super::recall_cache::Packed;
+use crate::runtime::error_category::{self, Category};
 
 /// A KeepPolicy as it is in the cluster. Its spec is read by hand: a bad one is reported, not refused by a parser.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -115,7 +115,7 @@ impl Policies {
         let items = match api.list(&kube::api::ListParams::default()).await {
             Ok(list) => list.items,
             Err(error) if Category::of(&error) == Category::NotFound => Vec::new(),
-            Err(error) => return Err(format!("could not list KeepPolicies: {}", fault::message(&error))),
+            Err(error) => return Err(format!("could not list KeepPolicies: {}", error_category::message(&error))),
         };
         self.on_event(Event::Init);
         for resource in items {

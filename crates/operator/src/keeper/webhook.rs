@@ -26,7 +26,7 @@ use super::{
 };
 use crate::runtime::{
     budget::Priority,
-    fault::Category,
+    error_category::Category,
     labels::{Via, ViaLabels},
 };
 

@@ -25,10 +25,10 @@ use crate::{
         client::{Listeners, over},
         clock::Clock,
         events::Events,
+        jitter::Jitter,
         metrics::Metrics,
         ownership::Ownership,
         queue::Queue,
-        random::Jitter,
     },
 };
 

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::runtime::{
     budget::{Budget, Priority},
-    fault::Category,
+    error_category::Category,
     request::{FIELD_MANAGER, Failure, ask},
 };
 

@@ -34,13 +34,13 @@ use crate::{
     runtime::{
         budget::Priority,
         clock::Clock,
+        error_category::Category,
         events::{Events, Severity},
-        fault::Category,
+        jitter::Jitter,
         labels::{Outcome, QueueLabels},
         metrics::Metrics,
         ownership::Ownership,
         queue::{Key, Queue, Work},
-        random::Jitter,
         traces,
     },
 };

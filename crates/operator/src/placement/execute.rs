@@ -24,8 +24,8 @@ use super::{
     observe::{deployment, pod_entry, stateful_set},
 };
 use crate::runtime::{
+    error_category::Category,
     events::Severity,
-    fault::Category,
     labels::{MoveLabels, MoveResult},
     request::Failure,
 };

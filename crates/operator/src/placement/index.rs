@@ -19,7 +19,7 @@ use perennial_core::placement::{
     view::{NodeView, OwnWrites, PdbView, PodView, ReplicaSetView, Settings, WorkloadView},
 };
 
-use super::{places::Places, settings::Configured};
+use super::{reservations::Places, settings::Configured};
 use crate::runtime::{events::About, map::HashMap, queue::Key};
 
 /// A Deployment or StatefulSet.

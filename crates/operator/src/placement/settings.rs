@@ -8,7 +8,7 @@ use perennial_core::{
     config::{self, NodeLabel},
     placement::{
         labels::{Label, LabelsError, NodeLabels},
-        mutate::Tolerations,
+        pod_patch::Tolerations,
         view::Settings,
     },
 };

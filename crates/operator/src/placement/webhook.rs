@@ -9,7 +9,7 @@ use perennial_core::{
     admission_review::{AdmissionRequest, AdmissionResponse},
     placement::{
         fallback::State as Remembered,
-        mutate::{Fate, IncomingPod, Mutation, Owner, left_alone, mutate},
+        pod_patch::{Fate, IncomingPod, Mutation, Owner, left_alone, mutate},
         spec::{Spec, parse},
         view::Kind,
     },

@@ -27,10 +27,10 @@ use crate::{
     placement::controller::Placer,
     runtime::{
         budget::Budget,
+        error_category::Category,
         events::Events,
-        fault::Category,
+        jitter::Jitter,
         queue::Queue,
-        random::Jitter,
         watch::{PAGE, Subject, follow},
     },
     serve::health::Health,

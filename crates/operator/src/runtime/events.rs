@@ -16,7 +16,7 @@ use kube::{Api, Client, api::PostParams};
 use tokio::{sync::mpsc, time::Instant};
 use tracing::debug;
 
-use super::{clock::Clock, fault};
+use super::{clock::Clock, error_category};
 
 /// What happens to an object is not said again within this time, whatever the words.
 const QUIET: Duration = Duration::from_mins(10);
@@ -134,7 +134,12 @@ impl Events {
                 match written {
                     Ok(Ok(_)) => {}
                     Ok(Err(error)) => {
-                        debug!(object = about.name, reason, why = fault::message(&error), "an Event was not written");
+                        debug!(
+                            object = about.name,
+                            reason,
+                            why = error_category::message(&error),
+                            "an Event was not written"
+                        );
                     }
                     Err(_) => debug!(object = about.name, reason, "an Event was not written in time"),
                 }

@@ -1,12 +1,12 @@
 //! Lease objects: reading and writing them, always conditionally, always with a deadline.
 //!
-//! Owns the translation between the object and [`perennial_core::lease`]. Decides nothing.
+//! Owns the translation between the object and [`perennial_core::coordination::lease`]. Decides nothing.
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{Api, DeleteParams, PostParams, Preconditions};
-use perennial_core::lease::{Act, Seen, Write};
+use perennial_core::coordination::lease::{Act, Seen, Write};
 use std::collections::BTreeMap;
 use std::time::Duration;
 

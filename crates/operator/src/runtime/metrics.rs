@@ -16,7 +16,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry};
 
-use super::fault::Category;
+use super::error_category::Category;
 use super::labels::{
     BuildLabels, Class, ClassLabels, ControllerLabels, ErrorLabels, LeaseLabels, MoveLabels, MoveResult, NodeLabels,
     NodeState, Outcome, QueueLabels, ReconcileLabels, RecordLabels, RecordState, RequestLabels, Via, ViaLabels,

@@ -3,8 +3,8 @@
 //! Owns the counting of work under way, so that a shard is handed over only when the last of it has ended. Never talks to
 //! the API server; [`super::members`] moves the windows.
 
-use super::latest::{Changes, Latest};
-use perennial_core::shard::shard_of;
+use super::watch_value::{Changes, Latest};
+use perennial_core::coordination::shards::shard_of;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

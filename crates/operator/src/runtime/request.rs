@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     budget::{Budget, Priority},
-    fault::{self, Category},
+    error_category::{self, Category},
 };
 
 /// The name under which the API server knows our fields.
@@ -15,7 +15,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// A request that failed, or had no answer in time.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    #[error("{}", fault::message(.0))]
+    #[error("{}", error_category::message(.0))]
     Request(Box<kube::Error>),
     #[error("no answer within {} s", DEADLINE.as_secs())]
     Timeout,
@@ -32,7 +32,7 @@ impl Failure {
     /// How long the API server asked to be left alone.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Request(error) => fault::retry_after(error),
+            Self::Request(error) => error_category::retry_after(error),
             Self::Timeout => None,
         }
     }

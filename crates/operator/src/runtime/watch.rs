@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::{
-    fault::{self, Category},
-    random::Jitter,
+    error_category::{self, Category},
+    jitter::Jitter,
 };
 
 /// The server ends a watch after this long, and a silent connection counts as dead five seconds later.
@@ -95,7 +95,7 @@ pub async fn follow<K>(
 }
 
 fn report(what: &str, error: &watcher::Error, category: Category, pause: Duration) {
-    let why = source(error).map_or_else(|| error.to_string(), fault::message);
+    let why = source(error).map_or_else(|| error.to_string(), error_category::message);
     let retry_in = pause.as_secs_f32();
     match category {
         Category::Forbidden => {

@@ -17,8 +17,8 @@ use hyper_util::rt::TokioTimer;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    connection_limit::Seats,
     health::{Health, Verdict},
-    seats::Seats,
 };
 use crate::runtime::metrics::{CONTENT_TYPE, Metrics};
 

@@ -7,7 +7,7 @@ use super::bundle::{Others, carries};
 use super::certs::{CertsError, Directory, Kept, SecretStore, Served};
 use super::configuration::{ConfigurationError, ConfigurationSettings, Configurations, Present, Repair, is_carried};
 use super::issue::{self, IssueError};
-use crate::runtime::{chain::Chain, clock::Clock};
+use crate::runtime::{clock::Clock, error_chain::Chain};
 use perennial_core::certs::{Certificates, Lifetimes, Next, next};
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -5,7 +5,7 @@
 //! policy, which is `Ignore`.
 
 use super::certs::{Served, provider};
-use super::seats::Seats;
+use super::connection_limit::Seats;
 use crate::runtime::traces;
 use axum::Router;
 use axum::body::{Body, to_bytes};

@@ -16,9 +16,9 @@ use crate::{
     client::Actor,
     dice::Dice,
     server::{
+        authn::Who,
+        fault_plan::Weather,
         kinds::NODES,
-        weather::Weather,
-        who::Who,
         world::{Registered, Replica, World},
     },
 };

@@ -10,8 +10,8 @@ use crate::{
     client::Actor,
     dice::Dice,
     server::{
+        authn::Who,
         kinds::{CONFIG_MAPS, NODES},
-        who::Who,
         world::World,
     },
 };

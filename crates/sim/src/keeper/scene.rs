@@ -10,8 +10,8 @@ use crate::{
     dice::Dice,
     operator::Operator,
     server::{
+        fault_plan::Weather,
         kinds::KEEP_POLICIES,
-        weather::Weather,
         world::{Registered, Replica, World},
     },
 };
@@ -171,7 +171,7 @@ impl Scene {
                 let id = self.operators[dice.roll(self.operators.len())].id;
                 let pause = dice.millis(500, 25_000);
                 let mut state = self.world.lock();
-                state.fault("operator cut off", crate::server::who::Who::Operator(id));
+                state.fault("operator cut off", crate::server::authn::Who::Operator(id));
                 state.cut_off.insert(id, Instant::now() + pause);
                 drop(state);
                 self.world.note(|| format!("operator-{id} is cut off for {pause:?}"));

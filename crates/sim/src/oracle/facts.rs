@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use perennial_core::keeper::{
     hash::Digest,
-    kept::{Kept, Key, digest},
+    keys::{Kept, Key, digest},
     mark::Mark,
     record::{RECORD_KEY, RECOVERED_KEY, Record},
 };

@@ -25,10 +25,10 @@ use crate::{
         scene::Plan,
     },
     server::{
+        authn::Who,
+        fault_plan::Counts,
         kinds::{CONFIG_MAPS, NODES},
         store::{Admission, Change, What, version},
-        weather::Counts,
-        who::Who,
         world::{EPOCH, State},
     },
 };

@@ -9,9 +9,9 @@ use crate::{
     history::Outcome,
     placement::controllers::{CAPACITY, NAMESPACE, is_active, is_ready, number},
     server::{
+        fault_plan::Counts,
         kinds::{DEPLOYMENTS, NODES, PODS, STATEFUL_SETS},
         store::{Change, What, text},
-        weather::Counts,
         world::State,
     },
 };

@@ -10,7 +10,7 @@ use perennial_core::{config::Merge, keeper::record::Record};
 use super::facts::{Label, Node, before, is_base, is_owner, is_settled, recorded};
 use crate::{
     keeper::people::{KEYS, PROTECTED},
-    server::weather::Counts,
+    server::fault_plan::Counts,
 };
 
 /// A key, and for a protected one the machine that it is of.

@@ -9,10 +9,10 @@ use crate::{
     client::Actor,
     dice::Dice,
     server::{
+        authn::Who,
         kinds::{DEPLOYMENTS, Kind, NODES, PDBS, PODS, REPLICA_SETS, STATEFUL_SETS},
         select::match_labels,
         store::{field, is_finished, text},
-        who::Who,
         world::World,
     },
 };

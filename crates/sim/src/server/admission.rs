@@ -158,7 +158,7 @@ fn faults_of(world: &World, id: usize) -> usize {
 fn note_look(world: &World, id: usize, review: &Value) {
     let old = &review["request"]["oldObject"];
     if old.is_object() {
-        let (who, at) = (super::who::Who::Operator(id), world.elapsed());
+        let (who, at) = (super::authn::Who::Operator(id), world.elapsed());
         let look = Look { who, at, node: text(old, "/metadata/name").to_owned(), rv: version(old) };
         world.lock().journal.looks.push(look);
     }

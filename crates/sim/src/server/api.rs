@@ -7,12 +7,13 @@ use serde_json::Value;
 
 use super::{
     admission,
-    answer::{self, Refusal},
+    authn::Who,
     kinds::{NODES, PDBS, PODS, Target},
-    lists, patch, rules,
+    lists, patch,
+    response::{self, Refusal},
+    rules,
     select::{Selector, match_labels},
     store::{Admission, Condition, Deletion, Done, How, Write, text, version},
-    who::Who,
     world::{Look, World},
 };
 
@@ -65,7 +66,7 @@ impl World {
     /// Carries out a request that is not a watch.
     pub async fn process(&self, asked: &Asked) -> Result<Answer, Refusal> {
         if !self.lock().has(asked.target.kind) {
-            return Err(answer::no_such_page());
+            return Err(response::no_such_page());
         }
         let sub = asked.target.sub.as_deref();
         match (asked.method.as_str(), &asked.target.name, sub) {
@@ -81,7 +82,7 @@ impl World {
             ("PATCH", Some(_), None | Some("status")) => self.patch(asked).map(Answer::ok),
             ("DELETE", Some(name), None) => self.delete(asked, name, &Deletion::parse(&asked.body)).await,
             ("DELETE", None, None) => self.delete_collection(asked).await,
-            _ => Err(answer::no_such_page()),
+            _ => Err(response::no_such_page()),
         }
     }
 
@@ -93,7 +94,7 @@ impl World {
             let at = self.elapsed();
             state.journal.looks.push(Look { who: asked.who, at, node: name.to_owned(), rv });
         }
-        found.map(Answer::ok).ok_or_else(|| answer::not_found(asked.target.kind, name))
+        found.map(Answer::ok).ok_or_else(|| response::not_found(asked.target.kind, name))
     }
 
     fn write_of(&self, asked: &Asked, on: Condition, admission: Admission) -> Write {
@@ -145,9 +146,9 @@ impl World {
                 "application/strategic-merge-patch+json" => patch::strategic(&mut next, &asked.body),
                 "application/json-patch+json" => {
                     let operations = asked.body.as_array().map_or(&[][..], Vec::as_slice);
-                    patch::json(&mut next, operations).map_err(|why| answer::invalid(kind, asked.name(), &why))?;
+                    patch::json(&mut next, operations).map_err(|why| response::invalid(kind, asked.name(), &why))?;
                 }
-                other => return Err(answer::bad_request(&format!("the patch type {other} is not known here"))),
+                other => return Err(response::bad_request(&format!("the patch type {other} is not known here"))),
             }
             Ok(next)
         };
@@ -168,7 +169,7 @@ impl World {
         let Target { kind, namespace, .. } = &asked.target;
         loop {
             let found = self.lock().store.get(kind, namespace, name).cloned();
-            let Some(object) = found else { return Err(answer::not_found(kind, name)) };
+            let Some(object) = found else { return Err(response::not_found(kind, name)) };
             how.check(kind, name, &object)?;
             let looked = admission::on_delete(self, asked, &object).await;
             let mut state = self.lock();
@@ -183,7 +184,7 @@ impl World {
             self.tell(done.is_ok());
             return done.map(|object| match *kind {
                 kind if std::ptr::eq(kind, &PODS) => Answer::ok(object),
-                _ => Answer::ok(Arc::new(answer::success())),
+                _ => Answer::ok(Arc::new(response::success())),
             });
         }
     }
@@ -202,7 +203,7 @@ impl World {
                 _ => {}
             }
         }
-        Ok(Answer::ok(Arc::new(answer::success())))
+        Ok(Answer::ok(Arc::new(response::success())))
     }
 
     fn evict(&self, asked: &Asked) -> Result<Answer, Refusal> {
@@ -212,7 +213,7 @@ impl World {
         let write = self.write_of(asked, how.condition(), Admission::None);
         let mut state = self.lock();
         let Some(pod) = state.store.get(kind, namespace, name).cloned() else {
-            return Err(answer::not_found(kind, name));
+            return Err(response::not_found(kind, name));
         };
         how.check(kind, name, &pod)?;
         let labels = pod["metadata"]["labels"].clone();
@@ -221,12 +222,12 @@ impl World {
             all.filter(|pdb| match_labels(&pdb["spec"]["selector"], &labels)).cloned().collect()
         };
         if budgets.len() > 1 {
-            return Err(answer::internal("This pod has more than one PodDisruptionBudget"));
+            return Err(response::internal("This pod has more than one PodDisruptionBudget"));
         }
         if let Some(pdb) = budgets.first() {
             let allowed = pdb["status"]["disruptionsAllowed"].as_i64().unwrap_or_default();
             if allowed <= 0 {
-                return Err(answer::disruption_budget());
+                return Err(response::disruption_budget());
             }
             let name = text(pdb, "/metadata/name").to_owned();
             let write = Write { by: Who::Controller, ..write.clone() };
@@ -240,7 +241,7 @@ impl World {
         state.seen.add("evictions");
         drop(state);
         self.tell(done.is_ok());
-        done.map(|_| Answer { code: 201, body: Arc::new(answer::success()) })
+        done.map(|_| Answer { code: 201, body: Arc::new(response::success()) })
     }
 
     fn tell(&self, done: bool) {

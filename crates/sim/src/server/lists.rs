@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{
-    answer::{self, Refusal},
     api::Asked,
+    response::{self, Refusal},
     store::text,
     world::State,
 };
@@ -48,10 +48,12 @@ pub fn list(state: &mut State, asked: &Asked) -> Result<Value, Refusal> {
 /// Where a page begins, if its version can still be read.
 fn resume(state: &mut State, token: &str) -> Result<(u64, Option<String>), Refusal> {
     let parsed = token.split_once(':').and_then(|(rv, after)| Some((rv.parse::<u64>().ok()?, after.to_owned())));
-    let Some((rv, after)) = parsed else { return Err(answer::bad_request("continue key is not valid")) };
+    let Some((rv, after)) = parsed else { return Err(response::bad_request("continue key is not valid")) };
     if rv < state.store.compacted {
         state.faults.add("continue token expired");
-        return Err(answer::expired("The provided continue parameter is too old to display a consistent list result."));
+        return Err(response::expired(
+            "The provided continue parameter is too old to display a consistent list result.",
+        ));
     }
     Ok((rv, Some(after)))
 }

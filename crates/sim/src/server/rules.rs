@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 use super::{
-    answer::{self, Refusal},
+    authn::Who,
     kinds::{CONFIG_MAPS, DEPLOYMENTS, Kind, NODES, PODS},
+    response::{self, Refusal},
     store::text,
-    who::Who,
 };
 
 const ANNOTATIONS: usize = 256 * 1024;
@@ -43,7 +43,7 @@ pub fn taint_new_node(object: &mut Value) {
 
 pub fn validate(kind: &Kind, object: &Value) -> Result<(), Refusal> {
     let name = text(object, "/metadata/name");
-    let invalid = |why: String| Err(answer::invalid(kind, name, &why));
+    let invalid = |why: String| Err(response::invalid(kind, name, &why));
     for (key, value) in object["metadata"]["labels"].as_object().into_iter().flatten() {
         if !is_label_key(key) || !value.as_str().is_some_and(is_label_value) {
             return invalid(format!("metadata.labels: Invalid value: \"{key}\""));
@@ -75,7 +75,7 @@ pub fn validate_update(kind: &Kind, before: &Value, next: &Value) -> Result<(), 
         return Ok(());
     }
     let name = text(before, "/metadata/name");
-    let invalid = |why: &str| Err(answer::invalid(kind, name, why));
+    let invalid = |why: &str| Err(response::invalid(kind, name, why));
     let gates = |pod: &Value| -> Vec<String> {
         let list = pod["spec"]["schedulingGates"].as_array();
         list.into_iter().flatten().map(|gate| text(gate, "/name").to_owned()).collect()
@@ -120,7 +120,7 @@ pub fn node_restriction(who: Who, object: &Value) -> Result<(), Refusal> {
         );
         if reserved && !free && !known {
             let why = format!("is not allowed to set the following labels: {key}");
-            return Err(answer::forbidden(&NODES, text(object, "/metadata/name"), &why));
+            return Err(response::forbidden(&NODES, text(object, "/metadata/name"), &why));
         }
     }
     Ok(())

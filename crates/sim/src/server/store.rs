@@ -10,10 +10,10 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
-    answer::{self, Refusal},
+    authn::Who,
     kinds::{Kind, NODES, PODS},
+    response::{self, Refusal},
     rules,
-    who::Who,
 };
 
 /// The first resourceVersion is the one after this.
@@ -186,17 +186,17 @@ impl Store {
         if name.is_empty() {
             let prefix = text(&object, "/metadata/generateName");
             if prefix.is_empty() {
-                return Err(answer::invalid(kind, "", "name or generateName is required"));
+                return Err(response::invalid(kind, "", "name or generateName is required"));
             }
             self.names += 1;
             name = format!("{prefix}{:05x}", self.names);
         }
         if !text(&object, "/metadata/resourceVersion").is_empty() {
-            return Err(answer::internal("resourceVersion should not be set on objects to be created"));
+            return Err(response::internal("resourceVersion should not be set on objects to be created"));
         }
         rules::validate(kind, &object)?;
         if self.get(kind, namespace, &name).is_some() {
-            return Err(answer::exists(kind, &name));
+            return Err(response::exists(kind, &name));
         }
         self.uids += 1;
         let metadata = &mut object["metadata"];
@@ -235,11 +235,11 @@ impl Store {
         let put = how.put;
         let Some(before) = self.get(kind, namespace, name).cloned() else {
             if !put || !kind.strict_put {
-                return Err(answer::not_found(kind, name));
+                return Err(response::not_found(kind, name));
             }
             let object = change(&Value::Null)?;
             if !text(&object, "/metadata/uid").is_empty() {
-                return Err(answer::conflict(kind, name, UID_DIFFERS));
+                return Err(response::conflict(kind, name, UID_DIFFERS));
             }
             return self.put_new(kind, namespace, object, write);
         };
@@ -251,16 +251,16 @@ impl Store {
         let uid = text(&next, "/metadata/uid").to_owned();
         let other = !uid.is_empty() && uid != text(&before, "/metadata/uid");
         if other && put {
-            return Err(answer::conflict(kind, name, UID_DIFFERS));
+            return Err(response::conflict(kind, name, UID_DIFFERS));
         }
         if wanted.is_empty() && put && kind.strict_put {
-            return Err(answer::invalid(kind, name, "metadata.resourceVersion: must be specified for an update"));
+            return Err(response::invalid(kind, name, "metadata.resourceVersion: must be specified for an update"));
         }
         if !wanted.is_empty() && wanted != text(&before, "/metadata/resourceVersion") {
-            return Err(answer::conflict(kind, name, MODIFIED));
+            return Err(response::conflict(kind, name, MODIFIED));
         }
         if other {
-            return Err(answer::invalid(kind, name, "metadata.uid: field is immutable"));
+            return Err(response::invalid(kind, name, "metadata.uid: field is immutable"));
         }
         // A patch says itself what it is conditional on: what it makes of an object always has a version.
         if put {
@@ -314,7 +314,9 @@ impl Store {
 
     /// Deletes an object, at once or gracefully.
     pub fn delete(&mut self, kind: &'static Kind, namespace: &str, name: &str, how: &Deletion, write: Write) -> Done {
-        let Some(before) = self.get(kind, namespace, name).cloned() else { return Err(answer::not_found(kind, name)) };
+        let Some(before) = self.get(kind, namespace, name).cloned() else {
+            return Err(response::not_found(kind, name));
+        };
         how.check(kind, name, &before)?;
         let finalizers = before["metadata"]["finalizers"].as_array().is_some_and(|list| !list.is_empty());
         let bound = std::ptr::eq(kind, &PODS) && !text(&before, "/spec/nodeName").is_empty();
@@ -388,7 +390,7 @@ impl Deletion {
         if same(&self.uid, "/metadata/uid") && same(&self.rv, "/metadata/resourceVersion") {
             Ok(())
         } else {
-            Err(answer::conflict(kind, name, "Precondition failed"))
+            Err(response::conflict(kind, name, "Precondition failed"))
         }
     }
 }

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    answer::{self, Refusal},
     api::Asked,
     kinds::NODES,
     lists::shown,
+    response::{self, Refusal},
     select::Selector,
     store::{Change, What},
     world::{Delivery, State, World},
@@ -41,11 +41,11 @@ pub fn begin(
 ) -> Result<impl Stream<Item = Result<Bytes, std::io::Error>> + use<>, Refusal> {
     let mut state = world.lock();
     if !state.has(asked.target.kind) {
-        return Err(answer::no_such_page());
+        return Err(response::no_such_page());
     }
     let initial = asked.query.get("sendInitialEvents").is_some_and(|initial| initial == "true");
     if initial && state.no_streaming {
-        return Err(answer::invalid(
+        return Err(response::invalid(
             asked.target.kind,
             "",
             "sendInitialEvents: Forbidden: not supported by this server",
@@ -57,7 +57,7 @@ pub fn begin(
     let from: u64 = asked.query.get("resourceVersion").and_then(|rv| rv.parse().ok()).unwrap_or(0);
     if from != 0 && from < state.store.compacted {
         state.faults.add("watch from a version that was compacted (410)");
-        return Err(answer::expired("too old resource version"));
+        return Err(response::expired("too old resource version"));
     }
     let mut ready = VecDeque::new();
     let selector = asked.selector();
@@ -161,7 +161,7 @@ impl Watching {
     fn waits(&mut self, now: Instant) -> Option<Instant> {
         let state = self.world.lock();
         let cut = match self.asked.who {
-            super::who::Who::Operator(id) => state.cut_off.get(&id).copied(),
+            super::authn::Who::Operator(id) => state.cut_off.get(&id).copied(),
             _ => None,
         };
         drop(state);
@@ -210,7 +210,7 @@ impl Watching {
         }
         if state.dice.permille(weather.expired) {
             state.fault("watch ended with 410, events dropped", who);
-            let refusal = answer::expired("too old resource version").body();
+            let refusal = response::expired("too old resource version").body();
             self.ready.push_back(json!({"type": "ERROR", "object": refusal}));
             self.ended = true;
             return true;

@@ -13,10 +13,10 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
+    authn::Who,
+    fault_plan::{Counts, Weather},
     kinds::Kind,
     store::{BASE, Store},
-    weather::{Counts, Weather},
-    who::Who,
 };
 use crate::dice::Dice;
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use futures::{StreamExt, stream};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, api::ListParams};
-use perennial_core::shard;
+use perennial_core::coordination::shards;
 use perennial_tests::{Labels, Operator, OperatorBuilder, TestCluster, eventually, eventually_within};
 use serde_json::Value;
 
@@ -26,7 +26,7 @@ pub(crate) fn identity(operator: &Operator) -> String {
 /// Until each shard is held by the one that has the best right to it. Who holds which: chance decides that, and one may have none.
 pub(crate) async fn shared(cluster: &TestCluster, operators: &[&Operator], shards: u32) -> BTreeMap<String, String> {
     let members: Vec<String> = operators.iter().map(|operator| identity(operator)).collect();
-    let rightful: BTreeMap<String, String> = shard::assignment(shards, members.iter().map(String::as_str))
+    let rightful: BTreeMap<String, String> = shards::assignment(shards, members.iter().map(String::as_str))
         .into_iter()
         .map(|(shard, member)| (format!("perennial-shard-{shard}"), member.to_owned()))
         .collect();

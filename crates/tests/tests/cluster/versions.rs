@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use perennial_core::shard;
+use perennial_core::coordination::shards;
 use perennial_tests::{Balancer, Operator, TestCluster, labels};
 use serde_json::Value;
 
@@ -83,7 +83,7 @@ fn name(number: usize) -> String {
 /// Until each shard is held by whoever has the best right to it; who that is for each node.
 async fn shared_by(cluster: &TestCluster, operators: &[&Operator]) -> BTreeMap<String, String> {
     let holders = shared(cluster, operators, SHARDS).await;
-    let holder = |node: &str| holders[&format!("perennial-shard-{}", shard::shard_of(node, SHARDS))].clone();
+    let holder = |node: &str| holders[&format!("perennial-shard-{}", shards::shard_of(node, SHARDS))].clone();
     (0..NODES).map(|node| (name(node), holder(&name(node)))).collect()
 }
 

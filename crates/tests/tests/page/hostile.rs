@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, api::PostParams};
 use perennial_core::keeper::{
-    kept::Key,
+    keys::Key,
     record::{Origin, RECORD_LABEL, RECORD_LABEL_VALUE, Record},
 };
 use perennial_tests::{Chromium, TestCluster};

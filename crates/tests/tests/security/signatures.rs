@@ -58,7 +58,7 @@ impl Attack {
             perennial_core::keeper::record::Record::decode(text.as_str().unwrap()).unwrap()
         };
         let mut evil = record(&good["record.json"]);
-        evil.kept.insert(perennial_core::keeper::kept::Key::label("team"), "evil".to_owned());
+        evil.kept.insert(perennial_core::keeper::keys::Key::label("team"), "evil".to_owned());
         evil.sequence += 1;
         let evil = evil.encode().unwrap();
         let mut renamed = record(&other["record.json"]);
@@ -203,7 +203,7 @@ async fn a_record_that_was_planted_beside_another_is_neither_believed_nor_signed
     operator.wait_for_metric("perennial_records", &[("state", "absent")], 1.0).await;
     let text = cluster.record_bytes("n1", "record.json").await.unwrap();
     let mut evil = perennial_core::keeper::record::Record::decode(&text).unwrap();
-    evil.kept.insert(perennial_core::keeper::kept::Key::label("team"), "evil".to_owned());
+    evil.kept.insert(perennial_core::keeper::keys::Key::label("team"), "evil".to_owned());
     evil.sequence = 1000;
 
     cluster.spoil_record("n1", json!({"recovered.json": evil.encode().unwrap()})).await;

@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{Entry, Format, Found, entry, labels, time};
 use crate::keeper::{
-    kept::{Kept, Key},
+    keys::{Kept, Key},
     record::{RECORD_KEY, RECOVERED_KEY, Record},
 };
 

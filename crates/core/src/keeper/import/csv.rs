@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::{Format, Found, Refused, entry};
-use crate::keeper::kept::{Kept, Key};
+use crate::keeper::keys::{Kept, Key};
 
 /// Whether a text is a table: its first line is a list of names with commas, the first of them a node's.
 pub(super) fn is_csv(text: &str) -> bool {

@@ -10,12 +10,12 @@ use jiff::Timestamp;
 
 use super::Entry;
 use crate::keeper::{
-    kept::{Content, Kept, Key},
-    manual::rollback,
+    commands::rollback,
+    keys::{Content, Kept, Key},
     plan::Context,
     record::{Fault, Origin, Record},
     selection::Node,
-    stored::Stored,
+    stored_record::Stored,
 };
 
 /// The UID of a record that no incarnation has written yet. Not empty: a node that is being created has no UID yet, and

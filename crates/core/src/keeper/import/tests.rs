@@ -12,7 +12,7 @@ use crate::{
         collect::HOLD,
         plan::{Context, Plan, create, live},
         selection::{self, Policy},
-        stored::Stored,
+        stored_record::Stored,
     },
 };
 

@@ -8,7 +8,7 @@ use crate::placement::Class;
 use crate::placement::action::{Action, Plan};
 use crate::placement::fallback::{Breaker, State};
 use crate::placement::labels::{Choice, NodeLabels};
-use crate::placement::mutate::{IncomingPod, Mutation, Owner, Tolerations, mutate};
+use crate::placement::pod_patch::{IncomingPod, Mutation, Owner, Tolerations, mutate};
 use crate::placement::rebalance::{Input, plan};
 use crate::placement::slots::Split;
 use crate::placement::spec::Spec;

@@ -13,9 +13,9 @@ use perennial_core::config::Settings;
 
 use super::Line;
 use crate::{
-    cli::objects::Session,
+    cli::session::Session,
     manifests::{Features, Permissions},
-    runtime::fault,
+    runtime::error_category,
 };
 
 const AT_ONCE: usize = 8;
@@ -45,7 +45,7 @@ pub(super) async fn check(session: &Session, account: Option<&str>) -> Vec<Line>
         Err(error) => {
             lines.push(Line::warn(
                 "namespace",
-                fault::message(&error),
+                error_category::message(&error),
                 "you need to be allowed to get namespaces to see it",
             ));
         }
@@ -64,7 +64,7 @@ pub(super) async fn check(session: &Session, account: Option<&str>) -> Vec<Line>
             Ok(false) => missing.push(need.words(&namespace)),
             Err(error) => {
                 let fix = "you need to be allowed to ask (selfsubjectaccessreviews, or subjectaccessreviews for a service account)";
-                lines.push(Line::warn("permissions", fault::message(error), fix));
+                lines.push(Line::warn("permissions", error_category::message(error), fix));
                 return lines;
             }
         }

@@ -12,8 +12,8 @@ use perennial_core::keeper::mark::MARK;
 
 use super::Line;
 use crate::{
-    cli::objects::Session,
-    runtime::fault::{self, Category},
+    cli::session::Session,
+    runtime::error_category::{self, Category},
     serve::configuration::{Configurations, Present},
 };
 
@@ -104,6 +104,6 @@ async fn reached(session: &Session) -> Line {
             "not tried: you may not create nodes, not even for show",
             "run this as somebody who may, to be sure",
         ),
-        Err(error) => Line::fail(what, fault::message(&error), "a create for show was refused"),
+        Err(error) => Line::fail(what, error_category::message(&error), "a create for show was refused"),
     }
 }

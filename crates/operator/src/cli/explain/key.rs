@@ -7,10 +7,10 @@ use perennial_core::{
     config::{Settings, pattern::Pattern},
     keeper::{
         explain::{Cause, explain as cause_of},
-        kept::Key,
+        keys::Key,
         machine::Machine,
         selection::IGNORE,
-        stored::{Stored, Substitute},
+        stored_record::{Stored, Substitute},
     },
 };
 use serde_json::json;
@@ -18,8 +18,8 @@ use serde_json::json;
 use crate::cli::{
     Global, block_on,
     coordination::Coordination,
-    objects::{Look, Session},
     output::{Telling, age},
+    session::{Look, Session},
 };
 
 pub(super) fn explain(key: &str, node: &str, output: Telling, global: &Global) -> anyhow::Result<ExitCode> {

@@ -9,14 +9,14 @@ use perennial_core::keeper::{
     admission::kubelet_may_set,
     identity::Identified,
     import::plan::NOBODY,
-    kept::{Kept, Key},
+    keys::{Kept, Key},
     machine::Machine,
     mark::MARK,
     plan::{Plan, create, gone},
     record::{Fault, Record},
     selection::{Incarnation, Policy, ignored},
-    standing::Standing,
-    stored::Stored,
+    status::Standing,
+    stored_record::Stored,
 };
 use serde_json::{Value, json};
 
@@ -24,9 +24,9 @@ use crate::{
     cli::{
         Global, block_on,
         coordination::{Attendance, Coordination},
-        objects::{Look, Session},
         output::{Telling, age, pairs},
         records::as_json,
+        session::{Look, Session},
     },
     runtime::request::FIELD_MANAGER,
 };

@@ -1,0 +1,141 @@
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::{
+    config::settings::Settings,
+    keeper::{
+        node_patch::node_patch,
+        plan::{Plan, live},
+        selection::IGNORE,
+    },
+};
+
+fn policy() -> Policy {
+    Policy::from_settings(&Settings::default().keeper)
+}
+
+fn context(policy: &Policy) -> Context<'_> {
+    Context { policy, identity: None, now: Timestamp::UNIX_EPOCH, by: "test" }
+}
+
+fn node(uid: &str, rv: u64, labels: &str) -> Node {
+    let labels = labels.split_whitespace().filter_map(|p| p.split_once('=')).map(|(k, v)| (k.into(), v.into()));
+    let machine = Machine { system_uuid: "s".into(), ..Machine::default() };
+    Node {
+        name: "n1".into(),
+        uid: uid.into(),
+        resource_version: rv,
+        labels: labels.collect(),
+        machine,
+        ..Node::default()
+    }
+}
+
+fn capture(node: &Node, before: Option<&Stored>) -> Stored {
+    let policy = policy();
+    let seen = policy.select(node);
+    let record = before.and_then(|stored| stored.effective(&seen));
+    match live(&seen, record.as_ref(), &context(&policy)) {
+        Plan::Write(_, record) => Stored::Good(record),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The node once the plan has been carried out.
+fn restored(node: &Node, stored: &Stored) -> Node {
+    let policy = policy();
+    let seen = policy.select(node);
+    let Plan::Restore(restore) = live(&seen, stored.effective(&seen).as_ref(), &context(&policy)) else {
+        panic!("nothing to restore")
+    };
+    let patch = node_patch(node, &restore);
+    let strings = |value: &serde_json::Value| -> BTreeMap<String, String> {
+        serde_json::from_value(value.clone()).unwrap_or_default()
+    };
+    let mut next = Node { resource_version: node.resource_version + 1, ..node.clone() };
+    next.labels.extend(strings(&patch["metadata"]["labels"]));
+    next.annotations.extend(strings(&patch["metadata"]["annotations"]));
+    next
+}
+
+fn why(key: &str, node: Option<&Node>, stored: Option<&Stored>) -> Cause {
+    let policy = policy();
+    explain(&Key::label(key), node, stored, &[], &context(&policy))
+}
+
+#[test]
+fn a_key_that_is_kept_and_one_that_was_given() {
+    let first = node("u1", 5, "team=ml");
+    let stored = capture(&first, None);
+    assert_eq!(why("team", Some(&first), Some(&stored)), Cause::Kept { value: "ml".into(), given: false });
+    let back = node("u2", 7, "");
+    assert_eq!(why("team", Some(&back), Some(&stored)), Cause::ToGive { value: "ml".into() });
+    let back = restored(&back, &stored);
+    assert_eq!(why("team", Some(&back), Some(&stored)), Cause::Kept { value: "ml".into(), given: true });
+    assert_eq!(why("team", None, Some(&stored)), Cause::Waits { value: "ml".into(), protected: false });
+}
+
+#[test]
+fn patterns_are_named() {
+    let here = node("u1", 5, "");
+    let dropped = why("topology.kubernetes.io/zone", Some(&here), None);
+    assert!(
+        matches!(&dropped, Cause::Dropped { policy, pattern } if policy == "config" && pattern.matches("topology.kubernetes.io/zone"))
+    );
+    assert_eq!(why("perennial.dev/x", Some(&here), None), Cause::OurDomain);
+    let narrow =
+        Policy { keep: crate::config::pattern::Patterns::of(&["example.com/"]), name: "gpu".into(), ..policy() };
+    let cause = explain(&Key::label("team"), Some(&here), None, &[], &context(&narrow));
+    assert_eq!(cause, Cause::NotKept { policy: "gpu".into() });
+}
+
+#[test]
+fn a_removal_is_told_from_what_was_never_there() {
+    let stored = capture(&node("u1", 5, "team=ml rack=r1"), None);
+    let now = node("u1", 6, "team=ml");
+    assert_eq!(why("rack", Some(&now), Some(&stored)), Cause::BeingRemoved { value: "r1".into() });
+    let stored = capture(&now, Some(&stored));
+    assert!(
+        matches!(why("rack", Some(&now), Some(&stored)), Cause::Removed { value, sequence: 1, .. } if value == "r1")
+    );
+    assert_eq!(why("other", Some(&now), Some(&stored)), Cause::NeverSeen);
+}
+
+#[test]
+fn a_value_of_the_nodes_own_wins_and_is_captured() {
+    let stored = capture(&node("u1", 5, "team=ml disk=x"), None);
+    let back = restored(&node("u2", 7, "team=web"), &stored);
+    assert_eq!(
+        why("team", Some(&back), Some(&stored)),
+        Cause::OwnValue { node: Some("web".into()), record: Some("ml".into()) }
+    );
+    let own = why("team", Some(&back), Some(&stored));
+    let stored = capture(&back, Some(&stored));
+    assert_eq!(why("team", Some(&back), Some(&stored)), own, "also once the record has followed");
+}
+
+#[test]
+fn machines_are_compared() {
+    let stored = capture(&node("u1", 5, "node-role.kubernetes.io/gpu=x"), None);
+    let key = "node-role.kubernetes.io/gpu";
+    let mut other = node("u2", 7, "");
+    other.machine.system_uuid = "t".into();
+    assert!(matches!(why(key, Some(&other), Some(&stored)), Cause::AnotherMachine { .. }));
+    other.machine.system_uuid.clear();
+    assert!(matches!(why(key, Some(&other), Some(&stored)), Cause::MachineUnknown { .. }));
+}
+
+#[test]
+fn ignored_contested_and_bad_records() {
+    let stored = capture(&node("u1", 5, "team=ml"), None);
+    let back = node("u2", 7, "");
+    let mut shy = back.clone();
+    shy.annotations.insert(IGNORE.into(), "true".into());
+    assert_eq!(why("team", Some(&shy), Some(&stored)), Cause::Ignored);
+    let policy = policy();
+    let cause = explain(&Key::label("team"), Some(&back), Some(&stored), &["n2".into()], &context(&policy));
+    assert_eq!(cause, Cause::Contested { rivals: vec!["n2".into()] });
+    let bad = |fault: Fault| Stored::Bad { fault, good: Substitute::Nothing };
+    assert!(matches!(why("team", Some(&back), Some(&bad(Fault::Checksum))), Cause::Quarantined { .. }));
+    assert!(matches!(why("team", Some(&back), Some(&bad(Fault::Version("9".into())))), Cause::Newer { .. }));
+}

@@ -1,0 +1,311 @@
+//! What other tools of this kind leave behind, backups and our own exports, read as entries to import.
+//!
+//! # Guarantees
+//! Every reader is total: any text gives entries and refusals, never a panic. An entry is taken whole or refused whole, with
+//! its place and the reason. What is of no known shape is counted and left alone.
+
+mod config_map;
+mod csv;
+pub mod export;
+mod plain;
+pub mod plan;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use serde::Deserialize as _;
+use serde_json::{Map, Value};
+
+use super::{
+    keys::{Kept, Key, TRUE, Taint},
+    machine::Machine,
+    record::Record,
+};
+use crate::config::names::{is_dns_subdomain, is_label_key, is_label_value};
+
+/// The shapes that are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Format {
+    /// What `perennial export` prints.
+    Export,
+    /// A record's ConfigMap, as kubectl prints it.
+    Record,
+    /// A ConfigMap named after the node, with `-SLASH-` or `---SLASH---` for the slashes of its keys.
+    SlashKeys,
+    /// A ConfigMap `node-labels-<node>` with `state.json`.
+    StateJson,
+    /// A ConfigMap `node-labels-<hash of the node's name>` with `preserved_labels_json`.
+    PreservedLabels,
+    /// A custom resource `NodeLabelState`.
+    NodeLabelState,
+    /// Nodes, as `kubectl get nodes -o yaml` prints them.
+    Node,
+    /// A map from nodes to labels, or a list of nodes with labels.
+    Plain,
+    /// A table with commas.
+    Csv,
+}
+
+impl Format {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Export => "export",
+            Self::Record => "record",
+            Self::SlashKeys => "configmap with slashes replaced",
+            Self::StateJson => "configmap with state.json",
+            Self::PreservedLabels => "configmap with preserved_labels_json",
+            Self::NodeLabelState => "NodeLabelState",
+            Self::Node => "node",
+            Self::Plain => "plain map",
+            Self::Csv => "csv",
+        }
+    }
+}
+
+/// What is to be imported for one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub node: String,
+    pub kept: Kept,
+    /// The machine that it was taken from, where that is said.
+    pub machine: Option<Machine>,
+    pub captured_at: Option<Timestamp>,
+    /// A whole record of ours, with its history.
+    pub record: Option<Box<Record>>,
+    pub hold: bool,
+    pub format: Format,
+    /// Where it was found.
+    pub origin: String,
+}
+
+/// What is not imported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    pub origin: String,
+    pub why: String,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    pub entries: Vec<Entry>,
+    pub refused: Vec<Refused>,
+    /// Objects of no known shape.
+    pub unknown: usize,
+}
+
+impl Found {
+    fn take(&mut self, origin: &str, read: Result<Entry, String>) {
+        match read {
+            Ok(entry) => self.entries.push(entry),
+            Err(why) => self.refused.push(Refused { origin: origin.to_owned(), why }),
+        }
+    }
+
+    /// Refuses all entries of a node that is there more than once and not with the same content: nobody can say which is
+    /// meant. Of equal ones the first stays.
+    pub fn settle(&mut self) {
+        let mut first: BTreeMap<String, usize> = BTreeMap::new();
+        let mut torn: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        let mut gone: BTreeSet<usize> = BTreeSet::new();
+        for (place, entry) in self.entries.iter().enumerate() {
+            // Records of two identities may name the same node.
+            let subject = entry.record.as_ref().map_or_else(|| entry.node.clone(), |record| record.name().0);
+            let Some(earlier) = first.get(&subject).copied() else {
+                first.insert(subject, place);
+                continue;
+            };
+            gone.insert(place);
+            if self.entries[earlier].kept != entry.kept {
+                torn.entry(entry.node.clone()).or_insert_with(|| vec![earlier]).push(place);
+            }
+        }
+        for (node, places) in torn {
+            for place in places {
+                gone.insert(place);
+                let origin = self.entries[place].origin.clone();
+                let why = format!("node {node} is there more than once, with different labels");
+                self.refused.push(Refused { origin, why });
+            }
+        }
+        let mut place = 0;
+        self.entries.retain(|_| {
+            place += 1;
+            !gone.contains(&(place - 1))
+        });
+    }
+}
+
+/// Reads a file. `known` are names of nodes, for shapes that name a node by its hash or not at all.
+pub fn read_text(text: &str, file: &str, known: &BTreeSet<String>) -> Found {
+    let mut found = Found::default();
+    if csv::is_csv(text) {
+        csv::read(text, file, &mut found);
+        return found;
+    }
+    match documents(text) {
+        Ok(documents) => {
+            for (number, document) in documents.iter().enumerate() {
+                let origin =
+                    if documents.len() == 1 { file.to_owned() } else { format!("{file}, document {}", number + 1) };
+                read_value(document, &origin, None, known, &mut found);
+            }
+        }
+        Err(why) => found.refused.push(Refused { origin: file.to_owned(), why }),
+    }
+    found
+}
+
+fn documents(text: &str) -> Result<Vec<Value>, String> {
+    if let Ok(value) = serde_json::from_str::<Value>(text) {
+        return Ok(vec![value]);
+    }
+    // A backup of a large cluster is a large file: there is a limit to how deep it may be and how much aliases may make of it, none
+    // to how much it says itself.
+    let size = text.len().saturating_mul(4).saturating_add(64);
+    let budget =
+        serde_saphyr::budget! { max_events: size, max_nodes: size, max_documents: size, max_total_scalar_bytes: size };
+    let options = serde_saphyr::options! { budget: budget, with_snippet: false };
+    serde_saphyr::from_multiple_with_options::<Value>(text, options)
+        .map_err(|error| format!("neither JSON, YAML nor CSV: {error}"))
+}
+
+/// Reads an object of the cluster, or of a file.
+pub fn read_object(object: &Value, known: &BTreeSet<String>, found: &mut Found) {
+    read_value(object, "", None, known, found);
+}
+
+fn read_value(value: &Value, origin: &str, kind: Option<&str>, known: &BTreeSet<String>, found: &mut Found) {
+    let Some(map) = value.as_object() else {
+        match value {
+            Value::Array(_) => plain::read(value, origin, found),
+            Value::Null => {}
+            _ => found.unknown += 1,
+        }
+        return;
+    };
+    let kind = map.get("kind").and_then(Value::as_str).or(kind);
+    if let (Some(list), Some(items)) =
+        (kind.and_then(|kind| kind.strip_suffix("List")), map.get("items").and_then(Value::as_array))
+    {
+        let inner = if list.is_empty() { None } else { Some(list) };
+        for (number, item) in items.iter().enumerate() {
+            read_value(item, &format!("{origin}, item {}", number + 1), inner, known, found);
+        }
+        return;
+    }
+    match kind {
+        Some(export::KIND) => export::read(map, origin, found),
+        Some("ConfigMap") => config_map::read(map, &place(origin, "ConfigMap", map), known, found),
+        Some("Node") => {
+            let origin = place(origin, "Node", map);
+            found.take(&origin, node(map, &origin));
+        }
+        Some("NodeLabelState") => {
+            let origin = place(origin, "NodeLabelState", map);
+            found.take(&origin, label_state(map, &origin));
+        }
+        Some(_) => found.unknown += 1,
+        None => plain::read(value, origin, found),
+    }
+}
+
+/// Where an object is, for people.
+fn place(origin: &str, kind: &str, object: &Map<String, Value>) -> String {
+    let metadata = object.get("metadata");
+    let text = |key: &str| metadata.and_then(|metadata| metadata.get(key)).and_then(Value::as_str).unwrap_or_default();
+    let name = match text("namespace") {
+        "" => text("name").to_owned(),
+        namespace => format!("{namespace}/{}", text("name")),
+    };
+    let file = origin.split(", item").next().unwrap_or_default();
+    if file.is_empty() { format!("{kind} {name}") } else { format!("{file}, {kind} {name}") }
+}
+
+fn entry(node: &str, kept: Kept, format: Format, origin: &str) -> Result<Entry, String> {
+    if !is_dns_subdomain(node) {
+        return Err(format!("{node:?} is not a node's name"));
+    }
+    for (key, value) in &kept {
+        let (name, sound) = match key {
+            Key::Label(name) | Key::Taint { key: name, .. } => (name.as_str(), is_label_value(value)),
+            Key::Annotation(name) => (name.as_str(), true),
+            Key::Cordon => continue,
+        };
+        if !is_label_key(name) {
+            return Err(format!("{name:?} is not a key"));
+        }
+        if !sound {
+            return Err(format!("{value:?} of {name} is not a value"));
+        }
+    }
+    Ok(Entry {
+        node: node.to_owned(),
+        kept,
+        machine: None,
+        captured_at: None,
+        record: None,
+        hold: false,
+        format,
+        origin: origin.to_owned(),
+    })
+}
+
+/// Labels from a map whose values have to be text.
+fn labels(value: &Value) -> Result<Kept, String> {
+    let map = value.as_object().ok_or("its labels are not a map")?;
+    map.iter()
+        .map(|(key, value)| {
+            let text = value.as_str().ok_or_else(|| format!("the value of {key} is not text: put it in quotes"))?;
+            Ok((Key::Label(key.clone()), text.to_owned()))
+        })
+        .collect()
+}
+
+fn time(value: Option<&Value>) -> Option<Timestamp> {
+    value?.as_str()?.parse().ok()
+}
+
+fn label_state(object: &Map<String, Value>, origin: &str) -> Result<Entry, String> {
+    let spec = object.get("spec").ok_or("it has no spec")?;
+    let named = spec.get("nodeName").or_else(|| object.get("metadata")?.get("name")).and_then(Value::as_str);
+    let kept = labels(spec.get("labels").ok_or("it has no spec.labels")?)?;
+    let mut entry = entry(named.ok_or("it does not name its node")?, kept, Format::NodeLabelState, origin)?;
+    entry.captured_at = time(spec.get("capturedAt").or_else(|| spec.get("lastUpdated")));
+    Ok(entry)
+}
+
+/// A node as it was: everything that could be kept of it. What is kept is the policy's to say.
+fn node(object: &Map<String, Value>, origin: &str) -> Result<Entry, String> {
+    let object = Value::Object(object.clone());
+    let name = object.pointer("/metadata/name").and_then(Value::as_str).ok_or("it has no name")?;
+    let mut kept = match object.pointer("/metadata/labels") {
+        Some(found) if !found.is_null() => labels(found)?,
+        _ => Kept::new(),
+    };
+    if let Some(annotations) = object.pointer("/metadata/annotations").and_then(Value::as_object) {
+        for (key, value) in annotations {
+            let text = value.as_str().ok_or_else(|| format!("the annotation {key} is not text"))?;
+            kept.insert(Key::Annotation(key.clone()), text.to_owned());
+        }
+    }
+    if let Some(taints) = object.pointer("/spec/taints").filter(|taints| !taints.is_null()) {
+        let taints =
+            Vec::<Taint>::deserialize(taints).map_err(|error| format!("its taints cannot be read: {error}"))?;
+        kept.extend(taints.into_iter().map(|taint| (Key::Taint { key: taint.key, effect: taint.effect }, taint.value)));
+    }
+    if object.pointer("/spec/unschedulable") == Some(&Value::Bool(true)) {
+        kept.insert(Key::Cordon, TRUE.to_owned());
+    }
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let mut entry = entry(name, kept, Format::Node, origin)?;
+    entry.machine = Some(Machine {
+        provider_id: text("/spec/providerID"),
+        system_uuid: text("/status/nodeInfo/systemUUID"),
+        machine_id: text("/status/nodeInfo/machineID"),
+    });
+    Ok(entry)
+}
+
+#[cfg(test)]
+mod tests;

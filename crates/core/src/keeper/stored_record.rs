@@ -1,0 +1,114 @@
+//! What a ConfigMap holds of a record: the record, or bytes that cannot be trusted and what serves instead.
+
+use std::collections::BTreeMap;
+
+use super::{
+    keys::Kept,
+    record::{Entry, Fault, Invalid, Origin, RECORD_KEY, RECOVERED_KEY, Record},
+    selection::Incarnation,
+};
+use crate::mutation::{Mutation, mutated};
+
+/// What was found in a record's ConfigMap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stored {
+    Good(Box<Record>),
+    /// The record's bytes are quarantined; `good` is what serves instead: a record written since, or history.
+    Bad {
+        fault: Fault,
+        good: Substitute,
+    },
+}
+
+/// What serves instead of a record that cannot be trusted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Substitute {
+    Recovered(Box<Record>),
+    History(Box<Entry>),
+    Nothing,
+}
+
+impl Stored {
+    /// `is_for` says whether a record belongs where it was found.
+    pub fn read(data: &BTreeMap<String, String>, is_for: impl Fn(&Record) -> bool) -> Self {
+        Self::verified(data, is_for, |_, _| Ok(()), |_, _| Ok(()))
+    }
+
+    /// The same where somebody has to vouch for the bytes under a key before anything in them is looked at, history
+    /// included, and then for the record.
+    pub fn verified(
+        data: &BTreeMap<String, String>,
+        is_for: impl Fn(&Record) -> bool,
+        vouch: impl Fn(&'static str, &str) -> Result<(), Fault>,
+        accept: impl Fn(&'static str, &Record) -> Result<(), Fault>,
+    ) -> Self {
+        let read = |key: &'static str| -> Result<Record, Invalid> {
+            let refused = |why| Invalid { why, good: None };
+            let text = data.get(key).ok_or_else(|| refused(Fault::Missing))?;
+            vouch(key, text).map_err(refused)?;
+            let record = Record::decode(text)?;
+            if !is_for(&record) {
+                return Err(refused(Fault::Swapped(owner_of(&record))));
+            }
+            accept(key, &record).map_err(refused)?;
+            Ok(record)
+        };
+        match (read(RECORD_KEY), read(RECOVERED_KEY)) {
+            (Ok(record), Ok(recovered)) if recovered.sequence > record.sequence => Self::Good(Box::new(recovered)),
+            (Ok(record), _) => Self::Good(Box::new(record)),
+            (Err(bad), Ok(recovered)) => Self::Bad { fault: bad.why, good: Substitute::Recovered(Box::new(recovered)) },
+            (Err(bad), Err(_)) => {
+                let good = bad.good.map_or(Substitute::Nothing, Substitute::History);
+                Self::Bad { fault: bad.why, good }
+            }
+        }
+    }
+
+    pub fn fault(&self) -> Option<&Fault> {
+        match self {
+            Self::Good(_) => None,
+            Self::Bad { fault, .. } => Some(fault),
+        }
+    }
+
+    /// The record to decide on. An entry of history stands for the incarnation that it was captured from.
+    pub fn effective(&self, node: &Incarnation) -> Option<Record> {
+        match self {
+            Self::Good(record) | Self::Bad { good: Substitute::Recovered(record), .. } => Some((**record).clone()),
+            Self::Bad { good: Substitute::History(entry), .. } => Some(from_history(entry, node)),
+            Self::Bad { good: Substitute::Nothing, .. } => None,
+        }
+    }
+
+    /// Where the next write goes: never over bytes that are quarantined.
+    pub fn write_key(&self) -> &'static str {
+        if self.fault().is_some() && !mutated(Mutation::OverwriteBadRecords) { RECOVERED_KEY } else { RECORD_KEY }
+    }
+}
+
+fn owner_of(record: &Record) -> String {
+    record.identity.clone().unwrap_or_else(|| format!("node {}", record.node.name))
+}
+
+fn from_history(entry: &Entry, node: &Incarnation) -> Record {
+    let mark = if entry.uid == node.uid { node.mark_digest() } else { String::new() };
+    Record {
+        // The record that went bad had the sequence after its newest entry.
+        sequence: entry.sequence + 1,
+        node: Origin {
+            name: node.name.clone(),
+            uid: entry.uid.clone(),
+            resource_version: 0,
+            mark,
+            machine: entry.machine.clone(),
+        },
+        identity: None,
+        kept: Kept::from(entry.content.clone()),
+        folded: false,
+        before: Kept::new(),
+        withheld: Vec::new(),
+        captured_at: entry.captured_at,
+        captured_by: String::new(),
+        history: vec![entry.clone()],
+    }
+}

@@ -1,0 +1,18 @@
+//! The keeper: what people wrote on a node survives the node.
+
+pub mod activity;
+pub mod apply;
+pub mod controller;
+mod gauges;
+mod gc;
+pub mod index;
+mod migrate;
+pub mod node;
+pub mod observe;
+pub mod policies;
+mod policy_status;
+pub mod recall_cache;
+mod reconcile;
+pub mod record_keys;
+mod resign;
+mod webhook;

@@ -1,0 +1,91 @@
+//! What is noticed over time rather than about one event: gauges, nodes that have waited too long, labels that flap.
+
+use std::{sync::Arc, time::Duration};
+
+use perennial_core::keeper::{keys::Kept, record::Record, selection, stored_record::Stored};
+use tokio::time::Instant;
+use tracing::warn;
+
+use super::{
+    apply::Held,
+    controller::{FLAP_MEMORY, FLAPS, Keeper, QUEUE},
+    index::Survey,
+};
+use crate::runtime::{
+    budget::Priority,
+    events::{About, Severity},
+    labels::{NodeLabels, NodeState, RecordLabels, RecordState},
+    queue::Key,
+};
+
+impl Keeper {
+    /// Something keeps setting labels back and forth: it is said once, captured ever more seldom, and never fought.
+    pub(super) fn note_flap(&self, key: &Key, node: &selection::Node, held: Option<&Held>, next: &Record) {
+        let Some(Stored::Good(before)) = held.map(|held| &held.stored) else { return };
+        let back = before.kept != next.kept
+            && before.history.first().is_some_and(|entry| Kept::from(entry.content.clone()) == next.kept);
+        if !back {
+            return;
+        }
+        let count = {
+            let mut state = self.lock();
+            let flap = state.flaps.entry(Arc::clone(key)).or_insert((0, Instant::now()));
+            *flap = (if flap.1.elapsed() < FLAP_MEMORY { flap.0 + 1 } else { 1 }, Instant::now());
+            flap.0
+        };
+        self.metrics.label_flaps.inc();
+        if count == FLAPS {
+            warn!(node = node.name, "its labels go back and forth; it is captured less often");
+            self.events.say(About::node(&node.name, &node.uid), Severity::Warning, "LabelsFlap", || {
+                let changed =
+                    next.kept.keys().chain(before.kept.keys()).filter(|k| next.kept.get(*k) != before.kept.get(*k));
+                let keys: std::collections::BTreeSet<String> = changed.map(ToString::to_string).collect();
+                format!("something sets {} back and forth", keys.into_iter().collect::<Vec<_>>().join(", "))
+            });
+        }
+    }
+
+    /// Brings the gauges up to date.
+    pub fn survey(&self) -> Survey {
+        let survey = {
+            let mut state = self.lock();
+            state.view.expire();
+            state.flaps.retain(|_, (_, at)| at.elapsed() < FLAP_MEMORY);
+            state.captured.retain(|_, at| at.elapsed() < FLAP_MEMORY);
+            state.view.index.survey()
+        };
+        let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        let node = |state| self.metrics.nodes.get_or_create_owned(&NodeLabels { state });
+        node(NodeState::Settled).set(count(survey.current + survey.to_capture));
+        node(NodeState::Unsettled).set(count(survey.to_restore + survey.unidentified));
+        node(NodeState::Ignored).set(count(survey.ignored));
+        let record = |state| self.metrics.records.get_or_create_owned(&RecordLabels { state });
+        record(RecordState::Present).set(count(survey.records.saturating_sub(survey.absent)));
+        record(RecordState::Absent).set(count(survey.absent));
+        record(RecordState::Tombstone).set(count(survey.tombstones));
+        record(RecordState::Invalid).set(count(survey.bad_records));
+        self.metrics.records_invalid.set(count(survey.bad_records));
+        self.metrics.records_unsigned.set(count(survey.unsigned));
+        let all = survey.current + survey.to_capture + survey.to_restore + survey.unidentified;
+        #[expect(clippy::cast_precision_loss)]
+        self.metrics.nodes_current_ratio.set(if all == 0 { 1.0 } else { survey.current as f64 / all as f64 });
+        self.metrics.queue_depth.get_or_create(&QUEUE).set(count(self.queue.len()));
+        survey
+    }
+
+    /// Frees nodes that have waited too long, whosever they are: no node of ours may stay closed because its owner is away.
+    pub async fn free_overdue(&self) {
+        let overdue = self.lock().view.overdue(self.gate_timeout);
+        for name in overdue {
+            let freed = async {
+                match self.cluster.read_node(&name, Priority::Restore).await? {
+                    Some(node) if node.is_gated() => self.ungate(&node).await,
+                    _ => Ok(()),
+                }
+            };
+            if let Err(error) = freed.await {
+                self.report(&name, &error, 0, Duration::ZERO);
+            }
+        }
+    }
+}

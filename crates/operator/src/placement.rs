@@ -1,0 +1,19 @@
+//! Placement: spot and on-demand replicas, exact. The decisions are in `perennial_core::placement`.
+
+pub mod apply;
+pub mod controller;
+mod execute;
+mod gauges;
+pub mod index;
+pub mod objects;
+pub mod observe;
+mod reservations;
+pub mod settings;
+pub mod snapshot;
+pub mod ungate_all;
+pub mod webhook;
+
+#[cfg(test)]
+mod admission_tests;
+#[cfg(test)]
+mod tests;

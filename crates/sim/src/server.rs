@@ -1,0 +1,16 @@
+//! An API server in memory: as much of the real one as the operator and the people around it can tell apart.
+
+pub mod admission;
+pub mod api;
+pub mod authn;
+pub mod fault_plan;
+pub mod http;
+pub mod kinds;
+pub mod lists;
+pub mod patch;
+pub mod response;
+pub mod rules;
+pub mod select;
+pub mod store;
+pub mod watch;
+pub mod world;
