@@ -1,9 +1,9 @@
-//! Cron schedules of five fields, in UTC, and the windows that they open.
+//! Schedule schedules of five fields, in UTC, and the windows that they open.
 //!
-//! Owns parsing and the questions "open now?" and "when next?". Never reads a clock. Time zones are left out on purpose: their rules
-//! live in files of the machine, and two replicas could disagree.
+//! Owns parsing and matching. Never reads a clock. Time zones are not supported: their rules come from files of the machine,
+//! so that two replicas could disagree.
 //!
-//! Understood: `*`, numbers, names (`MON`, `jan`), ranges, lists, steps (`*/5`, `1-9/2`, `3/10`), `?` for a day, 7 as Sunday, and
+//! Syntax: `*`, numbers, names (`MON`, `jan`), ranges, lists, steps (`*/5`, `1-9/2`, `3/10`), `?` for a day, 7 as Sunday, and
 //! `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`. When day of month and day of week are both restricted, either is enough,
 //! as in every cron.
 
@@ -15,7 +15,7 @@ use jiff::{SignedDuration, Timestamp, ToSpan};
 const HORIZON_DAYS: u32 = 366 * 41;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CronError {
+pub enum ScheduleError {
     #[error("a schedule has five fields (minute hour day-of-month month day-of-week), this has {0}")]
     Fields(usize),
     #[error("the {field} `{text}` is not understood: {why}")]
@@ -26,7 +26,7 @@ pub enum CronError {
 
 /// A parsed schedule. One bit for each value that matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cron {
+pub struct Schedule {
     minutes: u64,
     hours: u64,
     days: u64,
@@ -56,11 +56,11 @@ const WEEKDAY: Field =
     Field { name: "day of week", low: 0, high: 7, names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"] };
 
 impl Field {
-    fn error(&self, text: &str, why: impl Into<String>) -> CronError {
-        CronError::Field { field: self.name, text: text.to_owned(), why: why.into() }
+    fn error(&self, text: &str, why: impl Into<String>) -> ScheduleError {
+        ScheduleError::Field { field: self.name, text: text.to_owned(), why: why.into() }
     }
 
-    fn value(&self, text: &str) -> Result<u32, CronError> {
+    fn value(&self, text: &str) -> Result<u32, ScheduleError> {
         if let Some(at) = self.names.iter().position(|name| text.eq_ignore_ascii_case(name)) {
             return Ok(u32::try_from(at).unwrap_or(0) + self.low);
         }
@@ -73,7 +73,7 @@ impl Field {
         }
     }
 
-    fn part(&self, text: &str) -> Result<u64, CronError> {
+    fn part(&self, text: &str) -> Result<u64, ScheduleError> {
         let (range, step) = match text.split_once('/') {
             None => (text, None),
             Some((range, step)) => match step.parse::<u32>() {
@@ -97,7 +97,7 @@ impl Field {
         Ok((from..=to).step_by(stride).fold(0, |bits, value| bits | (1 << value)))
     }
 
-    fn parse(&self, text: &str) -> Result<u64, CronError> {
+    fn parse(&self, text: &str) -> Result<u64, ScheduleError> {
         if text.contains('?') && self.name != DAY.name && self.name != WEEKDAY.name {
             return Err(self.error(text, "`?` is for days only"));
         }
@@ -105,8 +105,8 @@ impl Field {
     }
 }
 
-impl Cron {
-    pub fn parse(text: &str) -> Result<Self, CronError> {
+impl Schedule {
+    pub fn parse(text: &str) -> Result<Self, ScheduleError> {
         let text = match text.trim() {
             "@hourly" => "0 * * * *",
             "@daily" | "@midnight" => "0 0 * * *",
@@ -117,11 +117,11 @@ impl Cron {
         };
         let fields: Vec<&str> = text.split_whitespace().collect();
         let [minute, hour, day, month, weekday] = fields[..] else {
-            return Err(CronError::Fields(fields.len()));
+            return Err(ScheduleError::Fields(fields.len()));
         };
         let weekdays = WEEKDAY.parse(weekday)?;
         let restricted = |field: &str| !field.starts_with(['*', '?']);
-        let cron = Cron {
+        let cron = Schedule {
             minutes: MINUTE.parse(minute)?,
             hours: HOUR.parse(hour)?,
             days: DAY.parse(day)?,
@@ -130,7 +130,7 @@ impl Cron {
             either_day: restricted(day) && restricted(weekday),
         };
         if cron.next(Timestamp::UNIX_EPOCH).is_none() {
-            return Err(CronError::Never);
+            return Err(ScheduleError::Never);
         }
         Ok(cron)
     }
@@ -206,7 +206,7 @@ fn highest(hours: u64, minutes: u64, to: u32) -> Option<u32> {
 /// When running pods may be moved: from each match of the schedule on, for a while.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Window {
-    pub schedule: Cron,
+    pub schedule: Schedule,
     pub duration: SignedDuration,
 }
 
@@ -247,7 +247,7 @@ mod tests {
     #[case("0 22 * * fri-sun", "2026-03-01T21:00:00Z", "2026-03-01T22:00:00Z")]
     #[case("@weekly", "2026-03-02T00:00:00Z", "2026-03-08T00:00:00Z")]
     fn the_next_time_is(#[case] schedule: &str, #[case] now: &str, #[case] next: &str) {
-        assert_eq!(Cron::parse(schedule).unwrap().next(time(now)), Some(time(next)));
+        assert_eq!(Schedule::parse(schedule).unwrap().next(time(now)), Some(time(next)));
     }
 
     #[rstest]
@@ -264,13 +264,14 @@ mod tests {
     #[case("0 0 31 2 *", "no date ever matches")]
     #[case("every night", "five fields")]
     fn a_bad_schedule_is_refused_with_its_reason(#[case] schedule: &str, #[case] reason: &str) {
-        let error = Cron::parse(schedule).unwrap_err().to_string();
+        let error = Schedule::parse(schedule).unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");
     }
 
     #[test]
     fn a_window_opens_at_its_time_and_closes_after_its_duration() {
-        let window = Window { schedule: Cron::parse("0 2 * * *").unwrap(), duration: SignedDuration::from_hours(3) };
+        let window =
+            Window { schedule: Schedule::parse("0 2 * * *").unwrap(), duration: SignedDuration::from_hours(3) };
         let closed = |opens| WindowState::Closed { opens: Some(time(opens)) };
         let open = WindowState::Open { until: time("2026-03-01T05:00:00Z") };
         assert_eq!(window.state(time("2026-03-01T01:59:59Z")), closed("2026-03-01T02:00:00Z"));
@@ -282,7 +283,7 @@ mod tests {
     proptest! {
         #[test]
         fn next_and_last_are_inverse(m in 0u8..60, h in 0u8..24, d in 1u8..29, seconds in 0i64..4_000_000_000) {
-            let cron = Cron::parse(&format!("{m} {h} {d} * *")).unwrap();
+            let cron = Schedule::parse(&format!("{m} {h} {d} * *")).unwrap();
             let now = Timestamp::from_second(seconds).unwrap();
             let next = cron.next(now).unwrap();
             prop_assert!(next > now);
@@ -293,7 +294,7 @@ mod tests {
 
         #[test]
         fn no_text_makes_it_panic(text in "[0-9*/,?a-zA-Z -]{0,24}") {
-            let _ = Cron::parse(&text);
+            let _ = Schedule::parse(&text);
         }
     }
 }
