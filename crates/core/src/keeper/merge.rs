@@ -9,7 +9,6 @@ use super::{
 };
 use crate::{
     config::settings::Merge,
-    mutation::{Mutation, mutated},
 };
 
 /// The last value of a key that node and record agreed on.
@@ -54,7 +53,6 @@ pub(super) fn merge(
     from: Digest,
     how: Merge,
 ) -> Merged {
-    let how = if mutated(Mutation::RecordWins) { Merge::Overwrite } else { how };
     let mut keys: BTreeSet<&Key> = node.keys().chain(record.keys()).collect();
     if let Some(mark) = mark {
         keys.extend(mark.given.keys().chain(&mark.own).chain(&mark.same));
