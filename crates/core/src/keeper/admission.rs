@@ -16,9 +16,7 @@ use super::{
     record::Record,
     selection::{GATE_EFFECT, GATE_TAINT, Node},
 };
-use crate::{
-    config::settings::Gate,
-};
+use crate::config::settings::Gate;
 
 /// Kubelets are in this group.
 pub const KUBELETS: &str = "system:nodes";

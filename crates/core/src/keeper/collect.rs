@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-
 /// On a record: since when the audit finds no node for it.
 pub const ABSENT_SINCE: &str = "perennial.dev/absent-since";
 /// `"true"` on a record: it is kept for ever.

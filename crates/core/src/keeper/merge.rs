@@ -7,9 +7,7 @@ use super::{
     keys::{Kept, Key},
     mark::Mark,
 };
-use crate::{
-    config::settings::Merge,
-};
+use crate::config::settings::Merge;
 
 /// The last value of a key that node and record agreed on.
 enum Base<'a> {

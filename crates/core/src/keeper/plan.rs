@@ -23,9 +23,7 @@ use super::{
     record::{Origin, Record, Withheld},
     selection::{Incarnation, Policy},
 };
-use crate::{
-    config::names::{is_label_key, is_label_value},
-};
+use crate::config::names::{is_label_key, is_label_value};
 
 /// What a decision is made with beside the node and the record.
 #[derive(Clone, Debug)]
@@ -119,8 +117,7 @@ impl<'a> View<'a> {
         let content = if own_fold { &record.before } else { &record.kept };
         let sameness = sameness(node, record);
         let gives = |key: &Key, value: &str| policy.keeps(key) && is_writable(key, value);
-        let is_foreign =
-            |key: &Key| sameness != Sameness::Same && policy.protects(key);
+        let is_foreign = |key: &Key| sameness != Sameness::Same && policy.protects(key);
         let foreign = pick(content, is_foreign);
         let mut visible = pick(content, |key| !is_foreign(key));
         visible.retain(|key, value| gives(key, value));
@@ -322,11 +319,9 @@ pub fn live(node: &Incarnation, record: Option<&Record>, context: &Context<'_>) 
         if view.own_fold && ours >= theirs {
             return view.write(node, &node.kept, Act::Capture, context);
         }
-        let says_more =
-            view.is_owner(node) && node.machine.completes(&record.node.machine);
+        let says_more = view.is_owner(node) && node.machine.completes(&record.node.machine);
         let differs = node.kept != view.visible && view.is_news(node, context);
-        return if !differs && !view.has_news(node) && !says_more
-        {
+        return if !differs && !view.has_news(node) && !says_more {
             Plan::Nothing(Why::Current)
         } else if view.is_older(node) {
             Plan::Nothing(Why::Older)

@@ -109,11 +109,7 @@ impl Policy {
     /// Whether this policy keeps such a key.
     pub fn keeps(&self, key: &Key) -> bool {
         match key {
-            Key::Label(key) => {
-                !key.starts_with(DOMAIN)
-                    && self.keep.matches(key)
-                    && !self.drop.matches(key)
-            }
+            Key::Label(key) => !key.starts_with(DOMAIN) && self.keep.matches(key) && !self.drop.matches(key),
             Key::Annotation(key) if key == CORDON_REASON => self.cordon,
             Key::Annotation(key) => {
                 !key.starts_with(DOMAIN) && self.annotations.matches(key) && !self.machine_annotations.matches(key)

@@ -11,14 +11,12 @@ use std::{
     sync::Arc,
 };
 
-use perennial_core::{
-    keeper::{
-        hash::Digest,
-        identity::Identified,
-        keys::digest,
-        selection::{self, Policy, ignored},
-        stored_record::Stored,
-    },
+use perennial_core::keeper::{
+    hash::Digest,
+    identity::Identified,
+    keys::digest,
+    selection::{self, Policy, ignored},
+    stored_record::Stored,
 };
 
 use super::apply::Held;
