@@ -9,7 +9,6 @@ use super::Class;
 use super::occupancy::{Group, count};
 use super::ungate::after;
 use super::workload::Managed;
-use crate::mutation::{Mutation, mutated};
 
 /// Reason for a hold, and its maximum duration from the creation of the pod.
 pub(super) struct Hold {
@@ -40,7 +39,7 @@ impl SpotHold {
         let may_be_newest = group.set.newest || count(group.occupants.iter()) > group.n();
         let mass_interruption = group.leaving >= spot.div_ceil(4).max(3);
         Self {
-            lacking: if rollout && may_be_newest && !mutated(Mutation::NoHold) { lacking } else { 0 },
+            lacking: if rollout && may_be_newest { lacking } else { 0 },
             floor: split.floor(),
             outstanding: count(
                 group.occupants.iter().filter(|occupant| occupant.is(Class::Spot) && occupant.unbound()),

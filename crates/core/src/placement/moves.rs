@@ -11,7 +11,6 @@ use super::schedule::WindowState;
 use super::state::{LastMove, PlacementState};
 use super::ungate::after;
 use super::workload::Managed;
-use crate::mutation::{Mutation, mutated};
 
 const MAX_COOLDOWN: SignedDuration = SignedDuration::from_hours(1);
 /// Retry interval of a move that is blocked by something that is not watched.
@@ -47,9 +46,6 @@ impl Blocked {
 /// Checks whether a running pod of this workload may be evicted now.
 pub(super) fn may_disrupt(workload: &Managed<'_>, state: &PlacementState) -> Result<(), Blocked> {
     let view = workload.view;
-    if mutated(Mutation::MoveAtOnce) {
-        return Ok(());
-    }
     if workload.spec.paused {
         return Err(Blocked::new("moves are paused by annotation"));
     }

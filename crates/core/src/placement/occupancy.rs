@@ -9,7 +9,6 @@ use super::Class;
 use super::slots::Split;
 use super::spec::Strength;
 use super::workload::{PendingWrites, PodView, ReplicaSetView};
-use crate::mutation::{Mutation, mutated};
 
 /// A pod that counts as a replica.
 #[derive(Debug, Clone)]
@@ -27,9 +26,6 @@ impl<'a> Occupant<'a> {
     /// Returns None for a pod that does not count: it is terminating, finished or was removed by Perennial.
     pub(super) fn new(pod: &'a PodView, pending: &PendingWrites, strength: Strength) -> Option<Self> {
         if !pod.occupies() || pending.removed.contains(&pod.uid) {
-            return None;
-        }
-        if pod.expected && mutated(Mutation::ForgetExpected) {
             return None;
         }
         let class = pod.counts_as(strength);

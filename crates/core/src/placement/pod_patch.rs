@@ -12,7 +12,6 @@ use super::spec::Strength;
 use super::state::PlacementState;
 use super::workload::{Place, PodView, WorkloadView, deletion_cost};
 use super::{CLASS, Class, DELETION_COST, FALLBACK, GATE, SELECTION, SLOT, STATE};
-use crate::mutation::{Mutation, mutated};
 
 /// Renders the patch that assigns a gated pod its class and slot and removes the gate.
 pub(super) fn place(pod: &PodView, place: Place, fallback: bool, selection: Selection) -> Value {
@@ -36,9 +35,6 @@ pub(super) fn ungate(pod: &PodView, selection: Option<Selection>) -> Value {
         None => {}
     }
     spec.insert("schedulingGates".to_owned(), json!([{"$patch": "delete", "name": GATE}]));
-    if mutated(Mutation::UnconditionalPlacement) {
-        return json!({"spec": spec});
-    }
     json!({"metadata": {"resourceVersion": pod.resource_version}, "spec": spec})
 }
 

@@ -8,7 +8,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::Class;
-use crate::mutation::{Mutation, mutated};
 
 /// Division of replicas: at most `percentage` of them on spot, never fewer than `floor` on-demand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,9 +70,6 @@ impl Split {
     /// Returns the class of the next replica when `spot` and `on_demand` replicas exist: the class of the lower one of the
     /// next spot slot and the next on-demand slot. From any counts, this reaches `s(n)` as early as adding replicas can.
     pub fn next(self, spot: u32, on_demand: u32) -> Class {
-        if mutated(Mutation::EverySecondIsSpot) {
-            return if spot < on_demand { Class::Spot } else { Class::OnDemand };
-        }
         match (self.position(Class::Spot, spot), self.position(Class::OnDemand, on_demand)) {
             (Some(_), None) => Class::Spot,
             (Some(s), Some(d)) if s < d => Class::Spot,

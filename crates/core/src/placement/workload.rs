@@ -12,7 +12,6 @@ use super::Class;
 use super::node_labels::{Choice, NodeLabels};
 use super::spec::{AnnotationProblem, Spec, Strength};
 use super::state::PlacementState;
-use crate::mutation::{Mutation, mutated};
 
 /// Placement settings of the operator, the same for every workload.
 #[derive(Debug, Clone)]
@@ -223,7 +222,7 @@ impl PodView {
 
     /// Returns whether the pod counts as a replica of its workload.
     pub fn occupies(&self) -> bool {
-        (!self.deleting || mutated(Mutation::CountTerminating)) && !self.finished
+        !self.deleting && !self.finished
     }
 
     /// Returns the class that the pod counts for: the class that it requires, else (for `preferred` workloads) the class that
