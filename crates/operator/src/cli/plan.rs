@@ -11,7 +11,7 @@ use perennial_core::{
     keeper::{identity::Identified, record::RECORD_LABEL, selection},
     placement::{
         explain::{LEGEND, simulate},
-        labels::Choice,
+        node_labels::Choice,
         spec::parse,
     },
 };
@@ -27,7 +27,7 @@ use crate::{
         record_keys::Signatures,
     },
     placement::{
-        index::{NamespaceEntry, Workload},
+        index::{NamespaceEntry, WorkloadEntry},
         objects::{Deployment, Namespace, StatefulSet},
         observe::{deployment, namespace_entry, stateful_set},
         settings::Configured,
@@ -58,7 +58,7 @@ impl PlanFile {
         let objects = flat(objects);
         let unreadable = || format!("{} cannot be planned", self.filename.display());
         let workloads = objects.iter().filter_map(|object| workload(object, &configured).transpose());
-        let workloads: Vec<Workload> = workloads.collect::<anyhow::Result<_>>().with_context(unreadable)?;
+        let workloads: Vec<WorkloadEntry> = workloads.collect::<anyhow::Result<_>>().with_context(unreadable)?;
         let defaults = defaults(&objects, &configured).with_context(unreadable)?;
         let policies = policies(&objects, &settings.keeper).with_context(unreadable)?;
         let looks = looks(&objects, &policies).with_context(unreadable)?;
@@ -67,7 +67,7 @@ impl PlanFile {
         }
         let mut told = Told { sound: true, values: Vec::new(), text: String::new() };
         for workload in &workloads {
-            let namespace = if workload.namespace.is_empty() { "default" } else { &workload.namespace };
+            let namespace = if workload.view.namespace.is_empty() { "default" } else { &workload.view.namespace };
             told.workload(workload, defaults.get(namespace), &configured);
         }
         for (name, entry) in policies.entries() {
@@ -94,7 +94,7 @@ impl PlanFile {
 }
 
 /// A Deployment or StatefulSet, if it is one.
-fn workload(object: &Value, configured: &Configured) -> anyhow::Result<Option<Workload>> {
+fn workload(object: &Value, configured: &Configured) -> anyhow::Result<Option<WorkloadEntry>> {
     Ok(match object["kind"].as_str() {
         Some("Deployment") => Some(deployment(read::<Deployment>(object)?, configured)),
         Some("StatefulSet") => Some(stateful_set(read::<StatefulSet>(object)?, configured)),
@@ -140,8 +140,8 @@ struct Told {
 }
 
 impl Told {
-    fn workload(&mut self, workload: &Workload, defaults: Option<&NamespaceEntry>, configured: &Configured) {
-        let name = format!("{}/{}", workload.kind.to_ascii_lowercase(), workload.name);
+    fn workload(&mut self, workload: &WorkloadEntry, defaults: Option<&NamespaceEntry>, configured: &Configured) {
+        let name = format!("{}/{}", workload.view.kind.as_str().to_ascii_lowercase(), workload.view.name);
         let asked = match defaults {
             Some(namespace) if !namespace.selected => Ok(None),
             Some(namespace) => parse(&configured.prefixes, &namespace.annotations, &workload.annotations),

@@ -15,7 +15,7 @@ use kube::{
 };
 use perennial_core::{
     keeper::record::{RECORD_LABEL, RECORD_LABEL_VALUE},
-    placement::release::Why,
+    placement::ungate::UngateReason,
 };
 use serde_json::json;
 
@@ -179,7 +179,7 @@ async fn free_pods(session: &Session) -> anyhow::Result<usize> {
     let configured = Configured::new(&session.settings).context("nodeLabels cannot be used")?;
     let cluster = placement::apply::Cluster::new(session.client.clone(), Budget::unlimited());
     let mut progress = Progress::new("pods looked at", false);
-    Ok(sweep(&cluster, &configured, Why::Uninstall, |_| true, |count| progress.advance(count)).await?)
+    Ok(sweep(&cluster, &configured, UngateReason::Uninstall, |_| true, |count| progress.advance(count)).await?)
 }
 
 async fn remove_all<K>(client: &Client, namespace: &str, selector: &str, what: &str) -> anyhow::Result<()>

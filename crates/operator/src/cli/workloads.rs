@@ -7,11 +7,12 @@ use clap::Args;
 use futures::StreamExt;
 use jiff::Timestamp;
 use perennial_core::placement::{
-    action::Plan,
+    decide::decide,
+    decision::Decision,
     explain::{LEGEND, explain, filled, simulate, why},
-    fallback::State,
     slots::Split,
     spec::Spec,
+    workload::{Kind, Workload},
 };
 use serde_json::{Value, json};
 
@@ -22,7 +23,7 @@ use super::{
     terminal::Progress,
 };
 use crate::placement::{
-    index::{Look, key},
+    index::{key, key_of},
     settings::Configured,
     snapshot::{RollCall, changes},
 };
@@ -61,9 +62,9 @@ pub(super) struct Simulate {
 
 /// One workload that asks for something.
 struct Row {
-    look: Look,
+    workload: Workload,
     /// What it asks for and what would be done, or why it is left alone.
-    outcome: Result<(Spec, Plan), String>,
+    outcome: Result<(Spec, Decision), String>,
 }
 
 const HEADER: [&str; 10] =
@@ -79,13 +80,13 @@ impl Workloads {
             let (client, mut all) = read(global, self.selector.as_deref()).await?;
             let mut listing = Listing::new(self.output, "WorkloadList", &HEADER, NARROW).watched(self.watch);
             let rows = self.rows(&all, global);
-            listing.page(rows.iter().map(|row| item(row, all.now)).collect())?;
+            listing.page(rows.iter().map(|row| item(row)).collect())?;
             if !self.watch {
                 listing.end("No workload asks for placement.")?;
                 return Ok(ExitCode::SUCCESS);
             }
             let mut printed: HashMap<String, String> =
-                rows.iter().map(|row| (row.look.workload.key.to_string(), told(&item(row, all.now)))).collect();
+                rows.iter().map(|row| (key_of(&row.workload.view).to_string(), told(&item(row)))).collect();
             let mut changes = std::pin::pin!(changes(&client, self.selector.as_deref()));
             while let Some(change) = changes.next().await {
                 all.take_in(change);
@@ -102,9 +103,9 @@ impl Workloads {
                 }
                 all.now = Timestamp::now();
                 for row in self.rows(&all, global) {
-                    let item = item(&row, all.now);
+                    let item = item(&row);
                     let told = told(&item);
-                    if printed.insert(row.look.workload.key.to_string(), told.clone()) != Some(told) {
+                    if printed.insert(key_of(&row.workload.view).to_string(), told.clone()) != Some(told) {
                         listing.page(vec![item])?;
                     }
                 }
@@ -117,9 +118,9 @@ impl Workloads {
         let wanted = |namespace: &str| {
             self.all_namespaces || global.namespace.as_ref().is_none_or(|wanted| namespace == wanted.as_str())
         };
-        let workloads = all.view.index.workloads().filter(|workload| wanted(&workload.namespace));
+        let workloads = all.view.index.workloads().filter(|workload| wanted(&workload.view.namespace));
         let mut rows: Vec<Row> = workloads.filter_map(|workload| row(all, &workload.key)).collect();
-        rows.sort_by(|a, b| a.look.workload.key.cmp(&b.look.workload.key));
+        rows.sort_by_cached_key(|row| key_of(&row.workload.view));
         rows
     }
 }
@@ -130,13 +131,13 @@ fn told(item: &Item) -> String {
     format!("{counts:?} {}", why.concat().replace(|letter: char| letter.is_ascii_digit(), ""))
 }
 
-fn item(row: &Row, now: Timestamp) -> Item {
-    let workload = &row.look.workload;
-    let name = format!("{}/{}", workload.kind.to_ascii_lowercase(), workload.name);
+fn item(row: &Row) -> Item {
+    let view = &row.workload.view;
+    let name = format!("{}/{}", view.kind.as_str().to_ascii_lowercase(), view.name);
     let dash = || "-".to_owned();
     let cells = match &row.outcome {
-        Ok((spec, plan)) => {
-            let counts = &plan.counts;
+        Ok((spec, decision)) => {
+            let counts = &decision.counts;
             [
                 counts.replicas.to_string(),
                 format!("{}/{}", counts.spot, counts.desired_spot),
@@ -144,19 +145,19 @@ fn item(row: &Row, now: Timestamp) -> Item {
                 counts.ready_on_demand.to_string(),
                 counts.drift.to_string(),
                 counts.fallback.to_string(),
-                why(&workload.view, spec, plan, now),
+                why(&row.workload, spec, decision),
                 format!("{}% on spot, {} on-demand at least", spec.split.percentage(), spec.split.floor()),
             ]
         }
         Err(problems) => {
-            let replicas = workload.view.replicas.to_string();
+            let replicas = view.replicas.to_string();
             [replicas, dash(), dash(), dash(), dash(), dash(), format!("left alone: {problems}"), dash()]
         }
     };
     Item {
-        name: workload.key.to_string(),
-        row: [workload.namespace.clone(), name].into_iter().chain(cells).collect(),
-        value: as_json(row, now),
+        name: key_of(view).to_string(),
+        row: [view.namespace.clone(), name].into_iter().chain(cells).collect(),
+        value: as_json(row),
     }
 }
 
@@ -182,25 +183,24 @@ pub(super) fn explain_workload(kind: &str, name: &str, output: Telling, global: 
             output.print(value, || format!("{key} {why}\n"))?;
             return Ok(ExitCode::SUCCESS);
         };
-        output.print(|| as_json(&row, all.now), || story(&row, all.now))?;
+        output.print(|| as_json(&row), || story(&row))?;
         Ok(ExitCode::SUCCESS)
     })
 }
 
-fn story(row: &Row, now: Timestamp) -> String {
-    let workload = &row.look.workload;
-    let mut text = format!("{}\n", workload.key);
+fn story(row: &Row) -> String {
+    let workload = &row.workload;
+    let mut text = format!("{}\n", key_of(&workload.view));
     match &row.outcome {
         Err(problems) => {
             let _ = writeln!(text, "  left alone, since its annotations cannot be obeyed: {problems}");
         }
-        Ok((spec, plan)) => {
-            let (state, _) = State::read(workload.view.state.as_deref());
-            for line in explain(spec, &state, plan, now) {
+        Ok((spec, decision)) => {
+            for line in explain(workload, spec, decision) {
                 let _ = writeln!(text, "  {line}");
             }
-            let slots = filled(spec.split, workload.view.replicas, &row.look.pods, spec.strength);
-            if workload.kind == "Deployment" && !slots.is_empty() {
+            let slots = filled(spec, workload.view.replicas, &workload.pods);
+            if workload.view.kind == Kind::Deployment && !slots.is_empty() {
                 let _ = writeln!(text, "  slots: {slots}\n         ({LEGEND})");
             }
         }
@@ -240,28 +240,28 @@ async fn read(global: &Global, selector: Option<&str>) -> anyhow::Result<(kube::
 
 /// None: it asks for nothing.
 fn row(all: &RollCall, key: &str) -> Option<Row> {
-    let look = all.view.index.look(key, &all.configured.prefixes)?;
-    let outcome = match &look.spec {
+    let workload = all.observe(key)?;
+    let outcome = match &workload.spec {
         Ok(None) => return None,
-        Ok(Some(spec)) => Ok((spec.clone(), all.plan(&look, spec))),
+        Ok(Some(spec)) => Ok((spec.clone(), decide(&workload))),
         Err(problems) => Err(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
     };
-    Some(Row { look, outcome })
+    Some(Row { workload, outcome })
 }
 
-fn as_json(row: &Row, now: Timestamp) -> Value {
-    let workload = &row.look.workload;
-    let (plan, why, problems) = match &row.outcome {
-        Ok((spec, plan)) => (Some(plan), Some(why(&workload.view, spec, plan, now)), None),
+fn as_json(row: &Row) -> Value {
+    let view = &row.workload.view;
+    let (decision, why, problems) = match &row.outcome {
+        Ok((spec, decision)) => (Some(decision), Some(why(&row.workload, spec, decision)), None),
         Err(problems) => (None, None, Some(problems)),
     };
     json!({
-        "namespace": workload.namespace,
-        "kind": workload.kind,
-        "name": workload.name,
-        "counts": plan.map(|plan| plan.counts),
+        "namespace": view.namespace,
+        "kind": view.kind.as_str(),
+        "name": view.name,
+        "counts": decision.map(|decision| decision.counts),
         "why": why,
-        "actions": plan.map(|plan| &plan.actions),
+        "actions": decision.map(|decision| &decision.actions),
         "problems": problems,
     })
 }

@@ -8,12 +8,15 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
     core::NamespaceResourceScope,
 };
-use perennial_core::placement::action::PodRef;
+use perennial_core::placement::{
+    decision::PodRef,
+    workload::{Kind, WorkloadView},
+};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{
-    index::{Workload, selector_text, version},
+    index::{WorkloadEntry, selector_text, version},
     objects::{Deployment, Namespace, Pod, ReplicaSet, StatefulSet},
     observe::MANAGED,
 };
@@ -159,17 +162,17 @@ impl Cluster {
     }
 
     /// A merge patch of the workload, conditional on the resourceVersion in it.
-    pub async fn save(&self, workload: &Workload, patch: &Value) -> Result<Saved, Error> {
+    pub async fn save(&self, workload: &WorkloadView, patch: &Value) -> Result<Saved, Error> {
         let (namespace, name) = (&workload.namespace, &workload.name);
         let patch = Patch::Merge(patch);
-        let saved = if workload.kind == "Deployment" {
+        let saved = if workload.kind == Kind::Deployment {
             let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
             self.ask(Priority::Restore, api.patch(name, &params(), &patch)).await.map(Saved::Deployment)
         } else {
             let api: Api<StatefulSet> = Api::namespaced(self.client.clone(), namespace);
             self.ask(Priority::Restore, api.patch(name, &params(), &patch)).await.map(Saved::StatefulSet)
         };
-        saved.map_err(|source| Error::Save { workload: workload.key.to_string(), source })
+        saved.map_err(|source| Error::Save { workload: super::index::key_of(workload).to_string(), source })
     }
 
     pub async fn evict(&self, namespace: &str, pod: &PodRef) -> Result<Eviction, Error> {
@@ -202,8 +205,8 @@ impl Cluster {
     }
 
     /// Every pod that the workload's selector means, as it is now.
-    pub async fn list_pods(&self, workload: &Workload) -> Result<Listed, Error> {
-        let api = self.pods(&workload.namespace);
+    pub async fn list_pods(&self, workload: &WorkloadEntry) -> Result<Listed, Error> {
+        let api = self.pods(&workload.view.namespace);
         let mut params = ListParams::default().labels(&selector_text(&workload.selector)).limit(PAGE);
         let mut pods = Vec::new();
         loop {

@@ -13,11 +13,9 @@ use std::{
 use futures::FutureExt;
 use kube::runtime::watcher::Event;
 use perennial_core::placement::{
-    action::{Action, Counts, Plan, PodRef},
-    fallback::State as Remembered,
-    release::Why,
-    spec::{Problem, Spec, Strength},
-    view::{OwnWrite, OwnWrites, Place, PodView},
+    decide::decide,
+    decision::{Action, Counts, Decision, PodRef},
+    workload::{PendingWrites, Place, PodView, Workload},
 };
 use tokio::time::Instant;
 use tracing::{Instrument as _, debug, field, info, info_span, warn};
@@ -25,7 +23,7 @@ use tracing::{Instrument as _, debug, field, info, info_span, warn};
 use super::{
     apply::{Cluster, Error},
     execute::side_by_side,
-    index::{Look, Reading, shard_key},
+    index::{Reading, WorkloadEntry, about, shard_key},
     observe::{Asks, Observed, View, pod_entry},
     settings::Configured,
 };
@@ -102,22 +100,20 @@ pub(super) struct Standing {
 
 impl State {
     /// Our evictions that the caches do not show yet. Other writes are taken in with their answers.
-    fn own_writes(&mut self, pods: &[PodView]) -> OwnWrites {
+    fn pending_writes(&mut self, pods: &[PodView]) -> PendingWrites {
         self.removed.retain(|_, since| since.elapsed() < REMOVED_FOR);
         let unseen = pods.iter().filter(|pod| !pod.deleting && self.removed.contains_key(&pod.uid));
-        OwnWrites { pods: unseen.map(|pod| (pod.uid.clone(), OwnWrite::Removed)).collect(), state: None }
+        PendingWrites { removed: unseen.map(|pod| pod.uid.clone()).collect(), state: None }
     }
 }
 
 /// What is known of a workload, and what follows.
-enum Decision {
+enum Step {
     /// There is no such workload.
     Gone,
     /// Its pods have to be read first.
-    Behind(Box<Look>),
-    /// It is not managed, perhaps since what it asks for cannot be understood.
-    LeaveAlone(Box<Look>, Vec<Problem>),
-    Act(Box<(Look, Spec, Plan)>),
+    Behind(Box<(WorkloadEntry, Workload)>),
+    Act(Box<(Workload, Decision)>),
 }
 
 /// What came of looking at a workload.
@@ -274,42 +270,42 @@ impl Placer {
 
     async fn settle(&self, key: &Key, term: u64) -> Result<Done, Error> {
         let mut decision = self.decide(key, term);
-        if let Decision::Behind(look) = &decision {
-            self.read_afresh(key, look, term).await?;
+        if let Step::Behind(behind) = &decision {
+            let (entry, workload) = &**behind;
+            self.read_afresh(key, entry, workload, term).await?;
             decision = self.decide(key, term);
         }
         match decision {
-            Decision::Gone => {
+            Step::Gone => {
                 self.forget(key);
                 Ok(Done::Quiet)
             }
-            Decision::Behind(_) => Ok(Done::Again),
-            Decision::LeaveAlone(look, problems) => self.leave_alone(key, &look, &problems).await,
-            Decision::Act(act) => {
-                let (look, spec, plan) = *act;
-                self.act(key, &look, &spec, &plan).await
+            Step::Behind(_) => Ok(Done::Again),
+            Step::Act(act) => {
+                let (workload, decision) = *act;
+                self.act(key, &workload, &decision).await
             }
         }
     }
 
     /// Looks at a workload and decides. All of it at once, so that no pod is given a place meanwhile that the plan gives to another.
-    fn decide(&self, key: &Key, term: u64) -> Decision {
+    fn decide(&self, key: &Key, term: u64) -> Step {
         let now = self.clock.now();
         let mut state = self.lock();
-        let Some(mut look) = state.view.index.look(key, &self.configured.prefixes) else { return Decision::Gone };
-        let spec = match look.spec.clone() {
-            Ok(Some(spec)) => spec,
-            Ok(None) => return Decision::LeaveAlone(Box::new(look), Vec::new()),
-            Err(problems) => return Decision::LeaveAlone(Box::new(look), problems),
-        };
-        if self.is_behind(&mut state, key, &look, term) {
-            return Decision::Behind(Box::new(look));
+        let Some(mut workload) = state.view.index.observe(key, &self.configured, now) else { return Step::Gone };
+        if workload.managed_spec().is_none() {
+            let decision = decide(&workload);
+            return Step::Act(Box::new((workload, decision)));
         }
-        look.pods.extend(state.view.index.places.expected(&look.replica_sets, now));
-        let own = state.own_writes(&look.pods);
-        let mut decided = look.plan(&self.configured.settings, &spec, &own, now);
-        state.view.index.places.open(std::mem::take(&mut decided.open), term);
-        Decision::Act(Box::new((look, spec, decided)))
+        if self.is_behind(&mut state, key, &workload, term) {
+            let Some(entry) = state.view.index.workload(key).cloned() else { return Step::Gone };
+            return Step::Behind(Box::new((entry, workload)));
+        }
+        workload.pods.extend(state.view.index.places.expected(&workload.replica_sets, now));
+        workload.pending = state.pending_writes(&workload.pods);
+        let mut decision = decide(&workload);
+        state.view.index.places.open(std::mem::take(&mut decision.open), term);
+        Step::Act(Box::new((workload, decision)))
     }
 
     /// A place for a pod of this workload that is just being created, where it is known: the workload is ours, and was looked at.
@@ -324,12 +320,12 @@ impl Placer {
     }
 
     /// Whether the caches may lack pods of this workload, or have some that are gone.
-    fn is_behind(&self, state: &mut State, key: &Key, look: &Look, term: u64) -> bool {
+    fn is_behind(&self, state: &mut State, key: &Key, observed: &Workload, term: u64) -> bool {
         if state.read_in.get(key) != Some(&term) {
             return true;
         }
-        let shown = look.pods.iter().filter(|pod| pod.occupies()).count();
-        let workload = &look.workload.view;
+        let shown = observed.pods.iter().filter(|pod| pod.occupies()).count();
+        let workload = &observed.view;
         let current = usize::try_from(workload.current).unwrap_or_default();
         // While it grows its controller's count comes after the pods; once it says that all are there, there are no more.
         let complete = workload.current == workload.replicas && workload.observed_generation >= workload.generation;
@@ -348,13 +344,13 @@ impl Placer {
     }
 
     /// Reads the workload's pods, and takes in those that were made without us.
-    async fn read_afresh(&self, key: &Key, look: &Look, term: u64) -> Result<(), Error> {
-        let listed = self.cluster.list_pods(&look.workload).await?;
+    async fn read_afresh(&self, key: &Key, entry: &WorkloadEntry, workload: &Workload, term: u64) -> Result<(), Error> {
+        let listed = self.cluster.list_pods(entry).await?;
         let foreign: Vec<PodRef> = {
             let mut state = self.lock();
             let reading = Reading { configured: &self.configured, now: self.clock.now(), listed: true };
-            let owners: Vec<&str> = std::iter::once(look.workload.view.uid.as_str())
-                .chain(look.replica_sets.iter().map(|set| set.uid.as_str()))
+            let owners: Vec<&str> = std::iter::once(workload.view.uid.as_str())
+                .chain(workload.replica_sets.iter().map(|set| set.uid.as_str()))
                 .collect();
             let index = &mut state.view.index;
             let mut foreign = Vec::new();
@@ -376,7 +372,7 @@ impl Placer {
         };
         if !self.dry_run && !foreign.is_empty() {
             info!(workload = &**key, pods = foreign.len(), "taking in pods that were made without us");
-            let namespace = &look.workload.namespace;
+            let namespace = &workload.view.namespace;
             let adopting = foreign.iter().map(|pod| self.cluster.adopt(namespace, pod).boxed()).collect();
             for (pod, answer) in foreign.iter().zip(side_by_side(adopting).await) {
                 match answer {
@@ -397,36 +393,22 @@ impl Placer {
         Ok(())
     }
 
-    /// A workload that asks for nothing, or for something that cannot be understood: its gated pods are freed as they are.
-    async fn leave_alone(&self, key: &Key, look: &Look, problems: &[Problem]) -> Result<Done, Error> {
-        self.lock().standings.remove(key);
-        if !problems.is_empty() {
-            let all: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            let message = format!("left alone, since its annotations cannot be obeyed: {}", all.join("; "));
-            self.events.stands(look.workload.about(), Severity::Warning, "InvalidPlacement", message);
-        }
-        for pod in look.pods.iter().filter(|pod| pod.gated && pod.occupies()) {
-            self.free(&look.workload.namespace, pod, Why::Unmanaged, Strength::Required).await?;
-        }
-        Ok(Done::Quiet)
-    }
-
-    async fn act(&self, key: &Key, look: &Look, spec: &Spec, decided: &Plan) -> Result<Done, Error> {
+    async fn act(&self, key: &Key, workload: &Workload, decided: &Decision) -> Result<Done, Error> {
         let now = self.clock.now();
-        self.note(key, look, decided);
+        self.note(key, workload, decided);
         if self.dry_run {
             for action in decided.actions.iter().filter_map(perennial_core::placement::explain::sentence) {
                 info!(workload = &**key, action, "would do");
             }
         } else {
-            let pause = self.execute(look, spec, decided).await?;
+            let pause = self.execute(workload, decided).await?;
             if let Some(pause) = pause {
                 return Ok(Done::Later(pause));
             }
         }
         // Where nothing is done, the next look finds the same.
         let least = if self.dry_run { LONGEST_PAUSE } else { FIRST_PAUSE };
-        match decided.again {
+        match decided.revisit {
             Some(again) => {
                 Ok(Done::Later(Duration::try_from(again.duration_since(now)).unwrap_or_default().max(least)))
             }
@@ -435,15 +417,18 @@ impl Placer {
     }
 
     /// Keeps what was found, and tells the people.
-    fn note(&self, key: &Key, look: &Look, decided: &Plan) {
-        let (remembered, _) = Remembered::read(look.workload.view.state.as_deref());
-        let standing = Standing { counts: decided.counts, short: remembered.breaker.is_open() };
-        self.lock().standings.insert(Arc::clone(key), standing);
+    fn note(&self, key: &Key, workload: &Workload, decided: &Decision) {
+        if workload.managed_spec().is_some() {
+            let standing = Standing { counts: decided.counts, short: workload.state().breaker.is_open() };
+            self.lock().standings.insert(Arc::clone(key), standing);
+        } else {
+            self.lock().standings.remove(key);
+        }
         for action in &decided.actions {
-            if let Action::Tell(event) = action {
+            if let Action::Report(event) = action {
                 let severity = if event.warning { Severity::Warning } else { Severity::Normal };
-                let (about, message) = (look.workload.about(), event.message.clone());
-                if event.standing {
+                let (about, message) = (about(&workload.view), event.message.clone());
+                if event.lasting {
                     self.events.stands(about, severity, event.reason, message);
                 } else {
                     self.events.say(about, severity, event.reason, || message);

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
 use perennial_core::placement::{
-    action::{Action, Plan, PodRef},
-    release::{Why, free},
-    spec::{Spec, Strength},
-    view::PodView,
+    decision::{Action, Decision, PodRef},
+    spec::Strength,
+    ungate::{UngateReason, ungate},
+    workload::{PodView, Workload},
 };
 use tokio::time::Instant;
 use tracing::{debug, info};
@@ -19,7 +19,7 @@ use tracing::{debug, info};
 use super::{
     apply::{Error, Eviction, Saved},
     controller::{Placer, REFUSED_PAUSE},
-    index::{Look, Reading, Workload},
+    index::{Reading, about, key_of},
     objects::Pod,
     observe::{deployment, pod_entry, stateful_set},
 };
@@ -39,14 +39,14 @@ const IN_ONE_GO: usize = 64;
 
 impl Placer {
     /// Does what was decided, or the first part of it. A pause: nothing more can be done before it is over.
-    pub(super) async fn execute(&self, look: &Look, spec: &Spec, decided: &Plan) -> Result<Option<Duration>, Error> {
-        let (mut writes, rest): (Vec<&Action>, Vec<&Action>) = decided
-            .actions
-            .iter()
-            .partition(|action| matches!(action, Action::Place { .. } | Action::Free { .. } | Action::Relabel { .. }));
+    pub(super) async fn execute(&self, workload: &Workload, decided: &Decision) -> Result<Option<Duration>, Error> {
+        let key = key_of(&workload.view);
+        let (mut writes, rest): (Vec<&Action>, Vec<&Action>) = decided.actions.iter().partition(|action| {
+            matches!(action, Action::Place { .. } | Action::Ungate { .. } | Action::Relabel { .. })
+        });
         let whole = writes.len() <= IN_ONE_GO;
         writes.truncate(IN_ONE_GO);
-        let writing = writes.into_iter().map(|action| self.write(look, spec, action).boxed()).collect();
+        let writing = writes.into_iter().map(|action| self.write(workload, action).boxed()).collect();
         if let Some(error) = side_by_side(writing).await.into_iter().find_map(Result::err) {
             return Err(error);
         }
@@ -56,16 +56,16 @@ impl Placer {
         for action in rest {
             let pause = match action {
                 Action::Save { patch, reason, .. } => {
-                    let saved = self.cluster.save(&look.workload, patch).await?;
-                    debug!(workload = &*look.workload.key, reason, "state written");
+                    let saved = self.cluster.save(&workload.view, patch).await?;
+                    debug!(workload = &*key, reason, "state written");
                     self.take_workload(saved);
                     None
                 }
-                Action::Evict { pod, reason } => self.evict(&look.workload, pod, reason).await?,
+                Action::Evict { pod, reason } => self.evict(workload, pod, reason).await?,
                 Action::Delete { pod, reason } => {
-                    self.cluster.delete(&look.workload.namespace, pod).await?;
+                    self.cluster.delete(&workload.view.namespace, pod).await?;
                     self.lock().removed.insert(pod.uid.clone(), Instant::now());
-                    info!(workload = &*look.workload.key, pod = pod.name, reason, "deleted a pod that found no place");
+                    info!(workload = &*key, pod = pod.name, reason, "deleted a pod that found no place");
                     None
                 }
                 _ => None,
@@ -78,17 +78,17 @@ impl Placer {
     }
 
     /// One write to one pod.
-    async fn write(&self, look: &Look, spec: &Spec, action: &Action) -> Result<(), Error> {
-        let namespace = &look.workload.namespace;
+    async fn write(&self, workload: &Workload, action: &Action) -> Result<(), Error> {
+        let namespace = &workload.view.namespace;
         match action {
             Action::Place { pod, class, slot, patch, reason, .. } => {
                 match self.cluster.patch_pod(namespace, &pod.name, patch).await {
                     Ok(answer) => {
-                        debug!(workload = &*look.workload.key, pod = pod.name, %class, slot, reason, "placed");
+                        debug!(workload = &*key_of(&workload.view), pod = pod.name, %class, slot, reason, "placed");
                         self.take(answer);
                         Ok(())
                     }
-                    Err(failure) if failure.is_refusal() => self.refused(look, spec, pod, &failure).await,
+                    Err(failure) if failure.is_refusal() => self.refused(workload, pod, &failure).await,
                     Err(failure) if failure.category() == Category::NotFound => {
                         self.forget_pod(pod);
                         Ok(())
@@ -107,7 +107,7 @@ impl Placer {
                 }
                 Err(source) => Err(Error::Relabel { pod: pod.name.clone(), source }),
             },
-            Action::Free { pod, patch, on_refusal, reason, .. } => {
+            Action::Ungate { pod, patch, on_refusal, reason, .. } => {
                 self.release(namespace, pod, patch, on_refusal.as_ref(), reason).await
             }
             _ => Ok(()),
@@ -116,19 +116,26 @@ impl Placer {
 
     /// The API server does not accept our choice for this pod, and never will: it goes as it is. Where not even that is accepted, a
     /// permission is missing, and nothing is said of the pod.
-    async fn refused(&self, look: &Look, spec: &Spec, pod: &PodRef, failure: &Failure) -> Result<(), Error> {
-        if let Some(known) = look.pods.iter().find(|known| known.uid == pod.uid) {
-            self.free(&look.workload.namespace, known, Why::Refused, spec.strength).await?;
+    async fn refused(&self, workload: &Workload, pod: &PodRef, failure: &Failure) -> Result<(), Error> {
+        let strength = workload.managed_spec().map_or(Strength::Required, |spec| spec.strength);
+        if let Some(known) = workload.pods.iter().find(|known| known.uid == pod.uid) {
+            self.free(&workload.view.namespace, known, UngateReason::Refused, strength).await?;
         }
-        self.events.say(look.workload.about(), Severity::Warning, "PlacementRefused", || {
+        self.events.say(about(&workload.view), Severity::Warning, "PlacementRefused", || {
             format!("pod {} could not be given a class and was freed as it is: {failure}", pod.name)
         });
         Ok(())
     }
 
-    pub(super) async fn free(&self, namespace: &str, pod: &PodView, why: Why, strength: Strength) -> Result<(), Error> {
-        match free(pod, why, strength, &self.configured.settings) {
-            Action::Free { pod, patch, on_refusal, reason, .. } if !self.dry_run => {
+    pub(super) async fn free(
+        &self,
+        namespace: &str,
+        pod: &PodView,
+        reason: UngateReason,
+        strength: Strength,
+    ) -> Result<(), Error> {
+        match ungate(pod, reason, strength, &self.configured.settings) {
+            Action::Ungate { pod, patch, on_refusal, reason, .. } if !self.dry_run => {
                 self.release(namespace, &pod, &patch, on_refusal.as_ref(), &reason).await
             }
             _ => Ok(()),
@@ -152,26 +159,31 @@ impl Placer {
 
     async fn evict(&self, workload: &Workload, pod: &PodRef, reason: &str) -> Result<Option<Duration>, Error> {
         let count = |result| self.metrics.placement_moves.get_or_create(&MoveLabels { result }).inc();
-        let answer = self.cluster.evict(&workload.namespace, pod).await.inspect_err(|_| {
+        let answer = self.cluster.evict(&workload.view.namespace, pod).await.inspect_err(|_| {
             count(MoveResult::Failed);
         })?;
         match answer {
             Eviction::Done => {
                 count(MoveResult::Evicted);
                 self.lock().removed.insert(pod.uid.clone(), Instant::now());
-                info!(workload = &*workload.key, pod = pod.name, reason, "evicted");
-                self.events
-                    .say(workload.about(), Severity::Normal, "Moved", || format!("evicted pod {}: {reason}", pod.name));
+                info!(workload = &*key_of(&workload.view), pod = pod.name, reason, "evicted");
+                self.events.say(about(&workload.view), Severity::Normal, "Moved", || {
+                    format!("evicted pod {}: {reason}", pod.name)
+                });
                 Ok(None)
             }
             Eviction::Blocked => {
                 count(MoveResult::Blocked);
-                debug!(workload = &*workload.key, pod = pod.name, "a disruption budget does not allow it now");
+                debug!(
+                    workload = &*key_of(&workload.view),
+                    pod = pod.name,
+                    "a disruption budget does not allow it now"
+                );
                 Ok(Some(BLOCKED_PAUSE.mul_f64(0.75 + self.jitter.fraction() / 2.0)))
             }
             Eviction::Ambiguous => {
                 count(MoveResult::Failed);
-                self.events.say(workload.about(), Severity::Warning, "CannotEvict", || {
+                self.events.say(about(&workload.view), Severity::Warning, "CannotEvict", || {
                     format!("pod {} cannot be evicted: more than one PodDisruptionBudget may select it", pod.name)
                 });
                 Ok(Some(REFUSED_PAUSE))

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use perennial_core::placement::{
-    release::{Why, bystander_frees_at},
     spec::Strength,
-    view::PodView,
+    ungate::{UngateReason, bystander_ungates_at},
+    workload::PodView,
 };
 
 use super::{
@@ -20,7 +20,7 @@ impl Placer {
     /// Frees pods that have waited too long, whosever they are: no pod stays gated because its owner is away.
     pub async fn free_overdue(&self) {
         let now = self.clock.now();
-        let overdue: Vec<(String, PodView, Why, Strength)> = {
+        let overdue: Vec<(String, PodView, UngateReason, Strength)> = {
             let state = self.lock();
             let index = &state.view.index;
             let gated = index.pods().filter(|pod| pod.view.gated && pod.view.occupies());
@@ -28,11 +28,11 @@ impl Placer {
                 .filter_map(|pod| {
                     let key = index.key_of_owner(&pod.view.owner);
                     let attended = key.is_some_and(|key| self.is_attended(key));
-                    let due = bystander_frees_at(pod.view.created, attended, &self.configured.settings);
+                    let due = bystander_ungates_at(pod.view.created, attended, &self.configured.settings);
                     if due > now {
                         return None;
                     }
-                    let why = if attended { Why::Timeout } else { Why::Ownerless };
+                    let why = if attended { UngateReason::Timeout } else { UngateReason::Ownerless };
                     let workload = key.and_then(|key| index.workload(key));
                     let spec = workload.and_then(|w| index.spec(w, &self.configured.prefixes).ok().flatten());
                     let strength = spec.map_or(pod.strength, |spec| spec.strength);

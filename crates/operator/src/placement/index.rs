@@ -12,23 +12,18 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use perennial_core::placement::{
-    action::Plan,
-    labels::NodeLabels,
-    rebalance::{Input, plan},
-    spec::{Problem, Spec, Strength, parse},
-    view::{NodeView, OwnWrites, PdbView, PodView, ReplicaSetView, Settings, WorkloadView},
+    node_labels::NodeLabels,
+    spec::{Strength, parse},
+    workload::{NodeView, PdbView, PendingWrites, PodView, ReplicaSetView, RequestedSpec, Workload, WorkloadView},
 };
 
 use super::{reservations::Places, settings::Configured};
 use crate::runtime::{events::About, map::HashMap, queue::Key};
 
-/// A Deployment or StatefulSet.
+/// A Deployment or StatefulSet in the cache.
 #[derive(Clone, Debug)]
-pub struct Workload {
+pub struct WorkloadEntry {
     pub key: Key,
-    pub kind: &'static str,
-    pub namespace: String,
-    pub name: String,
     pub view: WorkloadView,
     /// Those that may say something about placement.
     pub annotations: BTreeMap<String, String>,
@@ -36,15 +31,14 @@ pub struct Workload {
     pub template_labels: BTreeMap<String, String>,
 }
 
-impl Workload {
-    pub fn about(&self) -> About {
-        About {
-            api_version: "apps/v1",
-            kind: self.kind,
-            namespace: Some(self.namespace.clone()),
-            name: self.name.clone(),
-            uid: self.view.uid.clone(),
-        }
+/// Returns the object that Events of a workload refer to.
+pub fn about(workload: &WorkloadView) -> About {
+    About {
+        api_version: "apps/v1",
+        kind: workload.kind.as_str(),
+        namespace: Some(workload.namespace.clone()),
+        name: workload.name.clone(),
+        uid: workload.uid.clone(),
     }
 }
 
@@ -55,6 +49,10 @@ pub fn shard_key(key: &str) -> &str {
 
 pub fn key(kind: &str, namespace: &str, name: &str) -> Key {
     Arc::from(format!("{}/{namespace}/{name}", kind.to_ascii_lowercase()))
+}
+
+pub fn key_of(workload: &WorkloadView) -> Key {
+    key(workload.kind.as_str(), &workload.namespace, &workload.name)
 }
 
 #[derive(Clone, Debug)]
@@ -96,7 +94,7 @@ pub struct NamespaceEntry {
 #[derive(Debug, Default)]
 pub struct Index {
     namespaces: HashMap<String, NamespaceEntry>,
-    workloads: HashMap<Key, Workload>,
+    workloads: HashMap<Key, WorkloadEntry>,
     by_uid: HashMap<String, Key>,
     sets: HashMap<String, SetEntry>,
     sets_of: HashMap<String, BTreeSet<String>>,
@@ -138,43 +136,16 @@ impl Nodes {
     }
 }
 
-/// A workload and everything that a decision about it needs.
-#[derive(Clone, Debug)]
-pub struct Look {
-    pub workload: Workload,
-    /// `Ok(None)`: it asks for nothing.
-    pub spec: Result<Option<Spec>, Vec<Problem>>,
-    pub replica_sets: Vec<ReplicaSetView>,
-    pub pods: Vec<PodView>,
-    pub pdbs: Vec<PdbView>,
-}
-
-impl Look {
-    /// What is to be done about the workload now.
-    pub fn plan(&self, settings: &Settings, spec: &Spec, own: &OwnWrites, now: Timestamp) -> Plan {
-        plan(&Input {
-            settings,
-            spec,
-            workload: &self.workload.view,
-            replica_sets: &self.replica_sets,
-            pods: &self.pods,
-            own,
-            pdbs: &self.pdbs,
-            now,
-        })
-    }
-}
-
 impl Index {
-    pub fn workload(&self, key: &str) -> Option<&Workload> {
+    pub fn workload(&self, key: &str) -> Option<&WorkloadEntry> {
         self.workloads.get(key)
     }
 
-    pub fn workload_by_uid(&self, uid: &str) -> Option<&Workload> {
+    pub fn workload_by_uid(&self, uid: &str) -> Option<&WorkloadEntry> {
         self.workloads.get(self.by_uid.get(uid)?)
     }
 
-    pub fn workloads(&self) -> impl Iterator<Item = &Workload> {
+    pub fn workloads(&self) -> impl Iterator<Item = &WorkloadEntry> {
         self.workloads.values()
     }
 
@@ -200,15 +171,16 @@ impl Index {
         self.by_uid.get(workload)
     }
 
-    pub fn spec(&self, workload: &Workload, prefixes: &[String]) -> Result<Option<Spec>, Vec<Problem>> {
-        match self.namespaces.get(&workload.namespace) {
+    /// Returns the requested placement of a cached workload.
+    pub fn spec(&self, workload: &WorkloadEntry, prefixes: &[String]) -> RequestedSpec {
+        match self.namespaces.get(&workload.view.namespace) {
             Some(namespace) if namespace.selected => parse(prefixes, &namespace.annotations, &workload.annotations),
             _ => Ok(None),
         }
     }
 
-    /// Everything about one workload.
-    pub fn look(&self, key: &str, prefixes: &[String]) -> Option<Look> {
+    /// Returns a workload with everything that a decision about it depends on.
+    pub fn observe(&self, key: &str, configured: &Configured, now: Timestamp) -> Option<Workload> {
         let workload = self.workloads.get(key)?;
         let uid = workload.view.uid.as_str();
         let sets: Vec<&SetEntry> =
@@ -224,13 +196,21 @@ impl Index {
             })
             .collect();
         let pods = std::iter::once(uid).chain(sets.iter().map(|set| set.uid.as_str())).flat_map(|o| self.pods_of(o));
-        let pdbs = self.pdbs.get(&workload.namespace).into_iter().flatten();
+        let pdbs = self.pdbs.get(&workload.view.namespace).into_iter().flatten();
         let pdbs = pdbs
             .filter(|(_, pdb)| pdb.selector.as_ref().is_some_and(|s| selects(s, &workload.template_labels)))
             .map(|(name, pdb)| PdbView { name: name.clone(), disruptions_allowed: pdb.allowed })
             .collect();
-        let spec = self.spec(workload, prefixes);
-        Some(Look { workload: workload.clone(), spec, replica_sets, pods: pods.collect(), pdbs })
+        Some(Workload {
+            view: workload.view.clone(),
+            spec: self.spec(workload, &configured.prefixes),
+            replica_sets,
+            pods: pods.collect(),
+            pdbs,
+            pending: PendingWrites::default(),
+            settings: Arc::clone(&configured.settings),
+            now,
+        })
     }
 
     fn pods_of(&self, owner: &str) -> impl Iterator<Item = PodView> {
@@ -251,11 +231,11 @@ impl Index {
     }
 
     pub fn keys_in(&self, namespace: &str) -> Vec<Key> {
-        let here = self.workloads.values().filter(|workload| workload.namespace == namespace);
+        let here = self.workloads.values().filter(|workload| workload.view.namespace == namespace);
         here.map(|workload| Arc::clone(&workload.key)).collect()
     }
 
-    pub fn put_workload(&mut self, workload: Workload) -> bool {
+    pub fn put_workload(&mut self, workload: WorkloadEntry) -> bool {
         if let Some(old) = self.workloads.get(&workload.key) {
             let same = old.view.uid == workload.view.uid;
             if same && version(&old.view.resource_version) >= version(&workload.view.resource_version) {
@@ -387,7 +367,8 @@ impl Index {
     }
 
     pub fn retain_workloads(&mut self, kind: &str, keep: impl Fn(&str) -> bool) {
-        let gone = self.workloads.values().filter(|workload| workload.kind == kind && !keep(&workload.view.uid));
+        let gone =
+            self.workloads.values().filter(|workload| workload.view.kind.as_str() == kind && !keep(&workload.view.uid));
         let gone: Vec<Key> = gone.map(|workload| Arc::clone(&workload.key)).collect();
         for key in &gone {
             self.remove_workload(key);

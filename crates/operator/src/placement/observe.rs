@@ -10,13 +10,13 @@ use k8s_openapi::apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::I
 use kube::{Resource as _, runtime::watcher::Event};
 use perennial_core::placement::{
     CLASS, Class, DELETION_COST, FALLBACK, GATE, PREFERRED, SELECTION, SLOT, STATE,
-    labels::{Choice, NodeLabels},
+    node_labels::{Choice, NodeLabels},
     spec::Strength,
-    view::{Kind, NodeView, PodView, WorkloadView},
+    workload::{Kind, NodeView, PodView, WorkloadView},
 };
 
 use super::{
-    index::{Index, NamespaceEntry, PdbEntry, PodEntry, Reading, SetEntry, Workload, controller, key, version},
+    index::{Index, NamespaceEntry, PdbEntry, PodEntry, Reading, SetEntry, WorkloadEntry, controller, key, version},
     objects::{
         Deployment, Namespace, Pod, PodDisruptionBudget, PodSpec, ReplicaSet, StatefulSet, Template, WorkloadStatus,
     },
@@ -362,7 +362,7 @@ fn name(node: &Node) -> &str {
     node.meta().name.as_deref().unwrap_or_default()
 }
 
-fn put_workload(view: &mut View, workload: Workload) -> Asks {
+fn put_workload(view: &mut View, workload: WorkloadEntry) -> Asks {
     let key = Arc::clone(&workload.key);
     if view.index.put_workload(workload) { vec![key] } else { Asks::new() }
 }
@@ -393,7 +393,7 @@ fn relevant(annotations: Option<BTreeMap<String, String>>, configured: &Configur
     all.filter(|(key, _)| configured.reads(key) && key != STATE).collect()
 }
 
-pub fn deployment(deployment: Deployment, configured: &Configured) -> Workload {
+pub fn deployment(deployment: Deployment, configured: &Configured) -> WorkloadEntry {
     let Deployment { metadata, spec, status } = deployment;
     let replicas = spec.replicas.unwrap_or(1);
     let recreate = spec.strategy.kind.as_deref() == Some("Recreate");
@@ -402,7 +402,7 @@ pub fn deployment(deployment: Deployment, configured: &Configured) -> Workload {
     workload(metadata, Kind::Deployment, replicas, max_unavailable, spec.selector, spec.template, &status, configured)
 }
 
-pub fn stateful_set(set: StatefulSet, configured: &Configured) -> Workload {
+pub fn stateful_set(set: StatefulSet, configured: &Configured) -> WorkloadEntry {
     let StatefulSet { metadata, spec, status } = set;
     let kind = Kind::StatefulSet { start: spec.ordinals.unwrap_or_default().start };
     let replicas = spec.replicas.unwrap_or(1);
@@ -419,11 +419,12 @@ fn workload(
     template: Template,
     status: &WorkloadStatus,
     configured: &Configured,
-) -> Workload {
-    let kind_name = if kind == Kind::Deployment { "Deployment" } else { "StatefulSet" };
+) -> WorkloadEntry {
     let (namespace, name) = names(&metadata);
     let view = WorkloadView {
         kind,
+        namespace,
+        name,
         resource_version: metadata.resource_version.unwrap_or_default(),
         uid: metadata.uid.unwrap_or_default(),
         generation: metadata.generation.unwrap_or_default(),
@@ -436,11 +437,8 @@ fn workload(
         template: template_choice(&template, &configured.settings.labels),
         state: metadata.annotations.as_ref().and_then(|annotations| annotations.get(STATE)).cloned(),
     };
-    Workload {
-        key: key(kind_name, &namespace, &name),
-        kind: kind_name,
-        namespace,
-        name,
+    WorkloadEntry {
+        key: key(kind.as_str(), &view.namespace, &view.name),
         view,
         annotations: relevant(metadata.annotations, configured),
         selector,

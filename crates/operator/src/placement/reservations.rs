@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use jiff::{SignedDuration, Timestamp};
 use perennial_core::placement::{
     Class,
-    view::{EXPECTED_FOR, Place, PodView, ReplicaSetView},
+    workload::{EXPECTED_FOR, Place, PodView, ReplicaSetView},
 };
 
 use crate::runtime::map::HashMap;

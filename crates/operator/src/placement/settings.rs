@@ -1,15 +1,15 @@
 //! The configuration, in placement's own words.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use perennial_core::{
     config::{self, NodeLabel},
     placement::{
-        labels::{Label, LabelsError, NodeLabels},
-        pod_patch::Tolerations,
-        view::Settings,
+        admission::Tolerations,
+        node_labels::{Label, LabelsError, NodeLabels},
+        workload::PlacementSettings,
     },
 };
 use serde_json::{Map, Value, json};
@@ -20,7 +20,7 @@ const SYSTEM: &str = "kube-system";
 /// What placement was configured with.
 #[derive(Clone, Debug)]
 pub struct Configured {
-    pub settings: Settings,
+    pub settings: Arc<PlacementSettings>,
     pub prefixes: Vec<String>,
     pub tolerations: Tolerations,
     selector: config::LabelSelector,
@@ -32,12 +32,12 @@ impl Configured {
         let placement = &all.placement;
         let spot = placement.spot_tolerations.iter().map(toleration).collect();
         Ok(Self {
-            settings: Settings {
+            settings: Arc::new(PlacementSettings {
                 labels: NodeLabels::new(labels(&all.node_labels.spot), labels(&all.node_labels.on_demand))?,
                 cooldown: signed(placement.cooldown),
                 gate_timeout: signed(placement.gate_timeout),
                 hold_timeout: signed(placement.hold_timeout),
-            },
+            }),
             prefixes: placement.annotation_prefixes.iter().map(|prefix| prefix.as_str().to_owned()).collect(),
             tolerations: Tolerations { spot, on_demand: Vec::new() },
             selector: all.controller.namespace_selector.clone(),

@@ -9,12 +9,12 @@ use kube::{
     api::ListParams,
     runtime::{WatchStreamExt, watcher},
 };
-use perennial_core::placement::{action::Plan, spec::Spec, view::OwnWrites};
+use perennial_core::placement::workload::Workload;
 use serde::de::DeserializeOwned;
 
 use super::{
     apply::Error,
-    index::{Look, Reading},
+    index::Reading,
     objects::{Deployment, Namespace, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
     observe::{MANAGED, Observed, View},
     settings::Configured,
@@ -118,8 +118,8 @@ impl RollCall {
         }
     }
 
-    /// What the operator would decide about a workload now.
-    pub fn plan(&self, look: &Look, spec: &Spec) -> Plan {
-        look.plan(&self.configured.settings, spec, &OwnWrites::default(), self.now)
+    /// Returns a workload with everything that a decision about it depends on.
+    pub fn observe(&self, key: &str) -> Option<Workload> {
+        self.view.index.observe(key, &self.configured, self.now)
     }
 }

@@ -6,12 +6,16 @@ use jiff::{SignedDuration, Timestamp};
 use kube::runtime::watcher::Event;
 use perennial_core::{
     config::Settings,
-    placement::{Class, GATE, SLOT, labels::Choice, view::Place},
+    placement::{
+        Class, GATE, SLOT,
+        node_labels::Choice,
+        workload::{Place, Workload},
+    },
 };
 use serde_json::{Value, json};
 
 use super::{
-    index::{Look, Reading, shard_key},
+    index::{Reading, key_of, shard_key},
     objects::{Deployment, Namespace, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
     observe::{Observed, View},
     settings::Configured,
@@ -56,8 +60,8 @@ impl World {
         self.on::<K>(Event::Apply(read(object)))
     }
 
-    fn look(&self) -> Look {
-        self.view.index.look("deployment/shop/web", &self.configured.prefixes).unwrap()
+    fn look(&self) -> Workload {
+        self.view.index.observe("deployment/shop/web", &self.configured, self.now).unwrap()
     }
 }
 
@@ -112,10 +116,14 @@ fn a_pod_asks_for_its_workload_whichever_came_first() {
     let look = world.look();
     assert_eq!((look.pods.len(), look.replica_sets.len()), (1, 1));
     assert!(look.pods[0].gated && look.replica_sets[0].newest);
-    assert_eq!(look.workload.view.max_unavailable, 2);
-    assert_eq!(look.workload.annotations.len(), 1, "what says nothing about placement is not kept");
-    assert_eq!(look.workload.view.template, Choice::Any);
-    assert_eq!(shard_key(&look.workload.key), "shop/web");
+    assert_eq!(look.view.max_unavailable, 2);
+    assert_eq!(
+        world.view.index.workload("deployment/shop/web").unwrap().annotations.len(),
+        1,
+        "what says nothing about placement is not kept"
+    );
+    assert_eq!(look.view.template, Choice::Any);
+    assert_eq!(shard_key(&key_of(&look.view)), "shop/web");
 }
 
 #[test]
@@ -123,7 +131,7 @@ fn of_two_versions_the_newer_stays() {
     let mut world = World::new();
     world.apply::<Deployment>(&web(7, 20));
     assert!(world.apply::<Deployment>(&web(6, 10)).is_empty(), "an old event is nothing to look at");
-    assert_eq!(world.look().workload.view.replicas, 20);
+    assert_eq!(world.look().view.replicas, 20);
 }
 
 #[test]

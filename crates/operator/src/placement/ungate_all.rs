@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use perennial_core::placement::{
-    action::Action,
-    release::{Why, free},
-    view::PodView,
+    decision::Action,
+    ungate::{UngateReason, ungate},
+    workload::PodView,
 };
 
 use super::{
@@ -29,20 +29,20 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub async fn sweep(
     cluster: &Cluster,
     configured: &Configured,
-    why: Why,
+    reason: UngateReason,
     is_due: impl Fn(&PodView) -> bool,
     mut on: impl FnMut(usize),
 ) -> Result<usize, Error> {
     let mut freed = 0;
     for _ in 1..TRIES {
-        let pass = pass(cluster, configured, why, &is_due, &mut on).await?;
+        let pass = pass(cluster, configured, reason, &is_due, &mut on).await?;
         freed += pass.freed;
         if pass.overtaken.is_none() {
             return pass.failed.map_or(Ok(freed), Err);
         }
         tokio::time::sleep(PAUSE).await;
     }
-    let last = pass(cluster, configured, why, &is_due, &mut on).await?;
+    let last = pass(cluster, configured, reason, &is_due, &mut on).await?;
     last.failed.or(last.overtaken).map_or(Ok(freed + last.freed), Err)
 }
 
@@ -59,7 +59,7 @@ struct Pass {
 async fn pass(
     cluster: &Cluster,
     configured: &Configured,
-    why: Why,
+    reason: UngateReason,
     is_due: &impl Fn(&PodView) -> bool,
     on: &mut impl FnMut(usize),
 ) -> Result<Pass, Error> {
@@ -70,8 +70,8 @@ async fn pass(
         let reading = Reading { configured, now: Timestamp::now(), listed: true };
         let pods = page.into_iter().map(|pod| pod_entry(pod, None, &reading));
         for pod in pods.filter(|pod| pod.view.gated && pod.view.occupies() && is_due(&pod.view)) {
-            let decided = free(&pod.view, why, pod.strength, &configured.settings);
-            let Action::Free { patch, on_refusal, .. } = decided else { continue };
+            let decided = ungate(&pod.view, reason, pod.strength, &configured.settings);
+            let Action::Ungate { patch, on_refusal, .. } = decided else { continue };
             match cluster.free_pod(&pod.namespace, &pod.view.name, &patch, on_refusal.as_ref()).await {
                 Ok(Some(_)) => done.freed += 1,
                 Ok(None) => {}

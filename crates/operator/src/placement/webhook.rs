@@ -8,10 +8,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use perennial_core::{
     admission_review::{AdmissionRequest, AdmissionResponse},
     placement::{
-        fallback::State as Remembered,
-        pod_patch::{Fate, IncomingPod, Mutation, Owner, left_alone, mutate},
+        admission::{Assignment, IncomingPod, PodAdmission, PodOwner, admit, left_alone},
         spec::{Spec, parse},
-        view::Kind,
+        workload::Kind,
     },
 };
 use serde::Deserialize;
@@ -21,7 +20,7 @@ use tracing::{debug, warn};
 use super::{
     apply::Error,
     controller::Placer,
-    index::{NamespaceEntry, Workload, controller},
+    index::{NamespaceEntry, WorkloadEntry, about, controller},
     observe::{MANAGED, deployment, namespace_entry, stateful_set},
 };
 use crate::runtime::events::Severity;
@@ -30,7 +29,7 @@ use crate::runtime::events::Severity;
 enum Known {
     /// It is not managed, or not of a kind that is.
     Unmanaged,
-    Managed(Box<(Workload, Spec)>),
+    Managed(Box<(WorkloadEntry, Spec)>),
     /// The caches have not seen it.
     Unknown,
 }
@@ -63,17 +62,17 @@ impl Placer {
         let Some((workload, spec)) = found else { return AdmissionResponse::allowed() };
         let Ok(pod) = IncomingPod::deserialize(object) else { return AdmissionResponse::allowed() };
         let labels = &self.configured.settings.labels;
-        let (remembered, _) = Remembered::read(workload.view.state.as_deref());
+        let state = workload.view.state();
         let owner = match workload.view.kind {
-            Kind::StatefulSet { start } => Owner::StatefulSet { start, state: &remembered },
+            Kind::StatefulSet { start } => PodOwner::StatefulSet { start, state: &state },
             Kind::Deployment => {
                 // A place is given away only to a pod that takes it.
                 let takes = !request.dry_run && !pod.is_gated() && left_alone(&pod, spec.strength, labels).is_none();
                 let place = takes.then(|| self.give_place(&workload.key, &owner.uid)).flatten();
-                Owner::Deployment(match place {
-                    Some(place) => Fate::Placed(place),
-                    None if self.may_gate(&workload.key) => Fate::Gated,
-                    None => Fate::Ownerless,
+                PodOwner::Deployment(match place {
+                    Some(place) => Assignment::Placed(place),
+                    None if self.may_gate(&workload.key) => Assignment::Gated,
+                    None => Assignment::Ownerless,
                 })
             }
         };
@@ -84,19 +83,19 @@ impl Placer {
         &self,
         object: &Value,
         pod: &IncomingPod,
-        workload: &Workload,
+        workload: &WorkloadEntry,
         spec: &Spec,
-        owner: Owner<'_>,
+        owner: PodOwner<'_>,
     ) -> AdmissionResponse {
         let (labels, tolerations) = (&self.configured.settings.labels, &self.configured.tolerations);
-        let mut patch = match mutate(pod, spec, owner, labels, tolerations) {
-            Mutation::Patch { operations, reason } => {
+        let mut patch = match admit(pod, spec, owner, labels, tolerations) {
+            PodAdmission::Patch { operations, reason } => {
                 debug!(workload = &*workload.key, reason, "a pod was admitted");
                 operations
             }
-            Mutation::Nothing { reason, tell } => {
-                if tell {
-                    self.events.say(workload.about(), Severity::Warning, "PodNotPlaced", || {
+            PodAdmission::Unchanged { reason, report } => {
+                if report {
+                    self.events.say(about(&workload.view), Severity::Warning, "PodNotPlaced", || {
                         format!("a pod is counted and left as it is: {reason}")
                     });
                 }
@@ -129,7 +128,7 @@ impl Placer {
     }
 
     /// Asks the API server for what the caches do not know yet.
-    async fn find(&self, owner: &OwnerReference, namespace: &str) -> Result<Option<(Workload, Spec)>, Error> {
+    async fn find(&self, owner: &OwnerReference, namespace: &str) -> Result<Option<(WorkloadEntry, Spec)>, Error> {
         let workload = if owner.kind == "ReplicaSet" {
             self.deployment_of(owner, namespace).await?
         } else {
@@ -149,7 +148,7 @@ impl Placer {
         Ok(spec.ok().flatten().map(|spec| (workload, spec)))
     }
 
-    async fn deployment_of(&self, owner: &OwnerReference, namespace: &str) -> Result<Option<Workload>, Error> {
+    async fn deployment_of(&self, owner: &OwnerReference, namespace: &str) -> Result<Option<WorkloadEntry>, Error> {
         let known = self.lock().view.index.set(&owner.uid).and_then(|set| set.owner_name.clone());
         let name = if known.is_some() {
             known

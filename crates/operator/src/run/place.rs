@@ -11,8 +11,8 @@ use kube::{Api, Client, Resource};
 use perennial_core::{
     config::{Role, Settings},
     placement::{
-        release::{Why, bystander_frees_at},
-        view::PodView,
+        ungate::{UngateReason, bystander_ungates_at},
+        workload::PodView,
     },
 };
 use serde::de::DeserializeOwned;
@@ -155,8 +155,8 @@ pub(super) fn sweep_up(
         let start = Instant::now();
         loop {
             let now = clock.now();
-            let is_due = |pod: &PodView| bystander_frees_at(pod.created, others, &configured.settings) <= now;
-            match sweep(&cluster, &configured, Why::Ownerless, is_due, |_| ()).await {
+            let is_due = |pod: &PodView| bystander_ungates_at(pod.created, others, &configured.settings) <= now;
+            match sweep(&cluster, &configured, UngateReason::Ownerless, is_due, |_| ()).await {
                 Ok(0) => {}
                 Ok(pods) => info!(pods, "freed pods that were gated: this process places none"),
                 Err(error) => {
