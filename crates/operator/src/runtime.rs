@@ -18,6 +18,8 @@ pub mod metrics;
 pub mod ownership;
 mod process;
 pub mod queue;
+pub mod reconciler;
+pub mod reporter;
 pub mod request;
 pub mod traces;
 pub mod watch;

@@ -269,7 +269,7 @@ impl Hold {
 
 /// The record first, then the node: in between the controller finds the record current.
 async fn write(session: &Session, subject: &Subject, record: &Record, restore: Option<&Restore>) -> anyhow::Result<()> {
-    use crate::runtime::budget::Priority;
+    use crate::keeper::Priority;
     session.cluster.write_record(Some(&subject.held), record, Priority::Restore).await?;
     if let (Some(node), Some(restore)) = (&subject.node, restore)
         && !restore.changes_nothing()

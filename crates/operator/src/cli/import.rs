@@ -36,7 +36,7 @@ use super::{
     session::Session,
     terminal::{Progress, colours},
 };
-use crate::{keeper::apply::Held, runtime::budget::Priority};
+use crate::keeper::{Priority, apply::Held};
 
 #[derive(Debug, Args)]
 pub(super) struct Import {

@@ -15,7 +15,7 @@ use super::{
     session::{Look, Session, node_pages, record_pages},
     terminal::Progress,
 };
-use crate::{keeper::apply::Held, runtime::budget::Priority};
+use crate::keeper::{Priority, apply::Held};
 
 /// One of the two lists: what was read of it and not taken yet.
 struct Pages<T> {

@@ -19,14 +19,12 @@ use perennial_core::{
 use super::{Global, terminal::Progress};
 use crate::{
     keeper::{
+        Priority,
         apply::{Cluster, Held},
         policies::{Policies, labels_of},
         record_keys::Signatures,
     },
-    runtime::{
-        budget::{Budget, Priority},
-        error_chain::Chain,
-    },
+    runtime::{budget::Budget, error_chain::Chain},
 };
 
 pub(super) const PAGE: u32 = 500;

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use perennial_core::{
     config::names::is_dns_subdomain,
     keeper::{
+        Priority,
         explain::{Cause, explain},
         identity::{Identified, RecordName},
         keys::{Kept, Key},
@@ -27,7 +28,7 @@ use crate::{
         records::state,
         session::Look,
     },
-    runtime::budget::Priority,
+    keeper::Priority,
 };
 
 pub(super) async fn node(dashboard: &Dashboard, name: &str) -> Result<Value, Problem> {
