@@ -3,10 +3,12 @@
 pub mod budget;
 pub mod client;
 pub mod clock;
+pub mod connection_limit;
 pub mod coordinator;
 pub mod error_category;
 pub mod error_chain;
 pub mod events;
+pub mod http;
 pub mod jitter;
 pub mod labels;
 pub mod lease;

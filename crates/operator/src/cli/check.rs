@@ -23,7 +23,7 @@ use super::{
     session::Session,
     terminal::{Progress, Tone, colours},
 };
-use crate::{runtime::error_category, serve::certs::SecretStore};
+use crate::{admission::certificates::SecretStore, runtime::error_category};
 
 /// The oldest Kubernetes on which everything works: scheduling gates are stable since then.
 const OLDEST_MINOR: u32 = 30;

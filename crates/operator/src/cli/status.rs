@@ -18,7 +18,7 @@ use super::{
     session::Session,
     terminal::{Tone, colours},
 };
-use crate::serve::configuration::NAME;
+use crate::admission::configuration::NAME;
 
 #[derive(Debug, Args)]
 pub(super) struct Status {

@@ -6,7 +6,6 @@ use jiff::Timestamp;
 use perennial_core::{
     config::names::is_dns_subdomain,
     keeper::{
-        Priority,
         explain::{Cause, explain},
         identity::{Identified, RecordName},
         keys::{Kept, Key},

@@ -20,7 +20,7 @@ use perennial_core::placement::{
     view::{OwnWrite, OwnWrites, Place, PodView},
 };
 use tokio::time::Instant;
-use tracing::{Span, debug, field, info, info_span, warn};
+use tracing::{Span, field, info, info_span};
 
 use super::{
     Key,

@@ -24,6 +24,7 @@ use crate::{
         controller::{CONTROLLER, Duties, Keeper, RETRY, State},
         policies::{self, Policies},
     },
+    monitoring::health::Health,
     placement::controller::Placer,
     runtime::{
         budget::Budget,
@@ -34,7 +35,6 @@ use crate::{
         reporter::Reporter,
         watch::{PAGE, Subject, follow},
     },
-    serve::health::Health,
 };
 
 const SYNCED: &str = "caches";

@@ -25,6 +25,7 @@ use super::{
     tasks::{every, until},
 };
 use crate::{
+    monitoring::health::Health,
     placement::{
         apply::Cluster,
         controller::{CONTROLLER, Placer, RETRY},
@@ -42,7 +43,6 @@ use crate::{
         reporter::Reporter,
         watch::{PAGE, Subject, follow},
     },
-    serve::health::Health,
 };
 
 const PLACING: &str = "placement";

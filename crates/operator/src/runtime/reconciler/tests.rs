@@ -161,9 +161,7 @@ async fn a_reconciliation_ends_with_its_permit_and_starts_over_under_the_next() 
 
     let controller = run(reconciler, controller).await;
 
-    let reconciled = controller.reconciled.lock().unwrap();
-    assert_eq!(reconciled.len(), 1);
-    assert_eq!(reconciled[0].1, start);
+    assert_eq!(*controller.reconciled.lock().unwrap(), [(1, start)]);
     assert_eq!(*controller.disowned.lock().unwrap(), [1], "requeued when the permit ended, and found to be lost");
     assert!(!ownership.is_ours(0));
 }
