@@ -3,6 +3,7 @@
 pub mod admission;
 pub mod cli;
 pub mod dashboard;
+mod inspect;
 pub mod keeper;
 pub mod manifests;
 pub mod monitoring;

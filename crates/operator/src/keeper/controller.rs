@@ -50,7 +50,7 @@ pub const RETRY: RetryPolicy = RetryPolicy {
     immediate_conflicts: 3,
     longest_conflict: LONGEST_PAUSE,
     refused: (Duration::from_secs(270), Duration::from_secs(330)),
-    forbidden: (Duration::from_secs(30), Duration::from_secs(60)),
+    forbidden: (Duration::from_secs(30), Duration::from_mins(1)),
 };
 
 /// What the keeper may do in this process.

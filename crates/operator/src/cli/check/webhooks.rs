@@ -13,7 +13,7 @@ use perennial_core::keeper::mark::MARK;
 use super::Line;
 use crate::{
     admission::configuration::{Configurations, Present},
-    cli::session::Session,
+    inspect::session::Session,
     runtime::error_category::{self, Category},
 };
 

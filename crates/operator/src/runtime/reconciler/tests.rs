@@ -43,7 +43,7 @@ impl Reconcile for Controller {
     type Priority = u8;
     type Error = Failed;
 
-    fn shard_key(_key: &u8) -> &str {
+    fn shard_key(_key: &u8) -> &'static str {
         "key"
     }
 
@@ -71,7 +71,7 @@ const RETRY: RetryPolicy = RetryPolicy {
     immediate_conflicts: 2,
     longest_conflict: Duration::from_millis(150),
     refused: (Duration::from_secs(270), Duration::from_secs(330)),
-    forbidden: (Duration::from_secs(30), Duration::from_secs(60)),
+    forbidden: (Duration::from_secs(30), Duration::from_mins(1)),
 };
 
 fn reconciler(ownership: Ownership) -> Reconciler<u8, u8> {
@@ -156,7 +156,7 @@ async fn a_key_of_another_owner_is_disowned_and_not_reconciled() {
 async fn a_reconciliation_ends_with_its_permit_and_starts_over_under_the_next() {
     let ownership = Ownership::none(1);
     ownership.set(0, Some(Instant::now() + Duration::from_secs(5)));
-    let controller = Controller { takes: Duration::from_secs(60), ..Controller::default() };
+    let controller = Controller { takes: Duration::from_mins(1), ..Controller::default() };
     let (reconciler, start) = (reconciler(ownership.clone()), Instant::now());
 
     let controller = run(reconciler, controller).await;
