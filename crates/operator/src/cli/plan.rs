@@ -31,9 +31,8 @@ use crate::{
         record_keys::Signatures,
     },
     placement::{
-        index::{NamespaceEntry, WorkloadEntry},
+        cache::{NamespaceEntry, WorkloadEntry, deployment, namespace_entry, stateful_set},
         objects::{Deployment, Namespace, StatefulSet},
-        observe::{deployment, namespace_entry, stateful_set},
         settings::Configured,
     },
 };

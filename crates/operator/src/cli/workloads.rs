@@ -17,9 +17,9 @@ use super::{
 use crate::{
     inspect::progress::Progress,
     placement::{
-        index::key_of,
+        cache::key_of,
         settings::Configured,
-        snapshot::{RollCall, changes},
+        snapshot::{Snapshot, changes},
     },
 };
 
@@ -68,16 +68,16 @@ impl Workloads {
                 rows.iter().map(|row| (key_of(&row.workload.view).to_string(), told(&item(row)))).collect();
             let mut changes = std::pin::pin!(changes(&client, self.selector.as_deref()));
             while let Some(change) = changes.next().await {
-                all.take_in(change);
+                all.apply(change);
                 let enough = tokio::time::sleep(TOGETHER);
                 let mut enough = std::pin::pin!(enough);
                 loop {
                     tokio::select! {
                         () = &mut enough => break,
-                        Some(change) = changes.next() => all.take_in(change),
+                        Some(change) = changes.next() => all.apply(change),
                     }
                 }
-                if !all.view.is_synced() {
+                if !all.cache.is_synced() {
                     continue;
                 }
                 all.now = Timestamp::now();
@@ -93,11 +93,11 @@ impl Workloads {
         })
     }
 
-    fn rows(&self, all: &RollCall, global: &Global) -> Vec<Row> {
+    fn rows(&self, all: &Snapshot, global: &Global) -> Vec<Row> {
         let wanted = |namespace: &str| {
             self.all_namespaces || global.namespace.as_ref().is_none_or(|wanted| namespace == wanted.as_str())
         };
-        let workloads = all.view.index.workloads().filter(|workload| wanted(&workload.view.namespace));
+        let workloads = all.cache.workloads().filter(|workload| wanted(&workload.view.namespace));
         let mut rows: Vec<Row> = workloads.filter_map(|workload| row(all, &workload.key)).collect();
         rows.sort_by_cached_key(|row| key_of(&row.workload.view));
         rows
@@ -141,19 +141,19 @@ fn item(row: &Row) -> Item {
 }
 
 /// The cluster and what is in it.
-pub(super) async fn read(global: &Global, selector: Option<&str>) -> anyhow::Result<(kube::Client, RollCall)> {
+pub(super) async fn read(global: &Global, selector: Option<&str>) -> anyhow::Result<(kube::Client, Snapshot)> {
     // Here -n is the namespace of workloads, not Perennial's own.
     let global = Global { namespace: None, ..global.clone() };
     let client = global.connect().await?;
     let (settings, _) = global.load_from(&client).await?;
     let configured = Configured::new(&settings).context("nodeLabels cannot be used")?;
     let mut progress = Progress::new("nodes, workloads and pods", false);
-    let all = RollCall::of(&client, configured, selector, Timestamp::now(), |count| progress.advance(count)).await?;
+    let all = Snapshot::read(&client, configured, selector, Timestamp::now(), |count| progress.advance(count)).await?;
     Ok((client, all))
 }
 
 /// None: it asks for nothing.
-pub(super) fn row(all: &RollCall, key: &str) -> Option<Row> {
+pub(super) fn row(all: &Snapshot, key: &str) -> Option<Row> {
     let workload = all.observe(key)?;
     let outcome = match &workload.spec {
         Ok(None) => return None,

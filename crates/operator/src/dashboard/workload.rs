@@ -15,8 +15,8 @@ use tokio::time::Instant;
 
 use super::{Dashboard, api::Problem};
 use crate::placement::{
-    controller::Placer,
-    index::{key, key_of},
+    cache::{key, key_of},
+    reconcile::Placer,
 };
 
 /// All workloads are judged afresh at most so often.
@@ -76,12 +76,8 @@ pub(super) fn rows(dashboard: &Dashboard) -> Arc<Vec<Row>> {
     }
     let mut rows: Vec<Row> = Vec::new();
     if let Some(placer) = &dashboard.parts.placer {
-        let keys: Vec<Arc<str>> =
-            placer.lock().view.index.workloads().map(|workload| Arc::clone(&workload.key)).collect();
-        rows.extend(keys.iter().filter_map(|key| {
-            let workload = observe(placer, key)?;
-            row(&workload)
-        }));
+        let cache = placer.cache();
+        rows.extend(cache.keys().iter().filter_map(|key| row(&cache.observe(key)?)));
     }
     rows.sort_unstable_by(|a, b| a.key.cmp(&b.key));
     let rows = Arc::new(rows);
@@ -146,10 +142,6 @@ fn row(workload: &Workload) -> Option<Row> {
     })
 }
 
-fn observe(placer: &Placer, key: &str) -> Option<Workload> {
-    placer.lock().view.index.observe(key, &placer.configured, placer.clock.now())
-}
-
 /// The command that tells the story of a workload by its key, `kind/namespace/name`.
 pub(super) fn explain_command(key: &str) -> String {
     let mut parts = key.splitn(3, '/');
@@ -165,7 +157,7 @@ pub(super) fn workload(dashboard: &Dashboard, kind: &str, namespace: &str, name:
     };
     let key = key(kind, namespace, name);
     let missing = || Problem::NotThere(format!("There is no {kind} {name} in namespace {namespace} that is watched."));
-    let workload = observe(placer, &key).ok_or_else(missing)?;
+    let workload = placer.cache().observe(&key).ok_or_else(missing)?;
     let Some(row) = row(&workload) else {
         return Err(Problem::NotThere(format!("{name} asks for nothing: its pods run where the scheduler puts them.")));
     };
@@ -221,9 +213,8 @@ fn slots(placer: &Placer, workload: &Workload, spec: &Spec) -> (Vec<Slot>, Vec<V
         })
         .collect();
     let mut others = Vec::new();
-    let state = placer.lock();
     for pod in workload.pods.iter().filter(|pod| pod.occupies()) {
-        let node = state.view.index.pod(&pod.uid).and_then(|entry| entry.node.as_deref()).map(ToOwned::to_owned);
+        let node = placer.cache().node_of(&pod.uid);
         let has = pod.counts_as(spec.strength);
         let place = place(workload, pod).and_then(|slot| slots.get_mut(usize::try_from(slot).ok()?));
         match place.filter(|place| place.pod.is_none()) {

@@ -1,4 +1,4 @@
-//! The configuration, in placement's own words.
+//! The configuration of placement, converted once at startup.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -14,10 +14,10 @@ use perennial_core::{
 };
 use serde_json::{Map, Value, json};
 
-/// Pods are never placed here.
+/// Namespace whose workloads are never managed.
 const SYSTEM: &str = "kube-system";
 
-/// What placement was configured with.
+/// Settings that placement uses.
 #[derive(Clone, Debug)]
 pub struct Configured {
     pub settings: Arc<PlacementSettings>,
@@ -45,18 +45,18 @@ impl Configured {
         })
     }
 
-    /// Whether workloads of this namespace are looked at.
+    /// Returns whether workloads of this namespace may be managed.
     pub fn selects(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
         namespace != SYSTEM && namespace != self.own_namespace && self.selector.matches(labels)
     }
 
-    /// An annotation that may say something about placement.
+    /// Returns whether an annotation has a prefix of placement.
     pub fn reads(&self, annotation: &str) -> bool {
         let domain = annotation.split_once('/').map_or("", |(domain, _)| domain);
         self.prefixes.iter().any(|prefix| prefix.trim_end_matches('/') == domain)
     }
 
-    /// The namespaces whose pods the webhook is asked about.
+    /// Returns the selector of the namespaces whose pods the webhook admits.
     pub fn namespaces(&self) -> LabelSelector {
         let expressions = self.selector.match_expressions.iter().map(|expression| LabelSelectorRequirement {
             key: expression.key.clone(),

@@ -1,10 +1,6 @@
 //! The parts of placement.
 
-use std::{
-    fmt::Debug,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use kube::{Api, Client, Resource};
@@ -25,23 +21,22 @@ use super::{
     tasks::{every, until},
 };
 use crate::{
+    monitoring::health::Health,
     placement::{
         apply::Cluster,
-        controller::Placer,
+        cache::{MANAGED, Watched},
         objects::{Deployment, Namespace as Defaults, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
-        observe::{MANAGED, Observed},
+        reconcile::{Placer, PlacerParts},
         settings::Configured,
-        ungate_all::sweep,
+        ungate::ungate_all,
     },
     runtime::{
         budget::Budget,
         clock::Clock,
         error_category::Category,
         events::Events,
-        queue::Queue,
         watch::{PAGE, Subject, follow},
     },
-    serve::health::Health,
 };
 
 const PLACING: &str = "placement";
@@ -52,12 +47,11 @@ const SWEEP_AFTER: Duration = Duration::from_mins(5);
 /// Placement, which does nothing yet.
 pub(super) fn placer(settings: &Settings, world: &World, events: Events) -> anyhow::Result<Arc<Placer>> {
     let controller = &settings.controller;
-    Ok(Arc::new(Placer {
+    Ok(Arc::new(Placer::new(PlacerParts {
         configured: Configured::new(settings).context("nodeLabels cannot be used")?,
         cluster: Cluster::new(world.client.clone(), world.budget.clone()),
         admission: Cluster::new(world.client.clone(), Budget::unlimited()),
         admission_deadline: settings.webhook.timeout * 3 / 5,
-        queue: Queue::default(),
         clock: world.clock.clone(),
         jitter: world.jitter.clone(),
         metrics: world.metrics.clone(),
@@ -65,8 +59,7 @@ pub(super) fn placer(settings: &Settings, world: &World, events: Events) -> anyh
         ownership: world.ownership.clone(),
         decides: controller.roles.contains(&Role::Placement),
         dry_run: controller.dry_run,
-        state: Mutex::default(),
-    }))
+    })))
 }
 
 /// Starts what fills its caches.
@@ -99,14 +92,14 @@ pub(super) fn watch(
 /// Starts what acts.
 pub(super) fn work(settings: &Settings, placer: &Arc<Placer>, stop: &CancellationToken, tasks: &mut JoinSet<()>) {
     let controller = &settings.controller;
-    if placer.decides {
+    if placer.decides() {
         for _ in 0..controller.workers {
             tasks.spawn(Arc::clone(placer).work());
         }
         tasks.spawn({
             let (placer, stop) = (Arc::clone(placer), stop.clone());
             async move {
-                let mut changes = placer.ownership.changes();
+                let mut changes = placer.ownership().changes();
                 while stop.run_until_cancelled(changes.next()).await.is_some() {
                     placer.resync();
                 }
@@ -125,16 +118,16 @@ pub(super) fn work(settings: &Settings, placer: &Arc<Placer>, stop: &Cancellatio
         move || {
             let placer = Arc::clone(&placer);
             async move {
-                placer.survey();
-                placer.free_overdue().await;
+                placer.publish_gauges();
+                placer.ungate_overdue().await;
             }
         }
     }));
     tasks.spawn({
-        let (queue, stop) = (placer.queue.clone(), stop.clone());
+        let (placer, stop) = (Arc::clone(placer), stop.clone());
         async move {
             stop.cancelled().await;
-            queue.close();
+            placer.close();
         }
     });
 }
@@ -156,7 +149,7 @@ pub(super) fn sweep_up(
         loop {
             let now = clock.now();
             let is_due = |pod: &PodView| bystander_ungates_at(pod.created, others, &configured.settings) <= now;
-            match sweep(&cluster, &configured, UngateReason::Ownerless, is_due, |_| ()).await {
+            match ungate_all(&cluster, &configured, UngateReason::Ownerless, is_due, |_| ()).await {
                 Ok(0) => {}
                 Ok(pods) => info!(pods, "freed pods that were gated: this process places none"),
                 Err(error) => {
@@ -183,13 +176,13 @@ fn observe<K>(
     stop: &CancellationToken,
 ) -> impl Future<Output = ()> + use<K>
 where
-    K: Observed + Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    K: Watched + Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    let (on, metrics, health) = (Arc::clone(placer), placer.metrics.clone(), health.clone());
+    let (on, metrics, health) = (Arc::clone(placer), placer.metrics().clone(), health.clone());
     follow(
         Api::<K>::all(client.clone()),
         Subject { what, labels, page: PAGE },
-        placer.jitter.clone(),
+        placer.jitter().clone(),
         stop.clone(),
         move |event| on.on(event),
         move |category| {

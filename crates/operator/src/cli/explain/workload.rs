@@ -14,7 +14,7 @@ use crate::{
         output::Telling,
         workloads::{Row, as_json, read, row},
     },
-    placement::index::{key, key_of},
+    placement::cache::{key, key_of},
 };
 
 /// Explains one workload: `kind` as people write it, in the namespace that -n says.
@@ -29,7 +29,7 @@ pub(super) fn explain(kind: &str, name: &str, output: Telling, global: &Global) 
         // As kubectl has it: -n, else the namespace of the context.
         let namespace = global.namespace.as_deref().unwrap_or(client.default_namespace());
         let key = key(kind, namespace, name);
-        if all.view.index.workload(&key).is_none() {
+        if all.cache.workload(&key).is_none() {
             anyhow::bail!("there is no {kind} {name} in namespace {namespace}; -n says another one");
         }
         let Some(row) = row(&all, &key) else {

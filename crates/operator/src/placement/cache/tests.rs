@@ -1,4 +1,4 @@
-//! The caches: what the watches say, in whatever order, becomes what decisions are made on.
+//! Behaviour of the cache: the list protocol, late events, relists and reservations.
 
 use std::sync::Arc;
 
@@ -14,25 +14,26 @@ use perennial_core::{
 };
 use serde_json::{Value, json};
 
-use super::{
-    index::{Reading, key_of, shard_key},
-    objects::{Deployment, Namespace, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
-    observe::{Observed, View},
-    settings::Configured,
+use super::{Cache, Reading, Watched, key_of, shard_key};
+use crate::{
+    keeper::node::Node,
+    placement::{
+        objects::{Deployment, Namespace, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
+        settings::Configured,
+    },
 };
-use crate::keeper::node::Node;
 
 struct World {
     configured: Configured,
-    view: View,
+    cache: Cache,
     now: Timestamp,
 }
 
 impl World {
-    /// All lists are read, and empty but for the namespace.
+    /// Builds a synced cache that contains only the namespace.
     fn new() -> Self {
         let configured = Configured::new(&Settings::default()).unwrap();
-        let mut world = Self { configured, view: View::default(), now: Timestamp::UNIX_EPOCH };
+        let mut world = Self { configured, cache: Cache::default(), now: Timestamp::UNIX_EPOCH };
         world.list::<Namespace>(&[json!({"metadata": {"name": "shop"}})]);
         world.list::<Deployment>(&[]);
         world.list::<StatefulSet>(&[]);
@@ -43,12 +44,12 @@ impl World {
         world
     }
 
-    fn on<K: Observed>(&mut self, event: Event<K>) -> Vec<String> {
+    fn on<K: Watched>(&mut self, event: Event<K>) -> Vec<String> {
         let reading = Reading { configured: &self.configured, now: self.now, listed: false };
-        self.view.on(event, reading).iter().map(ToString::to_string).collect()
+        self.cache.on(event, reading).iter().map(ToString::to_string).collect()
     }
 
-    fn list<K: Observed + serde::de::DeserializeOwned>(&mut self, objects: &[Value]) {
+    fn list<K: Watched + serde::de::DeserializeOwned>(&mut self, objects: &[Value]) {
         self.on::<K>(Event::Init);
         for object in objects {
             self.on::<K>(Event::InitApply(read(object)));
@@ -56,12 +57,12 @@ impl World {
         self.on::<K>(Event::InitDone);
     }
 
-    fn apply<K: Observed + serde::de::DeserializeOwned>(&mut self, object: &Value) -> Vec<String> {
+    fn apply<K: Watched + serde::de::DeserializeOwned>(&mut self, object: &Value) -> Vec<String> {
         self.on::<K>(Event::Apply(read(object)))
     }
 
-    fn look(&self) -> Workload {
-        self.view.index.observe("deployment/shop/web", &self.configured, self.now).unwrap()
+    fn observe(&self) -> Workload {
+        self.cache.observe("deployment/shop/web", &self.configured, self.now).unwrap()
     }
 }
 
@@ -106,36 +107,36 @@ fn gated() -> Value {
 }
 
 #[test]
-fn a_pod_asks_for_its_workload_whichever_came_first() {
+fn a_pod_affects_its_workload_in_whichever_order_they_arrive() {
     let mut world = World::new();
-    assert!(world.apply::<Pod>(&gated()).is_empty(), "its owner is not known yet");
+    assert!(world.apply::<Pod>(&gated()).is_empty(), "its owner is not cached yet");
     assert!(world.apply::<ReplicaSet>(&set("r1", 2, 1, "d")).is_empty());
 
     assert_eq!(world.apply::<Deployment>(&web(1, 10)), ["deployment/shop/web"]);
 
-    let look = world.look();
-    assert_eq!((look.pods.len(), look.replica_sets.len()), (1, 1));
-    assert!(look.pods[0].gated && look.replica_sets[0].newest);
-    assert_eq!(look.view.max_unavailable, 2);
+    let workload = world.observe();
+    assert_eq!((workload.pods.len(), workload.replica_sets.len()), (1, 1));
+    assert!(workload.pods[0].gated && workload.replica_sets[0].newest);
+    assert_eq!(workload.view.max_unavailable, 2);
     assert_eq!(
-        world.view.index.workload("deployment/shop/web").unwrap().annotations.len(),
+        world.cache.workload("deployment/shop/web").unwrap().annotations.len(),
         1,
-        "what says nothing about placement is not kept"
+        "other annotations are not cached"
     );
-    assert_eq!(look.view.template, Choice::Any);
-    assert_eq!(shard_key(&key_of(&look.view)), "shop/web");
+    assert_eq!(workload.view.template, Choice::Any);
+    assert_eq!(shard_key(&key_of(&workload.view)), "shop/web");
 }
 
 #[test]
-fn of_two_versions_the_newer_stays() {
+fn of_two_versions_the_newer_one_stays() {
     let mut world = World::new();
     world.apply::<Deployment>(&web(7, 20));
-    assert!(world.apply::<Deployment>(&web(6, 10)).is_empty(), "an old event is nothing to look at");
-    assert_eq!(world.look().view.replicas, 20);
+    assert!(world.apply::<Deployment>(&web(6, 10)).is_empty(), "an old event affects nothing");
+    assert_eq!(world.observe().view.replicas, 20);
 }
 
 #[test]
-fn what_a_new_list_does_not_have_is_gone() {
+fn a_relist_removes_the_objects_that_it_lacks() {
     let mut world = World::new();
     world.apply::<Deployment>(&web(1, 10));
     world.apply::<ReplicaSet>(&set("r1", 2, 1, "d"));
@@ -143,53 +144,53 @@ fn what_a_new_list_does_not_have_is_gone() {
 
     world.list::<Pod>(&[]);
 
-    assert!(world.look().pods.is_empty());
+    assert!(world.observe().pods.is_empty());
 }
 
-/// One that never had our label is in no watch: only reading its workload again shows that it is gone.
+/// A pod without the label is not watched: only a list of its workload reveals that it is gone.
 #[test]
 fn a_pod_that_a_later_list_of_its_workload_lacks_is_gone_unless_it_is_newer() {
     let mut world = World::new();
     world.apply::<Deployment>(&web(1, 10));
     world.apply::<ReplicaSet>(&set("r1", 2, 1, "d"));
     world.apply::<Pod>(&gated());
-    let index = &mut world.view.index;
+    let cache = &mut world.cache;
 
-    index.retain_pods_of(&["d", "r2"], 9, |_| false);
-    index.retain_pods_of(&["d", "r1"], 9, |_| true);
-    index.retain_pods_of(&["d", "r1"], 4, |_| false);
-    assert_eq!(world.look().pods.len(), 1, "another's, still there, or made after the list");
+    cache.retain_pods_of(&["d", "r2"], 9, |_| false);
+    cache.retain_pods_of(&["d", "r1"], 9, |_| true);
+    cache.retain_pods_of(&["d", "r1"], 4, |_| false);
+    assert_eq!(world.observe().pods.len(), 1, "of another owner, still listed, or newer than the list");
 
-    world.view.index.retain_pods_of(&["d", "r1"], 5, |_| false);
-    assert!(world.look().pods.is_empty());
+    world.cache.retain_pods_of(&["d", "r1"], 5, |_| false);
+    assert!(world.observe().pods.is_empty());
 }
 
 #[test]
-fn an_orphaned_replica_set_and_its_pods_are_no_longer_the_deployments() {
+fn an_orphaned_replica_set_and_its_pods_leave_the_deployment() {
     let mut world = World::new();
     world.apply::<Deployment>(&web(1, 10));
     world.apply::<ReplicaSet>(&set("r1", 2, 1, "d"));
     world.apply::<ReplicaSet>(&set("r2", 3, 2, "d"));
     world.apply::<Pod>(&gated());
     assert_eq!(
-        world.look().replica_sets.iter().filter(|set| set.newest).map(|set| &*set.uid).collect::<Vec<_>>(),
+        world.observe().replica_sets.iter().filter(|set| set.newest).map(|set| &*set.uid).collect::<Vec<_>>(),
         ["r2"]
     );
 
     assert_eq!(world.apply::<ReplicaSet>(&set("r1", 9, 1, "another")), ["deployment/shop/web"]);
 
-    let look = world.look();
-    assert_eq!((look.replica_sets.len(), look.pods.len()), (1, 0));
+    let workload = world.observe();
+    assert_eq!((workload.replica_sets.len(), workload.pods.len()), (1, 0));
 }
 
 #[test]
-fn the_time_without_a_place_counts_from_when_it_was_first_seen() {
+fn a_pod_is_unschedulable_since_it_was_first_seen_so() {
     let mut world = World::new();
     world.apply::<Deployment>(&web(1, 10));
     world.apply::<ReplicaSet>(&set("r1", 2, 1, "d"));
     let waiting = json!([{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]);
     world.apply::<Pod>(&pod(5, &json!({"schedulingGates": [{"name": GATE}]}), &waiting));
-    assert_eq!(world.look().pods[0].unschedulable, None);
+    assert_eq!(world.observe().pods[0].unschedulable, None);
 
     world.now += SignedDuration::from_mins(9);
     let first = world.now;
@@ -199,39 +200,39 @@ fn the_time_without_a_place_counts_from_when_it_was_first_seen() {
     world.now += SignedDuration::from_mins(1);
     world.apply::<Pod>(&pod(7, &spot, &stuck));
 
-    let look = world.look();
-    assert_eq!(look.pods[0].unschedulable, Some(first));
-    assert_eq!(look.pods[0].choice, Choice::Only(Class::Spot));
+    let workload = world.observe();
+    assert_eq!(workload.pods[0].unschedulable, Some(first));
+    assert_eq!(workload.pods[0].choice, Choice::Only(Class::Spot));
 }
 
 #[test]
-fn a_node_that_is_going_is_told_to_the_workloads_on_it() {
+fn a_leaving_node_affects_the_workloads_on_it() {
     let mut world = World::new();
     world.apply::<Deployment>(&web(1, 10));
     world.apply::<ReplicaSet>(&set("r1", 2, 1, "d"));
     let node = |taints: Value| json!({"metadata": {"name": "n", "labels": {"karpenter.sh/capacity-type": "spot"}}, "spec": {"taints": taints}});
     world.apply::<Node>(&node(json!([])));
     world.apply::<Pod>(&pod(5, &json!({"nodeName": "n"}), &json!([])));
-    assert_eq!(world.look().pods[0].node.unwrap().class, Some(Class::Spot));
+    assert_eq!(world.observe().pods[0].node.unwrap().class, Some(Class::Spot));
 
     let disrupted = node(json!([{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]));
     assert_eq!(world.apply::<Node>(&disrupted), ["deployment/shop/web"]);
     assert!(world.apply::<Node>(&disrupted).is_empty(), "a heartbeat changes nothing");
 
-    assert!(world.look().pods[0].node.unwrap().leaving);
+    assert!(world.observe().pods[0].node.unwrap().leaving);
 }
 
 #[test]
-fn namespaces_decide_who_is_managed_and_the_systems_own_never_is() {
+fn namespaces_select_managed_workloads_and_system_namespaces_never_do() {
     let mut world = World::new();
     world.apply::<Deployment>(&web(1, 10));
-    assert!(world.look().spec.unwrap().is_some());
+    assert!(world.observe().spec.unwrap().is_some());
 
     assert!(!world.configured.selects("kube-system", &[].into()));
     assert!(!world.configured.selects("perennial-system", &[].into()));
     world.on::<Namespace>(Event::Delete(read(&json!({"metadata": {"name": "shop"}}))));
 
-    assert!(world.look().spec.unwrap().is_none());
+    assert!(world.observe().spec.unwrap().is_none());
 }
 
 #[test]
@@ -244,60 +245,60 @@ fn a_budget_counts_when_it_selects_the_pods() {
     };
     world.apply::<PodDisruptionBudget>(&budget("ours", "web", 0));
     world.apply::<PodDisruptionBudget>(&budget("theirs", "db", 0));
-    assert_eq!(world.look().pdbs.iter().map(|pdb| &*pdb.name).collect::<Vec<_>>(), ["ours"]);
+    assert_eq!(world.observe().pdbs.iter().map(|pdb| &*pdb.name).collect::<Vec<_>>(), ["ours"]);
 
     assert_eq!(world.apply::<PodDisruptionBudget>(&budget("ours", "web", 1)), ["deployment/shop/web"]);
     assert!(world.apply::<PodDisruptionBudget>(&budget("ours", "web", 2)).is_empty());
 
     world.apply::<PodDisruptionBudget>(&budget("ours", "web", 0));
     let elsewhere = budget("ours", "db", 0);
-    assert_eq!(world.apply::<PodDisruptionBudget>(&elsewhere), ["deployment/shop/web"], "it has let go of it");
-    assert!(world.look().pdbs.is_empty());
+    assert_eq!(world.apply::<PodDisruptionBudget>(&elsewhere), ["deployment/shop/web"], "it selects other pods now");
+    assert!(world.observe().pdbs.is_empty());
     assert!(world.apply::<PodDisruptionBudget>(&elsewhere).is_empty());
 }
 
 #[test]
-fn nothing_is_asked_for_before_every_list_is_read() {
+fn nothing_is_affected_before_every_list_is_read() {
     let configured = Configured::new(&Settings::default()).unwrap();
-    let mut world = World { configured, view: View::default(), now: Timestamp::UNIX_EPOCH };
+    let mut world = World { configured, cache: Cache::default(), now: Timestamp::UNIX_EPOCH };
     assert!(world.apply::<Deployment>(&web(1, 10)).is_empty());
-    assert!(world.view.everything().is_empty());
+    assert!(world.cache.all_affected().is_empty());
     let ready = World::new();
-    assert!(ready.view.is_synced());
-    assert!(ready.view.everything().iter().map(Arc::clone).next().is_none());
+    assert!(ready.cache.is_synced());
+    assert!(ready.cache.all_affected().iter().map(Arc::clone).next().is_none());
 }
 
-/// A ReplicaSet with a place open, in the first term.
-fn with_an_open_place() -> World {
+/// A ReplicaSet with an open slot, in the first term.
+fn with_an_open_slot() -> World {
     let mut world = World::new();
     world.apply::<Deployment>(&web(1, 10));
     world.apply::<ReplicaSet>(&set("r1", 2, 1, "d"));
     let place = Place { class: Class::Spot, slot: 4 };
-    world.view.index.places.open([("r1".to_owned(), vec![place])].into(), 1);
+    world.cache.reservations().offer([("r1".to_owned(), vec![place])].into(), 1);
     world
 }
 
 #[test]
-fn places_survive_a_change_of_their_replica_set_but_not_of_its_owner() {
-    let mut world = with_an_open_place();
+fn reservations_survive_a_change_of_their_replica_set_but_not_of_its_owner() {
+    let mut world = with_an_open_slot();
     world.apply::<ReplicaSet>(&set("r1", 3, 1, "d"));
-    assert!(world.view.index.places.give("r1", 1, world.now).is_some());
+    assert!(world.cache.reservations().reserve("r1", 1, world.now).is_some());
 
-    let mut world = with_an_open_place();
+    let mut world = with_an_open_slot();
     world.apply::<ReplicaSet>(&set("r1", 4, 1, "another"));
-    assert!(world.view.index.places.give("r1", 1, world.now).is_none());
+    assert!(world.cache.reservations().reserve("r1", 1, world.now).is_none());
 }
 
 #[test]
-fn a_pod_that_was_given_a_place_is_expected_until_the_watch_shows_it() {
-    let mut world = with_an_open_place();
-    let sets = world.look().replica_sets;
-    world.view.index.places.give("r1", 1, world.now).unwrap();
-    assert_eq!(world.view.index.places.expected(&sets, world.now).len(), 1);
+fn a_pod_with_a_reservation_is_expected_until_the_watch_delivers_it() {
+    let mut world = with_an_open_slot();
+    let sets = world.observe().replica_sets;
+    world.cache.reservations().reserve("r1", 1, world.now).unwrap();
+    assert_eq!(world.cache.reservations().expected(&sets, world.now).len(), 1);
 
     let mut seen = pod(5, &json!({"nodeSelector": {"karpenter.sh/capacity-type": "spot"}}), &json!([]));
     seen["metadata"]["annotations"] = json!({SLOT: "4"});
     world.apply::<Pod>(&seen);
 
-    assert!(world.view.index.places.expected(&sets, world.now).is_empty());
+    assert!(world.cache.reservations().expected(&sets, world.now).is_empty());
 }
