@@ -85,14 +85,14 @@ fn unchanged(reason: &str, report: bool) -> PodAdmission {
 /// Returns the answer for a pod that Perennial does not place, or that already has its place.
 pub fn left_alone(pod: &IncomingPod, strength: Strength, labels: &NodeLabels) -> Option<PodAdmission> {
     if pod.spec.node_name.as_deref().is_some_and(|node| !node.is_empty()) {
-        return Some(unchanged("it is bound to a node already", false));
+        return Some(unchanged("it is already bound to a node", false));
     }
     let none = BTreeMap::new();
     let selector = pod.spec.node_selector.as_ref().unwrap_or(&none);
     let node_affinity = pod.spec.affinity.as_ref().and_then(|affinity| affinity.get("nodeAffinity"));
     let assigned = pod.annotation(CLASS).and_then(Class::parse);
     // The API server calls the webhook again if another webhook changed the pod in between.
-    let reinvoked = || Some(unchanged("it has been given its class", false));
+    let reinvoked = || Some(unchanged("its class is already assigned", false));
     match labels.choice(selector, node_affinity) {
         Choice::Any if strength == Strength::Preferred => {
             assigned.filter(|class| labels.prefers(*class, node_affinity)).and_then(|_| reinvoked())
@@ -134,7 +134,7 @@ pub fn admit(
         PodOwner::Deployment(Assignment::Ownerless) => {
             let class = Class::OnDemand;
             patch.assign(Assigned { class, slot: None, strength, fallback: false }, labels, tolerations);
-            "nobody is there to place it: on-demand".to_owned()
+            "no replica can place it: on-demand".to_owned()
         }
         PodOwner::StatefulSet { start, state } => {
             let Some(slot) = ordinal(pod).and_then(|ordinal| ordinal.checked_sub(start)) else {

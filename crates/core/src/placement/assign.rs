@@ -64,7 +64,7 @@ pub(super) fn assign(
             let until = expected_until.min(after(pod.created, workload.settings.gate_timeout));
             if workload.now < until {
                 decision.revisit_at(until);
-                let reason = "its place was given to a pod that has not appeared yet".to_owned();
+                let reason = "its slot is reserved for a pod that has not appeared yet".to_owned();
                 then.push(Action::Hold { pod: pod.into(), slot: n.saturating_sub(1), until, reason });
                 continue;
             }

@@ -35,7 +35,7 @@ fn unmanaged(workload: &Workload, problems: &[AnnotationProblem]) -> Decision {
     decision.counts.replicas = workload.view.replicas;
     if !problems.is_empty() {
         let all: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        let message = format!("left alone, since its annotations cannot be obeyed: {}", all.join("; "));
+        let message = format!("not managed because its annotations are invalid: {}", all.join("; "));
         decision.actions.push(Action::Report(WorkloadEvent::lasting_warning("InvalidPlacement", message)));
     }
     let gated = workload.pods.iter().filter(|pod| pod.gated && pod.occupies());
@@ -84,7 +84,7 @@ pub(super) fn read_state(workload: &Managed<'_>, decision: &mut Decision) -> Pla
     if !readable {
         decision.actions.push(Action::Report(WorkloadEvent::lasting_warning(
             "StateUnreadable",
-            "the state kept in its annotation cannot be read: starting anew",
+            "its annotation perennial.dev/placement-state is unreadable; starting with an empty state",
         )));
     }
     state
@@ -99,7 +99,8 @@ pub(super) fn finish(
     mut decision: Decision,
 ) -> Decision {
     if before != state {
-        let reason = if before.breaker == state.breaker { "to keep the cooldown" } else { "the breaker changed" };
+        let reason =
+            if before.breaker == state.breaker { "a move started a cooldown" } else { "the spot breaker changed" };
         decision.actions.push(pod_patch::save(workload.view, state, reason));
     }
     decision.actions.extend(removals);
@@ -138,7 +139,7 @@ fn report(workload: &Managed<'_>, groups: &[Group<'_>], decision: &mut Decision)
     if occupants().any(|occupant| !occupant.pending && occupant.pod.foreign_cost()) {
         decision.actions.push(Action::Report(WorkloadEvent::lasting_warning(
             "ForeignDeletionCost",
-            "another writer sets pod-deletion-cost on its pods: it is left as it is, and scale-in is not exact",
+            "another writer sets pod-deletion-cost on its pods, so scale-in is not exact; stop that writer",
         )));
     }
     if workload.view.replicas > 0 {
@@ -155,6 +156,6 @@ pub(super) fn report_notes(workload: &Managed<'_>, decision: &mut Decision) {
 pub(super) fn template_selects_capacity() -> Action {
     Action::Report(WorkloadEvent::lasting_warning(
         "ChoosesCapacityItself",
-        "its pod template selects or excludes a capacity type: its pods are counted and left alone",
+        "its pod template selects or excludes a capacity type: its pods are counted but not placed",
     ))
 }

@@ -92,15 +92,15 @@ pub fn simulate(split: Split, replicas: u32) -> Simulation {
 /// Summarizes the requested split and, if it differs, the observed one.
 pub fn headline(counts: &Counts) -> String {
     let Counts { replicas, desired_spot, desired_on_demand, spot, on_demand, .. } = *counts;
-    let mut text = format!("wanted: {desired_spot} of {replicas} replicas on spot, {desired_on_demand} on-demand");
+    let mut text = format!("requested: {desired_spot} of {replicas} replicas on spot, {desired_on_demand} on-demand");
     if (spot, on_demand) == (desired_spot, desired_on_demand) {
-        text.push_str("; that is how they run");
+        text.push_str("; running as requested");
     } else {
-        let _ = write!(text, "; found: {spot} on spot, {on_demand} on-demand");
+        let _ = write!(text, "; observed: {spot} on spot, {on_demand} on-demand");
     }
     for (count, what) in [
-        (counts.fallback, "on-demand for lack of spot"),
-        (counts.gated, "waiting for a slot"),
+        (counts.fallback, "on-demand because spot is short"),
+        (counts.gated, "gated"),
         (counts.unknown, "of unknown class"),
     ] {
         if count > 0 {
@@ -132,15 +132,12 @@ fn shortage(workload: &Workload, counts: &Counts) -> Option<String> {
     match workload.state().breaker {
         Breaker::Closed | Breaker::Wary { .. } => None,
         Breaker::Open { since, probe, .. } => {
-            let next = if probe > now {
-                format!("tried again in {}", passed(now, probe))
-            } else {
-                "to be tried again now".to_owned()
-            };
+            let next =
+                if probe > now { format!("next probe in {}", passed(now, probe)) } else { "probe due now".to_owned() };
             Some(format!("spot has been short for {}: {fallback} run on-demand, {next}", passed(since, now)))
         }
         Breaker::Probing { since, .. } => {
-            Some(format!("spot has been tried again for {}: {fallback} run on-demand meanwhile", passed(since, now)))
+            Some(format!("probing spot for {}: {fallback} run on-demand meanwhile", passed(since, now)))
         }
     }
 }
@@ -164,15 +161,15 @@ fn at_rest(workload: &Workload, spec: &Spec, counts: &Counts) -> String {
         };
     }
     if gated > 0 {
-        return format!("{gated} are about to be placed");
+        return format!("{gated} gated, about to be placed");
     }
     if unknown > 0 {
-        return format!("{unknown} have no node yet, and no class");
+        return format!("{unknown} have neither a node nor a class yet");
     }
     match spot + on_demand {
-        there if there < replicas => format!("{} of {replicas} replicas are not there yet", replicas - there),
-        there if there > replicas => format!("{} more than {replicas} replicas are still there", there - replicas),
-        _ => "as asked for".to_owned(),
+        there if there < replicas => format!("{} of {replicas} replicas do not exist yet", replicas - there),
+        there if there > replicas => format!("{} replicas more than {replicas} still exist", there - replicas),
+        _ => "as requested".to_owned(),
     }
 }
 
@@ -180,7 +177,7 @@ fn at_rest(workload: &Workload, spec: &Spec, counts: &Counts) -> String {
 pub fn explain(workload: &Workload, spec: &Spec, decision: &Decision) -> Vec<String> {
     let counts = &decision.counts;
     let (percentage, floor) = (spec.split.percentage(), spec.split.floor());
-    let mut lines = vec![format!("asked for: {percentage}% on spot, at least {floor} on-demand"), headline(counts)];
+    let mut lines = vec![format!("requested: {percentage}% on spot, at least {floor} on-demand"), headline(counts)];
     if counts.drift > 0 {
         lines.push(format!("{} in the wrong class", counts.drift));
     }
@@ -190,12 +187,12 @@ pub fn explain(workload: &Workload, spec: &Spec, decision: &Decision) -> Vec<Str
     match workload.state().breaker {
         Breaker::Closed | Breaker::Wary { .. } => {}
         Breaker::Open { since, probe, .. } => {
-            lines.push(format!("spot has been short since {since}; it is tried again at {probe}"));
+            lines.push(format!("spot has been short since {since}; next probe at {probe}"));
         }
-        Breaker::Probing { since, .. } => lines.push(format!("spot is being tried again since {since}")),
+        Breaker::Probing { since, .. } => lines.push(format!("probing spot since {since}")),
     }
     if spec.paused {
-        lines.push("paused: new pods are placed, running ones are left where they are".to_owned());
+        lines.push("paused: new pods are placed, running pods are not moved".to_owned());
     }
     match spec.window.as_ref().map(|window| window.state(workload.now)) {
         Some(WindowState::Open { until }) => lines.push(format!("the disruption window is open until {until}")),
@@ -212,10 +209,10 @@ pub fn explain(workload: &Workload, spec: &Spec, decision: &Decision) -> Vec<Str
 /// Describes one action. Returns None for Events, which repeat other lines.
 pub fn sentence(action: &Action) -> Option<String> {
     Some(match action {
-        Action::Save { reason, .. } => format!("write the state to the workload: {reason}"),
+        Action::Save { reason, .. } => format!("save the state on the workload: {reason}"),
         Action::Place { pod, class, reason, .. } => format!("place {} on {class}: {reason}", pod.name),
         Action::Hold { pod, until, reason, .. } => format!("hold {} until {until} at most: {reason}", pod.name),
-        Action::Ungate { pod, reason, .. } => format!("free {}: {reason}", pod.name),
+        Action::Ungate { pod, reason, .. } => format!("ungate {}: {reason}", pod.name),
         Action::Relabel { pod, reason, .. } => format!("relabel {}: {reason}", pod.name),
         Action::Evict { pod, reason } => format!("evict {}: {reason}", pod.name),
         Action::Delete { pod, reason } => format!("delete {}: {reason}", pod.name),
@@ -252,8 +249,8 @@ mod tests {
     fn the_headline_contains_the_difference() {
         let mut counts =
             Counts { replicas: 10, desired_spot: 7, desired_on_demand: 3, spot: 7, on_demand: 3, ..Counts::default() };
-        assert_eq!(headline(&counts), "wanted: 7 of 10 replicas on spot, 3 on-demand; that is how they run");
+        assert_eq!(headline(&counts), "requested: 7 of 10 replicas on spot, 3 on-demand; running as requested");
         (counts.spot, counts.on_demand, counts.fallback) = (5, 5, 2);
-        assert!(headline(&counts).ends_with("; found: 5 on spot, 5 on-demand, 2 on-demand for lack of spot"));
+        assert!(headline(&counts).ends_with("; observed: 5 on spot, 5 on-demand, 2 on-demand because spot is short"));
     }
 }

@@ -50,7 +50,7 @@ pub(super) fn may_disrupt(workload: &Managed<'_>, state: &PlacementState) -> Res
         return Err(Blocked::new("moves are paused by annotation"));
     }
     if view.observed_generation < view.generation {
-        return Err(Blocked::new("its controller has not seen the latest change yet"));
+        return Err(Blocked::new("its controller has not observed the latest change yet"));
     }
     let total = view.replicas;
     if view.current != total || view.updated != total {
@@ -61,7 +61,7 @@ pub(super) fn may_disrupt(workload: &Managed<'_>, state: &PlacementState) -> Res
         return Err(Blocked::new(reason));
     }
     if !workload.pending.removed.is_empty() {
-        return Err(Blocked::new("the last eviction is still under way"));
+        return Err(Blocked::new("the last eviction is still in progress"));
     }
     if let Some(WindowState::Closed { opens }) = workload.spec.window.as_ref().map(|window| window.state(workload.now))
     {
@@ -83,8 +83,10 @@ pub(super) fn may_disrupt(workload: &Managed<'_>, state: &PlacementState) -> Res
         }
         several => {
             let names: Vec<&str> = several.iter().map(|pdb| pdb.name.as_str()).collect();
-            let reason =
-                format!("its pods have several PodDisruptionBudgets ({}): none can be evicted", names.join(", "));
+            let reason = format!(
+                "several PodDisruptionBudgets select its pods ({}), so none can be evicted; keep one of them",
+                names.join(", ")
+            );
             let event = WorkloadEvent::lasting_warning("SeveralBudgets", reason.clone());
             Err(Blocked { reason, until: None, event: Some(event) })
         }
@@ -160,7 +162,7 @@ pub(super) fn repair(
         return None;
     }
     if group.occupants.iter().any(|occupant| occupant.is(towards) && occupant.unbound()) {
-        Blocked::new(format!("a pod that belongs on {towards} has no node yet")).wait(decision);
+        Blocked::new(format!("a {towards} pod is not scheduled yet")).wait(decision);
         return None;
     }
     if let Err(blocked) = may_disrupt(workload, state) {
@@ -169,17 +171,17 @@ pub(super) fn repair(
     }
     let ready = surely_ready(group.occupants.iter(), workload);
     let Some(occupant) = candidate(group.occupants.iter(), class, ready, workload) else {
-        Blocked::new("no pod can be given up without going below min-on-demand").wait(decision);
+        Blocked::new("any eviction would go below min-on-demand").wait(decision);
         return None;
     };
     if drift > (group.n() / 5).max(10) {
         decision.actions.push(WorkloadEvent::normal(
             "ManyMoves",
-            format!("{drift} replicas have to move, one at a time; `kubectl rollout restart` is faster"),
+            format!("{drift} replicas must move, one at a time; `kubectl rollout restart` is faster"),
         ));
     }
     record_move(state, drift, workload.now);
     decision.revisit_at(after(workload.now, cooldown(workload.settings.cooldown, 0)));
-    let reason = format!("{drift} too many on {class}: this one moves to {towards}");
+    let reason = format!("{drift} replicas too many on {class}, moving one to {towards}");
     Some(Action::Evict { pod: occupant.pod.into(), reason })
 }

@@ -1,7 +1,7 @@
 //! Schedule schedules of five fields, in UTC, and the windows that they open.
 //!
-//! Owns parsing and matching. Never reads a clock. Time zones are not supported: their rules come from files of the machine,
-//! so that two replicas could disagree.
+//! Owns parsing and matching. Never reads a clock. All times are UTC: a time zone would be a parameter of [`Schedule::next`]
+//! and [`Schedule::last`].
 //!
 //! Syntax: `*`, numbers, names (`MON`, `jan`), ranges, lists, steps (`*/5`, `1-9/2`, `3/10`), `?` for a day, 7 as Sunday, and
 //! `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`. When day of month and day of week are both restricted, either is enough,
@@ -11,20 +11,20 @@ use jiff::civil::{Date, DateTime, Weekday};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, ToSpan};
 
-/// Leap days that must also fall on some weekday can be 40 years apart.
+/// Maximum distance of two matches: leap days that must also fall on a weekday can be 40 years apart.
 const HORIZON_DAYS: u32 = 366 * 41;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
-    #[error("a schedule has five fields (minute hour day-of-month month day-of-week), this has {0}")]
+    #[error("expected five fields (minute hour day-of-month month day-of-week), found {0}")]
     Fields(usize),
-    #[error("the {field} `{text}` is not understood: {why}")]
+    #[error("invalid {field} `{text}`: {why}")]
     Field { field: &'static str, text: String, why: String },
-    #[error("no date ever matches it")]
+    #[error("no date matches it")]
     Never,
 }
 
-/// A parsed schedule. One bit for each value that matches.
+/// A parsed schedule, with one bit for each matching value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
     minutes: u64,
@@ -135,7 +135,7 @@ impl Schedule {
         Ok(cron)
     }
 
-    /// The first time strictly after `now` that matches.
+    /// Returns the first match after `now`.
     pub fn next(&self, now: Timestamp) -> Option<Timestamp> {
         let from = utc(now).checked_add(1.minute()).ok()?;
         let mut date = from.date();
@@ -153,7 +153,7 @@ impl Schedule {
         None
     }
 
-    /// The last time at or before `now` that matches.
+    /// Returns the last match at or before `now`.
     pub fn last(&self, now: Timestamp) -> Option<Timestamp> {
         let from = utc(now);
         let mut date = from.date();
@@ -203,7 +203,7 @@ fn highest(hours: u64, minutes: u64, to: u32) -> Option<u32> {
     (0..=to).rev().find(|&minute| matches(hours, minutes, minute))
 }
 
-/// When running pods may be moved: from each match of the schedule on, for a while.
+/// Times at which running pods may be moved: `duration` from each match of the schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Window {
     pub schedule: Schedule,
@@ -246,13 +246,13 @@ mod tests {
     #[case("5/20 3 ? * 7", "2026-03-01T03:26:00Z", "2026-03-01T03:45:00Z")]
     #[case("0 22 * * fri-sun", "2026-03-01T21:00:00Z", "2026-03-01T22:00:00Z")]
     #[case("@weekly", "2026-03-02T00:00:00Z", "2026-03-08T00:00:00Z")]
-    fn the_next_time_is(#[case] schedule: &str, #[case] now: &str, #[case] next: &str) {
+    fn the_next_match_is(#[case] schedule: &str, #[case] now: &str, #[case] next: &str) {
         assert_eq!(Schedule::parse(schedule).unwrap().next(time(now)), Some(time(next)));
     }
 
     #[rstest]
     #[case("* * * *", "five fields")]
-    #[case("60 * * * *", "minute `60` is not understood: it must be from 0 to 59")]
+    #[case("60 * * * *", "minute `60`: it must be from 0 to 59")]
     #[case("* * 0 * *", "day of month")]
     #[case("* 9-5 * * *", "the range ends before it begins")]
     #[case("*/0 * * * *", "a step is a number above 0")]
@@ -261,7 +261,7 @@ mod tests {
     #[case("? * * * *", "for days only")]
     #[case("1,,2 * * * *", "minute")]
     #[case("-1 * * * *", "minute")]
-    #[case("0 0 31 2 *", "no date ever matches")]
+    #[case("0 0 31 2 *", "no date matches")]
     #[case("every night", "five fields")]
     fn a_bad_schedule_is_refused_with_its_reason(#[case] schedule: &str, #[case] reason: &str) {
         let error = Schedule::parse(schedule).unwrap_err().to_string();
@@ -293,7 +293,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_it_panic(text in "[0-9*/,?a-zA-Z -]{0,24}") {
+        fn no_text_makes_the_parser_panic(text in "[0-9*/,?a-zA-Z -]{0,24}") {
             let _ = Schedule::parse(&text);
         }
     }

@@ -83,7 +83,9 @@ impl Spec {
             notes.push(format!("{percentage}% of {replicas} replicas is less than one: none runs on spot"));
         }
         if percentage == 100 && floor == 0 {
-            notes.push("all replicas run on spot: one interruption can take them all (see min-on-demand)".to_owned());
+            notes.push(
+                "all replicas run on spot: one interruption can remove all of them (see min-on-demand)".to_owned(),
+            );
         }
         notes
     }
@@ -135,7 +137,7 @@ pub fn parse(
     if reader.find("spot-percentage").is_none() {
         return match reader.find("min-on-demand") {
             Some(found) if found.source == AnnotationSource::Workload => {
-                reader.problem(&found, "needs spot-percentage beside it");
+                reader.problem(&found, "requires spot-percentage");
                 Err(reader.problems)
             }
             _ => Ok(None),
@@ -209,9 +211,9 @@ impl Reader<'_> {
             .read("disruption-schedule", |text| Schedule::parse(text).map_err(|e| format!("is not a schedule: {e}")));
         let duration = self.read("disruption-duration", values::duration);
         match (self.find("disruption-schedule"), self.find("disruption-duration")) {
-            (Some(found), None) => self.problem(&found, "needs disruption-duration beside it"),
+            (Some(found), None) => self.problem(&found, "requires disruption-duration"),
             (None, Some(found)) if found.source == AnnotationSource::Workload => {
-                self.problem(&found, "needs disruption-schedule beside it");
+                self.problem(&found, "requires disruption-schedule");
             }
             _ => {}
         }
@@ -286,8 +288,8 @@ mod tests {
         perennial.dev/min-on-demand: "-1" is not a whole number from 0 up
         perennial.dev/fallback-after: "soon" is not a duration such as 90s, 5m or 1h30m
         perennial.dev/fallback-budget: "many" is neither a count of replicas (3) nor a percentage of the spot replicas (20%) (from the namespace)
-        perennial.dev/disruption-schedule: "61 * * * *" is not a schedule: the minute `61` is not understood: it must be from 0 to 59
-        perennial.dev/disruption-schedule: "61 * * * *" needs disruption-duration beside it
+        perennial.dev/disruption-schedule: "61 * * * *" is not a schedule: invalid minute `61`: it must be from 0 to 59
+        perennial.dev/disruption-schedule: "61 * * * *" requires disruption-duration
         perennial.dev/paused: "maybe" is neither "true" nor "false"
         spotalis.io/selection: "soft" is neither "required" nor "preferred"
         perennial.dev/move-statefulset-pods: "1" is neither "true" nor "false"
@@ -306,7 +308,7 @@ mod tests {
     #[test]
     fn a_floor_without_a_percentage_is_a_problem() {
         let problems = read(&[], &[("perennial.dev/min-on-demand", "2")]).unwrap_err();
-        assert!(problems[0].to_string().contains("needs spot-percentage"));
+        assert!(problems[0].to_string().contains("requires spot-percentage"));
     }
 
     #[test]

@@ -163,10 +163,10 @@ fn repair(
         .into_iter()
         .find_map(|class| candidate(misplaced.iter().copied(), class, ready, workload));
     let Some(occupant) = found else {
-        Blocked::new("no pod can be given up without going below min-on-demand").wait(decision);
+        Blocked::new("any eviction would go below min-on-demand").wait(decision);
         return None;
     };
     record_move(state, drift, workload.now);
-    let reason = format!("slot {} is in the wrong class, one of {drift}", occupant.slot.unwrap_or_default());
+    let reason = format!("slot {} is in the wrong class, as {drift} in total", occupant.slot.unwrap_or_default());
     Some(Action::Evict { pod: occupant.pod.into(), reason })
 }

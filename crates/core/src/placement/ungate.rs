@@ -27,11 +27,11 @@ pub enum UngateReason {
 /// Decides how a pod is ungated: on-demand for safety, or without a class where Perennial must not set one.
 pub fn ungate(pod: &PodView, reason: UngateReason, strength: Strength, settings: &PlacementSettings) -> Action {
     let text = match reason {
-        UngateReason::Timeout => "gated for too long: freed on-demand",
-        UngateReason::Uninstall => "Perennial is being removed: freed on-demand",
-        UngateReason::Ownerless => "nobody owns this workload's shard at the moment: freed on-demand",
-        UngateReason::Unmanaged => "the workload is not managed: freed as it is",
-        UngateReason::Refused => "its class cannot be set: freed as it is",
+        UngateReason::Timeout => "gated for too long: ungated on-demand",
+        UngateReason::Uninstall => "Perennial is being uninstalled: ungated on-demand",
+        UngateReason::Ownerless => "no replica owns the shard of its workload: ungated on-demand",
+        UngateReason::Unmanaged => "the workload is not managed: ungated without a class",
+        UngateReason::Refused => "its class cannot be set: ungated without a class",
     };
     let gate_only = matches!(reason, UngateReason::Unmanaged | UngateReason::Refused)
         || strength == Strength::Preferred

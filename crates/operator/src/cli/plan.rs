@@ -167,7 +167,7 @@ impl Told {
                 if workload.view.template != Choice::Any {
                     let _ = writeln!(
                         self.text,
-                        "  note: its pod template selects or excludes a capacity type: its pods are counted and left alone"
+                        "  note: its pod template selects or excludes a capacity type: its pods are counted but not placed"
                     );
                 }
                 for note in &simulation.notes {

@@ -151,7 +151,7 @@ impl Applier {
             self.ungate(&workload.view.namespace, known, UngateReason::Refused, strength).await?;
         }
         self.events.say(about(&workload.view), Severity::Warning, "PlacementRefused", || {
-            format!("pod {} could not be given a class and was freed as it is: {failure}", pod.name)
+            format!("the API server refused the class of pod {}, which runs without one: {failure}", pod.name)
         });
         Ok(())
     }

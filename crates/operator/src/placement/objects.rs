@@ -238,12 +238,6 @@ pub struct Namespace {
     pub metadata: ObjectMeta,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct Taint {
-    pub key: String,
-}
-
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Meta {

@@ -113,7 +113,7 @@ impl PodWebhook {
             PodAdmission::Unchanged { reason, report } => {
                 if report {
                     self.events.say(about(&workload.view), Severity::Warning, "PodNotPlaced", || {
-                        format!("a pod is counted and left as it is: {reason}")
+                        format!("a pod is counted but not placed: {reason}")
                     });
                 }
                 Vec::new()

@@ -33,7 +33,7 @@ async fn workloads_are_listed_by_label_and_watched() {
         let output = watching.output();
         let told = output.lines().any(|line| {
             let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
-            line.contains("deployment/web 4 2/2 2/2 2 0 0 as asked for")
+            line.contains("deployment/web 4 2/2 2/2 2 0 0 as requested")
         });
         if told { Ok(()) } else { Err(output) }
     })

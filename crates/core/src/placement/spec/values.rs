@@ -30,7 +30,7 @@ pub(super) fn budget(text: &str) -> Result<FallbackBudget, String> {
 pub(super) fn duration(text: &str) -> Result<SignedDuration, String> {
     let parsed: SignedDuration = text.parse().map_err(|_| "is not a duration such as 90s, 5m or 1h30m".to_owned())?;
     if parsed <= SignedDuration::ZERO {
-        Err("must be longer than nothing".to_owned())
+        Err("must be longer than 0".to_owned())
     } else if parsed > MAX_DURATION {
         Err("is longer than 31 days".to_owned())
     } else {

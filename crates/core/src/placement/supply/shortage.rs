@@ -130,7 +130,7 @@ pub(in crate::placement) fn handle_shortage(
 }
 
 pub(in crate::placement) fn delete_stuck(occupant: &Occupant<'_>) -> Action {
-    let reason = "no spot capacity was found for it in time: its replacement runs on-demand".to_owned();
+    let reason = "no spot capacity within fallback-after: its replacement runs on-demand".to_owned();
     Action::Delete { pod: occupant.pod.into(), reason }
 }
 
@@ -145,14 +145,14 @@ pub(in crate::placement) fn report(transition: Transition, observed: &SupplyObse
             ),
         )),
         Transition::StillShort => {
-            Some(WorkloadEvent::normal("SpotStillShort", "spot capacity is still short: trying again later"))
+            Some(WorkloadEvent::normal("SpotStillShort", "spot capacity is still short; the next probe is later"))
         }
-        Transition::Probe => Some(WorkloadEvent::normal("SpotProbe", "trying spot capacity again with one replica")),
+        Transition::Probe => Some(WorkloadEvent::normal("SpotProbe", "probing spot capacity with one replica")),
         Transition::Closed => Some(WorkloadEvent::normal("SpotBack", "spot capacity is back")),
         Transition::Stay if observed.stuck > 0 && observed.budget == 0 => {
             Some(Action::Report(WorkloadEvent::lasting_warning(
                 "SpotShortage",
-                "no spot capacity for some of its pods, and no fallback is allowed: they wait",
+                "no spot capacity for some of its pods, and fallback-budget allows no fallback: they stay Pending",
             )))
         }
         Transition::Stay => None,
@@ -170,7 +170,7 @@ fn probe_candidate(workload: &Managed<'_>, groups: &[Group<'_>], state: &Placeme
     }
     let ready = surely_ready(group.occupants.iter(), workload);
     let occupant = candidate(group.occupants.iter(), Class::OnDemand, ready, workload)?;
-    let reason = "to see whether spot capacity is back".to_owned();
+    let reason = "probing whether spot capacity is back".to_owned();
     Some((occupant.pod.uid.clone(), Action::Evict { pod: occupant.pod.into(), reason }))
 }
 

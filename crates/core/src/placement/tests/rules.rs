@@ -99,7 +99,7 @@ fn one_pod_moves_and_the_state_is_written_before() {
 }
 
 #[rstest]
-#[case::not_observed(|w: &mut WorkloadView| w.generation = 2, "has not seen the latest change")]
+#[case::not_observed(|w: &mut WorkloadView| w.generation = 2, "has not observed the latest change")]
 #[case::scaling(|w: &mut WorkloadView| w.current = 9, "scaling or rolling out")]
 #[case::rolling(|w: &mut WorkloadView| w.updated = 9, "scaling or rolling out")]
 #[case::unavailable(|w: &mut WorkloadView| w.available = 9, "only 9 of 10 replicas are available")]

@@ -16,7 +16,7 @@ fn explained(sim: &Sim) -> String {
 fn every_deviation_has_a_reason_while_spot_is_short() {
     let mut sim = Sim::new(Spec::new(Split::new(70, 3)), 10, 1);
     sim.settle();
-    assert_eq!(explained(&sim), "as asked for");
+    assert_eq!(explained(&sim), "as requested");
 
     sim.replicas = 20;
     sim.spot_room = 9;
@@ -30,7 +30,7 @@ fn every_deviation_has_a_reason_while_spot_is_short() {
     assert_eq!((counts.spot, counts.on_demand, counts.fallback), (9, 11, 5));
     assert_eq!(counts.drift, 0, "fallback pods are not drift while spot is short");
     let text = explained(&sim);
-    assert!(text.starts_with("spot has been short for 30s: 5 run on-demand, tried again in 4m"), "{text}");
+    assert!(text.starts_with("spot has been short for 30s: 5 run on-demand, next probe in 4m"), "{text}");
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn at_rest(kind: Kind, change: impl FnOnce(&mut Spec, &mut Counts)) -> String {
 #[test]
 fn every_deviation_from_the_request_has_a_reason() {
     let set = Kind::StatefulSet { start: 0 };
-    assert_eq!(at_rest(set, |_, _| ()), "as asked for");
+    assert_eq!(at_rest(set, |_, _| ()), "as requested");
     let text = at_rest(Kind::Deployment, |spec, counts| (spec.paused, counts.drift) = (true, 1));
     assert!(text.contains("paused by annotation"), "{text}");
     let text = at_rest(set, |_, counts| counts.drift = 2);
@@ -68,7 +68,7 @@ fn every_deviation_from_the_request_has_a_reason() {
     let text = at_rest(Kind::Deployment, |_, counts| (counts.gated, counts.spot) = (1, 1));
     assert!(text.contains("about to be placed"), "{text}");
     let text = at_rest(Kind::Deployment, |_, counts| counts.spot = 1);
-    assert_eq!(text, "1 of 4 replicas are not there yet");
+    assert_eq!(text, "1 of 4 replicas do not exist yet");
     let text = at_rest(Kind::Deployment, |_, counts| counts.spot = 3);
-    assert_eq!(text, "1 more than 4 replicas are still there");
+    assert_eq!(text, "1 replicas more than 4 still exist");
 }

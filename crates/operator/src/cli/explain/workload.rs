@@ -49,7 +49,7 @@ fn story(row: &Row) -> String {
     let mut text = format!("{}\n", key_of(&workload.view));
     match &row.outcome {
         Err(problems) => {
-            let _ = writeln!(text, "  left alone, since its annotations cannot be obeyed: {problems}");
+            let _ = writeln!(text, "  not managed because its annotations are invalid: {problems}");
         }
         Ok((spec, decision)) => {
             for line in explain_decision(workload, spec, decision) {

@@ -1,6 +1,6 @@
 //! Behaviour of the cache: the list protocol, late events, relists and reservations.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use kube::runtime::watcher::Event;
@@ -9,18 +9,20 @@ use perennial_core::{
     placement::{
         Class, GATE, SLOT,
         node_labels::Choice,
+        ungate::UngateReason,
         workload::{Place, Workload},
     },
 };
 use serde_json::{Value, json};
 
-use super::{Cache, Reading, Watched, key_of, shard_key};
+use super::{Cache, Reading, SharedCache, Step, Watched, key, key_of, shard_key};
 use crate::{
     keeper::node::Node,
     placement::{
         objects::{Deployment, Namespace, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
         settings::Configured,
     },
+    runtime::clock::Clock,
 };
 
 struct World {
@@ -301,4 +303,156 @@ fn a_pod_with_a_reservation_is_expected_until_the_watch_delivers_it() {
     world.apply::<Pod>(&seen);
 
     assert!(world.cache.reservations().expected(&sets, world.now).is_empty());
+}
+
+#[test]
+fn a_list_that_starts_again_counts_from_its_last_start() {
+    let mut world = World::new();
+    world.apply::<Deployment>(&web(1, 10));
+    world.apply::<ReplicaSet>(&set("r1", 2, 1, "d"));
+    world.on::<ReplicaSet>(Event::Init);
+    world.on::<ReplicaSet>(Event::InitApply(read(&set("r1", 2, 1, "d"))));
+
+    world.list::<ReplicaSet>(&[set("r2", 3, 2, "d")]);
+
+    let uids: Vec<String> = world.observe().replica_sets.into_iter().map(|set| set.uid).collect();
+    assert_eq!(uids, ["r2"]);
+}
+
+#[test]
+fn an_object_stays_while_a_list_is_incomplete() {
+    let mut world = World::new();
+    world.apply::<Deployment>(&web(1, 10));
+    world.on::<Deployment>(Event::Init);
+    assert_eq!(world.observe().view.replicas, 10);
+    world.on::<Deployment>(Event::InitDone);
+    assert!(world.cache.workload("deployment/shop/web").is_none());
+}
+
+#[test]
+fn a_relist_leaves_no_ghosts_of_any_kind() {
+    let mut world = World::new();
+    world.apply::<Deployment>(&web(1, 10));
+    world.apply::<ReplicaSet>(&set("r1", 2, 1, "d"));
+    world.apply::<Pod>(&pod(5, &json!({"nodeName": "n"}), &json!([])));
+    world.apply::<Node>(
+        &json!({"metadata": {"name": "n", "labels": {"karpenter.sh/capacity-type": "spot"}}, "spec": {}}),
+    );
+    let pdb = json!({"metadata": {"namespace": "shop", "name": "b"}, "spec": {"selector": {"matchLabels": {"app": "web"}}},
+                     "status": {"disruptionsAllowed": 1}});
+    world.apply::<PodDisruptionBudget>(&pdb);
+    assert!(!world.observe().pods[0].node.unwrap().leaving);
+
+    world.list::<Node>(&[]);
+    assert!(world.observe().pods[0].node.unwrap().leaving, "a node that is not listed is gone");
+    world.list::<PodDisruptionBudget>(&[]);
+    assert!(world.observe().pdbs.is_empty());
+    world.list::<ReplicaSet>(&[]);
+    let workload = world.observe();
+    assert!(workload.replica_sets.is_empty() && workload.pods.is_empty());
+    world.list::<Namespace>(&[]);
+    assert!(world.observe().spec.unwrap().is_none());
+    world.list::<Deployment>(&[]);
+    assert!(world.cache.all_affected().is_empty());
+}
+
+#[test]
+fn late_events_of_pods_and_replica_sets_change_nothing() {
+    let mut world = World::new();
+    world.apply::<Deployment>(&web(1, 10));
+    world.apply::<ReplicaSet>(&set("r1", 7, 2, "d"));
+    world.apply::<Pod>(&pod(9, &json!({}), &json!([])));
+
+    assert!(world.apply::<ReplicaSet>(&set("r1", 6, 1, "another")).is_empty());
+    assert!(world.apply::<Pod>(&gated()).is_empty());
+
+    let workload = world.observe();
+    assert_eq!(workload.replica_sets.len(), 1);
+    assert!(!workload.pods[0].gated);
+}
+
+fn list<K: Watched + serde::de::DeserializeOwned>(cache: &SharedCache, objects: &[Value]) {
+    cache.on::<K>(Event::Init);
+    for object in objects {
+        cache.on::<K>(Event::InitApply(read(object)));
+    }
+    cache.on::<K>(Event::InitDone);
+}
+
+/// A synced cache with a Deployment of two replicas, its ReplicaSet and one gated pod.
+fn shared() -> SharedCache {
+    let cache = SharedCache::new(Configured::new(&Settings::default()).unwrap(), Clock::system());
+    list::<Namespace>(&cache, &[json!({"metadata": {"name": "shop"}})]);
+    list::<Deployment>(&cache, &[web(1, 2)]);
+    list::<ReplicaSet>(&cache, &[set("r1", 2, 1, "d")]);
+    list::<Pod>(&cache, &[gated()]);
+    list::<StatefulSet>(&cache, &[]);
+    list::<PodDisruptionBudget>(&cache, &[]);
+    list::<Node>(&cache, &[]);
+    cache
+}
+
+/// Decides in the first term and expects a decision.
+fn decided(cache: &SharedCache) -> Workload {
+    match cache.decide(&key("Deployment", "shop", "web"), 1) {
+        Step::Decided { decided, .. } => decided.0,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_workload_is_stale_until_its_pods_were_read_in_this_term() {
+    let (cache, key) = (shared(), key("Deployment", "shop", "web"));
+    assert!(matches!(cache.decide(&key, 1), Step::Stale(_)));
+    cache.mark_read(&key, 1);
+    decided(&cache);
+    assert!(matches!(cache.decide(&key, 2), Step::Stale(_)), "a new term of ownership");
+    cache.forget(&key);
+    assert!(matches!(cache.decide(&key, 1), Step::Stale(_)), "the workload had another owner");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lasting_mismatch_with_the_status_makes_a_workload_stale() {
+    let (cache, key) = (shared(), key("Deployment", "shop", "web"));
+    cache.mark_read(&key, 1);
+    // The status counts two pods, the cache has one.
+    let delay = |cache: &SharedCache| match cache.decide(&key, 1) {
+        Step::Decided { recheck, .. } => recheck,
+        _ => None,
+    };
+    assert_eq!(delay(&cache), Some(Duration::from_secs(2)));
+    tokio::time::advance(Duration::from_secs(3)).await;
+    assert!(matches!(cache.decide(&key, 1), Step::Stale(_)));
+    cache.mark_read(&key, 1);
+    assert_eq!(delay(&cache), Some(Duration::from_secs(4)), "a read without effect doubles the patience");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removal_is_pending_until_it_is_delivered_or_expires() {
+    let (cache, key) = (shared(), key("Deployment", "shop", "web"));
+    cache.mark_read(&key, 1);
+    cache.mark_removed("p");
+    assert!(decided(&cache).pending.removed.contains("p"));
+
+    tokio::time::advance(Duration::from_mins(2)).await;
+    cache.mark_read(&key, 1);
+    assert!(decided(&cache).pending.removed.is_empty());
+}
+
+#[test]
+fn the_answer_to_a_write_does_not_bring_a_removed_pod_back() {
+    let cache = shared();
+    cache.store_pod(read(&pod(6, &json!({}), &json!([]))));
+    assert!(!cache.observe("deployment/shop/web").unwrap().pods[0].gated, "the answer is newer");
+    cache.remove_pod("p");
+    cache.store_pod(read(&pod(7, &json!({}), &json!([]))));
+    assert!(cache.observe("deployment/shop/web").unwrap().pods.is_empty());
+}
+
+#[test]
+fn a_gated_pod_is_overdue_sooner_without_an_owner() {
+    let cache = shared();
+    let reasons = |attended: bool| cache.overdue(|_| attended).iter().map(|pod| pod.reason).collect::<Vec<_>>();
+    assert_eq!(reasons(false), [UngateReason::Ownerless]);
+    assert_eq!(reasons(true), [UngateReason::Timeout]);
 }
