@@ -289,7 +289,7 @@ mod tests {
         let defaults = defaults(objects, &configured).unwrap();
         let mut told = Told { sound: true, values: Vec::new(), text: String::new() };
         for workload in objects.iter().filter_map(|object| workload(object, &configured).unwrap()) {
-            told.workload(&workload, defaults.get(&workload.namespace), &configured);
+            told.workload(&workload, defaults.get(&workload.view.namespace), &configured);
         }
         told
     }

@@ -59,7 +59,7 @@ impl Workloads {
             let (client, mut all) = read(global, self.selector.as_deref()).await?;
             let mut listing = Listing::new(self.output, "WorkloadList", &HEADER, NARROW).watched(self.watch);
             let rows = self.rows(&all, global);
-            listing.page(rows.iter().map(|row| item(row)).collect())?;
+            listing.page(rows.iter().map(item).collect())?;
             if !self.watch {
                 listing.end("No workload asks for placement.")?;
                 return Ok(ExitCode::SUCCESS);

@@ -42,7 +42,6 @@ const PARALLEL_WRITES: usize = 32;
 const MAX_WRITES: usize = 64;
 
 /// Executes decisions.
-#[expect(missing_debug_implementations, reason = "kube's client has none")]
 pub(super) struct Applier {
     cluster: Cluster,
     cache: Arc<SharedCache>,

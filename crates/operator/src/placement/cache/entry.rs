@@ -145,6 +145,7 @@ pub fn stateful_set(set: StatefulSet, configured: &Configured) -> WorkloadEntry 
     workload(metadata, size, &status, spec.template, configured).selecting(spec.selector)
 }
 
+#[derive(Clone, Copy)]
 struct Size {
     kind: Kind,
     replicas: u32,
