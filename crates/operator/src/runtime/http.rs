@@ -1,26 +1,18 @@
-//! `/metrics`, `/livez` and `/readyz`, on one port; and how anything is served over plain HTTP.
+//! Plain HTTP servers.
 //!
-//! A slow client holds nothing up: it has a few seconds for its headers, bodies are not read, whoever is silent makes room for
-//! others, and a stop waits for answers under way for a moment only.
+//! A slow client blocks nothing: it has a few seconds for its headers, bodies are not read, idle connections are closed when
+//! others need room, and a stop waits for responses under way for a moment only.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
 use axum_server::Handle;
 use hyper_util::rt::TokioTimer;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    connection_limit::Seats,
-    health::{Health, Verdict},
-};
-use crate::runtime::metrics::{CONTENT_TYPE, Metrics};
+use super::connection_limit::Seats;
 
 const HEADERS_WITHIN: Duration = Duration::from_secs(5);
 const MAX_HEADERS: usize = 32;
@@ -28,14 +20,14 @@ const MAX_HEADER_BYTES: usize = 16 * 1024;
 const MAX_CONNECTIONS: usize = 128;
 const STOP_WITHIN: Duration = Duration::from_secs(2);
 
-/// A port that is taken, not yet served.
+/// A port that is bound and not yet served.
 #[derive(Debug)]
 pub struct Bound {
     listener: TcpListener,
     address: SocketAddr,
 }
 
-/// Takes the port on all addresses, IPv6 and IPv4 where there is no IPv6; 0 takes any free one.
+/// Binds a port on all addresses, of IPv4 where there is no IPv6. Port 0 binds any free one.
 pub fn bind(port: u16) -> io::Result<Bound> {
     let listener =
         TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)))?;
@@ -43,7 +35,7 @@ pub fn bind(port: u16) -> io::Result<Bound> {
     Ok(Bound { address: listener.local_addr()?, listener })
 }
 
-/// Takes the port for programs of this machine (of this pod) only; 0 takes any free one.
+/// Binds a port on loopback only. Port 0 binds any free one.
 pub fn bind_loopback(port: u16) -> io::Result<Bound> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
     listener.set_nonblocking(true)?;
@@ -55,13 +47,8 @@ impl Bound {
         self.address
     }
 
-    /// Serves metrics and probes until the token is cancelled.
-    pub async fn serve(self, metrics: Metrics, health: Health, stop: CancellationToken) -> io::Result<()> {
-        self.serve_routes(router(metrics, health), stop).await
-    }
-
     /// Serves until the token is cancelled.
-    pub async fn serve_routes(self, routes: Router, stop: CancellationToken) -> io::Result<()> {
+    pub async fn serve(self, routes: Router, stop: CancellationToken) -> io::Result<()> {
         let mut server = axum_server::from_tcp(self.listener)?.acceptor(Seats::new(MAX_CONNECTIONS));
         server
             .http_builder()
@@ -84,31 +71,9 @@ impl Bound {
     }
 }
 
-/// The routes by themselves, for those who serve them elsewhere.
-pub fn router(metrics: Metrics, health: Health) -> Router {
-    Router::new()
-        .route("/metrics", get(scrape).with_state(metrics))
-        .route("/livez", get(async |State(health): State<Health>| health.liveness()))
-        .route("/readyz", get(async |State(health): State<Health>| health.readiness()))
-        .with_state(health)
-}
-
-async fn scrape(State(metrics): State<Metrics>) -> Response {
-    match metrics.encode() {
-        Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
-        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
-    }
-}
-
-impl IntoResponse for Verdict {
-    fn into_response(self) -> Response {
-        let status = if self.ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        (status, self.body).into_response()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use axum::routing::get;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
     use tokio::task::JoinHandle;
@@ -121,10 +86,11 @@ mod tests {
         task: JoinHandle<io::Result<()>>,
     }
 
-    fn start(metrics: Metrics, health: Health) -> Running {
+    fn start() -> Running {
+        let routes = Router::new().route("/livez", get(async || "ok"));
         let bound = bind(0).unwrap();
         let (port, stop) = (bound.address().port(), CancellationToken::new());
-        Running { port, task: tokio::spawn(bound.serve(metrics, health, stop.clone())), stop }
+        Running { port, task: tokio::spawn(bound.serve(routes, stop.clone())), stop }
     }
 
     async fn connect(port: u16) -> TcpStream {
@@ -140,32 +106,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn probes_and_metrics_are_answered() {
-        let health = Health::new();
-        health.expect("nodes");
-        let running = start(Metrics::new(), health.clone());
-
-        let ready = answer(running.port, "GET /readyz HTTP/1.1").await;
-        assert!(ready.starts_with("HTTP/1.1 503") && ready.contains("[-] nodes: not yet"), "{ready}");
-        health.set("nodes", true);
-        assert!(answer(running.port, "GET /readyz HTTP/1.1").await.starts_with("HTTP/1.1 200"));
-        assert!(answer(running.port, "GET /livez HTTP/1.1").await.starts_with("HTTP/1.1 200"));
-        let metrics = answer(running.port, "GET /metrics HTTP/1.1").await;
-        assert!(metrics.contains("openmetrics-text") && metrics.contains("perennial_nodes{"), "{metrics}");
-        assert!(answer(running.port, "GET /other HTTP/1.1").await.starts_with("HTTP/1.1 404"));
-        assert!(answer(running.port, "POST /metrics HTTP/1.1").await.starts_with("HTTP/1.1 405"));
-    }
-
-    #[tokio::test]
     async fn oversized_headers_are_refused() {
-        let running = start(Metrics::new(), Health::new());
+        let running = start();
         let head = format!("GET /livez HTTP/1.1\r\nx-long: {}", "a".repeat(MAX_HEADER_BYTES));
         assert!(answer(running.port, &head).await.starts_with("HTTP/1.1 431"));
     }
 
     #[tokio::test]
     async fn a_stop_ends_the_server_and_idle_connections() {
-        let running = start(Metrics::new(), Health::new());
+        let running = start();
         let mut idle = connect(running.port).await;
         idle.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
         let mut some = [0; 16];
@@ -178,8 +127,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_never_finishes_its_headers_is_let_go() {
-        let running = start(Metrics::new(), Health::new());
+    async fn a_client_that_never_finishes_its_headers_is_disconnected() {
+        let running = start();
         let mut slow = connect(running.port).await;
         slow.write_all(b"GET /livez HTTP/1.1\r\nhost:").await.unwrap();
 

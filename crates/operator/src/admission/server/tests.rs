@@ -1,7 +1,7 @@
 //! The router without a socket, then what only a socket shows. A real API server is in the tests crate.
 
 use super::*;
-use crate::serve::issue;
+use crate::admission::issue;
 use perennial_core::certs::Lifetimes;
 use serde_json::{Value, json};
 use std::sync::Mutex;

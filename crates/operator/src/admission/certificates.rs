@@ -243,7 +243,7 @@ async fn read_file(path: &Path) -> Result<Vec<u8>, CertsError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::serve::issue;
+    use crate::admission::issue;
     use perennial_core::certs::Lifetimes;
 
     fn certificates() -> Certificates {

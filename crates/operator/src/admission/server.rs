@@ -4,9 +4,8 @@
 //! many requests at once: the answer is *allowed, unchanged*, in time. What cannot even be answered so is left to the failure
 //! policy, which is `Ignore`.
 
-use super::certs::{Served, provider};
-use super::connection_limit::Seats;
-use crate::runtime::traces;
+use super::certificates::{Served, provider};
+use crate::runtime::{connection_limit::Seats, traces};
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};

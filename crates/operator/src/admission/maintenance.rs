@@ -3,8 +3,8 @@
 //! Owns the order in which things are read: the configurations first, then the certificates, and what is written to the
 //! configurations is conditional on what was read. So no replica with an old view takes an authority out of a bundle.
 
-use super::bundle::{Others, carries};
-use super::certs::{CertsError, Directory, Kept, SecretStore, Served};
+use super::ca_bundle::{Others, carries};
+use super::certificates::{CertsError, Directory, Kept, SecretStore, Served};
 use super::configuration::{ConfigurationError, ConfigurationSettings, Configurations, Present, Repair, is_carried};
 use super::issue::{self, IssueError};
 use crate::runtime::{clock::Clock, error_chain::Chain};
@@ -26,7 +26,7 @@ const NOTICED_AFTER: Duration = Duration::from_secs(2);
 
 /// Why a look failed. What was served goes on being served.
 #[derive(Debug, thiserror::Error)]
-pub enum UpkeepError {
+pub enum MaintenanceError {
     #[error("the served certificate could not be kept right")]
     Certs(#[source] CertsError),
     #[error("a certificate could not be issued")]
@@ -46,7 +46,7 @@ pub enum Origin {
 
 /// What to keep right.
 #[derive(Debug, Clone)]
-pub struct UpkeepSettings {
+pub struct MaintenanceSettings {
     pub namespace: String,
     pub origin: Origin,
     /// Names for the certificate: [`ConfigurationSettings::names`], and any others.
@@ -58,8 +58,8 @@ pub struct UpkeepSettings {
 
 /// The keeper of certificate and configurations.
 #[derive(Debug)]
-pub struct Upkeep {
-    settings: UpkeepSettings,
+pub struct Maintenance {
+    settings: MaintenanceSettings,
     served: Arc<Served>,
     store: SecretStore,
     configurations: Configurations,
@@ -74,8 +74,8 @@ pub struct Upkeep {
     confirmed: BTreeMap<String, Instant>,
 }
 
-impl Upkeep {
-    pub fn new(client: kube::Client, settings: UpkeepSettings, served: Arc<Served>) -> Self {
+impl Maintenance {
+    pub fn new(client: kube::Client, settings: MaintenanceSettings, served: Arc<Served>) -> Self {
         let (directory, lifetimes) = match &settings.origin {
             Origin::Secret { lifetimes } => (None, *lifetimes),
             Origin::Directory(path) => (Some(Directory::new(path)), Lifetimes::default()),
@@ -114,20 +114,20 @@ impl Upkeep {
     }
 
     /// Looks once, and does what is due.
-    pub async fn look(&mut self) -> Result<Repair, UpkeepError> {
+    pub async fn look(&mut self) -> Result<Repair, MaintenanceError> {
         let present = match self.settings.configuration {
-            Some(_) => Some(self.configurations.read().await.map_err(UpkeepError::Configuration)?),
+            Some(_) => Some(self.configurations.read().await.map_err(MaintenanceError::Configuration)?),
             None => None,
         };
         let bundle = match self.directory {
-            Some(_) => self.foreign(present.as_ref()).await.map_err(UpkeepError::Certs)?,
+            Some(_) => self.foreign(present.as_ref()).await.map_err(MaintenanceError::Certs)?,
             None => Some(self.own(present.as_ref()).await?.bundle().into_bytes()),
         };
         let (Some(settings), Some(present)) = (&self.settings.configuration, present) else {
             return Ok(Repair::Right);
         };
         let repair = self.configurations.repair(settings, &present, bundle.as_deref());
-        repair.await.map_err(UpkeepError::Configuration)
+        repair.await.map_err(MaintenanceError::Configuration)
     }
 
     /// Serves what is in the directory, once it is trusted; returns what the configurations should carry.
@@ -156,8 +156,8 @@ impl Upkeep {
     }
 
     /// Brings our own certificates forward, and serves what they say.
-    async fn own(&mut self, present: Option<&Present>) -> Result<Certificates, UpkeepError> {
-        let mut kept = self.store.read().await.map_err(UpkeepError::Certs)?;
+    async fn own(&mut self, present: Option<&Present>) -> Result<Certificates, MaintenanceError> {
+        let mut kept = self.store.read().await.map_err(MaintenanceError::Certs)?;
         for _ in 0..STEPS {
             let now = self.settings.clock.now().as_second();
             self.note(&kept);
@@ -179,8 +179,8 @@ impl Upkeep {
             kept = self.write(&kept, &changed).await?;
         }
         let Some(certificates) = kept.certificates else {
-            let secret = super::certs::SECRET.to_owned();
-            return Err(UpkeepError::Certs(CertsError::Unanswered { secret }));
+            let secret = super::certificates::SECRET.to_owned();
+            return Err(MaintenanceError::Certs(CertsError::Unanswered { secret }));
         };
         self.install(&certificates)?;
         Ok(certificates)
@@ -193,20 +193,20 @@ impl Upkeep {
         current: Option<&Certificates>,
         present: Option<&Present>,
         now: i64,
-    ) -> Result<Option<Certificates>, UpkeepError> {
+    ) -> Result<Option<Certificates>, MaintenanceError> {
         let (names, lifetimes) = (&self.settings.names, &self.lifetimes);
         let Some(current) = current else {
-            return issue::create(names, lifetimes, now).map(Some).map_err(UpkeepError::Issue);
+            return issue::create(names, lifetimes, now).map(Some).map_err(MaintenanceError::Issue);
         };
         Ok(match step {
-            Next::Create => Some(issue::create(names, lifetimes, now).map_err(UpkeepError::Issue)?),
+            Next::Create => Some(issue::create(names, lifetimes, now).map_err(MaintenanceError::Issue)?),
             Next::AddAuthority => {
-                let authority = issue::authority(lifetimes, now).map_err(UpkeepError::Issue)?;
+                let authority = issue::authority(lifetimes, now).map_err(MaintenanceError::Issue)?;
                 Some(current.clone().with(authority))
             }
             Next::Serve { authority } => match current.authority(authority) {
                 Some(signer) => {
-                    let serving = issue::serving(signer, names, lifetimes, now).map_err(UpkeepError::Issue)?;
+                    let serving = issue::serving(signer, names, lifetimes, now).map_err(MaintenanceError::Issue)?;
                     Some(current.clone().serve(serving))
                 }
                 None => None,
@@ -224,10 +224,10 @@ impl Upkeep {
     }
 
     /// Writes, or takes what somebody else wrote first.
-    async fn write(&self, kept: &Kept, certificates: &Certificates) -> Result<Kept, UpkeepError> {
-        match self.store.write(kept, certificates).await.map_err(UpkeepError::Certs)? {
+    async fn write(&self, kept: &Kept, certificates: &Certificates) -> Result<Kept, MaintenanceError> {
+        match self.store.write(kept, certificates).await.map_err(MaintenanceError::Certs)? {
             Some(kept) => Ok(kept),
-            None => self.store.read().await.map_err(UpkeepError::Certs),
+            None => self.store.read().await.map_err(MaintenanceError::Certs),
         }
     }
 
@@ -241,12 +241,12 @@ impl Upkeep {
         }
     }
 
-    fn install(&mut self, certificates: &Certificates) -> Result<(), UpkeepError> {
+    fn install(&mut self, certificates: &Certificates) -> Result<(), MaintenanceError> {
         let serving = &certificates.serving;
         if self.installed.as_ref().is_none_or(|installed| installed.serving != *serving) {
             self.served
-                .install(serving.certificate.as_bytes(), serving.key.as_bytes(), super::certs::SECRET)
-                .map_err(UpkeepError::Certs)?;
+                .install(serving.certificate.as_bytes(), serving.key.as_bytes(), super::certificates::SECRET)
+                .map_err(MaintenanceError::Certs)?;
             info!(authority = serving.authority, expires = serving.expires, "a new certificate is served from now on");
         }
         self.installed = Some(certificates.clone());
