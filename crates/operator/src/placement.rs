@@ -11,6 +11,7 @@ pub mod reconcile;
 mod reservations;
 pub mod settings;
 pub mod snapshot;
+pub mod tasks;
 pub mod ungate;
 mod webhook;
 

@@ -85,14 +85,12 @@ pub struct Placer {
     events: Events,
     reporter: Reporter,
     ownership: Ownership,
-    jitter: Jitter,
-    metrics: Metrics,
     decides: bool,
 }
 
 impl Placer {
     /// Builds the controller without starting it.
-    pub fn new(parts: PlacerParts) -> Self {
+    pub fn from_parts(parts: PlacerParts) -> Self {
         let cache = Arc::new(SharedCache::new(parts.configured.clone(), parts.clock.clone()));
         let (ownership, jitter, metrics) = (parts.ownership.clone(), parts.jitter.clone(), parts.metrics.clone());
         let reconciler = Arc::new(Reconciler::new(CONTROLLER, RETRY, ownership, jitter, metrics));
@@ -100,11 +98,9 @@ impl Placer {
             applier: Applier::new(&parts, Arc::clone(&cache)),
             webhook: PodWebhook::new(&parts, Arc::clone(&cache), Arc::clone(&reconciler)),
             gauges: Gauges::new(parts.metrics.clone()),
-            reporter: Reporter::new(parts.metrics.clone(), parts.events.clone()),
+            reporter: Reporter::new(parts.metrics, parts.events.clone()),
             events: parts.events,
             ownership: parts.ownership,
-            jitter: parts.jitter,
-            metrics: parts.metrics,
             decides: parts.decides,
             cache,
             reconciler,
@@ -126,14 +122,6 @@ impl Placer {
 
     pub fn ownership(&self) -> &Ownership {
         &self.ownership
-    }
-
-    pub fn jitter(&self) -> &Jitter {
-        &self.jitter
-    }
-
-    pub fn metrics(&self) -> &Metrics {
-        &self.metrics
     }
 
     /// Applies an event of a watch.

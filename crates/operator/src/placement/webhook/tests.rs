@@ -38,7 +38,7 @@ fn placer() -> Placer {
     let listeners = Listeners { metrics: metrics.clone(), budget: None, clock: None };
     let client = over(axum::Router::new(), "default", listeners);
     let cluster = Cluster::new(client.clone(), Budget::unlimited());
-    let placer = Placer::new(PlacerParts {
+    let placer = Placer::from_parts(PlacerParts {
         configured: Configured::new(&Settings::default()).unwrap(),
         cluster: cluster.clone(),
         admission: cluster,
