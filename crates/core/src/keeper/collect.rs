@@ -8,8 +8,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::mutation::{Mutation, mutated};
-
 /// On a record: since when the audit finds no node for it.
 pub const ABSENT_SINCE: &str = "perennial.dev/absent-since";
 /// `"true"` on a record: it is kept for ever.
@@ -75,7 +73,7 @@ pub fn step(seen: &Seen, now: Timestamp, mass_absence: bool) -> Step {
         };
     };
     let limit = if seen.tombstone { TOMBSTONE_FOR } else { seen.retention };
-    let due = older(since, limit) || mutated(Mutation::CollectAtOnce);
+    let due = older(since, limit);
     // Time clears a mass absence as well: nobody came back for as long again.
     let sure = !mass_absence || seen.confirmed || seen.tombstone || older(since, limit.saturating_mul(2));
     if due && sure && !seen.held { Step::Collect } else { Step::Keep }

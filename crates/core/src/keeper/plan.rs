@@ -23,10 +23,7 @@ use super::{
     record::{Origin, Record, Withheld},
     selection::{Incarnation, Policy},
 };
-use crate::{
-    config::names::{is_label_key, is_label_value},
-    mutation::{Mutation, mutated},
-};
+use crate::config::names::{is_label_key, is_label_value};
 
 /// What a decision is made with beside the node and the record.
 #[derive(Clone, Debug)]
@@ -120,8 +117,7 @@ impl<'a> View<'a> {
         let content = if own_fold { &record.before } else { &record.kept };
         let sameness = sameness(node, record);
         let gives = |key: &Key, value: &str| policy.keeps(key) && is_writable(key, value);
-        let is_foreign =
-            |key: &Key| !mutated(Mutation::ProtectedToAnyone) && sameness != Sameness::Same && policy.protects(key);
+        let is_foreign = |key: &Key| sameness != Sameness::Same && policy.protects(key);
         let foreign = pick(content, is_foreign);
         let mut visible = pick(content, |key| !is_foreign(key));
         visible.retain(|key, value| gives(key, value));
@@ -163,15 +159,12 @@ impl<'a> View<'a> {
     /// when the policy has come to keep more of it.
     fn is_older(&self, node: &Incarnation) -> bool {
         let (ours, theirs) = (node.resource_version, self.record.node.resource_version);
-        !mutated(Mutation::FoldOverNewer) && (ours < theirs || ours == theirs && !self.is_owner(node))
+        ours < theirs || ours == theirs && !self.is_owner(node)
     }
 
     /// Whether the node was given everything. A mark that does not speak of a key was written when the policy did not
     /// keep it, or when it was not known to be for this machine: then that key is still to come.
     fn is_settled(&self, node: &Incarnation) -> bool {
-        if mutated(Mutation::CaptureUnsettled) {
-            return true;
-        }
         if self.is_owner(node) {
             return self.visible.keys().all(|key| !self.returned.contains_key(key));
         }
@@ -220,14 +213,12 @@ impl<'a> View<'a> {
     fn next(&self, node: &Incarnation, kept: &Kept, act: Act, context: &Context<'_>) -> Record {
         let policy = context.policy;
         let mut next = fresh(node, kept, context);
-        next.sequence = self.record.sequence + u64::from(!mutated(Mutation::SequenceStands));
+        next.sequence = self.record.sequence + 1;
         let mut rest = pick(self.content, |key| !self.foreign.contains_key(key));
         rest.extend(self.returned.clone());
         // A policy that keeps less never takes anything out of records.
         next.kept.extend(pick(&rest, |key| !policy.keeps(key)));
-        if !mutated(Mutation::DropWithheld) {
-            next.withheld = self.withheld_by(node, policy);
-        }
+        next.withheld = self.withheld_by(node, policy);
         next.withheld.truncate(policy.history.max(1));
 
         next.history.clone_from(&self.record.history);
@@ -328,12 +319,9 @@ pub fn live(node: &Incarnation, record: Option<&Record>, context: &Context<'_>) 
         if view.own_fold && ours >= theirs {
             return view.write(node, &node.kept, Act::Capture, context);
         }
-        let says_more =
-            mutated(Mutation::WriteAgain) || view.is_owner(node) && node.machine.completes(&record.node.machine);
+        let says_more = view.is_owner(node) && node.machine.completes(&record.node.machine);
         let differs = node.kept != view.visible && view.is_news(node, context);
-        return if !differs && !view.has_news(node) && !says_more
-            || node.kept.is_empty() && mutated(Mutation::NoTombstone)
-        {
+        return if !differs && !view.has_news(node) && !says_more {
             Plan::Nothing(Why::Current)
         } else if view.is_older(node) {
             Plan::Nothing(Why::Older)
@@ -377,9 +365,6 @@ pub fn gone(node: &Incarnation, record: Option<&Record>, context: &Context<'_>) 
     if merged.kept == held && (!merged.decided || record.node.uid == node.uid) {
         return Plan::Nothing(Why::Current);
     }
-    if mutated(Mutation::NoFold) {
-        return Plan::Nothing(Why::Current);
-    }
     view.write(node, &merged.kept, Act::Fold, context)
 }
 
@@ -392,18 +377,11 @@ pub fn create(
     context: &Context<'_>,
     may_ride: impl Fn(&Key) -> bool,
 ) -> Option<Restore> {
-    let mark = node.mark.clone().filter(|_| mutated(Mutation::BelieveIncomingMark));
-    let node = Incarnation { mark, ..node.clone() };
+    let node = Incarnation { mark: None, ..node.clone() };
     let mut view = View::new(&node, record?, context.policy);
     let whole = Restore::new(&node.kept, view.merge(&node, context.policy), BTreeSet::new());
     view.withheld.extend(whole.set.into_keys().filter(|key| !may_ride(key)));
-    let mut merged = view.merge(&node, context.policy);
-    if mutated(Mutation::PartialIsComplete) {
-        let left_out = pick(view.content, |key| view.withheld.contains(key));
-        merged.mark.given.extend(left_out);
-        merged.mark.withheld.clear();
-        merged.mark.complete = true;
-    }
+    let merged = view.merge(&node, context.policy);
     Some(Restore::new(&node.kept, merged, view.withheld))
 }
 

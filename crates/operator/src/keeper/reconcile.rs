@@ -13,7 +13,6 @@ use perennial_core::{
         selection::{self, Policy, ignored},
         stored_record::Stored,
     },
-    mutation::{Mutation, mutated},
 };
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -54,8 +53,6 @@ impl Keeper {
         let mut wrote = false;
         loop {
             let next = self.lock().view.next_last(key);
-            let next =
-                next.filter(|_| !(mutated(Mutation::SuccessorFirst) && self.lock().view.index.node(key).is_some()));
             let Some(last) = next else { return Ok(wrote) };
             wrote |= matches!(self.settle_last(&last).await?, Done::Wrote);
             self.lock().view.done_last(key, &last.uid);
@@ -144,7 +141,7 @@ impl Keeper {
                 Ok(Done::Quiet)
             }
             Plan::Write(act, next) if self.duties.capture => {
-                if from_watch && !mutated(Mutation::TrustTheCache) && !self.is_still(&node, &policy).await? {
+                if from_watch && !self.is_still(&node, &policy).await? {
                     return Ok(Done::Again);
                 }
                 let written = self.write(&node, act, held.as_ref(), &next, Priority::Capture).await;
@@ -381,9 +378,6 @@ impl Keeper {
     pub(super) async fn ungate(&self, node: &selection::Node) -> Result<(), Error> {
         if self.duties.dry_run {
             info!(node = node.name, "would take the taint off");
-            return Ok(());
-        }
-        if mutated(Mutation::KeepTaint) {
             return Ok(());
         }
         let patched = self.cluster.ungate_node(node).await?;

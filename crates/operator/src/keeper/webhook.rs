@@ -15,7 +15,6 @@ use perennial_core::{
         record::{Fault, Record},
         selection::{self, ignored},
     },
-    mutation::{Mutation, mutated},
 };
 use tracing::{debug, info, warn};
 
@@ -138,7 +137,7 @@ impl Keeper {
                     return Ok(());
                 }
                 // Somebody was faster: read again and decide again, until the deadline.
-                Err(error) if error.category() == Category::Conflict && !mutated(Mutation::NoRetryInDelete) => {}
+                Err(error) if error.category() == Category::Conflict => {}
                 Err(error) => return Err(error),
             }
         }
