@@ -113,7 +113,10 @@ pub enum Step {
 #[derive(Debug, Clone)]
 enum Known {
     Nothing,
-    Absent { since: Duration, existed: bool },
+    Absent {
+        since: Duration,
+        existed: bool,
+    },
     Present {
         seen: Seen,
         /// When its term was first seen.

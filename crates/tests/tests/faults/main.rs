@@ -6,6 +6,7 @@
 
 mod control_plane;
 mod crashes;
+mod etcd_restore;
 mod life;
 mod load;
 mod ports;
