@@ -12,8 +12,9 @@ use perennial_core::keeper::{
 };
 
 use super::{
-    session::{Look, Session, node_pages, record_pages},
-    terminal::Progress,
+    look::Look,
+    progress::Progress,
+    session::{Session, node_pages, record_pages},
 };
 use crate::{keeper::apply::Held, runtime::budget::Priority};
 
@@ -61,7 +62,7 @@ const BATCH: usize = 500;
 
 impl Session {
     /// Every node with its record, and every record without a node. With a selector: the nodes that it selects.
-    pub(super) async fn each_pair(
+    pub(crate) async fn each_pair(
         &self,
         selector: Option<&str>,
         streams: bool,

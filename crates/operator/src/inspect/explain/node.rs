@@ -1,6 +1,6 @@
 //! `perennial explain NODE`: the whole story of a node.
 
-use std::{fmt::Write as _, process::ExitCode};
+use std::{collections::BTreeSet, fmt::Write as _};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node as FullNode};
@@ -21,34 +21,15 @@ use perennial_core::keeper::{
 use serde_json::{Value, json};
 
 use crate::{
-    cli::{
-        Global, block_on,
-        coordination::{Attendance, Coordination},
-        output::{Telling, age, pairs},
+    inspect::{
+        format::{age, pairs},
+        leases::{Leases, ShardOwner},
+        look::Look,
         records::as_json,
-        session::{Look, Session},
+        session::Session,
     },
     runtime::request::FIELD_MANAGER,
 };
-
-pub(super) fn explain(name: &str, output: Telling, global: &Global) -> anyhow::Result<ExitCode> {
-    block_on(async {
-        let session = Session::open(global).await?;
-        let look = session.look(name).await?;
-        let standing = look.standing();
-        let way = match &look.node {
-            Some(node) if node.annotations.contains_key(MARK) => way(&session.client, name).await,
-            _ => None,
-        };
-        let events = events(&session.client, name).await;
-        let coordination = Coordination::read(&session.client, session.settings.namespace.as_str()).await.ok();
-        let attendance = coordination.map(|found| found.attendance(name, "restore"));
-        let next = next_life(&look);
-        let story = Story { look: &look, standing: &standing, way, events, attendance, next };
-        output.print(|| story.as_json(name), || story.tell(name))?;
-        Ok(ExitCode::SUCCESS)
-    })
-}
 
 /// How an incarnation came by what it was given.
 pub(crate) struct Way {
@@ -151,18 +132,37 @@ fn bare(record: &Record, machine: Machine) -> Incarnation {
     }
 }
 
-struct Story<'a> {
+/// State, identity, kept keys, restored keys, refusals, Events and future of a node.
+pub(crate) struct NodeExplanation<'a> {
     look: &'a Look,
-    standing: &'a Standing,
+    standing: Standing,
     way: Option<Way>,
     events: Vec<Said>,
-    attendance: Option<Attendance>,
+    owner: Option<ShardOwner>,
     next: Option<NextLife>,
 }
 
-impl Story<'_> {
-    fn as_json(&self, name: &str) -> Value {
-        let Self { look, standing, way, events, attendance, next } = self;
+impl<'a> NodeExplanation<'a> {
+    pub(crate) async fn read(session: &Session, look: &'a Look) -> Self {
+        let name = look.name();
+        let way = match &look.node {
+            Some(node) if node.annotations.contains_key(MARK) => way(&session.client, name).await,
+            _ => None,
+        };
+        let leases = Leases::read(&session.client, session.settings.namespace.as_str()).await.ok();
+        Self {
+            look,
+            standing: look.standing(),
+            way,
+            events: events(&session.client, name).await,
+            owner: leases.map(|leases| leases.owner(name, "restore")),
+            next: next_life(look),
+        }
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        let Self { look, standing, way, events, owner, next } = self;
+        let name = look.name();
         json!({
             "node": name,
             "state": standing.word(),
@@ -176,18 +176,19 @@ impl Story<'_> {
             "record": look.held.as_ref().map(as_json),
             "ifDeletedNow": next.as_ref().map(|next| json!({"given": next.given, "later": next.later, "withheld": next.withheld})),
             "events": events.iter().map(|event| json!({"at": event.at, "reason": event.reason, "message": event.message})).collect::<Vec<_>>(),
-            "attended": attendance.as_ref().map(Attendance::is_attended),
+            "attended": owner.as_ref().map(ShardOwner::is_attended),
         })
     }
 
-    fn tell(&self, name: &str) -> String {
+    pub(crate) fn to_text(&self) -> String {
+        let name = self.look.name();
         let mut text = String::new();
         let mut say = |line: String| {
             let _ = writeln!(text, "{line}");
         };
         say(format!("{name} is {}.", self.standing.sentence()));
-        if let (true, Some(attendance)) = (self.standing.is_due(), &self.attendance) {
-            say(format!("  {}.", attendance.sentence()));
+        if let (true, Some(owner)) = (self.standing.is_due(), &self.owner) {
+            say(format!("  {}.", owner.sentence()));
         }
         say(format!("\nWho it is: {}", self.identity(name)));
         say(format!("\nPolicy: {}", policy(&self.look.policy)));
@@ -261,7 +262,7 @@ impl Story<'_> {
         let on_node = seen.as_ref().map(|seen| seen.kept.clone()).unwrap_or_default();
         let in_record = record.map(|record| record.kept).unwrap_or_default();
         let mark = seen.as_ref().and_then(|seen| seen.mark.as_ref());
-        let all: std::collections::BTreeSet<&Key> = on_node.keys().chain(in_record.keys()).collect();
+        let all: BTreeSet<&Key> = on_node.keys().chain(in_record.keys()).collect();
         all.into_iter()
             .map(|key| {
                 let given =
@@ -302,7 +303,7 @@ impl Story<'_> {
     fn refused(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let list = |keys: Vec<&Key>| keys.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        match self.standing {
+        match &self.standing {
             Standing::Waits(keys) => {
                 lines.push(format!("{} wait until the node shows which machine it is", list(keys.iter().collect())));
             }

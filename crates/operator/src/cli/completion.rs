@@ -12,7 +12,10 @@ use clap_complete::{
 use kube::{Api, api::ListParams};
 
 use super::{Cli, Global, block_on, output::print_text};
-use crate::keeper::{apply::NODE_ANNOTATION, node::Node};
+use crate::{
+    inspect::session::record_pages,
+    keeper::{apply::NODE_ANNOTATION, node::Node},
+};
 
 /// How long a shell waits for names at most.
 const DEADLINE: Duration = Duration::from_secs(2);
@@ -110,7 +113,7 @@ fn names(live: bool) -> Vec<CompletionCandidate> {
         let client = global.connect().await?;
         let records: Api<k8s_openapi::api::core::v1::ConfigMap> =
             Api::namespaced(client.clone(), settings.namespace.as_str());
-        let params = super::session::record_pages().limit(NAMES);
+        let params = record_pages().limit(NAMES);
         let mut names: std::collections::BTreeSet<String> = std::collections::BTreeSet::new();
         if let Ok(list) = records.list_metadata(&params).await {
             names.extend(list.items.into_iter().filter_map(|item| item.metadata.annotations?.remove(NODE_ANNOTATION)));

@@ -1,26 +1,20 @@
-//! Reading nodes and records for commands, as the operator reads them.
+//! A connection to one cluster: client, settings and policies, and reads of nodes and records.
 
-use std::sync::Arc;
-
-use jiff::Timestamp;
 use kube::api::ListParams;
 use perennial_core::{
     config::Settings,
     keeper::{
         identity::{Identified, RecordName},
-        plan::Context,
-        record::{RECORD_LABEL, RECORD_LABEL_VALUE, Record},
-        selection::{self, Incarnation, Policy},
-        status::Standing,
-        stored_record::Stored,
+        record::{RECORD_LABEL, RECORD_LABEL_VALUE},
+        selection,
     },
 };
 
-use super::{Global, terminal::Progress};
+use super::{look::Look, progress::Progress};
 use crate::{
     keeper::{
         apply::{Cluster, Held},
-        policies::{Policies, labels_of},
+        policies::Policies,
         record_keys::Signatures,
     },
     runtime::{
@@ -29,64 +23,58 @@ use crate::{
     },
 };
 
-pub(super) const PAGE: u32 = 500;
+pub(crate) const PAGE: u32 = 500;
 
-/// A cluster as a command sees it.
-pub(super) struct Session {
-    pub(super) client: kube::Client,
-    pub(super) cluster: Cluster,
-    pub(super) settings: Settings,
-    /// The settings are surely the operator's own: from its file, or from its ConfigMap.
-    pub(super) configured: bool,
-    pub(super) policies: Policies,
-    /// Why it is not known how the operator judges, where that is so.
+/// One cluster and the rules by which its operator decides.
+pub(crate) struct Session {
+    pub(crate) client: kube::Client,
+    pub(crate) cluster: Cluster,
+    pub(crate) settings: Settings,
+    /// The settings were read from the operator's config file or ConfigMap.
+    pub(crate) configured: bool,
+    pub(crate) policies: Policies,
+    /// Why the operator's settings or policies could not be read.
     unsure: Option<String>,
-}
-
-/// A node and its record, as the operator would look at them.
-pub(crate) struct Look {
-    pub(crate) node: Option<selection::Node>,
-    pub(crate) held: Option<Held>,
-    pub(crate) policy: Arc<Policy>,
-    /// Who it is, where it says so.
-    pub(crate) identity: Option<Identified>,
-    /// Other live nodes that say the same.
-    pub(crate) rivals: Vec<String>,
+    /// Problems to report to the user, none of which prevents reads.
+    pub(crate) warnings: Vec<String>,
 }
 
 impl Session {
-    pub(super) async fn open(global: &Global) -> anyhow::Result<Self> {
-        let client = global.connect().await?;
-        let (settings, installed) = global.load_from(&client).await?;
+    /// `installed` is whether the settings are the operator's own, or why that could not be determined.
+    pub(crate) async fn open(client: kube::Client, settings: Settings, installed: Result<bool, String>) -> Self {
         let configured = installed.as_ref().is_ok_and(|found| *found);
         let budget = Budget::new(1000, 1000);
+        let mut warnings = Vec::new();
         let (signatures, trouble) = Signatures::for_command(&client, &settings).await;
         if let Some(trouble) = trouble {
-            eprintln!("Signatures of records are not checked, and no record can be written: {}", Chain(&trouble));
+            warnings.push(format!(
+                "Signatures of records are not checked, and no record can be written: {}",
+                Chain(&trouble)
+            ));
         }
         let cluster = Cluster::new(client.clone(), settings.namespace.as_str(), budget, signatures);
         let policies = Policies::new(&settings.keeper);
         let unsure = installed.err().or(policies.read_all(&client).await.err());
         if let Some(why) = &unsure {
-            eprintln!("The operator may judge otherwise: {why}");
+            warnings.push(format!("The operator may judge otherwise: {why}"));
         }
-        Ok(Self { client, cluster, settings, configured, policies, unsure })
+        Self { client, cluster, settings, configured, policies, unsure, warnings }
     }
 
-    /// For what changes something: nothing is decided by other rules than the operator's.
-    pub(super) fn judges_as_the_operator(&self) -> anyhow::Result<()> {
+    /// Fails unless the operator's own settings and policies were read. Every command that writes must call it.
+    pub(crate) fn judges_as_the_operator(&self) -> anyhow::Result<()> {
         match &self.unsure {
             Some(why) => anyhow::bail!("nothing was changed, since it is not known by which rules: {why}"),
             None => Ok(()),
         }
     }
 
-    pub(super) async fn node(&self, name: &str) -> anyhow::Result<Option<selection::Node>> {
+    pub(crate) async fn node(&self, name: &str) -> anyhow::Result<Option<selection::Node>> {
         Ok(self.cluster.read_node(name, Priority::Restore).await?)
     }
 
     /// A node and its record, with whoever else says to be it. One of them has to be there.
-    pub(super) async fn look(&self, name: &str) -> anyhow::Result<Look> {
+    pub(crate) async fn look(&self, name: &str) -> anyhow::Result<Look> {
         let node = self.node(name).await?;
         let held = self.record(name, node.as_ref()).await?;
         if node.is_none() && held.is_none() {
@@ -105,7 +93,7 @@ impl Session {
     }
 
     /// A node and its record that were read already.
-    pub(super) fn pair(&self, node: Option<selection::Node>, held: Option<Held>) -> Look {
+    pub(crate) fn pair(&self, node: Option<selection::Node>, held: Option<Held>) -> Look {
         Look::new(&self.policies, node, held)
     }
 
@@ -125,7 +113,7 @@ impl Session {
     }
 
     /// The record of a node, also of one that is away.
-    pub(super) async fn record(&self, name: &str, node: Option<&selection::Node>) -> anyhow::Result<Option<Held>> {
+    pub(crate) async fn record(&self, name: &str, node: Option<&selection::Node>) -> anyhow::Result<Option<Held>> {
         let known = match node {
             Some(node) => Identified::of(&self.policies.of(node).identity, node),
             None => Some(Identified::named(name)),
@@ -156,7 +144,7 @@ impl Session {
     }
 
     /// Every record, page by page.
-    pub(super) async fn each_record(&self, mut on: impl FnMut(Vec<Held>) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    pub(crate) async fn each_record(&self, mut on: impl FnMut(Vec<Held>) -> anyhow::Result<()>) -> anyhow::Result<()> {
         let mut params = record_pages();
         loop {
             let (page, next) = self.cluster.list_records(&params).await?;
@@ -169,7 +157,7 @@ impl Session {
     }
 
     /// Every node that a selector selects, page by page.
-    pub(super) async fn each_node(
+    pub(crate) async fn each_node(
         &self,
         selector: Option<&str>,
         mut on: impl FnMut(Vec<selection::Node>) -> anyhow::Result<()>,
@@ -186,67 +174,14 @@ impl Session {
     }
 }
 
-pub(super) fn record_pages() -> ListParams {
+pub(crate) fn record_pages() -> ListParams {
     ListParams::default().labels(&format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}")).limit(PAGE)
 }
 
-pub(super) fn node_pages(selector: Option<&str>) -> ListParams {
+pub(crate) fn node_pages(selector: Option<&str>) -> ListParams {
     let params = ListParams::default().limit(PAGE);
     match selector {
         Some(selector) => params.labels(selector),
         None => params,
-    }
-}
-
-impl Look {
-    pub(crate) fn new(policies: &Policies, node: Option<selection::Node>, held: Option<Held>) -> Self {
-        let policy = match (&node, &held) {
-            (Some(node), held) => {
-                let plain = policies.of(node);
-                let record = held.as_ref().and_then(|held| held.stored.effective(&plain.select(node)));
-                policies.with_record(node, record.as_ref())
-            }
-            (None, Some(Held { stored: Stored::Good(record), .. })) => policies.of_labels(&labels_of(record)),
-            (None, _) => policies.of_labels(&std::collections::BTreeMap::new()),
-        };
-        let identity = node.as_ref().and_then(|node| Identified::of(&policy.identity, node));
-        Self { node, held, policy, identity, rivals: Vec::new() }
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        match (&self.node, &self.held) {
-            (Some(node), _) => &node.name,
-            (None, Some(held)) => held.node_name(),
-            (None, None) => "",
-        }
-    }
-
-    pub(crate) fn stored(&self) -> Option<&Stored> {
-        self.held.as_ref().map(|held| &held.stored)
-    }
-
-    /// The record to decide on.
-    pub(crate) fn record(&self) -> Option<Record> {
-        match (self.stored()?, self.seen()) {
-            (stored, Some(seen)) => stored.effective(&seen),
-            (Stored::Good(record), None) => Some((**record).clone()),
-            (Stored::Bad { .. }, None) => None,
-        }
-    }
-
-    pub(crate) fn seen(&self) -> Option<Incarnation> {
-        self.node.as_ref().map(|node| self.policy.select(node))
-    }
-
-    pub(crate) fn context(&self) -> Context<'_> {
-        let identity = self.identity.as_ref().and_then(Identified::text).or_else(|| match self.stored() {
-            Some(Stored::Good(record)) => record.identity.clone(),
-            _ => None,
-        });
-        Context { policy: &self.policy, identity, now: Timestamp::now(), by: "cli" }
-    }
-
-    pub(crate) fn standing(&self) -> Standing {
-        Standing::of(self.node.as_ref(), self.stored(), &self.rivals, &self.context())
     }
 }

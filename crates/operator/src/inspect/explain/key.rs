@@ -1,6 +1,6 @@
 //! `perennial explain KEY --node NODE`: the very reason why a label is, or is not, on a node.
 
-use std::{fmt::Write as _, process::ExitCode, sync::LazyLock};
+use std::{fmt::Write as _, sync::LazyLock};
 
 use jiff::Timestamp;
 use perennial_core::{
@@ -13,59 +13,70 @@ use perennial_core::{
         stored_record::{Stored, Substitute},
     },
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::cli::{
-    Global, block_on,
-    coordination::Coordination,
-    output::{Telling, age},
-    session::{Look, Session},
-};
+use crate::inspect::{format::age, leases::Leases, look::Look, session::Session};
 
-pub(super) fn explain(key: &str, node: &str, output: Telling, global: &Global) -> anyhow::Result<ExitCode> {
-    block_on(async {
-        let session = Session::open(global).await?;
-        let look = session.look(node).await?;
+/// Why a key is, or is not, on a node.
+pub(crate) struct KeyExplanation<'a> {
+    look: &'a Look,
+    key: Key,
+    cause: Cause,
+    why: String,
+    fix: Option<String>,
+    /// Sentences about the operator and the record.
+    more: Vec<String>,
+}
+
+impl<'a> KeyExplanation<'a> {
+    pub(crate) async fn read(session: &Session, look: &'a Look, key: &str) -> Self {
         let key = Key::parse(key);
         let cause = cause_of(&key, look.node.as_ref(), look.stored(), &look.rivals, &look.context());
-        let (why, fix) = words(&key, &cause, &look);
+        let (why, fix) = words(&key, &cause, look);
         let mut more = Vec::new();
         if cause.is_due() {
             let role = if matches!(cause, Cause::ToGive { .. }) { "restore" } else { "capture" };
-            match Coordination::read(&session.client, session.settings.namespace.as_str()).await {
-                Ok(found) => more.push(found.attendance(node, role).sentence()),
+            match Leases::read(&session.client, session.settings.namespace.as_str()).await {
+                Ok(leases) => more.push(leases.owner(look.name(), role).sentence()),
                 Err(error) => more.push(format!("who works on it is not known: {error:#}")),
             }
         }
         if let Some(Stored::Bad { fault, good }) = look.stored() {
-            let instead = match good {
-                Substitute::Recovered(_) => "a record written since serves instead",
-                Substitute::History(_) => "the newest good entry of its history serves instead",
-                Substitute::Nothing => "nothing serves instead",
-            };
-            more.push(format!("its record is quarantined ({fault}); {instead}"));
+            more.push(format!("its record is quarantined ({fault}); {}", substitute(good)));
         }
-        let value = || {
-            let live = look.node.as_ref().and_then(|live| value_on(live, &key));
-            let record = look.record().and_then(|record| record.kept.get(&key).cloned());
-            json!({
-                "node": node, "key": key, "cause": cause.word(), "why": why, "fix": fix, "more": more,
-                "onNode": live, "inRecord": record, "policy": look.policy.name,
-            })
-        };
-        let story = || {
-            let mut text = format!("{key} on {node}: {why}.\n");
-            for line in &more {
-                let _ = writeln!(text, "  {line}.");
-            }
-            if let Some(fix) = &fix {
-                let _ = writeln!(text, "  What to do: {fix}");
-            }
-            text
-        };
-        output.print(value, story)?;
-        Ok(ExitCode::SUCCESS)
-    })
+        Self { look, key, cause, why, fix, more }
+    }
+
+    pub(crate) fn to_json(&self) -> Value {
+        let Self { look, key, cause, why, fix, more } = self;
+        let live = look.node.as_ref().and_then(|live| value_on(live, key));
+        let record = look.record().and_then(|record| record.kept.get(key).cloned());
+        json!({
+            "node": look.name(), "key": key, "cause": cause.word(), "why": why, "fix": fix, "more": more,
+            "onNode": live, "inRecord": record, "policy": look.policy.name,
+        })
+    }
+
+    pub(crate) fn to_text(&self) -> String {
+        let Self { look, key, why, fix, more, .. } = self;
+        let mut text = format!("{key} on {}: {why}.\n", look.name());
+        for line in more {
+            let _ = writeln!(text, "  {line}.");
+        }
+        if let Some(fix) = fix {
+            let _ = writeln!(text, "  What to do: {fix}");
+        }
+        text
+    }
+}
+
+/// Names the content that is used in place of a quarantined record.
+pub(crate) fn substitute(good: &Substitute) -> &'static str {
+    match good {
+        Substitute::Recovered(_) => "a record written since serves instead",
+        Substitute::History(_) => "the newest good entry of its history serves instead",
+        Substitute::Nothing => "nothing serves instead",
+    }
 }
 
 /// What the live node has under this key, kept or not.

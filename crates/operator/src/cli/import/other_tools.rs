@@ -11,17 +11,20 @@ use kube::{
 use perennial_core::keeper::record::RECORD_LABEL;
 use serde_json::{Value, json};
 
-use super::{edit::TRIES, session::PAGE};
-use crate::runtime::error_category::{self, Category};
+use crate::{
+    cli::edit::TRIES,
+    inspect::session::PAGE,
+    runtime::error_category::{self, Category},
+};
 
 /// The kind in which another tool keeps labels.
 const LABEL_STATE: &str = "NodeLabelState";
 
-pub(super) struct Foreign {
+pub(super) struct OtherTools {
     client: Client,
 }
 
-impl Foreign {
+impl OtherTools {
     pub(super) fn new(client: &Client) -> Self {
         Self { client: client.clone() }
     }

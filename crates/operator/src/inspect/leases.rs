@@ -9,6 +9,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client, api::ListParams};
 use perennial_core::coordination::shards::{shard_of, shards_in_force};
 
+use super::format::span;
 use crate::runtime::{
     error_category,
     lease::seen,
@@ -17,21 +18,21 @@ use crate::runtime::{
 
 /// The Leases of Perennial's namespace, as they were at one time of the API server's.
 #[derive(Debug)]
-pub(crate) struct Coordination {
-    pub(crate) groups: Vec<Group>,
+pub(crate) struct Leases {
+    pub(crate) groups: Vec<ReplicaGroup>,
     pub(crate) now: Timestamp,
 }
 
 /// Processes that share the same work.
 #[derive(Debug)]
-pub(crate) struct Group {
+pub(crate) struct ReplicaGroup {
     pub(crate) name: String,
-    pub(crate) members: Vec<Member>,
-    pub(crate) shards: Vec<Shard>,
+    pub(crate) members: Vec<Replica>,
+    pub(crate) shards: Vec<ShardLease>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Member {
+pub(crate) struct Replica {
     pub(crate) identity: String,
     pub(crate) shards: u32,
     pub(crate) since: i64,
@@ -41,7 +42,7 @@ pub(crate) struct Member {
 }
 
 #[derive(Debug)]
-pub(crate) struct Shard {
+pub(crate) struct ShardLease {
     pub(crate) lease: String,
     /// Nobody, where it is empty.
     pub(crate) holder: String,
@@ -53,7 +54,7 @@ pub(crate) struct Shard {
 
 /// Whether somebody works on a node.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Attendance {
+pub(crate) enum ShardOwner {
     By {
         holder: String,
         lease: String,
@@ -80,7 +81,7 @@ pub(crate) async fn server_time(client: &Client) -> anyhow::Result<Timestamp> {
     Ok(rfc2822::parse(date.to_str()?)?.timestamp())
 }
 
-impl Coordination {
+impl Leases {
     pub(crate) async fn read(client: &Client, namespace: &str) -> anyhow::Result<Self> {
         let now = server_time(client).await.unwrap_or_else(|_| Timestamp::now());
         let api: Api<Lease> = Api::namespaced(client.clone(), namespace);
@@ -98,26 +99,26 @@ impl Coordination {
             let group = lease.metadata.labels.as_ref().and_then(|labels| labels.get(GROUP)).cloned();
             groups.entry(group.unwrap_or_default()).or_default().push(lease);
         }
-        let groups = groups.into_iter().map(|(name, leases)| Group::of(name, &leases, now)).collect();
+        let groups = groups.into_iter().map(|(name, leases)| ReplicaGroup::of(name, &leases, now)).collect();
         Self { groups, now }
     }
 
     /// Who works on a node, of those that have this role.
-    pub(crate) fn attendance(&self, node: &str, role: &str) -> Attendance {
+    pub(crate) fn owner(&self, node: &str, role: &str) -> ShardOwner {
         let group = self.groups.iter().find(|group| group.name == "perennial" || group.name.contains(role));
-        let Some(group) = group else { return Attendance::NoOperator };
+        let Some(group) = group else { return ShardOwner::NoOperator };
         let lease = shard_lease(&group.name, shard_of(node, group.shard_count()), group.shard_count());
         match group.shards.iter().find(|shard| shard.lease == lease) {
-            None if group.members.is_empty() => Attendance::NoOperator,
-            None => Attendance::NoHolder { lease },
-            Some(shard) if shard.held => Attendance::By { holder: shard.holder.clone(), lease },
-            Some(shard) if shard.holder.is_empty() => Attendance::NoHolder { lease },
-            Some(shard) => Attendance::Silent { lease, holder: shard.holder.clone(), seconds: shard.silent },
+            None if group.members.is_empty() => ShardOwner::NoOperator,
+            None => ShardOwner::NoHolder { lease },
+            Some(shard) if shard.held => ShardOwner::By { holder: shard.holder.clone(), lease },
+            Some(shard) if shard.holder.is_empty() => ShardOwner::NoHolder { lease },
+            Some(shard) => ShardOwner::Silent { lease, holder: shard.holder.clone(), seconds: shard.silent },
         }
     }
 }
 
-impl Group {
+impl ReplicaGroup {
     fn of(name: String, leases: &[Lease], now: Timestamp) -> Self {
         let mut members = Vec::new();
         let mut shards = Vec::new();
@@ -127,15 +128,15 @@ impl Group {
             let limit = seen.lease.map_or(15, |lease| i64::try_from(lease.as_secs()).unwrap_or(i64::MAX));
             if let Some(told) = announcement(lease) {
                 let (identity, since) = (told.member.identity, told.member.since);
-                members.push(Member { identity, shards: told.member.shards, since, silent, alive: silent <= limit });
+                members.push(Replica { identity, shards: told.member.shards, since, silent, alive: silent <= limit });
             } else if lease.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(SHARD)) {
                 let held = !seen.holder.is_empty() && silent <= limit;
                 let lease = lease.metadata.name.clone().unwrap_or_default();
-                shards.push(Shard { lease, holder: seen.holder, silent, held, transitions: seen.transitions });
+                shards.push(ShardLease { lease, holder: seen.holder, silent, held, transitions: seen.transitions });
             }
         }
         members.sort_by(|a, b| a.since.cmp(&b.since).then_with(|| a.identity.cmp(&b.identity)));
-        shards.sort_by_key(Shard::number);
+        shards.sort_by_key(ShardLease::number);
         let mut group = Self { name, members, shards };
         // Leases of an earlier, larger or smaller, number of shards say nothing.
         let count = group.shard_count();
@@ -168,14 +169,14 @@ impl Group {
     }
 }
 
-impl Shard {
+impl ShardLease {
     /// Its place among the others.
     pub(crate) fn number(&self) -> u32 {
         self.lease.rsplit_once('-').and_then(|(_, number)| number.parse().ok()).unwrap_or(0)
     }
 }
 
-impl Attendance {
+impl ShardOwner {
     /// What is to be known about a node for which something is due.
     pub(crate) fn sentence(&self) -> String {
         match self {
@@ -188,7 +189,7 @@ impl Attendance {
             Self::NoHolder { lease } => format!("nobody holds the Lease {lease}: no operator works on this node's shard"),
             Self::Silent { lease, holder, seconds } => format!(
                 "{holder} holds the Lease {lease} but has been silent for {}: the operator is gone or cut off",
-                super::output::span(*seconds)
+                span(*seconds)
             ),
         }
     }

@@ -8,7 +8,7 @@ use kube::Client;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::coordination::Coordination;
+use super::leases::Leases;
 
 const DEADLINE: Duration = Duration::from_secs(5);
 /// A member's identity is its pod's name and this many characters of a random end.
@@ -18,11 +18,11 @@ const PORT: u16 = 8080;
 
 /// What was read: the sum over all labels of each metric.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Samples(BTreeMap<String, f64>);
+pub(crate) struct Samples(BTreeMap<String, f64>);
 
 impl Samples {
     /// Reads an address.
-    pub(super) async fn from_url(url: &str) -> anyhow::Result<Self> {
+    pub(crate) async fn from_url(url: &str) -> anyhow::Result<Self> {
         let text = tokio::time::timeout(DEADLINE, get(url))
             .await
             .map_err(|_| anyhow::anyhow!("no answer within {} s", DEADLINE.as_secs()))
@@ -32,13 +32,13 @@ impl Samples {
     }
 
     /// Asks the pods of all members. Who cannot be asked (no pod, no permission) is left out.
-    pub(super) async fn of_members(
+    pub(crate) async fn of_members(
         client: &Client,
         namespace: &str,
-        coordination: Option<&Coordination>,
+        leases: Option<&Leases>,
     ) -> BTreeMap<String, Self> {
         let mut found = BTreeMap::new();
-        let members = coordination.into_iter().flat_map(|found| &found.groups).flat_map(|group| &group.members);
+        let members = leases.into_iter().flat_map(|found| &found.groups).flat_map(|group| &group.members);
         for member in members.filter(|member| member.alive) {
             let Some(end) = member.identity.len().checked_sub(RANDOM_END) else { continue };
             let Some(pod) = member.identity.get(..end) else { continue };
@@ -52,7 +52,7 @@ impl Samples {
     }
 
     /// The text format of Prometheus; what is no sample is passed over.
-    pub(super) fn parse(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         let mut sums = BTreeMap::new();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let (head, rest) = match line.split_once('{') {
@@ -66,7 +66,7 @@ impl Samples {
         Self(sums)
     }
 
-    pub(super) fn get(&self, name: &str) -> f64 {
+    pub(crate) fn get(&self, name: &str) -> f64 {
         self.0.get(name).copied().unwrap_or_default()
     }
 
@@ -75,7 +75,7 @@ impl Samples {
         (count > 0.0).then(|| self.get("perennial_restore_latency_seconds_sum") / count)
     }
 
-    pub(super) fn summary(&self) -> Value {
+    pub(crate) fn summary(&self) -> Value {
         json!({
             "captures": self.get("perennial_captures_total"),
             "restores": self.get("perennial_restores_total"),
@@ -87,7 +87,7 @@ impl Samples {
         })
     }
 
-    pub(super) fn sentence(&self) -> String {
+    pub(crate) fn sentence(&self) -> String {
         let latency = self.latency().map(|mean| format!(", {:.0} ms each", mean * 1000.0)).unwrap_or_default();
         format!(
             "{} captures, {} restores{latency}, {} in the queue, {} requests, {} errors since it started",
