@@ -91,8 +91,7 @@ pub fn webhooks(settings: &Settings, parts: &Parts) -> Webhooks {
     let Parts { keeper, placer } = parts;
     let metrics = keeper.metrics.clone();
     let report = move |seen: &Observation| {
-        let code = if seen.outcome.is_answered() { http_code(200) } else { http_code(503) };
-        metrics.admitted(seen.path.trim_start_matches('/'), code, seen.elapsed);
+        metrics.admitted(seen.path.trim_start_matches('/'), seen.outcome.code(), seen.elapsed);
     };
     let (on_create, on_delete) = (Arc::clone(keeper), Arc::clone(keeper));
     let mut webhooks = Webhooks::new(limits(settings), Arc::new(report))
@@ -117,10 +116,6 @@ fn limits(settings: &Settings) -> Limits {
     // Who has an address of their own is known by nobody else.
     let linger = if settings.webhook.url.is_none() { LINGER } else { Duration::ZERO };
     Limits { linger, ..Limits::for_timeout(settings.webhook.timeout) }
-}
-
-fn http_code(code: u16) -> http::StatusCode {
-    http::StatusCode::from_u16(code).unwrap_or_default()
 }
 
 /// Webhooks that were switched off would only be failed open: they are taken away.
