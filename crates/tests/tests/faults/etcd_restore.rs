@@ -7,7 +7,7 @@ use perennial_harness::{Operator, TestCluster, Webhooks, eventually, eventually_
 use rstest::rstest;
 
 /// The bound for working again, with room for a busy machine.
-const WORKS_WITHIN: Duration = Duration::from_secs(60);
+const WORKS_WITHIN: Duration = Duration::from_mins(1);
 
 /// A cluster whose etcd is brought back to a state in which `n1` has `team=ml`, with an operator that has seen more.
 async fn restored(cluster: &TestCluster, operator: &Operator) {
@@ -87,7 +87,7 @@ async fn two_replicas_agree_again_after_a_restore() {
     let leads = |operator: &Operator| operator.metrics().sum("leader_election_master_status", &[]);
     eventually("one of them leads", async || {
         let leaders = (leads(&first), leads(&second));
-        if leaders.0 + leaders.1 == 1.0 { Ok(()) } else { Err(format!("{leaders:?}")) }
+        if (leaders.0 + leaders.1 - 1.0).abs() < 1e-9 { Ok(()) } else { Err(format!("{leaders:?}")) }
     })
     .await;
 }
