@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::{
+    case::Case,
+    decide::{Decision, Reason, Restore, decide},
     keys::{Key, Taint},
     mark::MARK,
     node_patch::taints,
-    plan::{Context, Restore, create},
-    record::Record,
     selection::{GATE_EFFECT, GATE_TAINT, Node},
 };
 use crate::{
@@ -33,26 +33,23 @@ pub struct Admitted {
     pub restore: Option<Restore>,
 }
 
-/// Decides about a create. `object` is the Node as the API server sent it, `node` the same as it was read.
-pub fn admit(
-    object: &Value,
-    node: &Node,
-    record: Option<&Record>,
-    context: &Context<'_>,
-    by_kubelet: bool,
-    gate: Gate,
-) -> Admitted {
+/// Returns the answer to a create request. `object` is the Node as the API server sent it, `case` the same Node in
+/// [`Phase::Creating`](super::case::Phase::Creating).
+pub fn admit(object: &Value, case: &Case, gate: Gate) -> Admitted {
     let unchanged = Admitted { patch: Vec::new(), restore: None };
     let Some(shape) = Shape::of(object) else { return unchanged };
-    let seen = context.policy.select(node);
-    let restore = create(&seen, record, context, |key| !by_kubelet || kubelet_may_set(key));
+    let restore = match decide(case) {
+        Decision::Nothing(Reason::Ignored | Reason::NewerRecord) => return unchanged,
+        Decision::PatchNode(restore) => Some(restore),
+        Decision::Nothing(_) | Decision::WriteRecord(..) => None,
+    };
     let more_to_come = restore.as_ref().is_some_and(|restore| !restore.mark.complete);
     let gated = match gate {
         Gate::Never => false,
         Gate::Needed => more_to_come,
         Gate::Always => true,
     };
-    Admitted { patch: shape.patch(node, restore.as_ref(), gated), restore }
+    Admitted { patch: shape.patch(&case.node, restore.as_ref(), gated), restore }
 }
 
 /// Whether NodeRestriction lets a kubelet set this key on its own Node. Taints and annotations are not checked on create.

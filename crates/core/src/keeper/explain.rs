@@ -1,16 +1,16 @@
-//! Why a key is, or is not, on a node and in its record: the very reason, as a value.
+//! The reason why a key is, or is not, on a node and in its record.
 //!
-//! Owns no rule of its own: what the plan would do is asked of [`super::plan`]; this only says which of its rules spoke.
+//! Contains no rule of its own: it names the rule of [`super::decide`] that applies to the key.
 
 use jiff::Timestamp;
 
 use super::{
-    identity::Identified,
+    case::Case,
+    decide::{Decision, decide, is_writable},
     keys::{Kept, Key},
     machine::{Machine, Sameness},
-    plan::{Context, Plan, is_writable, live},
     record::{Fault, Record},
-    selection::{DOMAIN, Incarnation, Node, Policy, ignored},
+    selection::{DOMAIN, Policy},
     stored_record::{Stored, Substitute},
 };
 use crate::config::{
@@ -93,47 +93,36 @@ impl Cause {
     }
 }
 
-/// Why this key is, or is not, on this node. `rivals` are other live nodes of its identity.
-pub fn explain(
-    key: &Key,
-    node: Option<&Node>,
-    stored: Option<&Stored>,
-    rivals: &[String],
-    context: &Context<'_>,
-) -> Cause {
-    let policy = context.policy;
-    if node.is_some_and(ignored) {
+/// Returns why this key is, or is not, on the node and in its record.
+pub fn explain(key: &Key, case: &Case) -> Cause {
+    let policy = &case.policy;
+    if case.is_ignored() {
         return Cause::Ignored;
     }
     if let Some(cause) = unkept(key, policy) {
         return cause;
     }
-    if node.is_some_and(|node| Identified::of(&policy.identity, node).is_none()) {
+    if case.node().is_some() && case.identity.is_none() {
         return Cause::Unidentified { identity: policy.identity.clone() };
     }
-    match stored {
+    match case.stored() {
         Some(Stored::Bad { fault, .. }) if fault.is_newer() => return Cause::Newer { fault: fault.clone() },
         Some(Stored::Bad { fault, good: Substitute::Nothing }) => {
             return Cause::Quarantined { fault: fault.clone() };
         }
         _ => {}
     }
-    let seen = node.map(|node| policy.select(node));
-    let record = stored.and_then(|stored| match &seen {
-        Some(seen) => stored.effective(seen),
-        None => stored.effective(&nobody()),
-    });
-    match (seen, record) {
+    match (case.node(), case.record()) {
         (None, None) => Cause::NeverSeen,
-        (Some(seen), None) => match seen.kept.get(key) {
+        (Some(_), None) => match case.kept.get(key) {
             Some(value) => Cause::ToCapture { value: value.clone() },
             None => Cause::NeverSeen,
         },
         (None, Some(record)) => match record.kept.get(key) {
             Some(value) => Cause::Waits { value: value.clone(), protected: policy.protects(key) },
-            None => missing(key, &record, None),
+            None => missing(key, &record, case),
         },
-        (Some(seen), Some(record)) => both(key, &seen, &record, rivals, context),
+        (Some(_), Some(record)) => both(key, &record, case),
     }
 }
 
@@ -164,24 +153,24 @@ fn unkept(key: &Key, policy: &Policy) -> Option<Cause> {
     })
 }
 
-/// There is a node and a record.
-fn both(key: &Key, node: &Incarnation, record: &Record, rivals: &[String], context: &Context<'_>) -> Cause {
-    let policy = context.policy;
-    let owner = record.node.uid == node.uid;
-    let (on_node, in_record) = (node.kept.get(key), record.kept.get(key));
-    if !rivals.is_empty() && !owner && on_node != in_record {
-        return Cause::Contested { rivals: rivals.to_vec() };
+/// Explains a key of a node that has a record.
+fn both(key: &Key, record: &Record, case: &Case) -> Cause {
+    let (policy, machine) = (&case.policy, &case.node.machine);
+    let owner = case.wrote(record);
+    let (on_node, in_record) = (case.kept.get(key), record.kept.get(key));
+    if !case.rivals.is_empty() && !owner && on_node != in_record {
+        return Cause::Contested { rivals: case.rivals.iter().map(|rival| rival.name.clone()).collect() };
     }
     let Some(value) = in_record else {
         return match on_node {
             Some(value) => Cause::ToCapture { value: value.clone() },
-            None => missing(key, record, Some(node)),
+            None => missing(key, record, case),
         };
     };
-    if on_node.is_none() && policy.protects(key) && !(owner && node.machine.completes(&record.node.machine)) {
+    if on_node.is_none() && policy.protects(key) && !(owner && machine.completes(&record.node.machine)) {
         let recorded = record.node.machine.clone();
-        match node.machine.compare(&recorded) {
-            Sameness::Different => return Cause::AnotherMachine { recorded, node: node.machine.clone() },
+        match machine.compare(&recorded) {
+            Sameness::Different => return Cause::AnotherMachine { recorded, node: machine.clone() },
             Sameness::Unknown => return Cause::MachineUnknown { recorded },
             Sameness::Same => {}
         }
@@ -189,9 +178,9 @@ fn both(key: &Key, node: &Incarnation, record: &Record, rivals: &[String], conte
     if on_node.is_none() && !is_writable(key, value) {
         return Cause::Unwritable { value: value.clone() };
     }
-    let mark = node.mark.as_ref();
+    let mark = case.mark.as_ref();
     let given = mark.is_some_and(|mark| mark.given.contains_key(key));
-    let own = mark.is_some_and(|mark| mark.is_nodes(key));
+    let own = mark.is_some_and(|mark| mark.belongs_to_node(key));
     if on_node == Some(value) {
         // The record has followed by now; what it had before is in its history.
         let before = record.history.iter().filter_map(|entry| Kept::from(entry.content.clone()).remove(key));
@@ -202,10 +191,10 @@ fn both(key: &Key, node: &Incarnation, record: &Record, rivals: &[String], conte
             _ => Cause::Kept { value: value.clone(), given },
         };
     }
-    match live(node, Some(record), context) {
-        Plan::Restore(restore) if restore.set.contains_key(key) => Cause::ToGive { value: value.clone() },
-        Plan::Write(..) if on_node.is_none() => Cause::BeingRemoved { value: value.clone() },
-        Plan::Write(..) if !own => match on_node {
+    match decide(case) {
+        Decision::PatchNode(restore) if restore.set.contains_key(key) => Cause::ToGive { value: value.clone() },
+        Decision::WriteRecord(..) if on_node.is_none() => Cause::BeingRemoved { value: value.clone() },
+        Decision::WriteRecord(..) if !own => match on_node {
             Some(now) => Cause::ToCapture { value: now.clone() },
             None => Cause::BeingRemoved { value: value.clone() },
         },
@@ -213,12 +202,12 @@ fn both(key: &Key, node: &Incarnation, record: &Record, rivals: &[String], conte
     }
 }
 
-/// The record does not have the key, and neither does the node.
-fn missing(key: &Key, record: &Record, node: Option<&Incarnation>) -> Cause {
+/// Explains a key that neither the record nor the node has.
+fn missing(key: &Key, record: &Record, case: &Case) -> Cause {
     for other in &record.withheld {
         if Kept::from(other.content.clone()).contains_key(key) {
             let recorded = other.machine.clone();
-            let machine = node.map_or_else(|| record.node.machine.clone(), |node| node.machine.clone());
+            let machine = case.node().map_or_else(|| record.node.machine.clone(), |node| node.machine.clone());
             return match machine.compare(&recorded) {
                 Sameness::Unknown => Cause::MachineUnknown { recorded },
                 _ => Cause::AnotherMachine { recorded, node: machine },
@@ -238,22 +227,10 @@ fn missing(key: &Key, record: &Record, node: Option<&Incarnation>) -> Cause {
         }
         after = (entry.sequence, entry.captured_at);
     }
-    if node.and_then(|node| node.mark.as_ref()).is_some_and(|mark| mark.is_nodes(key)) {
+    if case.mark.as_ref().is_some_and(|mark| mark.belongs_to_node(key)) {
         return Cause::OwnValue { node: None, record: None };
     }
     Cause::NeverSeen
-}
-
-/// The incarnation of a node that is away.
-fn nobody() -> Incarnation {
-    Incarnation {
-        name: String::new(),
-        uid: String::new(),
-        resource_version: 0,
-        kept: Kept::new(),
-        mark: None,
-        machine: Machine::default(),
-    }
 }
 
 #[cfg(test)]

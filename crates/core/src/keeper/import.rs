@@ -6,9 +6,9 @@
 
 mod config_map;
 mod csv;
+pub mod decide;
 pub mod export;
 mod plain;
-pub mod plan;
 
 use std::collections::{BTreeMap, BTreeSet};
 

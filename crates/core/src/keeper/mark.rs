@@ -53,6 +53,11 @@ impl Mark {
         Self::parse(annotations.get(MARK)?)
     }
 
+    /// Returns the digest of the mark among these annotations, as records hold it. Empty without a mark.
+    pub fn digest_of(annotations: &BTreeMap<String, String>) -> String {
+        Self::read(annotations).map(|mark| Digest::of([mark.render()]).to_string()).unwrap_or_default()
+    }
+
     /// The annotation's value. Past the limit it does without `given`: then a record that moves on changes nothing on
     /// this incarnation that it was given.
     pub fn render(&self) -> String {
@@ -67,12 +72,13 @@ impl Mark {
     }
 
     /// Whether this key was given or left to the node, as opposed to withheld or unknown at the time.
-    pub fn speaks_of(&self, key: &Key) -> bool {
-        self.is_nodes(key) || if self.unlisted { !self.withheld.contains(key) } else { self.given.contains_key(key) }
+    pub fn covers(&self, key: &Key) -> bool {
+        self.belongs_to_node(key)
+            || if self.unlisted { !self.withheld.contains(key) } else { self.given.contains_key(key) }
     }
 
     /// Whether the node itself decides about this key.
-    pub fn is_nodes(&self, key: &Key) -> bool {
+    pub fn belongs_to_node(&self, key: &Key) -> bool {
         self.own.contains(key) || self.same.contains(key)
     }
 }

@@ -21,7 +21,7 @@ enum Base<'a> {
 
 fn base<'a>(mark: Option<&'a Mark>, key: &Key, in_record: Option<&'a String>, from: &Digest) -> Base<'a> {
     match mark {
-        Some(mark) if mark.is_nodes(key) => Base::Nodes,
+        Some(mark) if mark.belongs_to_node(key) => Base::Nodes,
         // What was given is not written down: it is what the record holds, or, if that has moved on, not known.
         Some(mark) if mark.unlisted && !mark.withheld.contains(key) => {
             if mark.from == *from {

@@ -4,9 +4,9 @@ use serde_json::{Map, Value, json};
 
 use super::{
     admission::is_gate,
+    decide::Restore,
     keys::{Key, TRUE, Taint},
     mark::MARK,
-    plan::Restore,
     selection::Node,
 };
 use crate::mutation::{Mutation, mutated};

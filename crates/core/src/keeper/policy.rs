@@ -1,6 +1,6 @@
 //! `KeepPolicy`: what is kept of some nodes, beside what the config file says for all.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::{Map, Value, json};
 
@@ -14,7 +14,7 @@ pub struct KeepPolicy {
     /// Where several select a node the highest is taken, among equals the first by name.
     pub priority: i64,
     pub selector: LabelSelector,
-    pub policy: Policy,
+    pub policy: Arc<Policy>,
 }
 
 impl KeepPolicy {
@@ -41,7 +41,7 @@ impl KeepPolicy {
         match load(&Layers { file: Some(file.to_string()), ..Layers::default() }) {
             Ok(loaded) if problems.is_empty() => {
                 let chosen = overlay(base, &loaded.settings.keeper, &keeper);
-                let policy = Policy { name: name.to_owned(), ..Policy::from_settings(&chosen) };
+                let policy = Arc::new(Policy { name: name.to_owned(), ..Policy::from_settings(&chosen) });
                 let selector = loaded.settings.controller.namespace_selector;
                 Ok(Self { name: name.to_owned(), priority, selector, policy })
             }

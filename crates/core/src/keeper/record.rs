@@ -4,6 +4,8 @@
 //! Decoding is total: bytes become a [`Record`] that was verified, or an [`Invalid`] that says why not together with the
 //! newest history entry that can still be trusted. Encoding never passes [`RECORD_LIMIT`].
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -162,6 +164,11 @@ impl Record {
         self.kept.is_empty() && self.withheld.is_empty()
     }
 
+    /// Returns the labels that the record holds.
+    pub fn labels(&self) -> BTreeMap<String, String> {
+        Content::from(&self.kept).labels
+    }
+
     /// This record as an entry of its successor's history.
     pub fn entry(&self) -> Entry {
         let mut entry = Entry {
@@ -278,9 +285,9 @@ struct Wire {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     identity: Option<String>,
     #[serde(default)]
-    labels: std::collections::BTreeMap<String, String>,
+    labels: BTreeMap<String, String>,
     #[serde(default)]
-    annotations: std::collections::BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
     #[serde(default)]
     taints: Vec<super::keys::Taint>,
     #[serde(default)]

@@ -3,10 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
-    hash::Digest,
     keys::{Kept, Key, TRUE, Taint},
     machine::Machine,
-    mark::Mark,
 };
 use crate::config::{
     defaults::{MACHINE_ANNOTATIONS, STARTUP_TAINTS},
@@ -69,24 +67,6 @@ pub struct Policy {
     pub retention: Duration,
 }
 
-/// One life of a node, seen through a policy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Incarnation {
-    pub name: String,
-    pub uid: String,
-    pub resource_version: u64,
-    pub kept: Kept,
-    pub mark: Option<Mark>,
-    pub machine: Machine,
-}
-
-impl Incarnation {
-    /// What a record remembers of the mark.
-    pub fn mark_digest(&self) -> String {
-        self.mark.as_ref().map(|mark| Digest::of([mark.render()]).to_string()).unwrap_or_default()
-    }
-}
-
 impl Policy {
     /// The policy of the config file: for every node that no KeepPolicy selects.
     pub fn from_settings(keeper: &Keeper) -> Self {
@@ -131,8 +111,8 @@ impl Policy {
         matches!(key, Key::Label(key) if self.protected.matches(key))
     }
 
-    /// The node as this policy sees it.
-    pub fn select(&self, node: &Node) -> Incarnation {
+    /// Returns the keys of a node that this policy keeps.
+    pub fn select(&self, node: &Node) -> Kept {
         let mut room = ANNOTATIONS_LIMIT;
         let mut fits = |key: &Key, value: &String| match key {
             Key::Annotation(key) => {
@@ -150,14 +130,7 @@ impl Policy {
             .map(|taint| (Key::Taint { key: taint.key.clone(), effect: taint.effect.clone() }, taint.value.clone()));
         let cordon = node.unschedulable.then(|| (Key::Cordon, TRUE.to_owned()));
         let all = labels.chain(annotations).chain(taints).chain(cordon);
-        Incarnation {
-            name: node.name.clone(),
-            uid: node.uid.clone(),
-            resource_version: node.resource_version,
-            kept: all.filter(|(key, value)| self.keeps(key) && fits(key, value)).collect(),
-            mark: Mark::read(&node.annotations).filter(|_| !mutated(Mutation::IgnoreMark)),
-            machine: node.machine.clone(),
-        }
+        all.filter(|(key, value)| self.keeps(key) && fits(key, value)).collect()
     }
 }
 
@@ -185,7 +158,7 @@ mod tests {
         let annotations = [("a", 60 * 1024), ("b", 10 * 1024), ("c", 100)];
         let annotations = annotations.map(|(key, size)| (key.to_owned(), "x".repeat(size)));
         let node = Node { annotations: annotations.into(), ..Node::default() };
-        let kept = policy.select(&node).kept;
+        let kept = policy.select(&node);
         assert_eq!(kept.into_keys().collect::<Vec<_>>(), ["a", "c"].map(|key| Key::Annotation(key.into())));
     }
 }

@@ -1,11 +1,12 @@
 //! What a ConfigMap holds of a record: the record, or bytes that cannot be trusted and what serves instead.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use super::{
     keys::Kept,
+    mark::Mark,
     record::{Entry, Fault, Invalid, Origin, RECORD_KEY, RECOVERED_KEY, Record},
-    selection::Incarnation,
+    selection::Node,
 };
 use crate::mutation::{Mutation, mutated};
 
@@ -71,11 +72,19 @@ impl Stored {
         }
     }
 
-    /// The record to decide on. An entry of history stands for the incarnation that it was captured from.
-    pub fn effective(&self, node: &Incarnation) -> Option<Record> {
+    /// Returns the record if it is not quarantined.
+    pub fn good(&self) -> Option<&Record> {
         match self {
-            Self::Good(record) | Self::Bad { good: Substitute::Recovered(record), .. } => Some((**record).clone()),
-            Self::Bad { good: Substitute::History(entry), .. } => Some(from_history(entry, node)),
+            Self::Good(record) => Some(record),
+            Self::Bad { .. } => None,
+        }
+    }
+
+    /// Returns the record to decide on. A history entry stands for the incarnation that it was captured from.
+    pub fn record_for(&self, node: &Node) -> Option<Cow<'_, Record>> {
+        match self {
+            Self::Good(record) | Self::Bad { good: Substitute::Recovered(record), .. } => Some(Cow::Borrowed(record)),
+            Self::Bad { good: Substitute::History(entry), .. } => Some(Cow::Owned(from_history(entry, node))),
             Self::Bad { good: Substitute::Nothing, .. } => None,
         }
     }
@@ -90,8 +99,8 @@ fn owner_of(record: &Record) -> String {
     record.identity.clone().unwrap_or_else(|| format!("node {}", record.node.name))
 }
 
-fn from_history(entry: &Entry, node: &Incarnation) -> Record {
-    let mark = if entry.uid == node.uid { node.mark_digest() } else { String::new() };
+fn from_history(entry: &Entry, node: &Node) -> Record {
+    let mark = if entry.uid == node.uid { Mark::digest_of(&node.annotations) } else { String::new() };
     Record {
         // The record that went bad had the sequence after its newest entry.
         sequence: entry.sequence + 1,

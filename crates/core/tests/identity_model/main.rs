@@ -1,8 +1,8 @@
 //! Identity, explored: every state that a small world can reach in which nodes are known by their machine and not by their name.
 //!
 //! There are two names, two machines and one label. Machines leave and return under either name, say late who they are, and two nodes may
-//! claim one machine at once. The real rules decide: `Identified` whose record is whose, `claims` which of several nodes has it, `plan`
-//! the rest. Stale views, crashes and lost answers are in `keeper_model`, where there is one name.
+//! claim one machine at once. The real `Case` and `decide` decide, identities and rivals included.
+//! Stale views, crashes and lost answers are in `keeper_model`, where there is one name.
 
 // What the model cannot hold is an error in the model.
 #![allow(clippy::expect_used)]

@@ -1,9 +1,10 @@
-//! Collection: audits that note absences, and collect what nobody came back for. The real `step` decides.
+//! Garbage collection: audits that note absences and delete the records of nodes that stay absent. The real `collect`
+//! decides.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use perennial_core::keeper::collect::{Seen, Step, step};
+use perennial_core::keeper::collect::{Candidate, Collection, collect};
 
 use super::{
     mutation::Mutation,
@@ -69,9 +70,9 @@ fn act(state: &State, rules: &Rules, out: &mut Successors) {
     let mut next = *state;
     next.audit = Audit::default();
     match decide(rules, absent, &read.record) {
-        Step::Note if read.fresh => note(&mut next, 1),
-        Step::Clear if read.fresh && rules.mutation != Mutation::KeepNote => note(&mut next, 0),
-        Step::Collect => {
+        Collection::NoteAbsence if read.fresh => note(&mut next, 1),
+        Collection::ClearAbsence if read.fresh && rules.mutation != Mutation::KeepNote => note(&mut next, 0),
+        Collection::Delete => {
             let gone =
                 state.node.uid == 0 || read.record.is_tombstone() || rules.mutation == Mutation::CollectWithoutLook;
             let same = read.fresh || rules.mutation == Mutation::UnconditionalCollect;
@@ -80,7 +81,7 @@ fn act(state: &State, rules: &Rules, out: &mut Successors) {
                 next.write_record(Record::default());
             }
         }
-        Step::Keep | Step::Note | Step::Clear => {}
+        Collection::Keep | Collection::NoteAbsence | Collection::ClearAbsence => {}
     }
     out.ours(next, || format!("the audit leaves {}", next.record));
 }
@@ -89,7 +90,7 @@ fn note(state: &mut State, noted: u8) {
     state.write_record(Record { noted, ..state.record });
 }
 
-fn decide(rules: &Rules, absent: bool, record: &Record) -> Step {
+fn decide(rules: &Rules, absent: bool, record: &Record) -> Collection {
     let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(1000);
     let ago = |hours: i64| now - SignedDuration::from_hours(hours);
     let since = match record.noted {
@@ -98,7 +99,7 @@ fn decide(rules: &Rules, absent: bool, record: &Record) -> Step {
         1 => Some(ago(1)),
         _ => Some(ago(100)),
     };
-    let seen = Seen {
+    let candidate = Candidate {
         present: !absent,
         tombstone: record.is_tombstone(),
         bad: false,
@@ -109,5 +110,5 @@ fn decide(rules: &Rules, absent: bool, record: &Record) -> Step {
         confirmed: false,
         retention: RETENTION,
     };
-    step(&seen, now, false)
+    collect(&candidate, now, false)
 }

@@ -1,4 +1,4 @@
-//! The keeper's rules, explored: every state that a small world can reach, with the real `plan` deciding.
+//! The keeper's rules, explored: every state that a small world can reach, with the real `decide`.
 //!
 //! A world has one node name with two label keys, its record, the watch log, one or two replicas with stale caches,
 //! DELETE and CREATE requests on their way through admission, people, other machines and changing policies, each with

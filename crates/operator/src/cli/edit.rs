@@ -8,24 +8,23 @@ use std::{
 
 use anyhow::Context as _;
 use clap::Args;
-use jiff::Timestamp;
 use perennial_core::keeper::{
+    case::Case,
     collect::HOLD,
     commands::{forget, restore_now, rollback},
-    identity::Identified,
+    decide::Restore,
     keys::TRUE,
     mark::Mark,
-    plan::{Context, Restore},
     record::{Entry, Record},
-    selection::{Incarnation, Node, Policy},
     stored_record::Stored,
 };
 
-use super::{Global, block_on, output::pairs, session::Session};
-use crate::{
-    keeper::{apply::Held, policies::labels_of},
-    runtime::error_category::Category,
+use super::{
+    Global, block_on,
+    output::pairs,
+    session::{Look, Session},
 };
+use crate::{keeper::apply::Held, runtime::error_category::Category};
 
 /// So often a change is decided again when somebody was faster.
 pub(super) const TRIES: usize = 5;
@@ -73,38 +72,29 @@ pub(super) struct Hold {
     release: bool,
 }
 
-/// A node and its record, read for one try.
+/// The case of a node that has a record, read for one attempt.
 struct Subject {
-    node: Option<Node>,
-    seen: Option<Incarnation>,
-    policy: std::sync::Arc<Policy>,
+    case: Case,
     held: Held,
-    identity: Option<String>,
-    /// Where the node is away: a resourceVersion at which it was.
-    away_at: Option<u64>,
+    /// A resourceVersion at which the node was absent.
+    absent_at: Option<u64>,
 }
 
 impl Subject {
     async fn read(session: &Session, name: &str) -> anyhow::Result<Self> {
         let node = session.node(name).await?;
-        let away_at = match node {
+        let absent_at = match node {
             Some(_) => None,
             None => Some(session.cluster.now().await?),
         };
         let held = session.record(name, node.as_ref()).await?;
+        let Look { case, held } = session.pair(node, held);
         let held = held.with_context(|| format!("there is no record for node {name}"))?;
-        let policy = match (&node, &held.stored) {
-            (Some(node), _) => session.policies.of(node),
-            (None, Stored::Good(record)) => session.policies.of_labels(&labels_of(record)),
-            (None, Stored::Bad { .. }) => session.policies.of_labels(&BTreeMap::new()),
-        };
-        let identity = node.as_ref().and_then(|node| Identified::of(&policy.identity, node)).and_then(|id| id.text());
-        let seen = node.as_ref().map(|node| policy.select(node));
-        Ok(Self { node, seen, policy, held, identity, away_at })
+        Ok(Self { case, held, absent_at })
     }
 
     fn record(&self) -> anyhow::Result<Record> {
-        match &self.held.stored {
+        match self.held.stored() {
             Stored::Good(record) => Ok((**record).clone()),
             Stored::Bad { fault, .. } => anyhow::bail!("record {} cannot be trusted: {fault}", self.held.name()),
         }
@@ -112,15 +102,7 @@ impl Subject {
 
     /// A node that is away: what a person says now is newer than any last state of it that an operator still remembers.
     fn outlast(&self, record: &mut Record) {
-        record.node.resource_version = record.node.resource_version.max(self.away_at.unwrap_or_default());
-    }
-
-    fn context(&self) -> Context<'_> {
-        let identity = self.identity.clone().or_else(|| match &self.held.stored {
-            Stored::Good(record) => record.identity.clone(),
-            Stored::Bad { .. } => None,
-        });
-        Context { policy: &self.policy, identity, now: Timestamp::now(), by: "cli" }
+        record.node.resource_version = record.node.resource_version.max(self.absent_at.unwrap_or_default());
     }
 }
 
@@ -138,7 +120,7 @@ impl Rollback {
                     Some(entry) => entry,
                     None => chosen.insert(self.entry(&record)?.clone()),
                 };
-                let mut change = rollback(&record, entry, subject.seen.as_ref(), &subject.context());
+                let mut change = rollback(&subject.case, &record, entry);
                 subject.outlast(&mut change.record);
                 println!("record: {} -> {}", pairs(&record.kept), pairs(&change.record.kept));
                 for (key, value) in &change.set {
@@ -194,7 +176,7 @@ impl Forget {
                 if !self.yes {
                     anyhow::bail!("this forgets what is kept for node {}, history included: say --yes", self.node);
                 }
-                let record = match &subject.held.stored {
+                let record = match subject.held.stored() {
                     Stored::Good(record) => (**record).clone(),
                     // What cannot be read is let go of at a person's word.
                     Stored::Bad { .. } => {
@@ -203,7 +185,7 @@ impl Forget {
                         return Ok(ExitCode::SUCCESS);
                     }
                 };
-                let mut forgotten = forget(&record, subject.seen.as_ref(), &subject.context());
+                let mut forgotten = forget(&subject.case, &record);
                 subject.outlast(&mut forgotten);
                 match write(&session, &subject, &forgotten, None).await {
                     Err(error) if is_conflict(&error) => {}
@@ -226,11 +208,11 @@ impl RestoreNow {
             session.judges_as_the_operator()?;
             for _ in 0..TRIES {
                 let subject = Subject::read(&session, &self.node).await?;
-                let (Some(node), Some(seen)) = (&subject.node, &subject.seen) else {
+                let Some(node) = subject.case.node() else {
                     anyhow::bail!("node {} is away: its record is given back when it returns", self.node);
                 };
-                let record = subject.record()?;
-                let Some(restore) = restore_now(&record, seen, &subject.context()) else {
+                subject.record()?;
+                let Some(restore) = restore_now(&subject.case) else {
                     println!("node/{} has everything that its record has", self.node);
                     return Ok(ExitCode::SUCCESS);
                 };
@@ -271,7 +253,7 @@ impl Hold {
 async fn write(session: &Session, subject: &Subject, record: &Record, restore: Option<&Restore>) -> anyhow::Result<()> {
     use crate::runtime::budget::Priority;
     session.cluster.write_record(Some(&subject.held), record, Priority::Restore).await?;
-    if let (Some(node), Some(restore)) = (&subject.node, restore)
+    if let (Some(node), Some(restore)) = (subject.case.node(), restore)
         && !restore.changes_nothing()
     {
         session.cluster.change_node(node, restore).await?;

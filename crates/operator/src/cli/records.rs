@@ -14,7 +14,7 @@ use super::{
     terminal::Progress,
     watch,
 };
-use crate::keeper::{apply::Held, policies::labels_of};
+use crate::keeper::apply::Held;
 
 #[derive(Debug, Args)]
 pub(super) struct Records {
@@ -58,17 +58,17 @@ impl Records {
     }
 
     fn selects(&self, held: &Held) -> bool {
-        match (&self.selector, &held.stored) {
+        match (&self.selector, held.stored()) {
             (None, _) => true,
-            (Some(selector), Stored::Good(record)) => selector.matches(&labels_of(record)),
+            (Some(selector), Stored::Good(record)) => selector.matches(&record.labels()),
             (Some(_), Stored::Bad { .. }) => false,
         }
     }
 }
 
 fn item(held: &Held, now: Timestamp) -> Item {
-    let mut row = vec![held.node_name().to_owned(), state(&held.stored).to_owned()];
-    match &held.stored {
+    let mut row = vec![held.node_name().to_owned(), state(held.stored()).to_owned()];
+    match held.stored() {
         Stored::Good(record) => row.extend([
             record.kept.len().to_string(),
             record.sequence.to_string(),
@@ -98,8 +98,8 @@ pub(crate) fn state(stored: &Stored) -> &'static str {
 
 /// A record for programs: what it holds, or why it cannot be trusted.
 pub(super) fn as_json(held: &Held) -> Value {
-    let mut value = json!({"name": held.name(), "node": held.node_name(), "state": state(&held.stored)});
-    match &held.stored {
+    let mut value = json!({"name": held.name(), "node": held.node_name(), "state": state(held.stored())});
+    match held.stored() {
         Stored::Good(record) => {
             let text = record.encode().unwrap_or_default();
             value["record"] = serde_json::from_str(&text).unwrap_or_default();

@@ -1,17 +1,17 @@
 //! Reading nodes and records for commands, as the operator reads them.
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
 use kube::api::ListParams;
 use perennial_core::{
     config::Settings,
     keeper::{
+        case::{Case, CaseContext, Rival},
         identity::{Identified, RecordName},
-        plan::Context,
+        keys::Kept,
+        mark::Mark,
         record::{RECORD_LABEL, RECORD_LABEL_VALUE, Record},
-        selection::{self, Incarnation, Policy},
-        status::Standing,
+        selection::{self, Policy},
+        status::KeepStatus,
         stored_record::Stored,
     },
 };
@@ -20,7 +20,7 @@ use super::{Global, terminal::Progress};
 use crate::{
     keeper::{
         apply::{Cluster, Held},
-        policies::{Policies, labels_of},
+        policies::Policies,
         record_keys::Signatures,
     },
     runtime::{
@@ -43,15 +43,10 @@ pub(super) struct Session {
     unsure: Option<String>,
 }
 
-/// A node and its record, as the operator would look at them.
+/// The case of a node, with the ConfigMap of its record.
 pub(crate) struct Look {
-    pub(crate) node: Option<selection::Node>,
+    pub(crate) case: Case,
     pub(crate) held: Option<Held>,
-    pub(crate) policy: Arc<Policy>,
-    /// Who it is, where it says so.
-    pub(crate) identity: Option<Identified>,
-    /// Other live nodes that say the same.
-    pub(crate) rivals: Vec<String>,
 }
 
 impl Session {
@@ -95,18 +90,17 @@ impl Session {
                 self.settings.namespace
             );
         }
-        let mut look = self.pair(node, held);
-        if let (Some(node), Some(identity)) = (&look.node, &look.identity)
-            && identity.text().is_some()
-        {
-            look.rivals = self.rivals(&node.name, identity).await?;
-        }
-        Ok(look)
+        let identity = node.as_ref().and_then(|node| self.policies.current().identify(node));
+        let rivals = match identity.filter(|identity| identity.text().is_some()) {
+            Some(identity) => self.rivals(name, &identity).await?,
+            None => Vec::new(),
+        };
+        Ok(Look::new(&self.policies, node, held, rivals))
     }
 
     /// A node and its record that were read already.
     pub(super) fn pair(&self, node: Option<selection::Node>, held: Option<Held>) -> Look {
-        Look::new(&self.policies, node, held)
+        Look::new(&self.policies, node, held, Vec::new())
     }
 
     async fn rivals(&self, name: &str, identity: &Identified) -> anyhow::Result<Vec<String>> {
@@ -115,7 +109,7 @@ impl Session {
         self.each_node(None, |page| {
             progress.advance(page.len());
             let same = |node: &selection::Node| {
-                node.name != name && Identified::of(&self.policies.of(node).identity, node).as_ref() == Some(identity)
+                node.name != name && self.policies.current().identify(node).as_ref() == Some(identity)
             };
             rivals.extend(page.into_iter().filter(same).map(|node| node.name));
             Ok(())
@@ -127,7 +121,7 @@ impl Session {
     /// The record of a node, also of one that is away.
     pub(super) async fn record(&self, name: &str, node: Option<&selection::Node>) -> anyhow::Result<Option<Held>> {
         let known = match node {
-            Some(node) => Identified::of(&self.policies.of(node).identity, node),
+            Some(node) => self.policies.current().identify(node),
             None => Some(Identified::named(name)),
         };
         let Some(identity) = known else { return Ok(None) };
@@ -199,22 +193,46 @@ pub(super) fn node_pages(selector: Option<&str>) -> ListParams {
 }
 
 impl Look {
-    pub(crate) fn new(policies: &Policies, node: Option<selection::Node>, held: Option<Held>) -> Self {
-        let policy = match (&node, &held) {
-            (Some(node), held) => {
-                let plain = policies.of(node);
-                let record = held.as_ref().and_then(|held| held.stored.effective(&plain.select(node)));
-                policies.with_record(node, record.as_ref())
-            }
-            (None, Some(Held { stored: Stored::Good(record), .. })) => policies.of_labels(&labels_of(record)),
-            (None, _) => policies.of_labels(&std::collections::BTreeMap::new()),
+    pub(crate) fn new(
+        policies: &Policies,
+        node: Option<selection::Node>,
+        held: Option<Held>,
+        rivals: Vec<String>,
+    ) -> Self {
+        let rivals = rivals.into_iter().map(|name| Rival { name, holds_record: false }).collect();
+        let policies = policies.current();
+        let context = CaseContext { policies: &policies, now: Timestamp::now(), by: "cli" };
+        let stored = held.as_ref().map(Held::share);
+        let case = match node {
+            Some(node) => Case::live(node, stored, rivals, &context),
+            None => Case::absent(stored, &context),
         };
-        let identity = node.as_ref().and_then(|node| Identified::of(&policy.identity, node));
-        Self { node, held, policy, identity, rivals: Vec::new() }
+        Self { case, held }
+    }
+
+    pub(crate) fn node(&self) -> Option<&selection::Node> {
+        self.case.node()
+    }
+
+    pub(crate) fn policy(&self) -> &Policy {
+        self.case.policy()
+    }
+
+    pub(crate) fn identity(&self) -> Option<&Identified> {
+        self.case.identity()
+    }
+
+    /// Returns the kept keys of the node. `None` if it is absent.
+    pub(crate) fn kept(&self) -> Option<&Kept> {
+        self.node().map(|_| self.case.kept())
+    }
+
+    pub(crate) fn mark(&self) -> Option<&Mark> {
+        self.case.mark()
     }
 
     pub(crate) fn name(&self) -> &str {
-        match (&self.node, &self.held) {
+        match (self.node(), &self.held) {
             (Some(node), _) => &node.name,
             (None, Some(held)) => held.node_name(),
             (None, None) => "",
@@ -222,31 +240,18 @@ impl Look {
     }
 
     pub(crate) fn stored(&self) -> Option<&Stored> {
-        self.held.as_ref().map(|held| &held.stored)
+        self.held.as_ref().map(Held::stored)
     }
 
     /// The record to decide on.
     pub(crate) fn record(&self) -> Option<Record> {
-        match (self.stored()?, self.seen()) {
-            (stored, Some(seen)) => stored.effective(&seen),
-            (Stored::Good(record), None) => Some((**record).clone()),
-            (Stored::Bad { .. }, None) => None,
+        match (self.node(), self.stored()?) {
+            (None, Stored::Bad { .. }) => None,
+            _ => self.case.record().map(std::borrow::Cow::into_owned),
         }
     }
 
-    pub(crate) fn seen(&self) -> Option<Incarnation> {
-        self.node.as_ref().map(|node| self.policy.select(node))
-    }
-
-    pub(crate) fn context(&self) -> Context<'_> {
-        let identity = self.identity.as_ref().and_then(Identified::text).or_else(|| match self.stored() {
-            Some(Stored::Good(record)) => record.identity.clone(),
-            _ => None,
-        });
-        Context { policy: &self.policy, identity, now: Timestamp::now(), by: "cli" }
-    }
-
-    pub(crate) fn standing(&self) -> Standing {
-        Standing::of(self.node.as_ref(), self.stored(), &self.rivals, &self.context())
+    pub(crate) fn status(&self) -> KeepStatus {
+        KeepStatus::of(&self.case)
     }
 }

@@ -6,7 +6,7 @@ use clap::Args;
 use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use kube::Api;
-use perennial_core::keeper::{status::WORDS, stored_record::Stored};
+use perennial_core::keeper::{status::KeepState, stored_record::Stored};
 use serde_json::{Value, json};
 
 use super::{
@@ -83,17 +83,17 @@ impl Overview {
             .each_pair(None, false, |page| {
                 for look in page {
                     if let Some(held) = &look.held {
-                        *records.entry(state(&held.stored)).or_default() += 1;
+                        *records.entry(state(held.stored())).or_default() += 1;
                     }
                     if let Some(Stored::Good(record)) = look.stored() {
                         let age = now.as_second() - record.captured_at.as_second();
                         lag.minute += usize::from(age < 60);
                         lag.hour += usize::from(age < 3600);
                     }
-                    let standing = look.standing();
-                    *nodes.entry(standing.word()).or_default() += 1;
+                    let standing = look.status();
+                    *nodes.entry(standing.state().as_str()).or_default() += 1;
                     lag.due += usize::from(standing.is_due());
-                    if let (Some(node), "Unsettled") = (&look.node, standing.word()) {
+                    if let (Some(node), KeepState::Unsettled) = (look.node(), standing.state()) {
                         let age = now.as_second() - node.created;
                         lag.oldest = Some(lag.oldest.map_or(age, |oldest| oldest.max(age)));
                     }
@@ -163,9 +163,10 @@ impl Overview {
         self.tell_members(&mut text, colours);
         let live: usize = self.nodes.iter().filter(|(word, _)| **word != "Away").map(|(_, count)| count).sum();
         let current = self.nodes.get("Current").copied().unwrap_or_default();
-        let others: Vec<String> = WORDS
+        let others: Vec<String> = KeepState::ALL
             .iter()
-            .filter(|word| **word != "Current")
+            .filter(|state| **state != KeepState::Current)
+            .map(|state| state.as_str())
             .filter_map(|word| {
                 self.nodes.get(word).map(|count| format!("{count} {}", Tone::of(word).paint(word, colours)))
             })

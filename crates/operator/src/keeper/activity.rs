@@ -208,7 +208,7 @@ impl Board {
     pub(super) fn saw_record(&mut self, held: &Held, news: bool) {
         self.version += 1;
         let nothing = Kept::new();
-        let (seen, kept) = match &held.stored {
+        let (seen, kept) = match held.stored() {
             Stored::Good(record) => {
                 let (sequence, captured_at) = (record.sequence, Some(record.captured_at));
                 (RecordNote { sequence, captured_at, keys: record.kept.len(), bad: false }, &record.kept)

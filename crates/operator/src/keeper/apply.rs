@@ -1,7 +1,7 @@
 //! The one place where the keeper reads and writes: nodes and records, each write conditional, each request with a
 //! deadline and within the budget.
 
-use std::{cell::RefCell, collections::BTreeMap, time::Duration};
+use std::{cell::RefCell, collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
@@ -10,10 +10,10 @@ use kube::{
 };
 use perennial_core::keeper::{
     collect::ABSENT_SINCE,
+    decide::Restore,
     identity::RecordName,
     mark::MARK,
     node_patch::{node_patch, ungate_patch},
-    plan::Restore,
     record::{Fault, RECORD_KEY, RECORD_LABEL, RECORD_LABEL_VALUE, RECOVERED_KEY, Record, TooLarge},
     selection,
     signature::signature_key,
@@ -38,7 +38,7 @@ pub const PAGE_OF_RECORDS: u32 = 50;
 /// A record's ConfigMap as it was read: what the next write is conditional on.
 #[derive(Clone, Debug)]
 pub struct Held {
-    pub stored: Stored,
+    stored: Arc<Stored>,
     config_map: ConfigMap,
     /// Some of it is signed with this key, which is not known: the keys may have changed.
     unknown_key: Option<String>,
@@ -56,7 +56,7 @@ impl Held {
         let version = (uid, resource_version(&config_map));
         let signature = |key: &str| data.get(signature_key(key)).map(String::as_str);
         let (unknown_key, unsigned) = (RefCell::new(None), RefCell::new(Vec::new()));
-        let stored = Stored::verified(
+        let mut stored = Stored::verified(
             data,
             |record| record.name() == RecordName(name.clone()),
             |key, text| {
@@ -76,21 +76,17 @@ impl Held {
             },
         );
         let (unsigned, unknown_key) = (unsigned.into_inner(), unknown_key.into_inner());
-        let mut held = Self { stored, config_map, unknown_key, unsigned };
-        held.forget_another_order();
-        held
+        forget_foreign_version(&mut stored, resource_version(&config_map));
+        Self { stored: Arc::new(stored), config_map, unknown_key, unsigned }
     }
 
-    /// A record is written after the state of the node that it holds. One that says otherwise was carried here from another
-    /// cluster, as it was: the numbers of that cluster's order mean nothing here, and no state of a node is older than it.
-    fn forget_another_order(&mut self) {
-        let written_at = self.resource_version();
-        if let Stored::Good(record) = &mut self.stored
-            && written_at > 0
-            && record.node.resource_version > written_at
-        {
-            record.node.resource_version = 0;
-        }
+    pub fn stored(&self) -> &Stored {
+        &self.stored
+    }
+
+    /// Returns the record for a [`Case`](perennial_core::keeper::case::Case).
+    pub fn share(&self) -> Arc<Stored> {
+        Arc::clone(&self.stored)
     }
 
     pub fn name(&self) -> &str {
@@ -103,7 +99,7 @@ impl Held {
 
     /// The node that the record is for, as far as the ConfigMap says.
     pub fn node_name(&self) -> &str {
-        if let Stored::Good(record) = &self.stored {
+        if let Stored::Good(record) = self.stored() {
             return &record.node.name;
         }
         let named = self.annotations().get(NODE_ANNOTATION).map(String::as_str);
@@ -129,6 +125,17 @@ impl Held {
     pub fn annotations(&self) -> &BTreeMap<String, String> {
         static NONE: BTreeMap<String, String> = BTreeMap::new();
         self.config_map.metadata.annotations.as_ref().unwrap_or(&NONE)
+    }
+}
+
+/// Clears the recorded resourceVersion of a node if it is later than the record itself. Such a record was copied from
+/// another cluster, whose resourceVersions have no meaning here: no state of a node is older than it.
+fn forget_foreign_version(stored: &mut Stored, written_at: u64) {
+    if let Stored::Good(record) = stored
+        && written_at > 0
+        && record.node.resource_version > written_at
+    {
+        record.node.resource_version = 0;
     }
 }
 

@@ -21,7 +21,7 @@ use crate::runtime::{
 impl Keeper {
     /// Something keeps setting labels back and forth: it is said once, captured ever more seldom, and never fought.
     pub(super) fn note_flap(&self, key: &Key, node: &selection::Node, held: Option<&Held>, next: &Record) {
-        let Some(Stored::Good(before)) = held.map(|held| &held.stored) else { return };
+        let Some(Stored::Good(before)) = held.map(Held::stored) else { return };
         let back = before.kept != next.kept
             && before.history.first().is_some_and(|entry| Kept::from(entry.content.clone()) == next.kept);
         if !back {

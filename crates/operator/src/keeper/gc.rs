@@ -9,18 +9,16 @@ use std::{
 use jiff::Timestamp;
 use kube::api::ListParams;
 use perennial_core::keeper::{
-    collect::{ABSENT_SINCE, CONFIRMED, HOLD, Seen, Step, is_mass_absence, step},
-    identity::Identified,
-    keys::TRUE,
+    case::Case,
+    collect::{ABSENT_SINCE, Candidate, Collection, collect, is_mass_absence},
+    policy_set::PolicySet,
     record::{RECORD_LABEL, RECORD_LABEL_VALUE},
-    stored_record::Stored,
 };
 use tracing::{debug, info, warn};
 
 use super::{
     apply::{Error, Held, PAGE_OF_RECORDS},
     controller::Keeper,
-    policies::labels_of,
 };
 use crate::runtime::{budget::Priority, queue::Key};
 
@@ -38,23 +36,24 @@ impl Keeper {
 
     async fn try_audit(&self) -> Result<(), Error> {
         // Records first: a node that comes while they are read is then in the list of nodes.
+        let policies = self.policies.current();
         let mut records = Vec::new();
-        self.each_record(|held| records.push(Old::new(&held, self))).await?;
+        self.each_record(|held| records.push(Old::new(&held, self, &policies))).await?;
         let mut present: HashSet<Key> = HashSet::new();
         let mut nodes = 0usize;
         self.each_node(|node| {
             nodes += 1;
-            let identity = Identified::of(&self.policies.of(&node).identity, &node);
+            let identity = policies.identify(&node);
             present.extend(identity.map(|identity| self.lock().view.index.record_key(&identity.record_name().0)));
             self.learn_node(&node);
         })
         .await?;
 
         for record in &mut records {
-            record.seen.present = present.contains(&*record.name);
+            record.candidate.present = present.contains(&*record.name);
         }
-        let absent = records.iter().filter(|record| !record.seen.present && !record.seen.tombstone).count();
-        let known = records.iter().filter(|record| !record.seen.tombstone).count();
+        let absent = records.iter().filter(|record| !record.candidate.present && !record.candidate.tombstone).count();
+        let known = records.iter().filter(|record| !record.candidate.tombstone).count();
         let mass = is_mass_absence(nodes, known, absent);
         self.metrics.mass_absence.set(i64::from(mass));
         if mass {
@@ -66,11 +65,11 @@ impl Keeper {
             if self.ownership.may_act(&record.node).is_none() {
                 continue;
             }
-            match step(&record.seen, now, mass) {
-                Step::Keep => {}
-                Step::Note => self.annotate(&record, Some(now)).await?,
-                Step::Clear => self.annotate(&record, None).await?,
-                Step::Collect => self.collect(&record).await?,
+            match collect(&record.candidate, now, mass) {
+                Collection::Keep => {}
+                Collection::NoteAbsence => self.annotate(&record, Some(now)).await?,
+                Collection::ClearAbsence => self.annotate(&record, None).await?,
+                Collection::Delete => self.collect(&record).await?,
             }
         }
         Ok(())
@@ -104,7 +103,7 @@ impl Keeper {
             info!(node = &*record.node, "would collect the record");
             return Ok(());
         }
-        if !record.seen.tombstone && self.cluster.read_node(&record.node, Priority::Collect).await?.is_some() {
+        if !record.candidate.tombstone && self.cluster.read_node(&record.node, Priority::Collect).await?.is_some() {
             return Ok(());
         }
         let Some(held) = self.cluster.read_record(&record.record_name(), Priority::Collect).await? else {
@@ -114,7 +113,7 @@ impl Keeper {
             return Ok(());
         }
         self.cluster.delete_record(&held).await?;
-        info!(node = &*record.node, tombstone = record.seen.tombstone, "record collected");
+        info!(node = &*record.node, tombstone = record.candidate.tombstone, "record collected");
         self.metrics.records_collected.inc();
         Ok(())
     }
@@ -156,34 +155,18 @@ struct Old {
     name: Arc<str>,
     node: Key,
     resource_version: u64,
-    seen: Seen,
+    candidate: Candidate,
 }
 
 impl Old {
-    fn new(held: &Held, keeper: &Keeper) -> Self {
-        let says = |key: &str| held.annotations().get(key).is_some_and(|value| value == TRUE);
-        let (bad, tombstone, captured_at, retention) = match &held.stored {
-            Stored::Good(record) => {
-                let policy = keeper.policies.of_labels(&labels_of(record));
-                (false, record.is_tombstone(), record.captured_at, policy.retention)
-            }
-            Stored::Bad { .. } => (true, false, Timestamp::UNIX_EPOCH, std::time::Duration::MAX),
-        };
+    fn new(held: &Held, keeper: &Keeper, policies: &PolicySet) -> Self {
+        let case = Case::absent(Some(held.share()), &keeper.context(policies));
         let state = keeper.lock();
         Self {
             name: state.view.index.record_key(held.name()),
             node: state.view.index.key(held.node_name()),
             resource_version: held.resource_version(),
-            seen: Seen {
-                present: false,
-                tombstone,
-                bad,
-                captured_at,
-                absent_since: held.annotations().get(ABSENT_SINCE).and_then(|text| text.parse().ok()),
-                held: says(HOLD),
-                confirmed: says(CONFIRMED),
-                retention,
-            },
+            candidate: Candidate::new(&case, held.annotations()),
         }
     }
 

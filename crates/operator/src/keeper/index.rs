@@ -13,9 +13,11 @@ use std::{
 
 use perennial_core::{
     keeper::{
+        case::Rival,
         hash::Digest,
         identity::Identified,
         keys::digest,
+        mark::Mark,
         selection::{self, Policy, ignored},
         stored_record::Stored,
     },
@@ -124,18 +126,19 @@ fn word(digest: &Digest) -> u64 {
 
 impl NodeEntry {
     pub fn new(node: &selection::Node, policy: &Policy) -> Self {
-        let seen = policy.select(node);
+        let kept = policy.select(node);
+        let mark = Mark::read(&node.annotations);
         let record = Identified::of(&policy.identity, node).map(|identity| Arc::from(identity.record_name().0));
         Self {
-            uid: hash(&seen.uid),
-            resource_version: seen.resource_version,
-            kept: word(&digest(&seen.kept)),
-            empty: seen.kept.is_empty(),
-            mark: hash(&seen.mark_digest().as_str()),
-            mark_from: seen.mark.as_ref().map_or(0, |mark| word(&mark.from)),
-            complete: seen.mark.as_ref().is_some_and(|mark| mark.complete),
-            own: seen.mark.as_ref().is_some_and(|mark| !mark.own.is_empty()),
-            machine: hash(&seen.machine),
+            uid: hash(&node.uid),
+            resource_version: node.resource_version,
+            kept: word(&digest(&kept)),
+            empty: kept.is_empty(),
+            mark: hash(&Mark::digest_of(&node.annotations).as_str()),
+            mark_from: mark.as_ref().map_or(0, |mark| word(&mark.from)),
+            complete: mark.as_ref().is_some_and(|mark| mark.complete),
+            own: mark.as_ref().is_some_and(|mark| !mark.own.is_empty()),
+            machine: hash(&node.machine),
             ignored: ignored(node),
             gated: node.is_gated(),
             policy: hash(&policy.name.as_str()),
@@ -222,7 +225,7 @@ impl NodeEntry {
 impl RecordEntry {
     pub fn new(held: &Held) -> Self {
         let resource_version = held.resource_version();
-        match &held.stored {
+        match held.stored() {
             Stored::Good(record) => Self {
                 resource_version,
                 uid: hash(&record.node.uid),
@@ -487,11 +490,17 @@ impl Index {
         self.claims.get(record).into_iter().flatten()
     }
 
-    /// The one of these, other than this node, that the record is of: it was taken from it (`uid`), or gave it all that it has.
-    pub fn holder(&self, record: &str, uid: &str, but: &str) -> Option<&Key> {
+    /// Returns the other live nodes with the identity of a record. `uid` is that of the node that the record was written
+    /// from.
+    pub fn rivals(&self, record: &str, uid: Option<&str>, but: &str) -> Vec<Rival> {
         let entry = self.records.get(record);
-        let holds = |node: &NodeEntry| node.is_of(uid) || entry.is_some_and(|entry| node.is_settled_by_mark(entry));
-        self.claimants(record).find(|name| ***name != *but && self.nodes.get(*name).is_some_and(holds))
+        let holds = |node: &NodeEntry| {
+            uid.is_some_and(|uid| node.is_of(uid)) || entry.is_some_and(|entry| node.is_settled_by_mark(entry))
+        };
+        let others = self.claimants(record).filter(|name| ***name != *but);
+        others
+            .map(|name| Rival { name: name.to_string(), holds_record: self.nodes.get(name).is_some_and(holds) })
+            .collect()
     }
 
     /// Every node that is to be looked at, from what is in memory.

@@ -1,26 +1,22 @@
 //! When the identity setting changes, records move to the names that it gives them.
 
-use perennial_core::keeper::{commands::migrate, identity::RecordName, stored_record::Stored};
+use perennial_core::keeper::{case::Case, commands::migrate, identity::RecordName, record::Record};
 use tracing::{info, warn};
 
 use super::{
     apply::{Error, Held},
     controller::Keeper,
-    policies::labels_of,
 };
 use crate::runtime::{budget::Priority, error_category::Category};
 
 impl Keeper {
     /// Moves the records that the identity in force would look for under another name.
     pub(super) async fn migrate(&self) -> Result<(), Error> {
-        let mut moves: Vec<(Held, perennial_core::keeper::record::Record)> = Vec::new();
+        let mut moves: Vec<(Held, Record)> = Vec::new();
+        let policies = self.policies.current();
         self.each_record(|held| {
-            if let Stored::Good(record) = &held.stored {
-                let identity = &self.policies.of_labels(&labels_of(record)).identity;
-                if let Some(moved) = migrate(record, identity, &self.identity, self.clock.now()) {
-                    moves.push((held, moved));
-                }
-            }
+            let case = Case::absent(Some(held.share()), &self.context(&policies));
+            moves.extend(migrate(&case).map(|moved| (held, moved)));
         })
         .await?;
         for (held, moved) in moves {

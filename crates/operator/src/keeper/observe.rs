@@ -10,6 +10,7 @@ use perennial_core::{
     keeper::{
         identity::Identified,
         keys::Kept,
+        mark::Mark,
         record::{Origin, Record},
         selection::{self, Policy},
     },
@@ -361,19 +362,17 @@ impl View {
         if policy.identity != Identity::Name || !self.index.has_exactly(&NodeEntry::new(last, &policy)) {
             return None;
         }
-        let seen = policy.select(last);
-        let mark = seen.mark_digest();
         Some(Record {
             sequence: 0,
             node: Origin {
-                name: seen.name,
-                uid: seen.uid,
-                resource_version: seen.resource_version,
-                mark,
-                machine: seen.machine,
+                name: last.name.clone(),
+                uid: last.uid.clone(),
+                resource_version: last.resource_version,
+                mark: Mark::digest_of(&last.annotations),
+                machine: last.machine.clone(),
             },
             identity: None,
-            kept: seen.kept,
+            kept: policy.select(last),
             folded: false,
             before: Kept::new(),
             withheld: Vec::new(),

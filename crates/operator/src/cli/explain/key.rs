@@ -27,7 +27,7 @@ pub(super) fn explain(key: &str, node: &str, output: Telling, global: &Global) -
         let session = Session::open(global).await?;
         let look = session.look(node).await?;
         let key = Key::parse(key);
-        let cause = cause_of(&key, look.node.as_ref(), look.stored(), &look.rivals, &look.context());
+        let cause = cause_of(&key, &look.case);
         let (why, fix) = words(&key, &cause, &look);
         let mut more = Vec::new();
         if cause.is_due() {
@@ -46,11 +46,11 @@ pub(super) fn explain(key: &str, node: &str, output: Telling, global: &Global) -
             more.push(format!("its record is quarantined ({fault}); {instead}"));
         }
         let value = || {
-            let live = look.node.as_ref().and_then(|live| value_on(live, &key));
+            let live = look.node().and_then(|live| value_on(live, &key));
             let record = look.record().and_then(|record| record.kept.get(&key).cloned());
             json!({
                 "node": node, "key": key, "cause": cause.word(), "why": why, "fix": fix, "more": more,
-                "onNode": live, "inRecord": record, "policy": look.policy.name,
+                "onNode": live, "inRecord": record, "policy": look.policy().name,
             })
         };
         let story = || {
@@ -130,7 +130,7 @@ pub(crate) fn words(key: &Key, cause: &Cause, look: &Look) -> (String, Option<St
             format!(
                 "nothing is given, since {} says to be the same as this node ({})",
                 rivals.join(", "),
-                look.policy.identity
+                look.policy().identity
             ),
             Some("let only one of them have this identity, or choose another keeper.identity".to_owned()),
         ),

@@ -9,7 +9,7 @@ use crate::runtime::{budget::Priority, queue::Key};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     pub name: Key,
-    /// One of [`perennial_core::keeper::status::WORDS`], as far as hashes can tell.
+    /// One of [`perennial_core::keeper::status::KeepState`], as far as hashes can tell.
     pub state: &'static str,
     pub record: Option<Arc<str>>,
     /// Its record cannot be trusted.
