@@ -6,7 +6,6 @@ pub mod certs;
 pub mod config;
 pub mod coordination;
 pub mod keeper;
-pub mod mutation;
 pub mod placement;
 
 /// By how much our clock and the API server's may differ before ours is set right. What is told by both agrees to this.

@@ -2,10 +2,10 @@
 
 pub mod cli;
 pub mod dashboard;
+mod inspect;
 pub mod keeper;
 pub mod manifests;
 pub mod placement;
-
 pub mod run;
 pub mod runtime;
 pub mod serve;

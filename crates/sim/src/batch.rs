@@ -8,9 +8,8 @@ use std::{
     },
 };
 
-use perennial_core::mutation::Mutation;
-
 use crate::{
+    broken_rule::BrokenRule,
     history::{Outcome, play_with},
     server::fault_plan::Counts,
 };
@@ -63,7 +62,7 @@ impl Summary {
 /// Plays the histories of these seeds on so many threads. `tick` hears of each; `enough` ends it early.
 pub fn run(
     seeds: Range<u64>,
-    broken: Option<Mutation>,
+    broken: Option<BrokenRule>,
     threads: usize,
     tick: impl Fn(&Outcome) + Sync,
     enough: impl Fn(&Summary) -> bool + Sync,

@@ -1,8 +1,7 @@
 //! One history: a seed, and everything that follows from it.
 
-use perennial_core::mutation::{Mutation, mutate};
-
 use crate::{
+    broken_rule::BrokenRule,
     dice::Dice,
     keeper,
     oracle::Violation,
@@ -32,18 +31,11 @@ pub fn play(seed: u64, verbose: bool) -> anyhow::Result<Outcome> {
 }
 
 /// Plays a history while a rule is broken on purpose.
-pub fn play_with(seed: u64, broken: Option<Mutation>, verbose: bool) -> anyhow::Result<Outcome> {
-    mutate(broken);
-    let outcome = played(seed, verbose);
-    mutate(None);
-    outcome
-}
-
-fn played(seed: u64, verbose: bool) -> anyhow::Result<Outcome> {
+pub fn play_with(seed: u64, broken: Option<BrokenRule>, verbose: bool) -> anyhow::Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
     let mut outcome = runtime.block_on(async {
         let mut dice = Dice::new(seed);
-        let world = World::new(dice.split(), verbose);
+        let world = World::new(dice.split(), verbose, broken);
         // Every fifth history is about placement; three of twenty aim at stale views and races.
         let mut outcome = match seed % 20 {
             4 | 9 | 19 => placement::play(&world, &mut dice).await?,

@@ -5,11 +5,11 @@
 #![expect(missing_debug_implementations, reason = "nobody prints a simulated cluster")]
 
 pub mod batch;
+pub mod broken_rule;
 pub mod client;
 pub mod dice;
 pub mod history;
 pub mod keeper;
-pub mod mutations;
 pub mod operator;
 pub mod oracle;
 pub mod placement;

@@ -5,8 +5,11 @@ use std::ops::Range;
 use anyhow::Context as _;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
-use perennial_core::mutation::Mutation;
-use perennial_sim::{batch, history, mutations};
+use perennial_sim::{
+    batch,
+    broken_rule::{self, BrokenRule},
+    history,
+};
 
 /// Plays the operator's life against a simulated cluster and checks every guarantee after each history.
 #[derive(Parser)]
@@ -63,17 +66,17 @@ fn range(text: &str) -> anyhow::Result<Range<u64>> {
     }
 }
 
-fn mutation(name: &str) -> anyhow::Result<Mutation> {
-    let found = Mutation::ALL.iter().copied().find(|mutation| format!("{mutation:?}") == name);
-    found.with_context(|| format!("no rule is called {name}; they are {:?}", Mutation::ALL))
+fn mutation(name: &str) -> anyhow::Result<BrokenRule> {
+    let found = BrokenRule::ALL.iter().copied().find(|mutation| format!("{mutation:?}") == name);
+    found.with_context(|| format!("no rule is called {name}; they are {:?}", BrokenRule::ALL))
 }
 
 /// Breaks one rule after the other; each must be noticed.
 fn break_rules(options: &Options) -> anyhow::Result<()> {
     let seeds = range(&options.seeds)?;
     let mut missed = Vec::new();
-    for mutation in Mutation::ALL.iter().copied() {
-        if let Some(outcome) = mutations::noticed(mutation, seeds.clone(), threads(options))? {
+    for mutation in BrokenRule::ALL.iter().copied() {
+        if let Some(outcome) = broken_rule::noticed(mutation, seeds.clone(), threads(options))? {
             let (seed, violation) = (outcome.seed, &outcome.violations[0]);
             println!("{mutation:?}: caught, SEED={seed} {violation}");
         } else {
@@ -81,7 +84,7 @@ fn break_rules(options: &Options) -> anyhow::Result<()> {
             missed.push(mutation);
         }
     }
-    let all = Mutation::ALL.len();
+    let all = BrokenRule::ALL.len();
     println!("{} of {all} mutations caught", all - missed.len());
     anyhow::ensure!(missed.is_empty(), "not caught: {missed:?}");
     Ok(())
@@ -91,7 +94,7 @@ fn threads(options: &Options) -> usize {
     options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
-fn replay(seed: u64, broken: Option<Mutation>, log: Option<&str>) -> anyhow::Result<()> {
+fn replay(seed: u64, broken: Option<BrokenRule>, log: Option<&str>) -> anyhow::Result<()> {
     if let Some(filter) = log {
         let filter = tracing_subscriber::EnvFilter::try_new(filter)?;
         tracing_subscriber::fmt().with_env_filter(filter).without_time().with_ansi(false).init();

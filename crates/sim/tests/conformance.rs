@@ -273,7 +273,7 @@ async fn the_server_in_memory_answers_as_the_real_one() {
     let real = Client::try_from(config).unwrap();
     let mut differences = Vec::new();
     for seed in 0..SEQUENCES {
-        let world = World::new(Dice::new(seed), false);
+        let world = World::new(Dice::new(seed), false, None);
         let front = Front::new(world, Who::Person, Arc::new(AtomicBool::new(true)));
         let ours = client::over(front, "default", Listeners { metrics: Metrics::new(), budget: None, clock: None });
         let (mut real, mut ours) = (Side::new(real.clone()), Side::new(ours));

@@ -3,8 +3,11 @@
 
 use std::io::Write as _;
 
-use perennial_core::mutation::Mutation;
-use perennial_sim::{batch, history, mutations};
+use perennial_sim::{
+    batch,
+    broken_rule::{self, BrokenRule},
+    history,
+};
 
 /// Histories in which a guarantee once did not hold, by a bug of ours; what it was is in docs/reliability.md.
 const ONCE_FAILED: [u64; 11] = [4, 9, 19, 24, 28, 147, 803, 964, 1024, 1459, 2219];
@@ -47,13 +50,13 @@ fn every_guarantee_holds_in_every_history() {
 #[test]
 fn every_broken_rule_is_noticed() {
     let mut missed = Vec::new();
-    for rule in Mutation::ALL.iter().copied() {
-        match mutations::noticed(rule, 0..SEARCHED, threads()).unwrap() {
+    for rule in BrokenRule::ALL.iter().copied() {
+        match broken_rule::noticed(rule, 0..SEARCHED, threads()).unwrap() {
             Some(outcome) => println!("{rule:?}: SEED={} {}", outcome.seed, outcome.violations[0]),
             None => missed.push(rule),
         }
     }
-    let all = Mutation::ALL.len();
+    let all = BrokenRule::ALL.len();
     tell(&format!("{} of {all} broken rules noticed", all - missed.len()));
     assert!(missed.is_empty(), "not noticed in {SEARCHED} histories: {missed:?}");
 }

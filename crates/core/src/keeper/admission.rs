@@ -16,10 +16,7 @@ use super::{
     node_patch::taints,
     selection::{GATE_EFFECT, GATE_TAINT, Node},
 };
-use crate::{
-    config::settings::Gate,
-    mutation::{Mutation, mutated},
-};
+use crate::config::settings::Gate;
 
 /// Kubelets are in this group.
 pub const KUBELETS: &str = "system:nodes";
@@ -55,9 +52,6 @@ pub fn admit(object: &Value, case: &Case, gate: Gate) -> Admitted {
 /// Whether NodeRestriction lets a kubelet set this key on its own Node. Taints and annotations are not checked on create.
 pub fn kubelet_may_set(key: &Key) -> bool {
     let Key::Label(key) = key else { return true };
-    if mutated(Mutation::EverythingRides) {
-        return true;
-    }
     let Some((domain, _)) = key.split_once('/') else { return true };
     let within = |parent: &str| domain == parent || domain.strip_suffix(parent).is_some_and(|rest| rest.ends_with('.'));
     if !within("kubernetes.io") && !within("k8s.io") {

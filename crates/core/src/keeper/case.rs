@@ -18,7 +18,6 @@ use super::{
     selection::{Node, Policy, ignored},
     stored_record::Stored,
 };
-use crate::mutation::{Mutation, mutated};
 
 /// The point in the life of a node at which a decision is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -224,6 +223,5 @@ impl Case {
 
 /// Whether the mark on the node is trusted. The mark in a create request may come from a saved manifest.
 fn believes_mark(phase: Phase) -> bool {
-    let creating = matches!(phase, Phase::Creating { .. }) && !mutated(Mutation::BelieveIncomingMark);
-    !creating && !mutated(Mutation::IgnoreMark)
+    !matches!(phase, Phase::Creating { .. })
 }

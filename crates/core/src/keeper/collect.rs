@@ -9,7 +9,6 @@ use std::{collections::BTreeMap, time::Duration};
 use jiff::Timestamp;
 
 use super::{case::Case, keys::TRUE, record::Record, stored_record::Stored};
-use crate::mutation::{Mutation, mutated};
 
 /// Annotation of a record: time since which garbage collection finds no node for it.
 pub const ABSENT_SINCE: &str = "perennial.dev/absent-since";
@@ -95,7 +94,7 @@ pub fn collect(record: &Candidate, now: Timestamp, mass_absence: bool) -> Collec
         };
     };
     let limit = if record.tombstone { TOMBSTONE_FOR } else { record.retention };
-    let due = older(since, limit) || mutated(Mutation::CollectAtOnce);
+    let due = older(since, limit);
     // A mass absence that lasts for twice the retention is no longer doubted.
     let sure = !mass_absence || record.confirmed || record.tombstone || older(since, limit.saturating_mul(2));
     if due && sure && !record.held { Collection::Delete } else { Collection::Keep }

@@ -24,10 +24,7 @@ use super::{
     record::{Record, Withheld},
     selection::Policy,
 };
-use crate::{
-    config::names::{is_label_key, is_label_value},
-    mutation::{Mutation, mutated},
-};
+use crate::config::names::{is_label_key, is_label_value};
 
 /// The write that a case needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,12 +154,9 @@ fn live(case: &Case, record: Option<&Record>) -> Decision {
         if view.own_fold && ours >= theirs {
             return view.write(&case.kept, RecordWrite::Capture);
         }
-        let completes =
-            mutated(Mutation::WriteAgain) || view.is_owner() && case.node.machine.completes(&record.node.machine);
+        let completes = view.is_owner() && case.node.machine.completes(&record.node.machine);
         let differs = case.kept != view.visible && view.capture_changes_record();
-        return if !differs && !view.has_unrecorded_keys() && !completes
-            || case.kept.is_empty() && mutated(Mutation::NoTombstone)
-        {
+        return if !differs && !view.has_unrecorded_keys() && !completes {
             Decision::Nothing(Reason::Current)
         } else if view.is_older() {
             Decision::Nothing(Reason::Older)
@@ -205,9 +199,6 @@ fn gone(case: &Case, record: Option<&Record>) -> Decision {
     if merged.kept == held && (!merged.decided || case.wrote(record)) {
         return Decision::Nothing(Reason::Current);
     }
-    if mutated(Mutation::NoFold) {
-        return Decision::Nothing(Reason::Current);
-    }
     view.write(&merged.kept, RecordWrite::Fold)
 }
 
@@ -216,13 +207,7 @@ fn creating(case: &Case, record: Option<&Record>, by_kubelet: bool) -> Decision 
     let mut view = RecordView::new(case, record);
     let whole = Restore::new(&case.kept, view.merge(), BTreeSet::new());
     view.withheld.extend(whole.set.into_keys().filter(|key| by_kubelet && !kubelet_may_set(key)));
-    let mut merged = view.merge();
-    if mutated(Mutation::PartialIsComplete) {
-        let left_out = pick(view.content, |key| view.withheld.contains(key));
-        merged.mark.given.extend(left_out);
-        merged.mark.withheld.clear();
-        merged.mark.complete = true;
-    }
+    let merged = view.merge();
     Decision::PatchNode(Restore::new(&case.kept, merged, view.withheld))
 }
 
@@ -277,8 +262,7 @@ impl<'a> RecordView<'a> {
         let content = if own_fold { &record.before } else { &record.kept };
         let sameness = sameness(case, record);
         let gives = |key: &Key, value: &str| policy.keeps(key) && is_writable(key, value);
-        let is_foreign =
-            |key: &Key| !mutated(Mutation::ProtectedToAnyone) && sameness != Sameness::Same && policy.protects(key);
+        let is_foreign = |key: &Key| sameness != Sameness::Same && policy.protects(key);
         let foreign = pick(content, is_foreign);
         let mut visible = pick(content, |key| !is_foreign(key));
         visible.retain(|key, value| gives(key, value));
@@ -320,15 +304,12 @@ impl<'a> RecordView<'a> {
     /// may have come to keep more of it.
     fn is_older(&self) -> bool {
         let (ours, theirs) = (self.case.node.resource_version, self.record.node.resource_version);
-        !mutated(Mutation::FoldOverNewer) && (ours < theirs || ours == theirs && !self.is_owner())
+        ours < theirs || ours == theirs && !self.is_owner()
     }
 
     /// Whether the node was given everything. A key that the mark does not cover is still to be given: the policy did not
     /// keep it at the time, or it was not known to be for this machine.
     fn is_settled(&self) -> bool {
-        if mutated(Mutation::CaptureUnsettled) {
-            return true;
-        }
         if self.is_owner() {
             return self.visible.keys().all(|key| !self.returned.contains_key(key));
         }
@@ -377,14 +358,12 @@ impl<'a> RecordView<'a> {
     fn next(&self, kept: &Kept, kind: RecordWrite) -> Record {
         let policy = &self.case.policy;
         let mut next = first_record(self.case, kept);
-        next.sequence = self.record.sequence + u64::from(!mutated(Mutation::SequenceStands));
+        next.sequence = self.record.sequence + 1;
         let mut rest = pick(self.content, |key| !self.foreign.contains_key(key));
         rest.extend(self.returned.clone());
         // A policy that keeps less never removes keys from records.
         next.kept.extend(pick(&rest, |key| !policy.keeps(key)));
-        if !mutated(Mutation::DropWithheld) {
-            next.withheld = self.next_withheld();
-        }
+        next.withheld = self.next_withheld();
         next.withheld.truncate(policy.history.max(1));
 
         next.history.clone_from(&self.record.history);

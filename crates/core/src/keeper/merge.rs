@@ -7,10 +7,7 @@ use super::{
     keys::{Kept, Key},
     mark::Mark,
 };
-use crate::{
-    config::settings::Merge,
-    mutation::{Mutation, mutated},
-};
+use crate::config::settings::Merge;
 
 /// The last value of a key that node and record agreed on.
 enum Base<'a> {
@@ -54,7 +51,6 @@ pub(super) fn merge(
     from: Digest,
     how: Merge,
 ) -> Merged {
-    let how = if mutated(Mutation::RecordWins) { Merge::Overwrite } else { how };
     let mut keys: BTreeSet<&Key> = node.keys().chain(record.keys()).collect();
     if let Some(mark) = mark {
         keys.extend(mark.given.keys().chain(&mark.own).chain(&mark.same));

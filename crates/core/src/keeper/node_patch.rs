@@ -9,7 +9,6 @@ use super::{
     mark::MARK,
     selection::Node,
 };
-use crate::mutation::{Mutation, mutated};
 
 /// A merge patch of the node that was decided on: it applies to that state of that incarnation only (409 otherwise).
 pub fn node_patch(node: &Node, restore: &Restore) -> Value {
@@ -40,11 +39,6 @@ pub fn node_patch(node: &Node, restore: &Restore) -> Value {
     });
     if !labels.is_empty() {
         metadata["labels"] = Value::Object(labels);
-    }
-    if mutated(Mutation::UnconditionalPatch)
-        && let Some(metadata) = metadata.as_object_mut()
-    {
-        metadata.remove("resourceVersion");
     }
     let mut patch = json!({ "metadata": metadata });
     if !spec.is_empty() {

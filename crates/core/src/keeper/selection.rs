@@ -11,7 +11,6 @@ use crate::config::{
     pattern::Patterns,
     settings::{Identity, Keeper, Merge},
 };
-use crate::mutation::{Mutation, mutated};
 
 /// Our own domain: never kept, never restored, whatever the patterns say.
 pub const DOMAIN: &str = "perennial.dev/";
@@ -90,11 +89,7 @@ impl Policy {
     /// Whether this policy keeps such a key.
     pub fn keeps(&self, key: &Key) -> bool {
         match key {
-            Key::Label(key) => {
-                !key.starts_with(DOMAIN)
-                    && self.keep.matches(key)
-                    && (!self.drop.matches(key) || mutated(Mutation::KeepForeignKeys))
-            }
+            Key::Label(key) => !key.starts_with(DOMAIN) && self.keep.matches(key) && !self.drop.matches(key),
             Key::Annotation(key) if key == CORDON_REASON => self.cordon,
             Key::Annotation(key) => {
                 !key.starts_with(DOMAIN) && self.annotations.matches(key) && !self.machine_annotations.matches(key)

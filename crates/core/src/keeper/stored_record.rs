@@ -8,7 +8,6 @@ use super::{
     record::{Entry, Fault, Invalid, Origin, RECORD_KEY, RECOVERED_KEY, Record},
     selection::Node,
 };
-use crate::mutation::{Mutation, mutated};
 
 /// What was found in a record's ConfigMap.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,7 +90,7 @@ impl Stored {
 
     /// Where the next write goes: never over bytes that are quarantined.
     pub fn write_key(&self) -> &'static str {
-        if self.fault().is_some() && !mutated(Mutation::OverwriteBadRecords) { RECOVERED_KEY } else { RECORD_KEY }
+        if self.fault().is_some() { RECOVERED_KEY } else { RECORD_KEY }
     }
 }
 

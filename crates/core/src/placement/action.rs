@@ -13,7 +13,6 @@ use super::fallback::State;
 use super::labels::Selection;
 use super::view::{Place, PodView, WorkloadView, deletion_cost};
 use super::{CLASS, Class, DELETION_COST, FALLBACK, GATE, SLOT, STATE};
-use crate::mutation::{Mutation, mutated};
 
 /// One pod, as it was when the decision was made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -147,9 +146,6 @@ pub(super) fn ungate_patch(pod: &PodView, selection: Option<Selection>) -> Value
         None => {}
     }
     spec.insert("schedulingGates".to_owned(), json!([{"$patch": "delete", "name": GATE}]));
-    if mutated(Mutation::UnconditionalPlacement) {
-        return json!({"spec": spec});
-    }
     json!({"metadata": {"resourceVersion": pod.resource_version}, "spec": spec})
 }
 

@@ -13,7 +13,6 @@ use super::rebalance::Input;
 use super::release::{Why, after, free};
 use super::view::{EXPECTED_FOR, Place};
 use super::{Class, FALLBACK};
-use crate::mutation::{Mutation, mutated};
 
 /// So many open places are named at most; the next look names more.
 const OPEN_AT_MOST: u32 = 1_024;
@@ -155,7 +154,7 @@ impl Limit {
         let may_be_newest = group.set.newest || count(group.seats.iter()) > group.n();
         let storm = group.leaving >= spot.div_ceil(4).max(3);
         Self {
-            lacking: if rollout && may_be_newest && !mutated(Mutation::NoHold) { lacking } else { 0 },
+            lacking: if rollout && may_be_newest { lacking } else { 0 },
             floor: split.floor(),
             outstanding: count(group.seats.iter().filter(|seat| seat.is(Class::Spot) && seat.unbound())),
             window: storm.then(|| (spot / 10).max(5)),

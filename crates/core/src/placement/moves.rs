@@ -12,7 +12,6 @@ use super::occupancy::{Group, Seat, count};
 use super::rebalance::Input;
 use super::release::after;
 use super::view::OwnWrite;
-use crate::mutation::{Mutation, mutated};
 
 const LONGEST_COOLDOWN: SignedDuration = SignedDuration::from_hours(1);
 /// What cannot be done now, and nothing that is watched may end, is tried again after this.
@@ -47,9 +46,6 @@ impl Blocked {
 /// Whether a running pod of this workload may be evicted now.
 pub(super) fn may_disrupt(input: &Input<'_>, state: &State) -> Result<(), Blocked> {
     let workload = input.workload;
-    if mutated(Mutation::MoveAtOnce) {
-        return Ok(());
-    }
     if input.spec.paused {
         return Err(Blocked::new("moves are paused by annotation"));
     }

@@ -8,7 +8,6 @@ use super::Class;
 use super::slots::Split;
 use super::spec::Strength;
 use super::view::{OwnWrite, OwnWrites, PodView, ReplicaSetView};
-use crate::mutation::{Mutation, mutated};
 
 /// A pod in its place.
 #[derive(Debug, Clone)]
@@ -30,7 +29,7 @@ impl<'a> Seat<'a> {
         let class = pod.counts_as(strength);
         let seen = Self { pod, class, slot: pod.slot, gated: pod.gated, fallback: pod.fallback, unseen: true };
         if pod.expected {
-            return (!mutated(Mutation::ForgetExpected)).then_some(seen);
+            return Some(seen);
         }
         match own.pods.get(&pod.uid).copied() {
             None => Some(Self { unseen: false, ..seen }),

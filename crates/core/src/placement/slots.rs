@@ -8,7 +8,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::Class;
-use crate::mutation::{Mutation, mutated};
 
 /// How replicas are divided: at most `percentage` of them on spot, never fewer than `floor` on-demand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,9 +70,6 @@ impl Split {
     /// The class that the next replica takes when `spot` and `on_demand` replicas are there: that of the lower of the next spot
     /// slot and the next on-demand slot. Whatever the counts are, this leads to `s(n)` as soon as a count of replicas can.
     pub fn next(self, spot: u32, on_demand: u32) -> Class {
-        if mutated(Mutation::EverySecondIsSpot) {
-            return if spot < on_demand { Class::Spot } else { Class::OnDemand };
-        }
         match (self.position(Class::Spot, spot), self.position(Class::OnDemand, on_demand)) {
             (Some(_), None) => Class::Spot,
             (Some(s), Some(d)) if s < d => Class::Spot,

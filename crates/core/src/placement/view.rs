@@ -11,7 +11,6 @@ use super::Class;
 use super::fallback::State;
 use super::labels::{Choice, NodeLabels};
 use super::spec::Strength;
-use crate::mutation::{Mutation, mutated};
 
 /// What the operator was configured with.
 #[derive(Debug, Clone)]
@@ -153,7 +152,7 @@ impl PodView {
 
     /// It fills a place of its workload.
     pub fn occupies(&self) -> bool {
-        (!self.deleting || mutated(Mutation::CountTerminating)) && !self.finished
+        !self.deleting && !self.finished
     }
 
     /// The class that it counts for: what it demands, else (where wishes are enough) what it was given, else where it runs.

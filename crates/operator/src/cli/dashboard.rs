@@ -9,9 +9,10 @@ use perennial_core::config::settings::{Level, LogFormat, Logging, Role};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{Global, output::print_text, session::record_pages};
+use super::{Global, output::print_text};
 use crate::{
     dashboard::{Guard, Server},
+    inspect::session::record_pages,
     keeper::{apply::Cluster, record_keys::Signatures},
     run::{World, observe, serve_dashboard, stop_signal},
     runtime::{

@@ -11,17 +11,17 @@ use perennial_core::keeper::{
 };
 use serde_json::json;
 
-use super::{
-    Global, block_on,
-    output::{Telling, age, pairs},
+use super::{Global, block_on, output::Telling};
+use crate::inspect::{
+    format::{age, pairs},
+    look::Look,
     records::{as_json, state},
-    session::{Look, Session},
 };
 
 #[derive(Debug, Args)]
 pub(super) struct Show {
     /// The node's name; also of a node that is away
-    #[arg(add = super::complete::nodes())]
+    #[arg(add = super::completion::nodes())]
     node: String,
     /// How to print: table, json or yaml
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
@@ -31,7 +31,7 @@ pub(super) struct Show {
 impl Show {
     pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
-            let session = Session::open(global).await?;
+            let session = global.open_session().await?;
             let look = session.look(&self.node).await?;
             let (node, held) = (look.node(), &look.held);
             let standing = look.status().sentence();

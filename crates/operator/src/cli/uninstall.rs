@@ -1,9 +1,9 @@
-//! `perennial webhook disable` and `uninstall`.
+//! `perennial uninstall`: remove the webhooks, taints, gates, Leases and certificates from a cluster.
 
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
-use clap::{Args, Subcommand};
+use clap::Args;
 use k8s_openapi::api::{
     apps::v1::Deployment,
     coordination::v1::Lease,
@@ -19,8 +19,9 @@ use perennial_core::{
 };
 use serde_json::json;
 
-use super::{Global, block_on, session::Session, terminal::Progress};
+use super::{Global, block_on};
 use crate::{
+    inspect::{progress::Progress, session::Session},
     placement::{self, objects::Pod, settings::Configured, ungate_all::sweep},
     runtime::{
         budget::Budget,
@@ -35,12 +36,6 @@ const STOP_WITHIN: Duration = Duration::from_secs(90);
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(200);
 
-#[derive(Debug, Subcommand)]
-pub(super) enum Webhook {
-    /// Remove the webhook configurations. An operator that still runs with webhooks on writes them again
-    Disable,
-}
-
 #[derive(Debug, Args)]
 pub(super) struct Uninstall {
     /// Remove the records as well: everything that is kept is lost
@@ -54,22 +49,10 @@ pub(super) struct Uninstall {
     stop: Option<String>,
 }
 
-impl Webhook {
-    pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
-        let Self::Disable = self;
-        block_on(async {
-            let session = Session::open(global).await?;
-            Configurations::new(session.client).remove().await?;
-            println!("webhook configurations removed");
-            Ok(ExitCode::SUCCESS)
-        })
-    }
-}
-
 impl Uninstall {
     pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
-            let session = Session::open(global).await?;
+            let session = global.open_session().await?;
             if !self.yes {
                 let records = if self.records { " and every record" } else { "" };
                 anyhow::bail!("this removes Perennial's webhooks, taints and Leases{records}: say --yes");

@@ -19,7 +19,6 @@ use perennial_core::keeper::{
     signature::signature_key,
     stored_record::Stored,
 };
-use perennial_core::mutation::{Mutation, mutated};
 
 use super::{
     node::Node,
@@ -435,9 +434,6 @@ fn next_config_map(
         |held| held.config_map.clone(),
     );
     next.metadata.managed_fields = None;
-    if mutated(Mutation::UnconditionalRecord) {
-        next.metadata.resource_version = None;
-    }
     let labels = next.metadata.labels.get_or_insert_default();
     labels.insert(RECORD_LABEL.to_owned(), RECORD_LABEL_VALUE.to_owned());
     let annotations = next.metadata.annotations.get_or_insert_default();

@@ -11,17 +11,14 @@ use std::{
     sync::Arc,
 };
 
-use perennial_core::{
-    keeper::{
-        case::Rival,
-        hash::Digest,
-        identity::Identified,
-        keys::digest,
-        mark::Mark,
-        selection::{self, Policy, ignored},
-        stored_record::Stored,
-    },
-    mutation::{Mutation, mutated},
+use perennial_core::keeper::{
+    case::Rival,
+    hash::Digest,
+    identity::Identified,
+    keys::digest,
+    mark::Mark,
+    selection::{self, Policy, ignored},
+    stored_record::Stored,
 };
 
 use super::apply::Held;
@@ -165,9 +162,6 @@ impl NodeEntry {
         if self.ignored || self.record.is_none() {
             return Verdict::Quiet;
         }
-        if mutated(Mutation::WriteAgain) {
-            return Verdict::Look(Priority::Capture);
-        }
         let Some(record) = record else {
             return match (self.gated, self.empty) {
                 (true, _) => Verdict::Look(Priority::Restore),
@@ -200,7 +194,7 @@ impl NodeEntry {
         let Some(record) = record else {
             return if self.empty { Verdict::Quiet } else { Verdict::Look(Priority::LastState) };
         };
-        if self.resource_version <= record.node_resource_version && !mutated(Mutation::FoldOverNewer) {
+        if self.resource_version <= record.node_resource_version {
             return Verdict::Quiet;
         }
         let owner = self.is_owner(record);

@@ -14,7 +14,6 @@ use perennial_core::{
         record::{Origin, Record},
         selection::{self, Policy},
     },
-    mutation::{Mutation, mutated},
 };
 use tokio::time::Instant;
 
@@ -268,7 +267,7 @@ impl View {
                 Asks::new()
             }
             Verdict::Look(priority) => {
-                if (priority == Priority::Restore || mutated(Mutation::TrustTheCache)) && self.is_synced() {
+                if priority == Priority::Restore && self.is_synced() {
                     self.waiting.entry(Arc::clone(&name)).or_insert_with(Instant::now);
                     if self.hot.len() < HOT || self.hot.contains_key(&name) {
                         self.hot.insert(Arc::clone(&name), policies.pack(node));
@@ -325,9 +324,6 @@ impl View {
         let mut asks: Asks = claimants.map(|other| (other, Priority::Restore)).collect();
         let packed = policies.pack(node);
         self.past.push(&name, packed.clone());
-        if mutated(Mutation::ForgetLastStates) {
-            return self.when_synced(asks);
-        }
         if !self.is_synced() || matches!(verdict, Verdict::Look(_)) {
             self.last.entry(Arc::clone(&name)).or_default().push_back(Pending::new(node, packed, &policy));
             asks.push((name, Priority::LastState));

@@ -14,7 +14,6 @@ use perennial_core::{
         selection::{self, ignored},
         stored_record::Stored,
     },
-    mutation::{Mutation, mutated},
 };
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -56,8 +55,6 @@ impl Keeper {
         let mut wrote = false;
         loop {
             let next = self.lock().view.next_last(key);
-            let next =
-                next.filter(|_| !(mutated(Mutation::SuccessorFirst) && self.lock().view.index.node(key).is_some()));
             let Some(last) = next else { return Ok(wrote) };
             wrote |= matches!(self.settle_last(&last).await?, Done::Wrote);
             self.lock().view.done_last(key, &last.uid);
@@ -117,7 +114,7 @@ impl Keeper {
         match decide(&case) {
             Decision::Nothing(reason) => self.rest(key, &case, reason, held.as_ref()).await,
             Decision::WriteRecord(kind, next) if self.duties.capture => {
-                if from_watch && !mutated(Mutation::TrustTheCache) && !self.is_still(&case).await? {
+                if from_watch && !self.is_still(&case).await? {
                     return Ok(Done::Again);
                 }
                 self.capture(key, &case, kind, (held.as_ref(), &next)).await
@@ -349,9 +346,6 @@ impl Keeper {
     pub(super) async fn ungate(&self, node: &selection::Node) -> Result<(), Error> {
         if self.duties.dry_run {
             info!(node = node.name, "would take the taint off");
-            return Ok(());
-        }
-        if mutated(Mutation::KeepTaint) {
             return Ok(());
         }
         let patched = self.cluster.ungate_node(node).await?;

@@ -17,7 +17,6 @@ use perennial_core::{
         selection::{self, ignored},
         stored_record::Stored,
     },
-    mutation::{Mutation, mutated},
 };
 use tracing::{debug, info, warn};
 
@@ -143,7 +142,7 @@ impl Keeper {
                     return Ok(());
                 }
                 // Somebody was faster: read again and decide again, until the deadline.
-                Err(error) if error.category() == Category::Conflict && !mutated(Mutation::NoRetryInDelete) => {}
+                Err(error) if error.category() == Category::Conflict => {}
                 Err(error) => return Err(error),
             }
         }

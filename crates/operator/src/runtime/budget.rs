@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use perennial_core::mutation::{Mutation, mutated};
 use tokio::{sync::Notify, time::Instant};
 
 /// What a request is for. The first is the most urgent.
@@ -111,7 +110,7 @@ impl Place<'_> {
         }
         state.closed_until = None;
         let urgent_waits = state.waiting[..self.priority as usize].iter().any(|count| *count > 0);
-        if (state.tokens >= 1.0 && !urgent_waits) || mutated(Mutation::NoBudget) {
+        if state.tokens >= 1.0 && !urgent_waits {
             state.tokens -= 1.0;
             return Ok(());
         }

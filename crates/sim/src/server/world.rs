@@ -18,7 +18,7 @@ use super::{
     kinds::Kind,
     store::{BASE, Store},
 };
-use crate::dice::Dice;
+use crate::{broken_rule::BrokenRule, dice::Dice};
 
 /// When every history begins, in seconds since 1970.
 pub const EPOCH: i64 = 1_800_000_000;
@@ -115,12 +115,13 @@ pub struct World(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     changed: Notify,
+    broken: Option<BrokenRule>,
     start: Instant,
     epoch: Timestamp,
 }
 
 impl World {
-    pub fn new(dice: Dice, verbose: bool) -> Self {
+    pub fn new(dice: Dice, verbose: bool, broken: Option<BrokenRule>) -> Self {
         let state = State {
             store: Store::default(),
             dice,
@@ -140,11 +141,17 @@ impl World {
             start: Instant::now(),
         };
         let epoch = Timestamp::from_second(EPOCH).unwrap_or(Timestamp::UNIX_EPOCH);
-        Self(Arc::new(Shared { state: Mutex::new(state), changed: Notify::new(), start: Instant::now(), epoch }))
+        let (state, changed, start) = (Mutex::new(state), Notify::new(), Instant::now());
+        Self(Arc::new(Shared { state, changed, broken, start, epoch }))
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The rule of the operator that is broken in this history.
+    pub fn broken(&self) -> Option<BrokenRule> {
+        self.0.broken
     }
 
     /// Since the start of the history.

@@ -11,7 +11,7 @@ use perennial::serve::configuration::{ConfigurationSettings, Configurations, MUT
 use perennial::serve::webhooks::{Limits, Webhooks};
 use perennial_core::admission_review::AdmissionResponse;
 use perennial_core::certs::{Certificates, Lifetimes};
-use perennial_tests::handshake;
+use perennial_harness::handshake;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

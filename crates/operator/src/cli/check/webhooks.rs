@@ -12,7 +12,7 @@ use perennial_core::keeper::mark::MARK;
 
 use super::Line;
 use crate::{
-    cli::session::Session,
+    inspect::session::Session,
     runtime::error_category::{self, Category},
     serve::configuration::{Configurations, Present},
 };
