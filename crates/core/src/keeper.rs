@@ -8,6 +8,7 @@ pub mod collect;
 pub mod commands;
 pub mod decide;
 pub mod explain;
+pub mod fingerprint;
 pub mod hash;
 pub mod identity;
 pub mod import;

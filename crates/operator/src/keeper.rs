@@ -2,13 +2,12 @@
 
 pub mod activity;
 pub mod apply;
+pub mod cache;
 pub mod controller;
 mod gauges;
 mod gc;
-pub mod index;
 mod migrate;
 pub mod node;
-pub mod observe;
 pub mod policies;
 mod policy_status;
 pub mod recall_cache;

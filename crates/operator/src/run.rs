@@ -209,7 +209,7 @@ pub fn observe(
     }
     let keeper = keep::keeper(settings, world, events);
     if settings.dashboard.enabled {
-        keeper.lock().view.board = Some(Board::new(keeper.clock.clone(), dashboard::INTERVALS));
+        keeper.cache.enable_activity(Board::new(keeper.clock.clone(), dashboard::INTERVALS));
     }
     keep::watch(&keeper, placer.clone(), health, stop, tasks);
     Ok(Parts { keeper, placer })

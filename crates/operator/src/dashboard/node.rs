@@ -7,7 +7,6 @@ use perennial_core::{
     config::names::is_dns_subdomain,
     keeper::{
         explain::{Cause, explain},
-        identity::RecordName,
         keys::{Kept, Key},
         mark::MARK,
         stored_record::Stored,
@@ -70,13 +69,13 @@ pub(super) async fn node(dashboard: &Dashboard, name: &str) -> Result<Value, Pro
 /// A node and its record, found by what is in memory.
 async fn look(dashboard: &Dashboard, name: &str) -> Result<Look, Problem> {
     let keeper = &dashboard.parts.keeper;
-    let known = keeper.lock().view.index.record_name_of(name);
+    let known = keeper.cache.record_name_of(name);
     // Anything else would be a path to somewhere else on the API server. Records, tampered with, may speak of such nodes.
     let node = if is_dns_subdomain(name) { keeper.cluster.read_node(name, Priority::Collect).await } else { Ok(None) };
     let node = node.map_err(|error| Problem::Unread(error.into()))?;
     let named = match &node {
         Some(node) => keeper.policies.current().identify(node).map(|identity| identity.record_name()),
-        None => known.map(|known| RecordName(known.to_string())),
+        None => known,
     };
     let held = match &named {
         Some(named) => keeper.cluster.read_record(named, Priority::Collect).await,
@@ -86,7 +85,7 @@ async fn look(dashboard: &Dashboard, name: &str) -> Result<Look, Problem> {
     if node.is_none() && held.is_none() {
         return Err(Problem::NotThere(format!("There is no node {name}, and no record of one.")));
     }
-    let rivals = named.map(|RecordName(named)| keeper.lock().view.index.rivals(&named, None, name)).unwrap_or_default();
+    let rivals = named.map(|named| keeper.cache.rivals(&named, None, name)).unwrap_or_default();
     let rivals = rivals.into_iter().map(|rival| rival.name).collect();
     Ok(Look::new(&keeper.policies, node, held, rivals))
 }

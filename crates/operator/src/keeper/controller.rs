@@ -19,8 +19,8 @@ use tracing::{Instrument as _, debug, field, info_span, warn};
 
 use super::{
     apply::{Cluster, Error, Held},
+    cache::{Cache, Requests},
     node::Node,
-    observe::{Asks, View},
     policies::{self, Policies},
 };
 use crate::runtime::{
@@ -64,6 +64,7 @@ pub struct Keeper {
     pub client: Client,
     pub cluster: Cluster,
     pub policies: Policies,
+    pub cache: Cache,
     pub queue: Queue,
     pub clock: Clock,
     pub jitter: Jitter,
@@ -88,7 +89,6 @@ pub struct Keeper {
 /// What the keeper has in memory.
 #[derive(Debug, Default)]
 pub struct State {
-    pub view: View,
     pub(super) attempts: HashMap<Key, u32>,
     pub(super) captured: HashMap<Key, Instant>,
     /// How often a node's labels went back and forth of late, and when last.
@@ -109,25 +109,21 @@ pub(super) enum Done {
 
 impl Keeper {
     pub fn on_node(&self, event: Event<Node>) {
-        let asks = self.lock().view.on_node(event, &self.policies);
-        self.ask(asks);
+        self.enqueue(self.cache.on_node(event));
     }
 
     pub fn on_record(&self, event: Event<ConfigMap>) {
-        let asks = self.lock().view.on_record(event, &self.policies, self.cluster.signatures());
-        self.ask(asks);
+        self.enqueue(self.cache.on_record(event));
     }
 
     /// A node as the API server just answered: as if the watch had said so.
     pub(super) fn learn_node(&self, node: &selection::Node) {
-        let asks = self.lock().view.learn_node(node, &self.policies);
-        self.ask(asks);
+        self.enqueue(self.cache.learn_node(node));
     }
 
     /// The same for a record.
     pub(super) fn learn_record(&self, held: &Held) {
-        let asks = self.lock().view.learn_record(held, &self.policies);
-        self.ask(asks);
+        self.enqueue(self.cache.learn_record(held));
     }
 
     pub fn on_policy(&self, event: Event<policies::Resource>) {
@@ -154,9 +150,9 @@ impl Keeper {
     }
 
     async fn replan_all(&self) -> Result<(), Error> {
-        let known = self.lock().view.policies_known;
+        let known = self.cache.policies_are_known();
         // Records move before anything is decided under a new identity; not where a policy that we may not read has the word.
-        let differ = self.policies.identities_differ() || self.lock().view.index.has_other_identities();
+        let differ = self.policies.identities_differ() || self.cache.has_other_identities();
         if differ && self.policies.are_known() {
             self.migrate().await?;
         } else if differ {
@@ -164,31 +160,31 @@ impl Keeper {
         }
         if known || self.policies.has_any() {
             self.each_node(|node| {
-                let asks = self.lock().view.reconsider(&node, &self.policies);
-                self.ask(asks);
+                self.enqueue(self.cache.reconsider(&node));
             })
             .await?;
         }
-        self.lock().view.policies_known = true;
+        self.cache.set_policies_known();
         self.resync();
         Ok(())
     }
 
     pub fn is_synced(&self) -> bool {
-        self.lock().view.is_synced()
+        self.cache.is_synced()
     }
 
     /// Compares nodes and records in memory. Costs no request.
     pub fn resync(&self) {
-        let asks = self.lock().view.everything();
-        debug!(nodes = asks.len(), "resync");
-        self.ask(asks);
+        let requests = self.cache.everything();
+        debug!(nodes = requests.len(), "resync");
+        self.enqueue(requests);
     }
 
-    pub(super) fn ask(&self, asks: Asks) {
-        for (key, priority) in asks {
+    /// Adds nodes to the queue that this replica owns.
+    pub(super) fn enqueue(&self, requests: Requests) {
+        for (key, priority) in requests {
             if !self.ownership.is_ours(self.ownership.shard_of(&key)) {
-                self.lock().view.take_hot(&key);
+                self.cache.take_hot(&key);
                 continue;
             }
             self.metrics.queue_adds.get_or_create(&QUEUE).inc();

@@ -8,8 +8,8 @@ use tracing::warn;
 
 use super::{
     apply::Held,
+    cache::Survey,
     controller::{FLAP_MEMORY, FLAPS, Keeper, QUEUE},
-    index::Survey,
 };
 use crate::runtime::{
     budget::Priority,
@@ -47,13 +47,13 @@ impl Keeper {
 
     /// Brings the gauges up to date.
     pub fn survey(&self) -> Survey {
-        let survey = {
+        {
             let mut state = self.lock();
-            state.view.expire();
             state.flaps.retain(|_, (_, at)| at.elapsed() < FLAP_MEMORY);
             state.captured.retain(|_, at| at.elapsed() < FLAP_MEMORY);
-            state.view.index.survey()
-        };
+        }
+        self.cache.expire();
+        let survey = self.cache.survey();
         let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         let node = |state| self.metrics.nodes.get_or_create_owned(&NodeLabels { state });
         node(NodeState::Settled).set(count(survey.current + survey.to_capture));
@@ -75,7 +75,7 @@ impl Keeper {
 
     /// Frees nodes that have waited too long, whosever they are: no node of ours may stay closed because its owner is away.
     pub async fn free_overdue(&self) {
-        let overdue = self.lock().view.overdue(self.gate_timeout);
+        let overdue = self.cache.overdue(self.gate_timeout);
         for name in overdue {
             let freed = async {
                 match self.cluster.read_node(&name, Priority::Restore).await? {

@@ -44,7 +44,7 @@ impl Keeper {
         self.each_node(|node| {
             nodes += 1;
             let identity = policies.identify(&node);
-            present.extend(identity.map(|identity| self.lock().view.index.record_key(&identity.record_name().0)));
+            present.extend(identity.map(|identity| self.cache.record_key(&identity.record_name().0)));
             self.learn_node(&node);
         })
         .await?;
@@ -161,10 +161,9 @@ struct Old {
 impl Old {
     fn new(held: &Held, keeper: &Keeper, policies: &PolicySet) -> Self {
         let case = Case::absent(Some(held.share()), &keeper.context(policies));
-        let state = keeper.lock();
         Self {
-            name: state.view.index.record_key(held.name()),
-            node: state.view.index.key(held.node_name()),
+            name: keeper.cache.record_key(held.name()),
+            node: keeper.cache.node_key(held.node_name()),
             resource_version: held.resource_version(),
             candidate: Candidate::new(&case, held.annotations()),
         }

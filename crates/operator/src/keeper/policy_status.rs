@@ -18,7 +18,7 @@ impl Keeper {
             if self.ownership.may_act(&name).is_none() {
                 continue;
             }
-            let counts = self.lock().view.index.matched(&name);
+            let counts = self.cache.matched(&name);
             let wanted = status(&entry, counts, self.clock.now());
             if wanted == entry.status || self.duties.dry_run {
                 continue;

@@ -7,7 +7,7 @@ use perennial_core::{
     keeper::{
         case::{Case, CaseContext, Phase, Rival},
         decide::{Decision, Reason, RecordWrite, Restore, decide},
-        identity::{Identified, RecordName},
+        identity::Identified,
         keys::Kept,
         policy_set::PolicySet,
         record::Record,
@@ -21,7 +21,6 @@ use tracing::{debug, info, warn};
 use super::{
     apply::{Error, Held},
     controller::{Done, Keeper},
-    index::NodeEntry,
 };
 use crate::runtime::{
     budget::Priority,
@@ -35,13 +34,12 @@ impl Keeper {
     pub(super) async fn settle(&self, work: &Work) -> Result<Done, Error> {
         let mut wrote = self.settle_all_last(&work.key).await?;
         // The same machine may have left under another name. Its last state comes first.
-        let left = self.lock().view.left_as(&work.key);
+        let left = self.cache.left_as(&work.key);
         if let Some(left) = left.filter(|left| self.ownership.may_act(left).is_some()) {
             wrote |= self.settle_all_last(&left).await?;
         }
         // A node missing from the cache is deleted; a new one arrives as an event.
-        let is_cached = self.lock().view.index.node(&work.key).is_some();
-        if !is_cached {
+        if !self.cache.contains_node(&work.key) {
             return Ok(if wrote { Done::Wrote } else { Done::Quiet });
         }
         match self.settle_live(&work.key, work.priority).await? {
@@ -54,10 +52,10 @@ impl Keeper {
     async fn settle_all_last(&self, key: &Key) -> Result<bool, Error> {
         let mut wrote = false;
         loop {
-            let next = self.lock().view.next_last(key);
+            let next = self.cache.next_last(key);
             let Some(last) = next else { return Ok(wrote) };
             wrote |= matches!(self.settle_last(&last).await?, Done::Wrote);
-            self.lock().view.done_last(key, &last.uid);
+            self.cache.finish_last(key, &last.uid);
         }
     }
 
@@ -79,7 +77,7 @@ impl Keeper {
     }
 
     async fn settle_live(&self, key: &Key, priority: Priority) -> Result<Done, Error> {
-        let hot = self.lock().view.take_hot(key);
+        let hot = self.cache.take_hot(key);
         let (node, held, from_watch) = if let Some(node) = hot {
             if let Some((case, restore)) = self.restore_by_recall(&node) {
                 return self.restore(key, &case, &restore, None).await;
@@ -89,7 +87,7 @@ impl Keeper {
         } else {
             // The record is read before the node: the write is conditional on the record, so this read of the node is the
             // last one.
-            let held = match self.known_record(key) {
+            let held = match self.cache.known_record(key) {
                 Some(name) => self.cluster.read_record(&name, priority).await?,
                 None => None,
             };
@@ -100,8 +98,7 @@ impl Keeper {
         let policies = self.policies.current();
         let Some(identity) = policies.identify(&node).filter(|_| !ignored(&node)) else { return Ok(Done::Quiet) };
         if held.as_ref().is_some_and(|held| held.name() != identity.record_name().0) {
-            let asks = self.lock().view.reconsider(&node, &self.policies);
-            self.ask(asks);
+            self.enqueue(self.cache.reconsider(&node));
             return Ok(Done::Again);
         }
         self.report_invalid_record(&node, held.as_ref());
@@ -151,7 +148,7 @@ impl Keeper {
             self.note_absence(held, None).await?;
             return Ok(Done::Wrote);
         }
-        self.note_clean(key, node, held);
+        self.cache.note_clean(key, node, held);
         Ok(Done::Quiet)
     }
 
@@ -184,7 +181,7 @@ impl Keeper {
         if !self.duties.restore || node.is_gated() {
             return None;
         }
-        let record = self.lock().view.recall(node, &self.policies)?;
+        let record = self.cache.recall(node)?;
         let stored = Arc::new(Stored::Good(Box::new(record)));
         let case = Case::live(node.clone(), Some(stored), Vec::new(), &self.context(&self.policies.current()));
         match decide(&case) {
@@ -195,13 +192,6 @@ impl Keeper {
 
     pub(super) fn context<'a>(&'a self, policies: &'a PolicySet) -> CaseContext<'a> {
         CaseContext { policies, now: self.clock.now(), by: &self.identity }
-    }
-
-    fn known_record(&self, key: &Key) -> Option<RecordName> {
-        let state = self.lock();
-        let name = state.view.index.node(key)?.record.clone()?;
-        state.view.index.record(&name)?;
-        Some(RecordName(name.to_string()))
     }
 
     async fn record_of(&self, node: &selection::Node, priority: Priority) -> Result<Option<Held>, Error> {
@@ -259,7 +249,7 @@ impl Keeper {
             return Ok(Done::Quiet);
         }
         // Read before the patch: the watch may deliver the restored node before the response arrives.
-        let waits_since = self.lock().view.waits_since(key);
+        let waits_since = self.cache.waits_since(key);
         let patched = self.cluster.patch_node(node, restore).await?;
         info!(node = node.name, set, removed, withheld, sequence, "node restored");
         self.metrics.restores.get_or_create(&ViaLabels { via: Via::Watch }).inc();
@@ -332,14 +322,7 @@ impl Keeper {
     pub(super) fn rivals(&self, node: &selection::Node, identity: &Identified, held: Option<&Held>) -> Vec<Rival> {
         let record = held.and_then(|held| held.stored().record_for(node));
         let uid = record.as_ref().map(|record| record.node.uid.as_str());
-        self.lock().view.index.rivals(&identity.record_name().0, uid, &node.name)
-    }
-
-    fn note_clean(&self, key: &Key, node: &selection::Node, held: Option<&Held>) {
-        let entry = NodeEntry::new(node, &self.policies.of(node));
-        let mut state = self.lock();
-        state.view.index.note_clean(key, &entry, held.map(Held::resource_version));
-        state.view.stop_waiting(key);
+        self.cache.rivals(&identity.record_name(), uid, &node.name)
     }
 
     /// Takes our taint from a node that has everything, or has waited too long.

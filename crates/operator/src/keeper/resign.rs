@@ -26,7 +26,8 @@ impl Keeper {
         // Others than those that records were judged by, be it that they were just read or that a record named one: every record is
         // judged anew. Some may be good now, others not any more.
         let changes = signatures.changes();
-        if self.lock().judged_after != changes {
+        let verified_after = self.lock().judged_after;
+        if verified_after != changes {
             match self.each_record(|_| {}).await {
                 Ok(()) => self.lock().judged_after = changes,
                 Err(error) => self.not_signed(&error),
@@ -41,7 +42,7 @@ impl Keeper {
         if self.duties.dry_run || !self.duties.capture {
             return Ok(());
         }
-        let unsigned = self.lock().view.index.unsigned();
+        let unsigned = self.cache.unsigned();
         let mut signed = 0usize;
         for (record, node) in unsigned {
             if self.ownership.may_act(&node).is_none() {

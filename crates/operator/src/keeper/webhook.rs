@@ -43,7 +43,7 @@ impl Keeper {
         if self.duties.dry_run || ignored(&node) {
             return AdmissionResponse::allowed();
         }
-        let recalled = self.lock().view.recall_for_create(&node.name, &self.policies);
+        let recalled = self.cache.recall_for_create(&node.name);
         let stored = match recalled {
             Some(record) => Some(Arc::new(Stored::Good(Box::new(record)))),
             None => match self.read_for_create(&node).await {

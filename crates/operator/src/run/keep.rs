@@ -21,6 +21,7 @@ use super::{
 use crate::{
     keeper::{
         apply::{Cluster, PAGE_OF_RECORDS},
+        cache::Cache,
         controller::{CONTROLLER, Duties, Keeper, State},
         policies::{self, Policies},
     },
@@ -48,12 +49,14 @@ pub(super) fn keeper(settings: &Settings, world: World, events: Events) -> Arc<K
     let World { client, budget, metrics, clock, jitter, identity, ownership, signatures } = world;
     metrics.expect_controller(CONTROLLER);
     let namespace = settings.namespace.as_str();
+    let policies = Policies::new(&settings.keeper);
     Arc::new(Keeper {
+        cache: Cache::new(policies.clone(), signatures.clone()),
         cluster: Cluster::new(client.clone(), namespace, budget, signatures.clone()),
         client: client.clone(),
         admission: Cluster::new(client, namespace, Budget::unlimited(), signatures),
         admission_deadline: settings.webhook.timeout * 3 / 5,
-        policies: Policies::new(&settings.keeper),
+        policies,
         queue: Queue::default(),
         clock,
         jitter,

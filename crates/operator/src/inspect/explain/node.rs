@@ -1,6 +1,6 @@
 //! `perennial explain NODE`: the whole story of a node.
 
-use std::{collections::BTreeSet, fmt::Write as _};
+use std::{collections::BTreeSet, fmt::Write as _, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node as FullNode};
