@@ -1,4 +1,4 @@
-//! The keeper: what people wrote on a node survives the node.
+//! The keeper: labels, annotations, taints and cordons survive the Node object.
 
 pub mod activity;
 pub mod apply;

@@ -1,8 +1,8 @@
 //! One node with everything that a decision about it depends on.
 //!
 //! A [`Case`] is built once from a node and its record as they were read, carries the node through
-//! [`decide`](super::decide::decide), and is what the controller, both webhooks, the commands, garbage collection, the
-//! dashboard and the models decide on.
+//! [`decide`](super::decide::decide), and is what the controller, both webhooks, the commands,
+//! garbage collection, the dashboard and the models decide on.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -39,7 +39,8 @@ pub enum Phase {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rival {
     pub name: String,
-    /// The record was written from this node, or the node has been given everything that the record holds.
+    /// The record was written from this node, or the node has been given everything that the record
+    /// holds.
     pub holds_record: bool,
 }
 
@@ -86,9 +87,11 @@ impl Case {
         Self::new(Phase::Absent, None, stored, Vec::new(), context)
     }
 
-    /// Builds a case: chooses the policy, identifies the node and selects the keys that the policy keeps.
+    /// Builds a case: chooses the policy, identifies the node and selects the keys that the policy
+    /// keeps.
     ///
-    /// The record must have been read after the node, or be known to equal the last state of the node's predecessor.
+    /// The record must have been read after the node, or be known to equal the last state of the
+    /// node's predecessor.
     pub fn new(
         phase: Phase,
         node: Option<Node>,
@@ -189,12 +192,14 @@ impl Case {
         self.rivals.iter().map(|rival| rival.name.as_str()).collect::<Vec<_>>().join(", ")
     }
 
-    /// Returns the record to decide on: the stored one, or its substitute if the stored one is quarantined.
+    /// Returns the record to decide on: the stored one, or its substitute if the stored one is
+    /// quarantined.
     pub fn record(&self) -> Option<Cow<'_, Record>> {
         self.stored.as_ref().and_then(|stored| stored.record_for(&self.node))
     }
 
-    /// Whether the record was written by a newer version of the operator. Such a record is never touched.
+    /// Whether the record was written by a newer version of the operator. Such a record is never
+    /// touched.
     pub fn has_newer_record(&self) -> bool {
         self.stored.as_ref().and_then(|stored| stored.fault()).is_some_and(Fault::is_newer)
     }
@@ -221,7 +226,8 @@ impl Case {
     }
 }
 
-/// Whether the mark on the node is trusted. The mark in a create request may come from a saved manifest.
+/// Whether the mark on the node is trusted. The mark in a create request may come from a saved
+/// manifest.
 fn believes_mark(phase: Phase) -> bool {
     !matches!(phase, Phase::Creating { .. })
 }

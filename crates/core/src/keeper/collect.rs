@@ -1,8 +1,8 @@
 //! Garbage collection of records whose node is absent.
 //!
 //! # Guarantees
-//! Absence is concluded from a fresh list, never from a watch. Nothing is collected while most nodes are absent: an
-//! incomplete list and a cluster that is being rebuilt look the same.
+//! Absence is concluded from a fresh list, never from a watch. Nothing is collected while most
+//! nodes are absent: an incomplete list and a cluster that is being rebuilt look the same.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,7 +16,8 @@ pub const ABSENT_SINCE: &str = "perennial.dev/absent-since";
 pub const HOLD: &str = "perennial.dev/hold";
 /// Annotation of a record: `"true"` confirms that its node is gone, even during a mass absence.
 pub const CONFIRMED: &str = "perennial.dev/absence-confirmed";
-/// Time that a record without content is kept. Until then it orders late events after the removal of the last key.
+/// Time that a record without content is kept. Until then it orders late events after the removal
+/// of the last key.
 pub const TOMBSTONE_FOR: Duration = Duration::from_hours(1);
 /// Minimum number of records for a mass absence.
 const MASS: usize = 4;

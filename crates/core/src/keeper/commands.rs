@@ -1,8 +1,8 @@
-//! What people ask for by hand: roll back, forget, restore now.
+//! Changes that a user requests: roll back, forget, restore now, and the move to another identity.
 //!
 //! # Guarantees
-//! The record is written first, as the node's own (its UID, resourceVersion and mark): the controller then finds it
-//! current and does nothing until the node is patched. Every write is conditional, as all are.
+//! The record is written first, with the UID, resourceVersion and mark of the node. The controller
+//! then finds it current and does nothing until the node is patched. Every write is conditional.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,19 +19,19 @@ use super::{
 };
 use crate::config::settings::Merge;
 
-/// A change that a person asked for: the record to write, then what the node is to have.
+/// A requested change: the record to write, then the keys to patch on the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub record: Record,
-    /// What to set on and remove from the live node, where there is one and it differs. Its mark stays.
+    /// Keys to set on the live node. Its mark stays.
     pub set: Kept,
     pub remove: BTreeSet<Key>,
 }
 
 /// Returns the change that brings node and record back to a history entry.
 ///
-/// Keys that the policy does not keep stay as they are. Keys on the node that the record never held stay as well: the
-/// command may run under another policy than the one that captured.
+/// Keys that the policy does not keep stay as they are. Keys on the node that the record never held
+/// stay as well: the command may run under another policy than the one that captured.
 pub fn rollback(case: &Case, record: &Record, to: &Entry) -> Change {
     let policy = &case.policy;
     let mut kept: Kept = Kept::from(to.content.clone()).into_iter().filter(|(key, _)| policy.keeps(key)).collect();
@@ -43,8 +43,8 @@ pub fn rollback(case: &Case, record: &Record, to: &Entry) -> Change {
         record.kept.iter().filter(|(key, _)| !policy.keeps(key)).map(|(key, value)| (key.clone(), value.clone())),
     );
     let mut next = next(case, record, kept);
-    // Newer than the node as it is now, older than the node after its patch: both writes that follow come later in the
-    // order of the API server.
+    // Newer than the node as it is now, older than the node after its patch: both writes that
+    // follow come later in the order of the API server.
     next.node.resource_version += u64::from(case.node().is_some());
     // A second attempt finds the record that the first one wrote.
     if record.kept != next.kept {
@@ -54,8 +54,8 @@ pub fn rollback(case: &Case, record: &Record, to: &Entry) -> Change {
     Change { record: next, set, remove }
 }
 
-/// Returns the record without its history. A live node starts over with the keys it has; a tombstone replaces the record of
-/// an absent one.
+/// Returns the record without its history. A live node starts over with the keys it has; a
+/// tombstone replaces the record of an absent one.
 pub fn forget(case: &Case, record: &Record) -> Record {
     Record { history: Vec::new(), withheld: Vec::new(), ..next(case, record, case.kept.clone()) }
 }
@@ -96,8 +96,9 @@ fn difference(from: &Kept, to: &Kept) -> (Kept, BTreeSet<Key>) {
     (set, remove)
 }
 
-/// Returns the record under the identity that its policy asks for now. `None` if it stays: the name is the same, or the
-/// record does not contain the identifying field. The case is that of a record without a node.
+/// Returns the record under the identity that its policy asks for now. `None` if it stays: the name
+/// is the same, or the record does not contain the identifying field. The case is that of a record
+/// without a node.
 pub fn migrate(case: &Case) -> Option<Record> {
     let record = case.stored()?.good()?;
     let (mut labels, mut annotations) = (BTreeMap::new(), BTreeMap::new());
@@ -193,7 +194,7 @@ mod tests {
         let record = two_captures();
         let to = record.history[0].clone();
         let first = rollback(&here(&node(6, "team=db extra=x"), &record), &record, &to);
-        // The record is written; the node has changed before it could be patched.
+        // The record is written, and the node has changed before it could be patched.
         let again = rollback(&here(&node(9, "team=db extra=x"), &first.record), &first.record, &to);
         assert_eq!((again.set, again.remove), (first.set, first.remove));
         assert_eq!(again.record.kept, first.record.kept);

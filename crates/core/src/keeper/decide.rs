@@ -1,14 +1,16 @@
 //! The decision about one node and its record: the transition table, as pure functions.
 //!
 //! # Guarantees
-//! `tests/keeper_model` and `tests/identity_model` explore [`decide`] to exhaustion in small worlds. Change it only
-//! together with them. `decide` after its own effect returns [`Decision::Nothing`]. Keys that the policy does not keep are
-//! never in a patch for a node and never leave a record. Sequences only grow.
+//! `tests/keeper_model` and `tests/identity_model` explore [`decide`] to exhaustion in small
+//! worlds. Change it only together with them. `decide` after its own effect returns
+//! [`Decision::Nothing`]. Keys that the policy does not keep are never in a patch for a node and
+//! never leave a record. Sequences only grow.
 //!
 //! # Assumptions
-//! The record was read *after* the node, or equals the last state of the predecessor of a node that has not changed since
-//! its creation (`docs/decisions/0025-recall.md`). The caller makes every write conditional on the resourceVersion (and
-//! UID) that was decided on, and reads a live node once more before it captures it.
+//! The record was read *after* the node, or equals the last state of the predecessor of a node that
+//! has not changed since its creation (`docs/decisions/0025-recall.md`). The caller makes every
+//! write conditional on the resourceVersion (and UID) that was decided on, and reads a live node
+//! once more before it captures it.
 
 use std::collections::BTreeSet;
 
@@ -86,7 +88,8 @@ pub struct Restore {
     pub set: Kept,
     pub remove: BTreeSet<Key>,
     pub mark: Mark,
-    /// Keys of the record that are not set: they belong to another machine, or this request must not set them.
+    /// Keys of the record that are not set: they belong to another machine, or this request must
+    /// not set them.
     pub withheld: BTreeSet<Key>,
     /// Some withheld keys may follow once the node reports its machine.
     pub waits: bool,
@@ -130,10 +133,12 @@ pub fn decide(case: &Case) -> Decision {
     }
 }
 
-/// Whether several live nodes with the same identity prevent a decision. Which of them is right cannot be known.
+/// Whether several live nodes with the same identity prevent a decision. Which of them is right
+/// cannot be known.
 ///
-/// Nothing is restored to any of them. The node that the record was written from is captured as before. The last state of
-/// another one does not become part of the record while a node exists that holds it.
+/// Nothing is restored to any of them. The node that the record was written from is captured as
+/// before. The last state of another one does not become part of the record while a node exists
+/// that holds it.
 fn is_contested(case: &Case, record: Option<&Record>) -> bool {
     match case.phase {
         Phase::Live | Phase::Absent => !case.rivals.is_empty() && record.is_none_or(|record| !case.wrote(record)),
@@ -239,16 +244,18 @@ fn first_record(case: &Case, kept: &Kept) -> Record {
 struct RecordView<'a> {
     case: &'a Case,
     record: &'a Record,
-    /// Content for this incarnation. For one that was folded into the record, the content before the fold.
+    /// Content for this incarnation. For one that was folded into the record, the content before
+    /// the fold.
     content: &'a Kept,
-    /// The part of the content that concerns the node: kept by the policy and not bound to another machine.
+    /// The part of the content that concerns the node: kept by the policy and not bound to another
+    /// machine.
     visible: Kept,
     /// Kept keys that are not for this node, or not yet.
     withheld: BTreeSet<Key>,
     /// Some withheld keys may follow once the node reports its machine.
     waits: bool,
-    /// Protected keys of the recorded machine, unless that is known to be the node's. They stay with that machine whether
-    /// the policy keeps them or not.
+    /// Protected keys of the recorded machine, unless that is known to be the node's. They stay
+    /// with that machine whether the policy keeps them or not.
     foreign: Kept,
     /// Keys that this machine left in the record before another machine took the identity.
     returned: Kept,
@@ -300,15 +307,15 @@ impl<'a> RecordView<'a> {
         self.case.wrote(self.record) && !self.record.folded && self.record.node.mark == self.case.mark_digest()
     }
 
-    /// Whether the record holds this state of the node, or a newer one. The owner's own state counts as newer: the policy
-    /// may have come to keep more of it.
+    /// Whether the record holds this state of the node, or a newer one. The owner's own state
+    /// counts as newer: the policy may have come to keep more of it.
     fn is_older(&self) -> bool {
         let (ours, theirs) = (self.case.node.resource_version, self.record.node.resource_version);
         ours < theirs || ours == theirs && !self.is_owner()
     }
 
-    /// Whether the node was given everything. A key that the mark does not cover is still to be given: the policy did not
-    /// keep it at the time, or it was not known to be for this machine.
+    /// Whether the node was given everything. A key that the mark does not cover is still to be
+    /// given: the policy did not keep it at the time, or it was not known to be for this machine.
     fn is_settled(&self) -> bool {
         if self.is_owner() {
             return self.visible.keys().all(|key| !self.returned.contains_key(key));
@@ -387,7 +394,8 @@ impl<'a> RecordView<'a> {
     }
 }
 
-/// Compares the machine of the node with the recorded one. A machine that reports more fields than before stays the same.
+/// Compares the machine of the node with the recorded one. A machine that reports more fields than
+/// before stays the same.
 fn sameness(case: &Case, record: &Record) -> Sameness {
     let recorded = &record.node.machine;
     if case.wrote(record) && case.node.machine.completes(recorded) {
@@ -397,8 +405,8 @@ fn sameness(case: &Case, record: &Record) -> Sameness {
     }
 }
 
-/// Returns the keys that remain withheld for a machine. If that machine is the node's and reports more fields now, the keys
-/// that the node was given or has set itself are dropped.
+/// Returns the keys that remain withheld for a machine. If that machine is the node's and reports
+/// more fields now, the keys that the node was given or has set itself are dropped.
 fn still_withheld(mut other: Withheld, case: &Case) -> Option<Withheld> {
     let mut content = Kept::from(other.content);
     if case.node.machine.completes(&other.machine) {
@@ -409,7 +417,8 @@ fn still_withheld(mut other: Withheld, case: &Case) -> Option<Withheld> {
     (!content.is_empty()).then_some(other)
 }
 
-/// Whether the API server accepts this key and value. A single invalid key must not prevent the others from being set.
+/// Whether the API server accepts this key and value. A single invalid key must not prevent the
+/// others from being set.
 pub(super) fn is_writable(key: &Key, value: &str) -> bool {
     match key {
         Key::Label(key) | Key::Taint { key, .. } => is_label_key(key) && is_label_value(value),
@@ -422,7 +431,8 @@ fn pick(kept: &Kept, wanted: impl Fn(&Key) -> bool) -> Kept {
     kept.iter().filter(|(key, _)| wanted(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// Returns the keys that the policy protects: they are restored only to the machine that they were captured from.
+/// Returns the keys that the policy protects: they are restored only to the machine that they were
+/// captured from.
 pub(super) fn protected(kept: &Kept, policy: &Policy) -> BTreeSet<Key> {
     kept.keys().filter(|key| policy.protects(key)).cloned().collect()
 }

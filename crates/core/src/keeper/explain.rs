@@ -18,51 +18,51 @@ use crate::config::{
     settings::Identity,
 };
 
-/// Why a key is where it is, or is not.
+/// Why a key is, or is not, on a node and in its record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The node asks to be left alone.
+    /// The node is excluded from management.
     Ignored,
-    /// Keys of our own domain are never kept.
+    /// Keys of Perennial's own domain are never kept.
     OurDomain,
     /// A pattern of the policy drops it.
     Dropped { policy: String, pattern: Pattern },
     /// No pattern of the policy keeps it.
     NotKept { policy: String },
-    /// The node does not say yet who it is.
+    /// The node lacks the field that identifies it.
     Unidentified { identity: Identity },
-    /// The record was written by a newer operator.
+    /// The record was written by a newer version of the operator.
     Newer { fault: Fault },
-    /// The record cannot be trusted, and nothing serves instead.
+    /// The record is quarantined, and there is no substitute.
     Quarantined { fault: Fault },
     /// Other live nodes have the same identity.
     Contested { rivals: Vec<String> },
     /// It belongs to another machine.
     AnotherMachine { recorded: Machine, node: Machine },
-    /// It is for one machine only, and the node has not said yet that it is the one.
+    /// It belongs to one machine, and the node has not reported yet that it is that machine.
     MachineUnknown { recorded: Machine },
-    /// The API server would refuse it.
+    /// The API server rejects it.
     Unwritable { value: String },
-    /// The node brought a value of its own, and that wins.
+    /// The node has a value of its own, which takes precedence.
     OwnValue { node: Option<String>, record: Option<String> },
-    /// It was there and was removed; the record followed.
+    /// It was removed from the node, and then from the record.
     Removed { value: String, last_seen: Timestamp, removed_at: Timestamp, sequence: u64 },
-    /// It was removed from the node and is about to go from the record.
+    /// It was removed from the node and is about to be removed from the record.
     BeingRemoved { value: String },
-    /// It is on the node and not in the record yet, or with another value there.
+    /// It is on the node, and the record lacks it or has another value.
     ToCapture { value: String },
-    /// It is in the record and about to be given to the node.
+    /// It is in the record and about to be set on the node.
     ToGive { value: String },
-    /// Nobody ever saw it on this node.
+    /// It was never on this node.
     NeverSeen,
-    /// The node is away; it is given back when the node returns.
+    /// The node is absent. The key is restored when it returns.
     Waits { value: String, protected: bool },
     /// It is on the node and in the record.
     Kept { value: String, given: bool },
 }
 
 impl Cause {
-    /// One word for programs.
+    /// Returns the cause in one word, for scripts.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Ignored => "Ignored",
@@ -87,7 +87,7 @@ impl Cause {
         }
     }
 
-    /// It waits for an operator to act.
+    /// Whether a write by the operator is outstanding.
     pub fn is_due(&self) -> bool {
         matches!(self, Self::BeingRemoved { .. } | Self::ToCapture { .. } | Self::ToGive { .. })
     }
@@ -126,7 +126,7 @@ pub fn explain(key: &Key, case: &Case) -> Cause {
     }
 }
 
-/// Which rule of the policy leaves the key out.
+/// Returns the rule of the policy that excludes the key.
 fn unkept(key: &Key, policy: &Policy) -> Option<Cause> {
     if policy.keeps(key) {
         return None;
@@ -182,7 +182,7 @@ fn both(key: &Key, record: &Record, case: &Case) -> Cause {
     let given = mark.is_some_and(|mark| mark.given.contains_key(key));
     let own = mark.is_some_and(|mark| mark.belongs_to_node(key));
     if on_node == Some(value) {
-        // The record has followed by now; what it had before is in its history.
+        // The record was written since. Its former value is in the history.
         let before = record.history.iter().filter_map(|entry| Kept::from(entry.content.clone()).remove(key));
         return match { before }.find(|then| then != value) {
             Some(then) if mark.is_some_and(|mark| mark.own.contains(key)) => {
@@ -214,7 +214,7 @@ fn missing(key: &Key, record: &Record, case: &Case) -> Cause {
             };
         }
     }
-    // Newest first: the first entry that has it was followed by the write that has it no more.
+    // Newest first: the write after the first entry with the key is the one that removed it.
     let mut after = (record.sequence, record.captured_at);
     for entry in &record.history {
         if let Some(value) = Kept::from(entry.content.clone()).get(key) {

@@ -2,8 +2,9 @@
 //!
 //! # Guarantees
 //! A fingerprint that needs nothing implies that [`decide`](super::decide::decide) returns
-//! [`Decision::Nothing`](super::decide::Decision::Nothing) for the same node and record, provided that the record was written by
-//! this operator. The opposite does not hold: where the hashes cannot tell, the answer is that work may be needed.
+//! [`Decision::Nothing`](super::decide::Decision::Nothing) for the same node and record, provided
+//! that the record was written by this operator. The opposite does not hold: where the hashes
+//! cannot tell, the answer is that work may be needed.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -218,7 +219,8 @@ impl NodeFingerprint {
         plain && !self.ignored && record.kept == self.kept && record.machine == self.machine
     }
 
-    /// Returns the state of the node as far as the hashes tell. `clean`: `decide` was found to return nothing.
+    /// Returns the state of the node as far as the hashes tell. `clean`: `decide` was found to
+    /// return nothing.
     pub fn state(&self, record: Option<&RecordFingerprint>, contested: bool, clean: bool) -> KeepState {
         if self.ignored {
             return KeepState::Ignored;

@@ -42,8 +42,8 @@ impl PolicySet {
 
     /// Returns the policy for a node with this record.
     ///
-    /// A node that returns without labels is selected by the labels of its record as well. Labels that the node was given
-    /// and has no longer were removed from it: they do not select it.
+    /// A node that returns without labels is selected by the labels of its record as well. Labels
+    /// that the node was given and has no longer were removed from it: they do not select it.
     pub fn for_node_with_record(&self, node: &Node, record: Option<&Record>) -> Arc<Policy> {
         let plain = self.for_node(node);
         let Some(record) = record.filter(|record| record.node.uid != node.uid) else { return plain };

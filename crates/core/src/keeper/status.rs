@@ -1,4 +1,5 @@
-//! The state of a node and its record, derived from the decision about them, for commands and the dashboard.
+//! The state of a node and its record, derived from the decision about them, for commands and the
+//! dashboard.
 
 use std::{collections::BTreeSet, fmt};
 

@@ -1,7 +1,8 @@
-//! What is known of every node and record: fingerprints, pending last states and the predecessors of recent nodes.
+//! What is known of every node and record: fingerprints, pending last states and the predecessors
+//! of recent nodes.
 //!
-//! Fed by the watches and by responses. Decides nothing and sends no requests; returns the names of the nodes that may need
-//! work. The lock is private and never held across an await.
+//! Fed by the watches and by responses. Decides nothing and sends no requests; returns the names of
+//! the nodes that may need work. The lock is private and never held across an await.
 
 mod index;
 mod last_states;
@@ -116,8 +117,8 @@ impl Cache {
         self.lock().index.record_name_of(node).map(|name| RecordName(name.to_string()))
     }
 
-    /// Returns the other live nodes with the identity of a record. `uid` is that of the node that the record was written
-    /// from.
+    /// Returns the other live nodes with the identity of a record. `uid` is that of the node that
+    /// the record was written from.
     pub fn rivals(&self, record: &RecordName, uid: Option<&str>, but: &str) -> Vec<Rival> {
         self.lock().index.rivals(&record.0, uid, but)
     }
@@ -135,7 +136,8 @@ impl Cache {
         self.lock().take_hot(name)
     }
 
-    /// Returns the last state of the predecessor of a node that has not changed since its creation, as a record.
+    /// Returns the last state of the predecessor of a node that has not changed since its creation,
+    /// as a record.
     pub fn recall(&self, node: &selection::Node) -> Option<Record> {
         self.lock().recall(node, &self.policies)
     }

@@ -1,4 +1,4 @@
-//! What is noticed over time rather than about one event: gauges, nodes that have waited too long, labels that flap.
+//! Periodic checks: gauges, nodes that have been gated for too long, and labels that flap.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +19,8 @@ use crate::runtime::{
 };
 
 impl Keeper {
-    /// Something keeps setting labels back and forth: it is said once, captured ever more seldom, and never fought.
+    /// Detects labels that are set back and forth. They are reported once, captured less and less
+    /// often, and never reverted.
     pub(super) fn note_flap(&self, key: &Key, node: &selection::Node, held: Option<&Held>, next: &Record) {
         let Some(Stored::Good(before)) = held.map(Held::stored) else { return };
         let back = before.kept != next.kept
@@ -45,7 +46,7 @@ impl Keeper {
         }
     }
 
-    /// Brings the gauges up to date.
+    /// Updates the gauges.
     pub fn survey(&self) -> Survey {
         {
             let mut state = self.lock();
@@ -73,7 +74,8 @@ impl Keeper {
         survey
     }
 
-    /// Frees nodes that have waited too long, whosever they are: no node of ours may stay closed because its owner is away.
+    /// Ungates nodes that have been gated for too long, including those of other replicas: a node
+    /// must not stay gated because the owner of its shard is down.
     pub async fn free_overdue(&self) {
         let overdue = self.cache.overdue(self.gate_timeout);
         for name in overdue {

@@ -1,5 +1,5 @@
-//! The audit: now and then everything is read afresh, page by page. It notices what a watch may have missed, notes which
-//! records have no node, and collects those that nobody came back for.
+//! Garbage collection: lists all nodes and records page by page, repairs the cache, notes which
+//! records have no node, and deletes those whose node stays absent.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -25,7 +25,8 @@ use crate::runtime::{budget::Priority, queue::Key};
 const PAGE_OF_NODES: u32 = 500;
 
 impl Keeper {
-    /// Reads everything afresh and deals with old records. Failures are reported; the next audit tries again.
+    /// Lists everything and collects old records. A failure is logged, and the next run tries
+    /// again.
     pub async fn audit(&self) {
         if let Err(error) = self.try_audit().await {
             let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
@@ -35,7 +36,7 @@ impl Keeper {
     }
 
     async fn try_audit(&self) -> Result<(), Error> {
-        // Records first: a node that comes while they are read is then in the list of nodes.
+        // Records are listed first: a node that is created meanwhile is then in the list of nodes.
         let policies = self.policies.current();
         let mut records = Vec::new();
         self.each_record(|held| records.push(Old::new(&held, self, &policies))).await?;
@@ -88,7 +89,7 @@ impl Keeper {
         self.note_absence(&held, since).await
     }
 
-    /// Writes down on a record since when its node is absent, or that it is not.
+    /// Sets or clears the time since which the node of a record is absent.
     pub(super) async fn note_absence(&self, held: &Held, since: Option<Timestamp>) -> Result<(), Error> {
         info!(node = held.node_name(), absent = since.is_some(), "absence of a node noted");
         let since = since.map(|since| since.to_string());
@@ -97,7 +98,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Deletes a record, after a last look whether its node is there.
+    /// Deletes a record, after another check that its node does not exist.
     async fn collect(&self, record: &Old) -> Result<(), Error> {
         if self.duties.dry_run || !self.duties.capture {
             info!(node = &*record.node, "would collect the record");
@@ -150,7 +151,7 @@ impl Keeper {
     }
 }
 
-/// What the audit remembers of a record. There may be very many: names are shared with the index.
+/// A record in one run. There may be very many, so names are shared with the cache.
 struct Old {
     name: Arc<str>,
     node: Key,

@@ -1,4 +1,4 @@
-//! When the identity setting changes, records move to the names that it gives them.
+//! Moves records to the names that a changed identity setting gives them.
 
 use perennial_core::keeper::{case::Case, commands::migrate, identity::RecordName, record::Record};
 use tracing::{info, warn};
@@ -10,7 +10,7 @@ use super::{
 use crate::runtime::{budget::Priority, error_category::Category};
 
 impl Keeper {
-    /// Moves the records that the identity in force would look for under another name.
+    /// Moves the records whose name differs under the identity in force.
     pub(super) async fn migrate(&self) -> Result<(), Error> {
         let mut moves: Vec<(Held, Record)> = Vec::new();
         let policies = self.policies.current();

@@ -1,4 +1,4 @@
-//! Which policy is for which node: the KeepPolicies of the cluster over the config file.
+//! The KeepPolicies of the cluster, as the watch delivers them.
 
 use std::{
     borrow::Cow,
@@ -22,7 +22,8 @@ use serde_json::Value;
 use super::recall_cache::Packed;
 use crate::runtime::error_category::{self, Category};
 
-/// A KeepPolicy as it is in the cluster. Its spec is read by hand: a bad one is reported, not refused by a parser.
+/// A KeepPolicy object. Its spec is validated later, so that an invalid one is reported instead of
+/// failing the watch.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Resource {
     pub metadata: ObjectMeta,
@@ -56,14 +57,14 @@ impl kube::Resource for Resource {
     }
 }
 
-/// One policy of the cluster, read.
+/// A KeepPolicy of the cluster.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub uid: String,
     pub generation: i64,
     pub resource_version: String,
     pub read: Result<KeepPolicy, Vec<String>>,
-    /// What its status says now.
+    /// Its current status.
     pub status: Value,
 }
 
@@ -77,7 +78,7 @@ pub struct Policies {
 #[derive(Debug)]
 struct PolicyState {
     entries: BTreeMap<String, Entry>,
-    /// While a list comes in.
+    /// The list that is being delivered.
     listing: Option<BTreeMap<String, Entry>>,
     default: Arc<Policy>,
     /// The valid policies.
@@ -113,7 +114,7 @@ impl Policies {
         Self { keeper: Arc::new(keeper.clone()), state: Arc::new(RwLock::new(state)) }
     }
 
-    /// Reads the policies once, for a command. A cluster without their kind has none; an error says why they are not known.
+    /// Reads the policies once, for a command. A cluster without the CRD has none.
     pub async fn read_all(&self, client: &kube::Client) -> Result<(), String> {
         let api: kube::Api<Resource> = kube::Api::all(client.clone());
         let items = match api.list(&kube::api::ListParams::default()).await {
@@ -129,7 +130,7 @@ impl Policies {
         Ok(())
     }
 
-    /// Takes in what the watch says. True where the policies in force changed.
+    /// Applies an event of the watch. Returns whether the policies in force changed.
     pub fn on_event(&self, event: Event<Resource>) -> bool {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         match event {
@@ -157,7 +158,8 @@ impl Policies {
         false
     }
 
-    /// There is no such kind in this cluster, or we may not read it: the config file speaks for all nodes.
+    /// Uses the configuration for all nodes: the CRD is not installed, or the policies cannot be
+    /// read. Returns whether that is new.
     pub fn on_missing(&self, category: Category) -> bool {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let news = !state.asked || category == Category::NotFound && !state.known;
@@ -166,7 +168,7 @@ impl Policies {
         news
     }
 
-    /// They are surely the policies of this cluster: not those that we may not read.
+    /// Whether the policies were read, or the CRD is not installed.
     pub fn are_known(&self) -> bool {
         self.state.read().unwrap_or_else(PoisonError::into_inner).known
     }
@@ -193,7 +195,8 @@ impl Policies {
         Arc::clone(&self.state.read().unwrap_or_else(PoisonError::into_inner).set)
     }
 
-    /// Packs a node with everything that any policy in force may read: its record may select another policy.
+    /// Packs a node with everything that any policy in force may read: its record may select
+    /// another policy.
     pub fn pack(&self, node: &Node) -> Packed {
         Packed::new(node, self.current().reads_annotations())
     }
@@ -208,7 +211,7 @@ impl Policies {
         self.current().has_keep_policies()
     }
 
-    /// All policies of the cluster by name.
+    /// Returns all policies of the cluster by name.
     pub fn entries(&self) -> BTreeMap<String, Entry> {
         self.state.read().unwrap_or_else(PoisonError::into_inner).entries.clone()
     }

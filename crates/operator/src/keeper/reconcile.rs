@@ -85,8 +85,8 @@ impl Keeper {
             let held = self.record_of(&node, priority).await?;
             (node, held, true)
         } else {
-            // The record is read before the node: the write is conditional on the record, so this read of the node is the
-            // last one.
+            // The record is read before the node: the write is conditional on the record, so this
+            // read of the node is the last one.
             let held = match self.cache.known_record(key) {
                 Some(name) => self.cluster.read_record(&name, priority).await?,
                 None => None,
@@ -176,7 +176,8 @@ impl Keeper {
         Ok(Done::Wrote)
     }
 
-    /// Returns the restore of a node whose predecessor's last state is cached, without reading the record.
+    /// Returns the restore of a node whose predecessor's last state is cached, without reading the
+    /// record.
     fn restore_by_recall(&self, node: &selection::Node) -> Option<(Case, Restore)> {
         if !self.duties.restore || node.is_gated() {
             return None;
@@ -201,8 +202,8 @@ impl Keeper {
         }
     }
 
-    /// Restores the label of a record that lost it: the watch does not deliver records without it. Returns whether that was
-    /// the case.
+    /// Restores the label of a record that lost it: the watch does not deliver records without it.
+    /// Returns whether that was the case.
     async fn label_record(&self, node: &selection::Node) -> Result<bool, Error> {
         let Some(held) = self.record_of(node, Priority::Capture).await?.filter(|held| !held.is_labelled()) else {
             return Ok(false);
@@ -248,7 +249,8 @@ impl Keeper {
             info!(node = node.name, set, removed, withheld, "would restore the node");
             return Ok(Done::Quiet);
         }
-        // Read before the patch: the watch may deliver the restored node before the response arrives.
+        // Read before the patch: the watch may deliver the restored node before the response
+        // arrives.
         let waits_since = self.cache.waits_since(key);
         let patched = self.cluster.patch_node(node, restore).await?;
         info!(node = node.name, set, removed, withheld, sequence, "node restored");
@@ -274,7 +276,7 @@ impl Keeper {
         });
     }
 
-    /// Another machine took a record over: what was protected in it stays for its own machine, and that is said.
+    /// Reports protected keys that stay with another machine when a node takes over its record.
     fn note_refusals(&self, node: &selection::Node, held: Option<&Held>, next: &Record) {
         let Some(Stored::Good(before)) = held.map(Held::stored) else { return };
         let refused: Vec<String> = next
@@ -325,7 +327,7 @@ impl Keeper {
         self.cache.rivals(&identity.record_name(), uid, &node.name)
     }
 
-    /// Takes our taint from a node that has everything, or has waited too long.
+    /// Removes the gate taint from a node that is settled, or has been gated for too long.
     pub(super) async fn ungate(&self, node: &selection::Node) -> Result<(), Error> {
         if self.duties.dry_run {
             info!(node = node.name, "would take the taint off");

@@ -1,9 +1,10 @@
-//! Admission of nodes: the last state is captured before a delete commits, and what is kept rides in the create itself.
+//! Webhooks for nodes: the last state is captured before a DELETE commits, and records are restored
+//! in the CREATE request.
 //!
 //! # Guarantees
-//! Every replica serves both, without leadership. Nothing is ever refused: whatever goes wrong, the request passes, and
-//! the controller does the rest. No write is begun after the deadline. A review that does not come from the API server
-//! writes nothing that is not so: what is captured is read from the API server itself.
+//! Every replica serves both, without leadership. Fails open: on any error the request passes, and
+//! the controller does the rest. No write is started after the deadline. A forged review cannot
+//! write false content, since the captured state is read from the API server.
 
 use std::sync::Arc;
 
@@ -71,7 +72,8 @@ impl Keeper {
         AdmissionResponse::patched(admitted.patch)
     }
 
-    /// Reads the record for a node that is being created. `None` if it cannot be read: the create passes unchanged.
+    /// Reads the record for a node that is being created. `None` if it cannot be read: the create
+    /// passes unchanged.
     async fn read_for_create(&self, node: &selection::Node) -> Option<Option<Held>> {
         let identity = self.policies.current().identify(node);
         let Some(name) = identity.map(|identity| identity.record_name()) else { return Some(None) };
@@ -89,7 +91,8 @@ impl Keeper {
         }
     }
 
-    /// Node DELETE: `oldObject` is what is about to be deleted. Called again when it changes before the delete commits.
+    /// Answers a Node DELETE. `oldObject` is the node that is being deleted. Called again if it
+    /// changes before the delete commits.
     pub async fn admit_delete(&self, request: AdmissionRequest) -> AdmissionResponse {
         let Some(node) = read(request.old_object.as_ref()) else { return AdmissionResponse::allowed() };
         if request.dry_run || self.duties.dry_run || ignored(&node) || node.name.is_empty() {
@@ -103,9 +106,9 @@ impl Keeper {
         AdmissionResponse::allowed()
     }
 
-    /// Captures the last state that a review reports. Anyone who reaches the port can send a review, so its content is only
-    /// a hint that there may be something to write. The state that is written is read from the API server, which still has
-    /// the node.
+    /// Captures the last state that a review reports. Anyone who reaches the port can send a
+    /// review, so its content is only a hint that there may be something to write. The state that
+    /// is written is read from the API server, which still has the node.
     async fn capture_last(&self, reported: &selection::Node) -> Result<(), Error> {
         let (mut node, mut confirmed) = (reported.clone(), false);
         loop {
@@ -141,15 +144,15 @@ impl Keeper {
                     }
                     return Ok(());
                 }
-                // Somebody was faster: read again and decide again, until the deadline.
+                // Concurrent write: read and decide again, until the deadline.
                 Err(error) if error.category() == Category::Conflict => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Returns the rivals of a node that is being deleted. The watch may lag behind, so rivals that hold the record are looked
-    /// up in the API server.
+    /// Returns the rivals of a node that is being deleted. The watch may lag behind, so rivals that
+    /// hold the record are looked up in the API server.
     async fn confirmed_rivals(
         &self,
         node: &selection::Node,
@@ -170,8 +173,7 @@ impl Keeper {
         Ok(confirmed)
     }
 
-    /// The node that is about to be deleted, as the API server has it. None: there is no such incarnation, so nobody
-    /// deletes it.
+    /// Reads the node that is being deleted. `None` if this incarnation does not exist.
     async fn confirm(&self, reported: &selection::Node) -> Result<Option<selection::Node>, Error> {
         let live = self.admission.read_node(&reported.name, Priority::LastState).await?;
         let live = live.filter(|live| live.uid == reported.uid);

@@ -469,7 +469,8 @@ fn is_settled(node: &Node, record: Option<&Record>) -> bool {
 }
 
 proptest! {
-    /// With every delete seen, whatever order the rest comes in: nothing lost, nothing undone, and it comes to rest.
+    /// With every delete seen, whatever order the rest comes in: nothing lost, nothing undone, and
+    /// it comes to rest.
     #[test]
     fn every_life_ends_with_what_people_wanted(steps in proptest::collection::vec(step(), 1..40)) {
         let policy = policy();
@@ -510,7 +511,8 @@ proptest! {
             rv += 1;
             match (step, &mut here) {
                 (Step::Set(k, v), Some(now)) => {
-                    // A value equal to one that is still to come is no decision that could be told (limit B).
+                    // A value equal to one that is still to come is no decision that could be told
+                    // (limit B).
                     let settled = is_settled(now, record.as_ref());
                     if settled {
                         now.labels.insert(name(k), v.to_string());

@@ -1,4 +1,5 @@
-//! Table tests of the answers, and the property that "needs nothing" implies that `decide` returns nothing.
+//! Table tests of the answers, and the property that "needs nothing" implies that `decide` returns
+//! nothing.
 
 use proptest::prelude::*;
 use rstest::rstest;
@@ -174,7 +175,8 @@ enum Step {
     Set(usize, u8),
     Remove(usize),
     Delete,
-    /// A node appears on a machine with some labels, through the webhook (by a kubelet or not) or past it.
+    /// A node appears on a machine with some labels, through the webhook (by a kubelet or not) or
+    /// past it.
     Create(usize, Vec<(usize, u8)>, Option<bool>),
     /// The machine of the node reports all of its fields.
     Complete,

@@ -1,9 +1,9 @@
 //! The decision about one entry of an import.
 //!
 //! # Guarantees
-//! An existing record is overwritten only with `force`, and then by the same change as a rollback. A live node is never
-//! patched for a first record: the record unsettles it, the operator then restores the keys that it lacks, and values that
-//! the node has stay.
+//! An existing record is overwritten only with `force`, and then by the same change as a rollback.
+//! A live node is never patched for a first record: the record unsettles it, the operator then
+//! restores the keys that it lacks, and values that the node has stay.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -24,8 +24,8 @@ use crate::{
     },
 };
 
-/// The UID in a record that was not written from a node. It is not empty, since a node that is being created has no UID yet
-/// and must not count as the owner of the record.
+/// The UID in a record that was not written from a node. It is not empty, since a node that is
+/// being created has no UID yet and must not count as the owner of the record.
 pub const IMPORTED_UID: &str = "imported";
 
 /// The decision about one entry.
@@ -67,7 +67,8 @@ pub struct ImportWrite {
 }
 
 impl Entry {
-    /// Returns the name of the record that the entry is for. `None` if the identity of its node is not known.
+    /// Returns the name of the record that the entry is for. `None` if the identity of its node is
+    /// not known.
     pub fn record_name(&self, node: Option<&Node>, policies: &PolicySet) -> Option<RecordName> {
         if let Some(record) = &self.record {
             return Some(record.name());
@@ -101,7 +102,8 @@ impl Entry {
     }
 }
 
-/// Decides about an entry. `at` is a resourceVersion of this cluster that is later than every deleted node.
+/// Decides about an entry. `at` is a resourceVersion of this cluster that is later than every
+/// deleted node.
 pub fn decide_import(entry: &Entry, case: &Case, force: bool, at: u64) -> ImportDecision {
     if entry.record.is_none() && case.identity.is_none() {
         return ImportDecision::Refuse(case.policy.identity.clone());
@@ -146,7 +148,8 @@ pub fn decide_import(entry: &Entry, case: &Case, force: bool, at: u64) -> Import
     let mut to = present.entry();
     to.content = Content::from(&wanted);
     let mut change = rollback(case, &present, &to);
-    // A live node that lags behind its record is patched now: a first attempt may have ended between its two writes.
+    // A live node that lags behind its record is patched now: a first attempt may have ended
+    // between its two writes.
     if same && change.set.is_empty() && change.remove.is_empty() {
         return ImportDecision::Skip(SkipReason::Same);
     }
@@ -162,7 +165,8 @@ pub fn decide_import(entry: &Entry, case: &Case, force: bool, at: u64) -> Import
     }))
 }
 
-/// Returns the first record of a node in this cluster. ResourceVersions of another cluster have no meaning here.
+/// Returns the first record of a node in this cluster. ResourceVersions of another cluster have no
+/// meaning here.
 fn first(entry: &Entry, case: &Case, kept: Kept, at: u64) -> Record {
     if let Some(record) = entry.record.as_deref() {
         let mut record = record.clone();

@@ -1,6 +1,8 @@
-//! Every node and record as a fingerprint of a few hundred bytes, with the records that nodes share.
+//! Every node and record as a fingerprint of a few hundred bytes, with the records that nodes
+//! share.
 //!
-//! Decides nothing: whether a node may need work is a question to [`perennial_core::keeper::fingerprint`].
+//! Decides nothing: whether a node may need work is a question to
+//! [`perennial_core::keeper::fingerprint`].
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -115,8 +117,8 @@ fn hash(value: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// Grows a full map at once to the size of the other one, since there are about as many nodes as records. While a large map
-/// is being moved, it takes twice its memory.
+/// Grows a full map at once to the size of the other one, since there are about as many nodes as
+/// records. While a large map is being moved, it takes twice its memory.
 fn make_room<K: Eq + Hash, V>(map: &mut HashMap<K, V>, others: usize) {
     if map.len() == map.capacity() {
         map.reserve(others.saturating_sub(map.len()));
@@ -153,13 +155,15 @@ impl Index {
         }
     }
 
-    /// Whether this state of the node was found to need nothing with the current version of its record.
+    /// Whether this state of the node was found to need nothing with the current version of its
+    /// record.
     pub(super) fn is_clean(&self, node: &NodeEntry) -> bool {
         let version = self.record_of(node).map(|record| record.resource_version);
         version.is_some() && node.clean_with.map(NonZeroU64::get) == version
     }
 
-    /// Takes note of the resourceVersion of a node that needs nothing and has not changed. Returns false for any other node.
+    /// Takes note of the resourceVersion of a node that needs nothing and has not changed. Returns
+    /// false for any other node.
     pub(super) fn is_unchanged(&mut self, node: &Node) -> bool {
         let Some(known) = self.nodes.get(node.name.as_str()) else { return false };
         if self.work(known).is_some() || !known.fingerprint.has_content_of(node) {
@@ -182,7 +186,8 @@ impl Index {
         last.fingerprint.last_state_may_need_write(self.record_of(last).map(|record| &record.fingerprint))
     }
 
-    /// Adds or updates a node. Returns the priority of its work; `None` if nothing relevant has changed.
+    /// Adds or updates a node. Returns the priority of its work; `None` if nothing relevant has
+    /// changed.
     pub(super) fn put_node(&mut self, name: &Key, mut entry: NodeEntry) -> Option<Priority> {
         self.surveyed = None;
         if let Some(old) = self.nodes.get_mut(name) {
@@ -236,7 +241,8 @@ impl Index {
         }
     }
 
-    /// Adds or updates a record. Returns the nodes that may need work; `None` if this version is known.
+    /// Adds or updates a record. Returns the nodes that may need work; `None` if this version is
+    /// known.
     pub(super) fn put_record(&mut self, name: &str, mut entry: RecordEntry) -> Option<Vec<(Key, Priority)>> {
         let node = self.nodes.get_key_value(&entry.node);
         if let Some((shared, _)) = node {
@@ -308,7 +314,8 @@ impl Index {
         self.nodes.values_mut().for_each(|node| node.listed = false);
     }
 
-    /// Removes the nodes that a list did not contain. Nothing is captured of them, since their last state is not known.
+    /// Removes the nodes that a list did not contain. Nothing is captured of them, since their last
+    /// state is not known.
     pub(super) fn end_nodes(&mut self) {
         self.surveyed = None;
         let gone: Vec<Key> =
@@ -353,8 +360,8 @@ impl Index {
         self.claims.get(record).into_iter().flatten()
     }
 
-    /// Returns the other live nodes with the identity of a record. `uid` is that of the node that the record was written
-    /// from.
+    /// Returns the other live nodes with the identity of a record. `uid` is that of the node that
+    /// the record was written from.
     pub(super) fn rivals(&self, record: &str, uid: Option<&str>, but: &str) -> Vec<Rival> {
         let entry = self.records.get(record);
         let holds = |node: &NodeEntry| {

@@ -1,4 +1,5 @@
-//! The content of the cache: what the watches have delivered, and the few nodes whose labels are needed next.
+//! The content of the cache: what the watches have delivered, and the few nodes whose labels are
+//! needed next.
 
 use std::{sync::Arc, time::Duration};
 
@@ -34,7 +35,8 @@ use crate::{
     runtime::{budget::Priority, map::HashMap, queue::Key},
 };
 
-/// Maximum number of nodes cached with their labels while they wait to be restored. Others are read again.
+/// Maximum number of nodes cached with their labels while they wait to be restored. Others are read
+/// again.
 const HOT: usize = 2048;
 /// Time after its last event for which a watch counts as up to date. A silent watch may lag behind.
 const FRESH_FOR: Duration = Duration::from_secs(1);
@@ -62,7 +64,8 @@ pub(super) struct CacheState {
 }
 
 impl CacheState {
-    /// Whether both lists and the policies are complete: a node or record that is not cached does not exist.
+    /// Whether both lists and the policies are complete: a node or record that is not cached does
+    /// not exist.
     pub(super) fn is_synced(&self) -> bool {
         self.nodes_listed && self.records_listed && self.policies_known
     }
@@ -118,7 +121,8 @@ impl CacheState {
         Requests::new()
     }
 
-    /// Reports a node to the activity. Called after the node is cached, so that both share its name.
+    /// Reports a node to the activity. Called after the node is cached, so that both share its
+    /// name.
     fn report_node(&mut self, node: &selection::Node, news: bool) {
         let Some(activity) = &mut self.activity else { return };
         let key = self.index.key(&node.name);
@@ -181,8 +185,8 @@ impl CacheState {
         Requests::new()
     }
 
-    /// Caches a node from a response. A response may be late: a node whose deletion the watch has delivered since does not
-    /// reappear.
+    /// Caches a node from a response. A response may be late: a node whose deletion the watch has
+    /// delivered since does not reappear.
     pub(super) fn learn_node(&mut self, node: &selection::Node, policies: &Policies) -> Requests {
         let known = self.index.node(&node.name).is_some_and(|entry| entry.fingerprint.is_of(&node.uid));
         let is_late = !known && self.nodes_progress.is_past(node.resource_version);
@@ -274,14 +278,14 @@ impl CacheState {
         self.when_synced(requests)
     }
 
-    /// Returns the last state of the predecessor of a node that has not changed since its creation, as a record, if the
-    /// cached record holds the same.
+    /// Returns the last state of the predecessor of a node that has not changed since its creation,
+    /// as a record, if the cached record holds the same.
     pub(super) fn recall(&self, node: &selection::Node, policies: &Policies) -> Option<Record> {
         self.recalled(&self.past.before_unchanged(&node.name)?, policies)
     }
 
-    /// Returns the same for a node that is being created. A silent watch may have missed a whole incarnation, and protected
-    /// keys are never given without reading the record.
+    /// Returns the same for a node that is being created. A silent watch may have missed a whole
+    /// incarnation, and protected keys are never given without reading the record.
     pub(super) fn recall_for_create(&self, name: &str, policies: &Policies) -> Option<Record> {
         let fresh = self.last_event.is_some_and(|at| at.elapsed() < FRESH_FOR);
         if !fresh || self.index.node(name).is_some() {
@@ -338,7 +342,8 @@ impl CacheState {
         self.when_synced(last.chain(nodes).collect())
     }
 
-    /// Returns no requests before both lists are complete: a record that is not listed yet is not missing.
+    /// Returns no requests before both lists are complete: a record that is not listed yet is not
+    /// missing.
     fn when_synced(&self, requests: Requests) -> Requests {
         if self.is_synced() { requests } else { Requests::new() }
     }

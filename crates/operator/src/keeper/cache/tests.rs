@@ -1,4 +1,5 @@
-//! Table tests of the cache: lists, deletions, late events, shared identities, counts and cached nodes.
+//! Table tests of the cache: lists, deletions, late events, shared identities, counts and cached
+//! nodes.
 
 use perennial_core::{
     config::{Identity, Settings},

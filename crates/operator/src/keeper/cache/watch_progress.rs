@@ -25,7 +25,8 @@ impl WatchProgress {
         self.upto = self.upto.max(version);
     }
 
-    /// Whether every event up to this version was delivered, and no list that may contain it is being delivered.
+    /// Whether every event up to this version was delivered, and no list that may contain it is
+    /// being delivered.
     pub(super) fn is_past(&self, version: u64) -> bool {
         self.listing.is_none() && version <= self.upto
     }
