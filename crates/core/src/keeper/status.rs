@@ -134,16 +134,18 @@ impl KeepStatus {
     pub fn sentence(&self) -> String {
         match self {
             Self::Away => "away: its record is given back when it returns".to_owned(),
-            Self::Ignored => "ignored: it asks to be left alone".to_owned(),
+            Self::Ignored => "ignored: an annotation or label excludes it".to_owned(),
             Self::Unidentified(identity) => format!("unidentified: it does not say its {identity} yet"),
-            Self::NewerRecord => "left alone: its record was written by a newer operator".to_owned(),
+            Self::NewerRecord => "left alone: its record was written by a newer version of the operator".to_owned(),
             Self::Contested(rivals) => {
                 format!("contested: {} has the same identity, so nothing is restored", rivals.join(", "))
             }
             Self::NoRecord => "nothing is kept of it".to_owned(),
             Self::Current => "current: node and record agree".to_owned(),
-            Self::Older => "current: the record knows a newer state".to_owned(),
-            Self::Waiting(_) => "waiting: the rest is for a machine that it has not shown to be".to_owned(),
+            Self::Older => "current: the record holds a newer state".to_owned(),
+            Self::Waiting(_) => {
+                "waiting: the remaining keys belong to a machine that it has not reported to be".to_owned()
+            }
             Self::Pending(..) => "changed: about to be captured".to_owned(),
             Self::Unsettled(restore) => {
                 format!("unsettled: {} key(s) are still to be given", restore.set.len() + restore.remove.len())

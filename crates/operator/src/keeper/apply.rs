@@ -156,11 +156,11 @@ pub enum Error {
     DeleteRecord { record: String, source: Failure },
     #[error("could not list {what}")]
     List { what: &'static str, source: Failure },
-    #[error("record {record} was not written")]
+    #[error("could not write record {record}")]
     TooLarge { record: String, source: TooLarge },
-    #[error("record {record} was not signed, and so not written")]
+    #[error("could not sign record {record}; it was not written")]
     Sign { record: String, source: CannotSign },
-    #[error("it is not known whether record {record} can be trusted")]
+    #[error("could not verify record {record}")]
     Keys { record: String, source: KeysError },
 }
 

@@ -29,6 +29,7 @@ use crate::runtime::{
     budget::Priority,
     clock::Clock,
     error_category::Category,
+    error_chain::Chain,
     events::{About, Events, Severity},
     jitter::Jitter,
     labels::{Outcome, QueueLabels},
@@ -98,7 +99,7 @@ pub struct State {
     /// Number of recent changes back and forth of a node's labels, and the time of the last one.
     pub(super) flaps: HashMap<Key, (u32, Instant)>,
     /// Number of key changes after which all records were last verified.
-    pub(super) judged_after: u64,
+    pub(super) verified_after: u64,
 }
 
 /// Result of reconciling a node.
@@ -147,7 +148,7 @@ impl Keeper {
         loop {
             self.replan.notified().await;
             if let Err(error) = self.replan_all().await {
-                warn!(category = error.category().as_str(), "the change of policies is not through yet: {error}");
+                warn!(category = error.category().as_str(), error = %Chain(&error), "policy change not applied yet, retrying");
                 tokio::time::sleep(self.jitter.backoff(3, FIRST_PAUSE, LONGEST_PAUSE)).await;
                 self.replan.notify_one();
             }
@@ -162,7 +163,7 @@ impl Keeper {
         if differ && self.policies.are_known() {
             self.migrate().await?;
         } else if differ {
-            warn!("KeepPolicies may not be read: no record is moved to another identity");
+            warn!("KeepPolicies cannot be read: no record is moved to another identity");
         }
         if known || self.policies.has_any() {
             self.each_node(|node| {

@@ -36,12 +36,15 @@ impl Keeper {
         };
         self.metrics.label_flaps.inc();
         if count == FLAPS {
-            warn!(node = node.name, "its labels go back and forth; it is captured less often");
+            warn!(node = node.name, "labels flap; the node is captured less often");
             self.events.say(About::node(&node.name, &node.uid), Severity::Warning, "LabelsFlap", || {
                 let changed =
                     next.kept.keys().chain(before.kept.keys()).filter(|k| next.kept.get(*k) != before.kept.get(*k));
                 let keys: std::collections::BTreeSet<String> = changed.map(ToString::to_string).collect();
-                format!("something sets {} back and forth", keys.into_iter().collect::<Vec<_>>().join(", "))
+                format!(
+                    "another controller sets {} back and forth; let only one of them set these keys",
+                    keys.into_iter().collect::<Vec<_>>().join(", ")
+                )
             });
         }
     }

@@ -20,7 +20,7 @@ use super::{
     apply::{Error, Held, PAGE_OF_RECORDS},
     controller::Keeper,
 };
-use crate::runtime::{budget::Priority, queue::Key};
+use crate::runtime::{budget::Priority, error_chain::Chain, queue::Key};
 
 const PAGE_OF_NODES: u32 = 500;
 
@@ -29,8 +29,7 @@ impl Keeper {
     /// again.
     pub async fn audit(&self) {
         if let Err(error) = self.try_audit().await {
-            let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-            warn!(category = error.category().as_str(), why, "the audit ended early: {error}");
+            warn!(category = error.category().as_str(), error = %Chain(&error), "garbage collection ended early");
             self.metrics.failed(error.category().as_str());
         }
     }
@@ -58,7 +57,7 @@ impl Keeper {
         let mass = is_mass_absence(nodes, known, absent);
         self.metrics.mass_absence.set(i64::from(mass));
         if mass {
-            warn!(nodes, records = known, absent, "most nodes are absent: no record is collected");
+            warn!(nodes, records = known, absent, "most nodes are absent: no record is deleted");
         }
         debug!(nodes, records = known, absent, "audit");
         let now = self.clock.now();
@@ -91,7 +90,7 @@ impl Keeper {
 
     /// Sets or clears the time since which the node of a record is absent.
     pub(super) async fn note_absence(&self, held: &Held, since: Option<Timestamp>) -> Result<(), Error> {
-        info!(node = held.node_name(), absent = since.is_some(), "absence of a node noted");
+        info!(node = held.node_name(), absent = since.is_some(), "absence of the node recorded");
         let since = since.map(|since| since.to_string());
         let written = self.cluster.annotate_record(held, &BTreeMap::from([(ABSENT_SINCE, since)])).await?;
         self.learn_record(&written);
@@ -101,7 +100,7 @@ impl Keeper {
     /// Deletes a record, after another check that its node does not exist.
     async fn collect(&self, record: &Old) -> Result<(), Error> {
         if self.duties.dry_run || !self.duties.capture {
-            info!(node = &*record.node, "would collect the record");
+            info!(node = &*record.node, "would delete the record");
             return Ok(());
         }
         if !record.candidate.tombstone && self.cluster.read_node(&record.node, Priority::Collect).await?.is_some() {
@@ -114,7 +113,7 @@ impl Keeper {
             return Ok(());
         }
         self.cluster.delete_record(&held).await?;
-        info!(node = &*record.node, tombstone = record.candidate.tombstone, "record collected");
+        info!(node = &*record.node, tombstone = record.candidate.tombstone, "record deleted: its node stayed absent");
         self.metrics.records_collected.inc();
         Ok(())
     }

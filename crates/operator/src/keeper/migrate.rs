@@ -35,7 +35,7 @@ impl Keeper {
                         node = held.node_name(),
                         from = held.name(),
                         to,
-                        "a record of this identity exists already; both stay"
+                        "a record of this identity exists already; both are kept"
                     );
                 }
                 Err(error) => return Err(error),

@@ -31,13 +31,13 @@ impl Keeper {
                     name: name.clone(),
                     uid: entry.uid.clone(),
                 };
-                warn!(policy = name, problems = problems.join("; "), "a KeepPolicy is ignored");
+                warn!(policy = name, problems = problems.join("; "), "invalid KeepPolicy ignored");
                 self.events.say(about, Severity::Warning, "Ignored", || problems.join("; "));
             }
             let patch = json!({ "metadata": { "resourceVersion": entry.resource_version }, "status": wanted });
             match self.cluster.report_policy(&name, patch).await {
                 Ok(()) => debug!(policy = name, "status written"),
-                Err(error) => debug!(policy = name, why = %error, "status was not written"),
+                Err(error) => debug!(policy = name, %error, "status not written"),
             }
         }
     }

@@ -135,7 +135,7 @@ impl Keeper {
         debug!(node = &**key, ?reason, "nothing to do");
         match reason {
             Reason::Absent | Reason::Ignored | Reason::Unidentified | Reason::Contested => return Ok(Done::Quiet),
-            Reason::MachineUnknown => self.say_waits(&About::node(&node.name, &node.uid)),
+            Reason::MachineUnknown => self.report_wait(&About::node(&node.name, &node.uid)),
             Reason::NoRecord | Reason::Current | Reason::Older if node.is_gated() => {
                 self.ungate(node).await?;
                 return Ok(Done::Wrote);
@@ -172,7 +172,7 @@ impl Keeper {
         written?;
         self.lock().captured.insert(Arc::clone(key), Instant::now());
         self.note_flap(key, node, held, next);
-        self.note_refusals(node, held, next);
+        self.report_withheld(node, held, next);
         Ok(Done::Wrote)
     }
 
@@ -208,7 +208,7 @@ impl Keeper {
         let Some(held) = self.record_of(node, Priority::Capture).await?.filter(|held| !held.is_labelled()) else {
             return Ok(false);
         };
-        warn!(node = node.name, record = held.name(), "the record had lost its label; it has it again");
+        warn!(node = node.name, record = held.name(), "record without its label found; the label is restored");
         let labelled = self.cluster.label_record(&held).await?;
         self.learn_record(&labelled);
         Ok(true)
@@ -261,23 +261,23 @@ impl Keeper {
         }
         let about = About::node(&node.name, &node.uid);
         if set + removed > 0 {
-            self.events.say(about.clone(), Severity::Normal, "Restored", || said(restore));
+            self.events.say(about.clone(), Severity::Normal, "Restored", || summary(restore));
         }
         if restore.waits {
-            self.say_waits(&about);
+            self.report_wait(&about);
         }
         self.learn_node(&patched);
         Ok(Done::Wrote)
     }
 
-    fn say_waits(&self, about: &About) {
+    fn report_wait(&self, about: &About) {
         self.events.say(about.clone(), Severity::Normal, "RestoreWaits", || {
-            "protected labels wait until the node says which machine it is".to_owned()
+            "protected labels are restored once the node reports its providerID, systemUUID and machineID".to_owned()
         });
     }
 
     /// Reports protected keys that stay with another machine when a node takes over its record.
-    fn note_refusals(&self, node: &selection::Node, held: Option<&Held>, next: &Record) {
+    fn report_withheld(&self, node: &selection::Node, held: Option<&Held>, next: &Record) {
         let Some(Stored::Good(before)) = held.map(Held::stored) else { return };
         let refused: Vec<String> = next
             .withheld
@@ -290,16 +290,16 @@ impl Keeper {
             return;
         }
         self.metrics.protected_refusals.inc_by(refused.len() as u64);
-        warn!(node = node.name, keys = refused.join(", "), "protected keys belong to another machine: not given");
+        warn!(node = node.name, keys = refused.join(", "), "protected keys belong to another machine; not restored");
         self.events.say(About::node(&node.name, &node.uid), Severity::Warning, "Withheld", || {
-            format!("not given, since they belong to another machine: {}", refused.join(", "))
+            format!("not restored, since they belong to another machine: {}", refused.join(", "))
         });
     }
 
     /// Reports a quarantined record in the log and as an Event.
     pub(super) fn report_invalid_record(&self, node: &selection::Node, held: Option<&Held>) {
         let Some((held, fault)) = held.and_then(|held| Some((held, held.stored().fault()?))) else { return };
-        warn!(node = node.name, record = held.name(), why = %fault, "the record cannot be trusted; its bytes are kept");
+        warn!(node = node.name, record = held.name(), error = %fault, "record quarantined; its bytes are kept");
         self.events.say(About::node(&node.name, &node.uid), Severity::Warning, "RecordInvalid", || {
             format!(
                 "record {} cannot be trusted: {fault}. Its bytes are kept; nothing is restored from it",
@@ -313,7 +313,7 @@ impl Keeper {
         let node = case.subject();
         self.events.say(About::node(&node.name, &node.uid), Severity::Warning, "IdentityConflict", || {
             format!(
-                "{} is claimed by {} as well: nothing is restored",
+                "{} is also the identity of {}: nothing is restored until only one of them has it",
                 case.identity().and_then(Identified::text).unwrap_or_default(),
                 case.rival_names()
             )
@@ -330,17 +330,18 @@ impl Keeper {
     /// Removes the gate taint from a node that is settled, or has been gated for too long.
     pub(super) async fn ungate(&self, node: &selection::Node) -> Result<(), Error> {
         if self.duties.dry_run {
-            info!(node = node.name, "would take the taint off");
+            info!(node = node.name, "would remove the gate taint");
             return Ok(());
         }
         let patched = self.cluster.ungate_node(node).await?;
-        info!(node = node.name, "taint taken off");
+        info!(node = node.name, "gate taint removed");
         self.learn_node(&patched);
         Ok(())
     }
 }
 
-fn said(restore: &Restore) -> String {
+/// Returns the message of the Event of a restore.
+fn summary(restore: &Restore) -> String {
     let list = |keys: Vec<String>| {
         let more = keys.len().saturating_sub(10);
         let shown = keys.into_iter().take(10).collect::<Vec<_>>().join(", ");

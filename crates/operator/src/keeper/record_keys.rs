@@ -118,7 +118,7 @@ impl Signatures {
             match signatures.refresh().await {
                 Ok(()) => return Ok(signatures),
                 Err(KeysError::Read { source, .. }) if source.category() != Category::Forbidden => {
-                    warn!(why = %source, "the keys of records cannot be read yet");
+                    warn!(error = %source, "signing keys cannot be read yet, retrying");
                     tokio::time::sleep(TRY_EVERY).await;
                 }
                 Err(error) => return Err(error),
@@ -169,7 +169,7 @@ impl Signatures {
         if known.as_ref() == Some(&keys) {
             return Ok(());
         }
-        info!(keys = ?keys, "the keys of records are known");
+        info!(keys = ?keys, "signing keys read");
         // The first keys are no change: no record was verified without them.
         let others = known.replace(keys).is_some();
         self.0.changes.fetch_add(u64::from(others), Ordering::Release);

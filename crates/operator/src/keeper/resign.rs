@@ -21,20 +21,20 @@ impl Keeper {
         }
         if let Err(error) = signatures.refresh_after(KEYS_EVERY).await {
             self.metrics.failed(Category::Refused.as_str());
-            warn!(why = %Chain(&error), "the keys of records cannot be read; those that were known are used");
+            warn!(error = %Chain(&error), "signing keys cannot be read; the known keys stay in use");
         }
         // The keys have changed since records were last verified: verify all of them again. Some
         // may be valid now, others no longer.
         let changes = signatures.changes();
-        let verified_after = self.lock().judged_after;
+        let verified_after = self.lock().verified_after;
         if verified_after != changes {
             match self.each_record(|_| {}).await {
-                Ok(()) => self.lock().judged_after = changes,
-                Err(error) => self.not_signed(&error),
+                Ok(()) => self.lock().verified_after = changes,
+                Err(error) => self.report_failure(&error),
             }
         }
         if let Err(error) = self.sign_unsigned().await {
-            self.not_signed(&error);
+            self.report_failure(&error);
         }
     }
 
@@ -68,8 +68,8 @@ impl Keeper {
         Ok(())
     }
 
-    fn not_signed(&self, error: &Error) {
+    fn report_failure(&self, error: &Error) {
         self.metrics.failed(error.category().as_str());
-        warn!(category = error.category().as_str(), why = %Chain(error), "not all records are signed yet");
+        warn!(category = error.category().as_str(), error = %Chain(error), "records not signed yet, retrying");
     }
 }

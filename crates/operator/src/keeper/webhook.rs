@@ -29,6 +29,7 @@ use super::{
 use crate::runtime::{
     budget::Priority,
     error_category::Category,
+    error_chain::Chain,
     labels::{Via, ViaLabels},
 };
 
@@ -81,11 +82,11 @@ impl Keeper {
         match tokio::time::timeout(self.admission_deadline, read).await {
             Ok(Ok(held)) => Some(held),
             Ok(Err(error)) => {
-                self.failed_open(node, &error, "the create passes unchanged");
+                self.failed_open(node, &error);
                 None
             }
             Err(_) => {
-                debug!(node = node.name, "the record was not read in time; the create passes unchanged");
+                debug!(node = node.name, "record not read before the deadline; the create passes unchanged");
                 None
             }
         }
@@ -100,8 +101,8 @@ impl Keeper {
         }
         match tokio::time::timeout(self.admission_deadline, self.capture_last(&node)).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => self.failed_open(&node, &error, "the delete passes"),
-            Err(_) => warn!(node = node.name, "its last state was not captured in time; the delete passes"),
+            Ok(Err(error)) => self.failed_open(&node, &error),
+            Err(_) => warn!(node = node.name, "last state not captured before the deadline; the delete passes"),
         }
         AdmissionResponse::allowed()
     }
@@ -181,16 +182,17 @@ impl Keeper {
             debug!(
                 node = reported.name,
                 uid = reported.uid,
-                "a review of a delete of no such node: nothing is written"
+                "review of the deletion of an unknown node; nothing is written"
             );
         }
         Ok(live)
     }
 
-    fn failed_open(&self, node: &selection::Node, error: &Error, so: &str) {
-        self.metrics.failed(error.category().as_str());
-        let why = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
-        warn!(node = node.name, category = error.category().as_str(), why, "{error}; {so}");
+    /// Logs an error after which a request passes unchanged.
+    fn failed_open(&self, node: &selection::Node, error: &Error) {
+        let category = error.category().as_str();
+        self.metrics.failed(category);
+        warn!(node = node.name, category, error = %Chain(error), "webhook failed open");
     }
 }
 
