@@ -22,6 +22,7 @@ use super::{
     terminal::{Tone, colours},
 };
 use crate::{
+    admission::certificates::SecretStore,
     inspect::{
         format::span,
         leases::{Leases, ReplicaGroup, server_time},
@@ -29,7 +30,6 @@ use crate::{
         session::Session,
     },
     runtime::error_category,
-    serve::certs::SecretStore,
 };
 
 /// The oldest Kubernetes on which everything works: scheduling gates are stable since then.

@@ -5,8 +5,11 @@ use perennial_core::keeper::{case::Case, decide::Restore, record::Record, stored
 
 use crate::{
     inspect::{look::Look, session::Session},
-    keeper::apply::{Error, Held},
-    runtime::{budget::Priority, error_category::Category},
+    keeper::{
+        Priority,
+        apply::{Error, Held},
+    },
+    runtime::error_category::Category,
 };
 
 /// Maximum number of attempts of a write that keeps conflicting.

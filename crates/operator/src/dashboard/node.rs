@@ -26,7 +26,7 @@ use crate::{
         look::Look,
         records::state,
     },
-    runtime::budget::Priority,
+    keeper::Priority,
 };
 
 pub(super) async fn node(dashboard: &Dashboard, name: &str) -> Result<Value, Problem> {

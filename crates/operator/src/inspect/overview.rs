@@ -9,7 +9,7 @@ use perennial_core::keeper::{status::KeepState, stored_record::Stored};
 use serde_json::{Value, json};
 
 use super::{leases::Leases, operator_metrics::Samples, records::state, session::Session};
-use crate::{runtime::error_category, serve::configuration::NAME};
+use crate::{admission::configuration::NAME, runtime::error_category};
 
 /// What was found.
 pub(crate) struct Overview {

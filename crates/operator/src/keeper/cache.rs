@@ -26,8 +26,7 @@ use perennial_core::keeper::{case::Rival, identity::RecordName, record::Record, 
 use tokio::time::Instant;
 
 use self::{index::NodeEntry, state::CacheState};
-use super::{activity::Board, apply::Held, node::Node, policies::Policies, record_keys::Signatures};
-use crate::runtime::{budget::Priority, queue::Key};
+use super::{Key, Priority, activity::Board, apply::Held, node::Node, policies::Policies, record_keys::Signatures};
 
 /// Nodes that may need work.
 pub type Requests = Vec<(Key, Priority)>;

@@ -17,10 +17,11 @@ use perennial_core::keeper::{
 use tracing::{debug, info, warn};
 
 use super::{
+    Key, Priority,
     apply::{Error, Held, PAGE_OF_RECORDS},
     controller::Keeper,
 };
-use crate::runtime::{budget::Priority, error_chain::Chain, queue::Key};
+use crate::runtime::error_chain::Chain;
 
 const PAGE_OF_NODES: u32 = 500;
 

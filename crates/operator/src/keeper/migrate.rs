@@ -4,10 +4,11 @@ use perennial_core::keeper::{case::Case, commands::migrate, identity::RecordName
 use tracing::{info, warn};
 
 use super::{
+    Priority,
     apply::{Error, Held},
     controller::Keeper,
 };
-use crate::runtime::{budget::Priority, error_category::Category};
+use crate::runtime::error_category::Category;
 
 impl Keeper {
     /// Moves the records whose name differs under the identity in force.

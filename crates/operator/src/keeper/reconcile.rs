@@ -19,15 +19,14 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::{
+    Key, Priority, Work,
     apply::{Error, Held},
     controller::{Done, Keeper},
 };
 use crate::runtime::{
-    budget::Priority,
     error_category::Category,
     events::{About, Severity},
     labels::{Via, ViaLabels},
-    queue::{Key, Work},
 };
 
 impl Keeper {

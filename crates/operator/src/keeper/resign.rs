@@ -5,8 +5,8 @@ use std::time::Duration;
 use perennial_core::{config::settings::Hmac, keeper::identity::RecordName};
 use tracing::{info, warn};
 
-use super::{apply::Error, controller::Keeper};
-use crate::runtime::{budget::Priority, error_category::Category, error_chain::Chain};
+use super::{Priority, apply::Error, controller::Keeper};
+use crate::runtime::{error_category::Category, error_chain::Chain};
 
 /// Interval at which the keys are read again.
 const KEYS_EVERY: Duration = Duration::from_secs(30);

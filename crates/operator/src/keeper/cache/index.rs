@@ -18,12 +18,8 @@ use perennial_core::keeper::{
 };
 
 use crate::{
-    keeper::apply::Held,
-    runtime::{
-        budget::Priority,
-        map::{HashMap, HashSet},
-        queue::Key,
-    },
+    keeper::{Key, Priority, apply::Held},
+    runtime::map::{HashMap, HashSet},
 };
 
 /// One live node.

@@ -12,8 +12,8 @@ use perennial_core::{
 use tokio::time::Instant;
 
 use crate::{
-    keeper::recall_cache::Packed,
-    runtime::{map::HashMap, queue::Key},
+    keeper::{Key, recall_cache::Packed},
+    runtime::map::HashMap,
 };
 
 /// Time that a last state is held: longer than a failover to another replica takes.

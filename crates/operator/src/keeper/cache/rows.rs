@@ -5,7 +5,7 @@ use std::sync::Arc;
 use perennial_core::keeper::status::KeepState;
 
 use super::index::Index;
-use crate::runtime::queue::Key;
+use crate::keeper::Key;
 
 /// One node, or one record without a node.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     keeper::{
+        Key, Priority,
         activity::Board,
         apply::{Held, resource_version},
         node::Node,
@@ -32,7 +33,7 @@ use crate::{
         recall_cache::{Packed, Past},
         record_keys::Signatures,
     },
-    runtime::{budget::Priority, map::HashMap, queue::Key},
+    runtime::map::HashMap,
 };
 
 /// Maximum number of nodes cached with their labels while they wait to be restored. Others are read
