@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use perennial_core::keeper::status::KeepState;
+use perennial_core::keeper::{fingerprint::RecordFingerprint, status::KeepState};
 
 use super::index::Index;
 use crate::keeper::Key;
@@ -30,7 +30,7 @@ impl Index {
                 name: Arc::clone(name),
                 state: node.fingerprint.state(fingerprint, contested, self.is_clean(node)).as_str(),
                 record: known.map(|(name, _)| Arc::clone(name)),
-                bad: fingerprint.is_some_and(|record| record.is_bad()),
+                bad: fingerprint.is_some_and(RecordFingerprint::is_bad),
             });
         }
         let absent = self.records.iter().filter(|(name, record)| !self.has_live_node(name, record));
