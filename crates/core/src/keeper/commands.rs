@@ -64,7 +64,8 @@ pub fn forget(case: &Case, record: &Record) -> Record {
 pub fn restore_now(case: &Case) -> Option<Restore> {
     let overwrite = Case {
         phase: Phase::Creating { by_kubelet: false },
-        node: Node { uid: String::new(), ..case.node.clone() },
+        // Without its annotations and labels, since the command also applies to a node that is ignored.
+        node: Node { uid: String::new(), labels: BTreeMap::new(), annotations: BTreeMap::new(), ..case.node.clone() },
         mark: None,
         policy: Arc::new(Policy { merge: Merge::Overwrite, ..(*case.policy).clone() }),
         rivals: Vec::new(),
@@ -135,6 +136,7 @@ mod tests {
         keeper::{
             decide::Reason,
             machine::Machine,
+            selection::IGNORE,
             stored_record::Stored,
             testing::{Defaults, case, gone, kept, labels, live, policy},
         },
@@ -237,6 +239,14 @@ mod tests {
         assert_eq!(restore.set, kept("team=db extra=x"));
         assert!(restore.remove.is_empty());
         assert!(restore_now(&here(&node(9, "team=db extra=x mine=1"), &record)).is_none());
+    }
+
+    #[test]
+    fn a_node_that_is_ignored_can_be_restored_by_command() {
+        let record = two_captures();
+        let mut ignored = node(9, "");
+        ignored.annotations.insert(IGNORE.into(), "true".into());
+        assert_eq!(restore_now(&here(&ignored, &record)).unwrap().set, kept("team=db extra=x"));
     }
 
     fn moved_to(identity: Identity, record: &Record) -> Option<Record> {
