@@ -1,6 +1,9 @@
 //! Rewrites admission reviews and the patches that answer them.
 
-use perennial_core::keeper::mark::{MARK, Mark};
+use perennial_core::keeper::{
+    keys::Key,
+    mark::{MARK, Mark},
+};
 use serde_json::{Value, json};
 
 use super::record_of;
@@ -19,6 +22,9 @@ pub fn review(world: &World, review: &mut Value) {
         let who = Who::Person;
         request["userInfo"] = json!({"username": who.to_string(), "groups": who.groups()});
     }
+    if rule == BrokenRule::BelieveIncomingMark {
+        believe_mark(&mut request["object"]);
+    }
     if request["resource"]["resource"] == "nodes" {
         for object in ["object", "oldObject"] {
             if request[object].is_object() {
@@ -28,25 +34,29 @@ pub fn review(world: &World, review: &mut Value) {
     }
 }
 
+/// Hides the labels that the mark of a manifest lists as given: they are not decided by its author.
+fn believe_mark(node: &mut Value) {
+    let Some(mark) = Mark::parse(text(node, MARK_PATH)) else { return };
+    if let Some(labels) = node["metadata"]["labels"].as_object_mut() {
+        labels.retain(|key, value| mark.given.get(&Key::label(key)).map(String::as_str) != value.as_str());
+    }
+}
+
 /// Rewrites the patch for the create of a node.
-pub fn created(world: &World, node: &Value, operations: &mut Vec<Value>) {
-    match world.broken() {
-        // The mark and the labels of the manifest stay as they are.
-        Some(BrokenRule::BelieveIncomingMark) if node.pointer(MARK_PATH).is_some() => operations.clear(),
-        Some(BrokenRule::PartialIsComplete) => {
-            let name = text(node, "/metadata/name");
-            for operation in operations {
-                let value = if operation["path"] == MARK_PATH {
-                    operation.get_mut("value")
-                } else {
-                    operation.get_mut("value").and_then(|value| value.get_mut(MARK))
-                };
-                if let Some(value) = value {
-                    complete(world, name, value);
-                }
-            }
+pub fn created(world: &World, node: &Value, operations: &mut [Value]) {
+    if world.broken() != Some(BrokenRule::PartialIsComplete) {
+        return;
+    }
+    let name = text(node, "/metadata/name");
+    for operation in operations {
+        let value = if operation["path"] == MARK_PATH {
+            operation.get_mut("value")
+        } else {
+            operation.get_mut("value").and_then(|value| value.get_mut(MARK))
+        };
+        if let Some(value) = value {
+            complete(world, name, value);
         }
-        _ => {}
     }
 }
 
