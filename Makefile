@@ -20,15 +20,15 @@ help: ## Show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Play the whole story on a local Kubernetes, check it, clean up
-	@$(CARGO) build --locked -p perennial-tests --bin demo
-	@$(CARGO) run --locked --quiet -p perennial-tests --bin demo
+	@$(CARGO) build --locked -p perennial-demo
+	@$(CARGO) run --locked --quiet -p perennial-demo
 
 up: ## Start a local Kubernetes with Perennial and leave it running
-	@$(CARGO) build --locked -p perennial-tests --bin up
-	@$(CARGO) run --locked --quiet -p perennial-tests --bin up -- start
+	@$(CARGO) build --locked -p perennial-up
+	@$(CARGO) run --locked --quiet -p perennial-up -- start
 
 down: ## End what `make up` started
-	@$(CARGO) run --locked --quiet -p perennial-tests --bin up -- stop
+	@$(CARGO) run --locked --quiet -p perennial-up -- stop
 
 test: ## Run all tests: unit, property, simulated histories, and on a real Kubernetes
 	$(CARGO) test --workspace --exclude perennial-sim --locked --no-fail-fast
@@ -40,12 +40,12 @@ sim: ## Play simulated histories: SEEDS=a count or a range; SEED=one, with its l
 	@$(SIM) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(MUTATIONS),--mutations)
 
 soak: ## Random life on a local Kubernetes, checked all along; MINUTES=a number, SEED=one
-	@$(CARGO) build --locked -p perennial-tests --bins
-	@$(CARGO) run --locked --quiet -p perennial-tests --bin soak -- $(MINUTES) $(SEED)
+	@$(CARGO) build --locked -p perennial-soak -p perennial-tests --bin soak --bin operator-under-test
+	@$(CARGO) run --locked --quiet -p perennial-soak -- $(MINUTES) $(SEED)
 
 bench: ## Measure on a local Kubernetes; BENCH=quick for a few minutes
-	@$(CARGO) build --locked --release -p perennial-tests --no-default-features --bin bench --bin operator-under-test
-	@$(CARGO) run --locked --release --quiet -p perennial-tests --no-default-features --bin bench -- $(BENCH)
+	@$(CARGO) build --locked --release -p perennial-bench -p perennial-tests --no-default-features --bin bench --bin operator-under-test
+	@$(TARGET)/release/bench $(BENCH)
 
 lint: $(if $(shell PATH="$(PATH)" command -v cargo-deny),,$(TOOLS)/bin/cargo-deny) ## Check format, code and dependencies; warnings are errors
 	$(CARGO) fmt --all --check
@@ -60,8 +60,8 @@ format: ## Format the code
 	$(CARGO) fmt --all
 
 pictures: ## Make the pictures of docs/images from the real thing; needs Chromium
-	@$(CARGO) build --locked -p perennial-tests --bin operator-under-test --bin pictures
-	@$(CARGO) run --locked --quiet -p perennial-tests --bin pictures
+	@$(CARGO) build --locked -p perennial-pictures -p perennial-tests --bin pictures --bin operator-under-test
+	@$(CARGO) run --locked --quiet -p perennial-pictures
 
 docs: ## Write docs/cli.md and the tables of docs/configuration.md
 	UPDATE_DOCS=1 $(CARGO) test --quiet -p perennial-core --lib reference

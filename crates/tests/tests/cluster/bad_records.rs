@@ -1,6 +1,6 @@
 //! G5: a record that cannot be trusted is neither obeyed nor destroyed, and somebody is told.
 
-use perennial_tests::{TestCluster, labels, record_name};
+use perennial_harness::{TestCluster, labels, record_name};
 use rstest::rstest;
 use serde_json::{Value, json};
 

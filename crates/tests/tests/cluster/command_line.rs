@@ -1,6 +1,6 @@
 //! What people type.
 
-use perennial_tests::{TestCluster, perennial};
+use perennial_harness::{TestCluster, perennial};
 use serde_json::json;
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Nodes that come and go faster than anyone can follow.
 
-use perennial_tests::TestCluster;
+use perennial_harness::TestCluster;
 
 #[tokio::test]
 async fn a_flapping_node_keeps_its_record() {

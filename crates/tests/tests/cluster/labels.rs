@@ -1,6 +1,6 @@
 //! Which labels come back, and with which values.
 
-use perennial_tests::{TestCluster, labels};
+use perennial_harness::{TestCluster, labels};
 use serde_json::json;
 
 #[tokio::test]

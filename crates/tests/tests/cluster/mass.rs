@@ -1,6 +1,6 @@
 //! Whole clusters that leave and return at once.
 
-use perennial_tests::{Labels, TestCluster, node_count, ten_labels};
+use perennial_harness::{Labels, TestCluster, node_count, ten_labels};
 
 #[tokio::test]
 async fn all_nodes_deleted_and_recreated_at_once_come_back_complete() {

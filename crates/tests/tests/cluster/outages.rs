@@ -1,7 +1,7 @@
 //! API servers that go away.
 
 use localplane::Component::{ApiServer, Etcd};
-use perennial_tests::{Labels, TestCluster, labels, ten_labels};
+use perennial_harness::{Labels, TestCluster, labels, ten_labels};
 
 #[tokio::test]
 async fn an_api_server_that_restarts_in_the_middle_of_a_mass_return_costs_nothing() {

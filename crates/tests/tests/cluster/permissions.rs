@@ -4,7 +4,7 @@ use kube::{
     Api,
     api::{ApiResource, DynamicObject, GroupVersionKind, PostParams},
 };
-use perennial_tests::{TestCluster, Webhooks, labels};
+use perennial_harness::{TestCluster, Webhooks, labels};
 use serde_json::{Value, json};
 
 /// Gives a user what the deployed operator may do, but for some verbs on a resource, and says its name.

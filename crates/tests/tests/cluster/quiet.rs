@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
-use perennial_tests::{TestCluster, eventually, labels, ten_labels};
+use perennial_harness::{TestCluster, eventually, labels, ten_labels};
 use serde_json::json;
 
 /// What is left of writes by these verbs when the test's own are taken off.

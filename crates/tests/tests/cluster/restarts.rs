@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use perennial_tests::{Labels, TestCluster, eventually_within, node_count, ten_labels};
+use perennial_harness::{Labels, TestCluster, eventually_within, node_count, ten_labels};
 
 #[tokio::test]
 async fn what_happened_while_the_operator_was_down_is_made_good() {

@@ -1,6 +1,6 @@
 //! What the operator says about itself.
 
-use perennial_tests::TestCluster;
+use perennial_harness::TestCluster;
 
 #[tokio::test]
 async fn probes_answer_and_say_why() {

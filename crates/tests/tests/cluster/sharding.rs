@@ -6,7 +6,7 @@ use futures::{StreamExt, stream};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, api::ListParams};
 use perennial_core::coordination::shards;
-use perennial_tests::{Labels, Operator, OperatorBuilder, TestCluster, eventually, eventually_within};
+use perennial_harness::{Labels, Operator, OperatorBuilder, TestCluster, eventually, eventually_within};
 use serde_json::Value;
 
 const SHARDS: u32 = 8;
@@ -138,7 +138,7 @@ async fn three_replicas_share_eight_shards_and_members_come_and_go() {
     }
     eventually_within(PATIENCE, "every node has its label", async || {
         let nodes = cluster.nodes().list(&ListParams::default()).await.expect("listing nodes").items;
-        let wanted: Labels = perennial_tests::labels([("round", "resumed")]);
+        let wanted: Labels = perennial_harness::labels([("round", "resumed")]);
         let missing = nodes.iter().filter(|node| node.metadata.labels.as_ref() != Some(&wanted)).count();
         if missing == 0 { Ok(()) } else { Err(missing) }
     })

@@ -1,6 +1,6 @@
 //! What a person with kubectl sees.
 
-use perennial_tests::{TestCluster, eventually};
+use perennial_harness::{TestCluster, eventually};
 
 #[tokio::test]
 async fn labels_that_were_set_with_kubectl_survive_the_deletion_of_their_node() {

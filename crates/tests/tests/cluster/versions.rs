@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use perennial_core::coordination::shards;
-use perennial_tests::{Balancer, Operator, TestCluster, labels};
+use perennial_harness::{Balancer, Operator, TestCluster, labels};
 use serde_json::Value;
 
 use crate::sharding::{identity, shared};

@@ -1,6 +1,6 @@
 //! `perennial check` and `perennial top`.
 
-use perennial_tests::{TestCluster, Webhooks, eventually};
+use perennial_harness::{TestCluster, Webhooks, eventually};
 use serde_json::Value;
 
 /// What a check says of something.

@@ -1,6 +1,6 @@
 //! Completion and man pages.
 
-use perennial_tests::{TestCluster, perennial};
+use perennial_harness::{TestCluster, perennial};
 
 #[tokio::test]
 async fn names_of_nodes_are_completed_live() {

@@ -1,6 +1,6 @@
 //! A person who knows kubectl and nothing of Perennial asks why a label is not there, and is told the true cause.
 
-use perennial_tests::{TestCluster, Webhooks, eventually};
+use perennial_harness::{TestCluster, Webhooks, eventually};
 use serde_json::json;
 
 /// One prepared cause: what is asked, the word that programs get, and what a person reads.

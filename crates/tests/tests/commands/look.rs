@@ -1,6 +1,6 @@
 //! Commands that look: status, nodes, records, diff, history. All of them with the rights of somebody who may only read.
 
-use perennial_tests::{TestCluster, Webhooks, eventually, perennial};
+use perennial_harness::{TestCluster, Webhooks, eventually, perennial};
 use serde_json::json;
 
 use crate::cells;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, api::PostParams};
 use perennial_core::keeper::record::{RECORD_LABEL, RECORD_LABEL_VALUE};
-use perennial_tests::{TestCluster, node_count_or};
+use perennial_harness::{TestCluster, node_count_or};
 use serde_json::json;
 
 const COUNT: usize = 1_300;

@@ -1,7 +1,7 @@
 //! Coming over, backing up, and restoring a backup.
 
 use perennial_core::keeper::record::RECORD_LABEL;
-use perennial_tests::{TestCluster, Webhooks, eventually, labels};
+use perennial_harness::{TestCluster, Webhooks, eventually, labels};
 use rstest::rstest;
 use serde_json::{Value, json};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use localplane::Component::{ApiServer, Etcd};
-use perennial_tests::{Balancer, OperatorBuilder, TestCluster, Webhooks, eventually, eventually_within, labels};
+use perennial_harness::{Balancer, OperatorBuilder, TestCluster, Webhooks, eventually, eventually_within, labels};
 use rstest::rstest;
 
 #[rstest]
@@ -48,7 +48,7 @@ async fn an_etcd_that_hangs_for_longer_than_requests_wait_costs_nothing() {
     cluster.node("n2").create().await;
 
     cluster.plane().pause(Etcd).unwrap();
-    let failed = |operator: &perennial_tests::Operator| operator.metrics().sum("perennial_errors_total", &[]);
+    let failed = |operator: &perennial_harness::Operator| operator.metrics().sum("perennial_errors_total", &[]);
     let before = failed(&operator);
     let given_up = eventually_within(Duration::from_secs(40), "a request is given up", async || {
         let now = failed(&operator);

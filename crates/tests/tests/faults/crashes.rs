@@ -7,7 +7,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use perennial_tests::{Asked, Dies, FaultProxy, OperatorBuilder, TestCluster, Webhooks, free_port};
+use perennial_harness::{Asked, Dies, FaultProxy, OperatorBuilder, TestCluster, Webhooks, free_port};
 use rstest::rstest;
 
 use crate::life;

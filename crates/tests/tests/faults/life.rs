@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use futures::future::join_all;
-use perennial_tests::{Labels, TestCluster, eventually_within, labels};
+use perennial_harness::{Labels, TestCluster, eventually_within, labels};
 use serde_json::Value;
 
 /// Things fail on purpose here, and are tried again after pauses that grow.

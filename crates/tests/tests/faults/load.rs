@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use futures::{StreamExt, stream};
 use kube::api::{ListParams, Patch, PatchParams};
-use perennial_tests::{
+use perennial_harness::{
     Balancer, Labels, TestCluster, eventually_within, labels, node_count_or, record_name, ten_labels,
 };
 use serde_json::json;
@@ -49,7 +49,7 @@ async fn nodes_that_are_all_deleted_during_a_rolling_restart_come_back_whole() {
         if found >= count { Ok(()) } else { Err(format!("{found} are, {other:?} is not")) }
     })
     .await;
-    let peak = replicas.iter().map(perennial_tests::Operator::peak_rss).max().unwrap_or_default();
+    let peak = replicas.iter().map(perennial_harness::Operator::peak_rss).max().unwrap_or_default();
     assert!(peak < 400 << 20, "a replica took {} MiB", peak >> 20);
 }
 

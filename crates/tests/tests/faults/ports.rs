@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use perennial_tests::{Operator, OperatorBuilder, TestCluster, free_port, labels};
+use perennial_harness::{Operator, OperatorBuilder, TestCluster, free_port, labels};
 use rstest::rstest;
 use ureq::tls::TlsConfig;
 
@@ -20,7 +20,7 @@ async fn served(cluster: &TestCluster) -> (Operator, SocketAddr) {
     let at = |builder: OperatorBuilder| {
         builder.set("webhook.port", &port.to_string()).set("webhook.url", &format!("https://127.0.0.1:{port}"))
     };
-    let operator = cluster.start_with(perennial_tests::Webhooks::On, at).await;
+    let operator = cluster.start_with(perennial_harness::Webhooks::On, at).await;
     (operator, SocketAddr::from(([127, 0, 0, 1], port)))
 }
 

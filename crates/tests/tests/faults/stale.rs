@@ -1,7 +1,7 @@
 //! One of two API servers is cut off from etcd: its watches go on and say nothing new, while the other one is up to date.
 
 use localplane::Component::{ApiServer, Etcd};
-use perennial_tests::{Asked, Fault, FaultProxy, TestCluster, Webhooks, Wire, eventually_within, labels};
+use perennial_harness::{Asked, Fault, FaultProxy, TestCluster, Webhooks, Wire, eventually_within, labels};
 use std::time::Duration;
 
 /// What is watched comes from the older API server; all else from the other one.
@@ -39,7 +39,7 @@ async fn an_operator_that_sees_an_old_world_undoes_nothing_in_the_new_one() {
     cluster.delete_node("returned").await;
     cluster.node("returned").create().await;
     // It has looked at its old world again since.
-    let looks = |operator: &perennial_tests::Operator| operator.metrics().sum("rest_client_requests_total", &[]);
+    let looks = |operator: &perennial_harness::Operator| operator.metrics().sum("rest_client_requests_total", &[]);
     let before = looks(&operator);
     eventually_within(Duration::from_mins(1), "it goes on working", async || {
         let now = looks(&operator);

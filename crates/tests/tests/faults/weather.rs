@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use perennial_tests::{
+use perennial_harness::{
     Asked, Fault, FaultProxy, OperatorBuilder, TestCluster, Webhooks, eventually, eventually_within, labels,
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -218,13 +218,13 @@ async fn an_api_server_that_asks_for_patience_gets_it() {
     let cluster = TestCluster::new().await;
     let proxy = cluster.fault_proxy().await;
     let mut operator = cluster.operator().through(&proxy).start().await;
-    cluster.create_many(50, perennial_tests::ten_labels).await;
+    cluster.create_many(50, perennial_harness::ten_labels).await;
     cluster.wait_for_records(50).await;
     cluster.delete_all_nodes().await;
 
     // Everything is refused, Leases as well, while fifty nodes return.
     proxy.weather(|_| Some(Fault::Answered(429, Some(1))));
-    cluster.create_many(50, |_| perennial_tests::Labels::new()).await;
+    cluster.create_many(50, |_| perennial_harness::Labels::new()).await;
     eventually("it was told to wait", async || {
         let told = count(&proxy, "answered 429");
         if told >= 3 { Ok(()) } else { Err(told) }

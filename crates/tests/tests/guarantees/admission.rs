@@ -11,9 +11,9 @@ use kube::{
     Api,
     api::{DeleteParams, PostParams},
 };
-use perennial::serve::issue;
+use perennial::admission::issue;
 use perennial_core::certs::Lifetimes;
-use perennial_tests::{OperatorBuilder, TestCluster, Webhooks, eventually, labels};
+use perennial_harness::{OperatorBuilder, TestCluster, Webhooks, eventually, labels};
 use rstest::rstest;
 use serde_json::json;
 
@@ -297,7 +297,7 @@ async fn a_node_that_still_waits_for_something_is_gated_until_it_has_it() {
 #[tokio::test]
 async fn a_gate_is_lifted_after_its_timeout_also_when_nothing_can_be_restored() {
     let cluster = TestCluster::new().await;
-    let gate = |builder: perennial_tests::OperatorBuilder| {
+    let gate = |builder: perennial_harness::OperatorBuilder| {
         builder.set("keeper.gate", "always").set("keeper.gateTimeout", "1s")
     };
     let _operator = cluster.start_with(Webhooks::On, gate).await;

@@ -1,6 +1,6 @@
 //! Old records: kept long enough, then collected, and never in a hurry.
 
-use perennial_tests::{OperatorBuilder, TestCluster, Webhooks, eventually, record_name};
+use perennial_harness::{OperatorBuilder, TestCluster, Webhooks, eventually, record_name};
 use rstest::rstest;
 
 fn often(builder: OperatorBuilder) -> OperatorBuilder {

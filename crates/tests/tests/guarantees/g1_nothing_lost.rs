@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use futures::{StreamExt, stream};
 use kube::api::ListParams;
 use perennial_core::keeper::record::Record;
-use perennial_tests::{Labels, OperatorBuilder, TestCluster, Webhooks, eventually, labels, node_count, record_name};
+use perennial_harness::{Labels, OperatorBuilder, TestCluster, Webhooks, eventually, labels, node_count, record_name};
 use rstest::rstest;
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! G2: a live value, a newer value or a removal by a person is never overwritten or resurrected.
 
 use futures::future::join_all;
-use perennial_tests::{TestCluster, Webhooks, labels};
+use perennial_harness::{TestCluster, Webhooks, labels};
 use rstest::rstest;
 
 #[rstest]

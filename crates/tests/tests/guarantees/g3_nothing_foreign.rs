@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use perennial_tests::{TestCluster, Webhooks, eventually, labels};
+use perennial_harness::{TestCluster, Webhooks, eventually, labels};
 use rstest::rstest;
 use serde_json::{Value, json};
 

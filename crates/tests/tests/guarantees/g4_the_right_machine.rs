@@ -1,6 +1,6 @@
 //! G4: a record goes to the identity that it was taken from; protected keys only to the same machine.
 
-use perennial_tests::{TestCluster, Webhooks, labels};
+use perennial_harness::{TestCluster, Webhooks, labels};
 use rstest::rstest;
 use serde_json::json;
 

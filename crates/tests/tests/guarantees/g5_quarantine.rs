@@ -1,7 +1,7 @@
 //! G5: bad state is quarantined, not obeyed and not destroyed. The kinds of faults, each without webhooks, are in
 //! `bad_records` of the tests of the cluster; here admission meets them.
 
-use perennial_tests::{TestCluster, Webhooks, labels, record_name};
+use perennial_harness::{TestCluster, Webhooks, labels, record_name};
 use rstest::rstest;
 use serde_json::json;
 

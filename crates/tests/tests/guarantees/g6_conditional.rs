@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use futures::{TryStreamExt, future::join_all};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{WatchEvent, WatchParams};
-use perennial_tests::{OperatorBuilder, TestCluster, Webhooks};
+use perennial_harness::{OperatorBuilder, TestCluster, Webhooks};
 use rstest::rstest;
 use serde_json::Value;
 

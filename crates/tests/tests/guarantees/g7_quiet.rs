@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use perennial_tests::{Requests, TestCluster, Webhooks, eventually};
+use perennial_harness::{Requests, TestCluster, Webhooks, eventually};
 use rstest::rstest;
 use serde_json::json;
 
@@ -75,7 +75,7 @@ async fn an_unchanged_node_that_leaves_and_returns_costs_one_write_with_webhooks
 #[tokio::test]
 async fn a_cluster_where_nothing_changes_gets_no_write(#[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
-    let often = |builder: perennial_tests::OperatorBuilder| {
+    let often = |builder: perennial_harness::OperatorBuilder| {
         builder.set("controller.resyncPeriod", "5s").set("controller.auditPeriod", "5s")
     };
     let operator = cluster.start_with(webhooks, often).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use perennial_tests::{TestCluster, Webhooks, labels};
+use perennial_harness::{TestCluster, Webhooks, labels};
 
 /// Far more than the webhook's timeout of two seconds, far less than a client's patience.
 const SOON: Duration = Duration::from_secs(15);
@@ -29,7 +29,7 @@ async fn an_operator_that_is_gone_blocks_no_create_and_no_delete() {
     let node = cluster.node("n1").create().await;
 
     assert_eq!(node.metadata.labels, None, "it came in without us");
-    let again = |builder: perennial_tests::OperatorBuilder| builder.set("controller.leaderElection.enabled", "false");
+    let again = |builder: perennial_harness::OperatorBuilder| builder.set("controller.leaderElection.enabled", "false");
     let _operator = cluster.start_with(Webhooks::On, again).await;
     cluster.wait_for_labels("n1", [("team", "ml")]).await;
 }

@@ -1,7 +1,7 @@
 //! Who a node is across its incarnations.
 
 use kube::api::ListParams;
-use perennial_tests::{NodeBuilder, OperatorBuilder, TestCluster, Webhooks, eventually, labels};
+use perennial_harness::{NodeBuilder, OperatorBuilder, TestCluster, Webhooks, eventually, labels};
 use rstest::rstest;
 use serde_json::{Value, json};
 

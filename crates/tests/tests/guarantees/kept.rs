@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Node;
-use perennial_tests::{OperatorBuilder, TestCluster, Webhooks, eventually};
+use perennial_harness::{OperatorBuilder, TestCluster, Webhooks, eventually};
 use rstest::rstest;
 use serde_json::json;
 

@@ -1,6 +1,6 @@
 //! The page that states the guarantees names tests that exist, and every test beside it is named there.
 
-use perennial_tests::assert_page_names_tests;
+use perennial_harness::assert_page_names_tests;
 
 #[test]
 fn the_page_names_tests_that_exist_and_leaves_none_out() {

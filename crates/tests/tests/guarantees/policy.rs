@@ -1,6 +1,6 @@
 //! `KeepPolicy`: what is kept of some nodes, as people write it with kubectl.
 
-use perennial_tests::{Operator, TestCluster, Webhooks, eventually, keep_policy, labels};
+use perennial_harness::{Operator, TestCluster, Webhooks, eventually, keep_policy, labels};
 use rstest::rstest;
 use serde_json::{Value, json};
 

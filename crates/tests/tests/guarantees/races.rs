@@ -1,7 +1,7 @@
 //! Incarnations and races: after each of them, nothing is lost, nothing is undone, sequences only grow.
 
 use futures::future::join_all;
-use perennial_tests::{OperatorBuilder, TestCluster, Webhooks};
+use perennial_harness::{OperatorBuilder, TestCluster, Webhooks};
 use rstest::rstest;
 
 #[rstest]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use perennial_tests::{TestCluster, Webhooks, eventually};
+use perennial_harness::{TestCluster, Webhooks, eventually};
 
 const USER: &str = "newcomer";
 const NODES: usize = 120;

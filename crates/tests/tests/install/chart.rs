@@ -1,6 +1,6 @@
 //! The chart without a cluster: what it refuses, what it renders, and that it renders the same as `perennial manifests`.
 
-use perennial_tests::{Helm, perennial};
+use perennial_harness::{Helm, perennial};
 use rstest::rstest;
 use serde_json::Value;
 

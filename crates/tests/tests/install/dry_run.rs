@@ -1,6 +1,6 @@
 //! `perennial run --dry-run`: for days, and nothing is written.
 
-use perennial_tests::{TestCluster, Webhooks, eventually};
+use perennial_harness::{TestCluster, Webhooks, eventually};
 
 const USER: &str = "auditor";
 

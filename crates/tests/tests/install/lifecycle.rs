@@ -3,7 +3,7 @@
 
 use std::{fs, path::PathBuf};
 
-use perennial_tests::{Answer, Helm, Kubelet, TestCluster, chart, eventually, perennial};
+use perennial_harness::{Answer, Helm, Kubelet, TestCluster, chart, eventually, perennial};
 use rstest::rstest;
 
 pub(crate) const NAMESPACE: &str = "perennial-system";

@@ -1,6 +1,6 @@
 //! Plain manifests and the kustomize base, on a real API server that enforces PodSecurity `restricted`.
 
-use perennial_tests::{TestCluster, eventually, perennial};
+use perennial_harness::{TestCluster, eventually, perennial};
 use serde_json::Value;
 
 const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy");

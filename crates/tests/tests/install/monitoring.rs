@@ -8,7 +8,7 @@ use std::{
 };
 
 use localplane::Process;
-use perennial_tests::{Prometheus, TestCluster, Webhooks, eventually};
+use perennial_harness::{Prometheus, TestCluster, Webhooks, eventually};
 use serde_json::Value;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -129,7 +129,7 @@ fn the_dashboard_is_well_made() {
 async fn scrape(prometheus: &Prometheus, cluster: &TestCluster, port: u16) -> (Process, u16) {
     let folder = cluster.plane().dir().join("prometheus");
     fs::create_dir_all(&folder).unwrap();
-    let own = perennial_tests::free_port();
+    let own = perennial_harness::free_port();
     let rules = Path::new(ROOT).join("monitoring/alerts.yaml").canonicalize().unwrap();
     let api = cluster.plane().url(0).replace("https://", "");
     let token = cluster.plane().folder().service_account_token(cluster.namespace(), "prometheus").unwrap();

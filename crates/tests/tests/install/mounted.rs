@@ -11,9 +11,9 @@ use std::{
 
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::{Api, api::PostParams};
-use perennial::serve::{certs::SECRET, configuration::NAME, issue};
+use perennial::admission::{certificates::SECRET, configuration::NAME, issue};
 use perennial_core::certs::{Certificates, Lifetimes};
-use perennial_tests::{Balancer, TestCluster, eventually, eventually_within, handshake};
+use perennial_harness::{Balancer, TestCluster, eventually, eventually_within, handshake};
 
 const PATIENCE: Duration = Duration::from_mins(1);
 

@@ -8,8 +8,8 @@ use std::{
 };
 
 use perennial_core::config::{Layers, load};
+use perennial_harness::{krew, program_under_test};
 use perennial_package::image::{Build, PROGRAM, USER, image};
-use perennial_tests::{krew, program_under_test};
 use serde_json::Value;
 
 const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging");

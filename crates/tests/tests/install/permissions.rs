@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use perennial_tests::{Operator, OperatorBuilder, TestCluster, Webhooks, eventually, record_name, verbs};
+use perennial_harness::{Operator, OperatorBuilder, TestCluster, Webhooks, eventually, record_name, verbs};
 use rstest::rstest;
 use serde_json::Value;
 

@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use perennial_tests::{OperatorBuilder, TestCluster, Webhooks, eventually, free_port};
+use perennial_harness::{OperatorBuilder, TestCluster, Webhooks, eventually, free_port};
 use serde_json::Value;
 
 /// A collector that takes what it is sent, as JSON.

@@ -1,6 +1,6 @@
 //! Who gets the page, and what is sent along with it.
 
-use perennial_tests::TestCluster;
+use perennial_harness::TestCluster;
 
 use super::{agent, returned};
 

@@ -1,6 +1,6 @@
 //! `perennial dashboard`: the same page from a kubeconfig.
 
-use perennial_tests::{Chromium, TestCluster, eventually};
+use perennial_harness::{Chromium, TestCluster, eventually};
 
 use super::{agent, is_clean, returned};
 

@@ -6,7 +6,7 @@ use perennial_core::keeper::{
     keys::Key,
     record::{Origin, RECORD_LABEL, RECORD_LABEL_VALUE, Record},
 };
-use perennial_tests::{Chromium, TestCluster};
+use perennial_harness::{Chromium, TestCluster};
 use serde_json::json;
 
 use super::{is_clean, serving};

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use perennial_tests::{Chromium, Labels, TestCluster, eventually, node_count_or};
+use perennial_harness::{Chromium, Labels, TestCluster, eventually, node_count_or};
 use serde_json::json;
 
 use super::{is_clean, serving};

@@ -1,6 +1,6 @@
 //! What the page shows, in the light and in the dark, with a mouse, with keys, on a phone.
 
-use perennial_tests::{Chromium, TestCluster};
+use perennial_harness::{Chromium, TestCluster};
 use serde_json::json;
 
 use super::{is_clean, obstacles, returned};

@@ -10,7 +10,7 @@ mod look;
 mod stream;
 mod workloads;
 
-use perennial_tests::{Operator, OperatorBuilder, Page, TestCluster, axe};
+use perennial_harness::{Operator, OperatorBuilder, Page, TestCluster, axe};
 use serde_json::{Value, json};
 
 /// An operator that serves the page.

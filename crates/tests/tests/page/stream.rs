@@ -1,6 +1,6 @@
 //! A stream that breaks: people are told, and it is made again.
 
-use perennial_tests::{Chromium, TestCluster, free_port};
+use perennial_harness::{Chromium, TestCluster, free_port};
 
 use super::serving;
 

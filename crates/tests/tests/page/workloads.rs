@@ -1,6 +1,6 @@
 //! A workload's slots as a picture.
 
-use perennial_tests::{Chromium, TestCluster, Webhooks};
+use perennial_harness::{Chromium, TestCluster, Webhooks};
 use serde_json::json;
 
 use super::{is_clean, obstacles, serving};

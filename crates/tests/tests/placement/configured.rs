@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::{Api, api::ListParams};
-use perennial_tests::{TestCluster, eventually, eventually_within};
+use perennial_harness::{TestCluster, eventually, eventually_within};
 use serde_json::json;
 
 use super::{is_gated, quick};

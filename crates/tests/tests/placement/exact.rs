@@ -2,7 +2,7 @@
 
 use futures::future::join_all;
 use perennial_core::placement::slots::Split;
-use perennial_tests::eventually;
+use perennial_harness::eventually;
 use rstest::rstest;
 use serde_json::json;
 
@@ -132,7 +132,7 @@ async fn a_namespace_has_defaults_and_a_workload_may_opt_out() {
 /// A wish, not a demand: where there is no spot capacity pods run all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn preferred_pods_run_wherever_there_is_room() {
-    let cluster = perennial_tests::TestCluster::shared().await;
+    let cluster = perennial_harness::TestCluster::shared().await;
     cluster.capacity("on-demand", 1, 100).await;
     let operator = cluster.shared_operator().await;
     let web = cluster.deployment("web").asks("spot-percentage", "50").asks("selection", "preferred");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use perennial_tests::{Fault, TestCluster, eventually, eventually_within};
+use perennial_harness::{Fault, TestCluster, eventually, eventually_within};
 use rstest::rstest;
 use serde_json::json;
 

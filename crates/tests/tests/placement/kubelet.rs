@@ -10,7 +10,7 @@ use kube::{
     Api,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
-use perennial_tests::TestCluster;
+use perennial_harness::TestCluster;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 

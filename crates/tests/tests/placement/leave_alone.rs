@@ -1,6 +1,6 @@
 //! What is not ours, or cannot be understood, is left alone.
 
-use perennial_tests::eventually;
+use perennial_harness::eventually;
 use rstest::rstest;
 use serde_json::json;
 

@@ -18,7 +18,7 @@ mod stateful;
 mod told;
 
 use k8s_openapi::api::core::v1::Pod;
-use perennial_tests::{Operator, OperatorBuilder, TestCluster, Webhooks};
+use perennial_harness::{Operator, OperatorBuilder, TestCluster, Webhooks};
 
 const CAPACITY: &str = "karpenter.sh/capacity-type";
 

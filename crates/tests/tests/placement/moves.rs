@@ -1,7 +1,7 @@
 //! Pods that run already: moved when asked for, and only when everyone agrees.
 
 use perennial_core::placement::{DELETION_COST, STATE};
-use perennial_tests::{TestCluster, eventually};
+use perennial_harness::{TestCluster, eventually};
 use serde_json::{Value, json};
 
 use super::{annotation, class, shared};

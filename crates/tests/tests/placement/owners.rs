@@ -1,6 +1,6 @@
 //! Owners come and go, are paused, or are two at once; replicas share the work or have a role each: everything ends exact.
 
-use perennial_tests::{Balancer, Operator, TestCluster, eventually};
+use perennial_harness::{Balancer, Operator, TestCluster, eventually};
 use rstest::rstest;
 
 use super::{class, is_gated, quick, roomy, web};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use perennial_tests::{TestCluster, eventually, eventually_within};
+use perennial_harness::{TestCluster, eventually, eventually_within};
 use serde_json::json;
 
 use super::{annotation, kubelet::Kubelet, shared, web};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use perennial_core::placement::{FALLBACK, STATE};
-use perennial_tests::{TestCluster, eventually, eventually_within};
+use perennial_harness::{TestCluster, eventually, eventually_within};
 use serde_json::{Value, json};
 
 use super::{annotation, class, is_gated};

@@ -1,7 +1,7 @@
 //! StatefulSets: by ordinal, in the webhook alone.
 
 use perennial_core::placement::slots::Split;
-use perennial_tests::{TestCluster, eventually};
+use perennial_harness::{TestCluster, eventually};
 use serde_json::json;
 
 use super::{class, shared};

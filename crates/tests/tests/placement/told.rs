@@ -1,6 +1,6 @@
 //! What people are told of their workloads.
 
-use perennial_tests::eventually;
+use perennial_harness::eventually;
 
 use super::shared;
 

@@ -10,7 +10,7 @@ mod reviews;
 mod signatures;
 mod traffic;
 
-use perennial_tests::{OperatorBuilder, TestCluster};
+use perennial_harness::{OperatorBuilder, TestCluster};
 use serde_json::json;
 
 /// The account of the operator, as it is installed.

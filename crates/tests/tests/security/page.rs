@@ -1,6 +1,6 @@
 //! The page of the threat model names tests that exist, and every test beside this one is named there.
 
-use perennial_tests::assert_page_names_tests;
+use perennial_harness::assert_page_names_tests;
 
 #[test]
 fn the_threat_model_names_every_attack_that_is_tried() {

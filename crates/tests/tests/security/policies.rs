@@ -5,7 +5,7 @@ use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use perennial_tests::{TestCluster, Webhooks, eventually, record_name};
+use perennial_harness::{TestCluster, Webhooks, eventually, record_name};
 use rstest::rstest;
 use serde_json::{Value, json};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use perennial_tests::{Operator, TestCluster, Webhooks, labels};
+use perennial_harness::{Operator, TestCluster, Webhooks, labels};
 use serde_json::{Value, json};
 
 /// Sends a review to the webhook server, as anyone in the cluster can.

@@ -1,6 +1,6 @@
 //! Signed records: what a writer of ConfigMaps can do who is not kept out by policies, and does not have the key.
 
-use perennial_tests::{Operator, TestCluster, Webhooks, eventually, labels, record_name};
+use perennial_harness::{Operator, TestCluster, Webhooks, eventually, labels, record_name};
 use rstest::rstest;
 use serde_json::{Value, json};
 

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use perennial_tests::{Operator, TestCluster, Webhooks};
+use perennial_harness::{Operator, TestCluster, Webhooks};
 use rstest::rstest;
 use serde_json::json;
 

@@ -1,0 +1,359 @@
+//! A mass return: people label nodes, all nodes are deleted, and created again without what people wrote.
+
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, api::ListParams, core::PartialObjectMeta};
+use perennial_harness::{Requests, TestCluster, Webhooks, eventually_within};
+use serde_json::{Value, json};
+
+use crate::{
+    contender::{Contender, Usage},
+    fleet::{AT_ONCE, Fleet, State, each, number, state},
+    plot::{Line, bars, lines},
+    report::{Goal, Report},
+    watcher::Complete,
+};
+
+/// What one return took and cost.
+#[derive(Debug)]
+pub(crate) struct Return {
+    count: usize,
+    /// From the first create to the last label.
+    whole: Duration,
+    /// From each create's answer to its labels, sorted.
+    waits: Vec<Duration>,
+    /// Creates whose own answer had the labels.
+    in_create: usize,
+    wrong: usize,
+    resurrected: usize,
+    /// Writes to nodes and to whatever labels are stored in, while the nodes came back.
+    node_writes: u64,
+    store_writes: u64,
+    /// GETs of nodes and of what is stored, in the return.
+    reads: u64,
+    /// Requests of a whole life: labelled, changed, deleted, back.
+    life: f64,
+    usage: Usage,
+    /// What the return cost everyone: on a busy machine this says more than the clock.
+    work: Work,
+}
+
+/// What the driver itself needs for as many nodes: to create them, or to create and to PATCH them.
+#[derive(Clone, Copy, Debug)]
+struct Floor {
+    /// Before and after: the pace of a machine that others use as well changes within minutes.
+    times: [f64; 2],
+    work: f64,
+}
+
+impl Floor {
+    fn seconds(self) -> f64 {
+        self.times.iter().sum::<f64>() / 2.0
+    }
+}
+
+/// CPU time of everyone who takes part.
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    server: Duration,
+    driver: Duration,
+    keeper: Duration,
+}
+
+impl Work {
+    fn so_far(cluster: &TestCluster, keeper: Option<u32>) -> Self {
+        let plane = cluster.plane();
+        let server = plane.components().into_iter().filter_map(|component| plane.pid(component));
+        Self {
+            server: server.map(|pid| Usage::of(pid).cpu).sum(),
+            driver: Usage::of(std::process::id()).cpu,
+            keeper: keeper.map_or(Duration::ZERO, |pid| Usage::of(pid).cpu),
+        }
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self {
+            server: self.server.saturating_sub(before.server),
+            driver: self.driver.saturating_sub(before.driver),
+            keeper: self.keeper.saturating_sub(before.keeper),
+        }
+    }
+
+    fn all(self) -> f64 {
+        (self.server + self.driver + self.keeper).as_secs_f64()
+    }
+}
+
+/// `peers`: how many nodes the return has in which the peers take part.
+pub(crate) async fn measure(sizes: &[usize], peers: usize, report: &mut Report) {
+    for &count in sizes {
+        report.part(&format!("Mass return of {count} nodes with 10 labels, {AT_ONCE} requests at a time"));
+        let mut back = Vec::new();
+        let mut contenders = Contender::PERENNIAL.to_vec();
+        if count == peers {
+            contenders.extend([Contender::Plain, Contender::Kopf]);
+        }
+        for contender in contenders {
+            let before = floor(count, contender).await;
+            let Some(result) = live(contender, count).await else { continue };
+            let after = floor(count, contender).await;
+            let floor = Floor { times: [before.0, after.0], work: f64::midpoint(before.1, after.1) };
+            back.push((contender, result, floor));
+        }
+        show(count, &back, report);
+    }
+}
+
+/// Seconds, and seconds of everyone's CPU, of what a contender is compared with: with webhooks a node needs nothing but its
+/// create, otherwise somebody has to PATCH it.
+async fn floor(count: usize, contender: Contender) -> (f64, f64) {
+    let patched = contender != Contender::Perennial(Webhooks::On);
+    let cluster = TestCluster::new().await;
+    let fleet = Fleet::of(&cluster);
+    // The driver looks on here as well: what that costs is in both sides of every ratio.
+    let (_, watch) = Complete::watch(&cluster);
+    let start = Work::so_far(&cluster, None);
+    let whole = time(each(0..count, AT_ONCE, async |number| {
+        fleet.create_bare(number).await;
+        if patched {
+            fleet.label(number).await;
+        }
+    }))
+    .await;
+    let work = Work::so_far(&cluster, None).since(start);
+    watch.abort();
+    each(0..count, 64, |number| fleet.delete(number)).count().await;
+    (whole.as_secs_f64(), work.all())
+}
+
+async fn time<T>(stream: impl futures::Stream<Item = T>) -> Duration {
+    let start = Instant::now();
+    stream.count().await;
+    start.elapsed()
+}
+
+/// One life of all nodes under a contender.
+async fn live(contender: Contender, count: usize) -> Option<Return> {
+    crate::report::say(&format!("  {} …", contender.name()));
+    let cluster = TestCluster::new().await;
+    let fleet = Fleet::of(&cluster);
+    let running = contender.start(&cluster).await?;
+    let born = cluster.requests().await;
+    each(0..count, AT_ONCE, |number| fleet.create_raw(number)).count().await;
+    each(0..count, AT_ONCE, |number| fleet.label(number)).count().await;
+    contender.wait_until_kept(&cluster, count).await;
+    each(0..count, AT_ONCE, |number| fleet.delete(number)).count().await;
+    fleet.wait_until_gone(&cluster).await;
+
+    let before = cluster.requests().await;
+    let (complete, watch) = Complete::watch(&cluster);
+    let work = Work::so_far(&cluster, Some(running.pid()));
+    let start = Instant::now();
+    let answers: Vec<(String, Instant, bool)> = each(0..count, AT_ONCE, async |number| {
+        let node = fleet.create_bare(number).await;
+        let has_all = state(node.metadata.labels.as_ref(), number) == State::Complete;
+        (node.metadata.uid.unwrap_or_default(), Instant::now(), has_all)
+    })
+    .collect()
+    .await;
+    // One that loses labels would never be complete: the wait ends when nothing more comes.
+    let mut seen = (0, Instant::now());
+    eventually_within(Duration::from_mins(20), "every node has its labels", async || {
+        let now = complete.count();
+        if now != seen.0 {
+            seen = (now, Instant::now());
+        }
+        if now >= count || seen.1.elapsed() > Duration::from_secs(30) { Ok(()) } else { Err(now) }
+    })
+    .await;
+    let work = Work::so_far(&cluster, Some(running.pid())).since(work);
+    watch.abort();
+    let after = cluster.requests().await;
+    let (wrong, resurrected) = faults(&cluster).await;
+    let usage = Usage::of(running.pid());
+    drop(running);
+
+    let ends = answers.iter().filter_map(|(uid, answered, _)| Some((*answered, complete.when(uid)?)));
+    let mut waits: Vec<Duration> =
+        ends.clone().map(|(answered, end)| end.saturating_duration_since(answered)).collect();
+    waits.sort_unstable();
+    let last = ends.map(|(_, end)| end).max().unwrap_or(start);
+    let result = Return {
+        count,
+        whole: last - start,
+        waits,
+        in_create: answers.iter().filter(|(_, _, has_all)| *has_all).count(),
+        wrong,
+        resurrected,
+        node_writes: writes(&before, &after, "nodes").saturating_sub(count as u64),
+        store_writes: writes(&before, &after, "configmaps"),
+        reads: reads(&before, &after),
+        life: life(&born, &after, count),
+        usage,
+        work,
+    };
+    clear(&cluster, &fleet, contender, count).await;
+    Some(result)
+}
+
+/// What the driver itself sent is known: two creates, one PATCH and one delete for each node; the rest is the contender's.
+/// Lists and watches are left out.
+#[expect(clippy::cast_precision_loss, reason = "counts of requests")]
+fn life(born: &Requests, after: &Requests, count: usize) -> f64 {
+    let all: u64 =
+        ["nodes", "configmaps"].into_iter().map(|what| writes(born, after, what)).sum::<u64>() + reads(born, after);
+    all.saturating_sub(4 * count as u64) as f64 / count as f64
+}
+
+fn reads(before: &Requests, after: &Requests) -> u64 {
+    ["nodes", "configmaps"].into_iter().map(|what| after.count("GET", what) - before.count("GET", what)).sum()
+}
+
+fn writes(before: &Requests, after: &Requests, resource: &str) -> u64 {
+    after.writes_since(before, resource).values().sum()
+}
+
+async fn faults(cluster: &TestCluster) -> (usize, usize) {
+    let nodes: Api<PartialObjectMeta<Node>> = Api::all(cluster.client());
+    let list = nodes.list(&ListParams::default()).await.expect("listing nodes").items;
+    let states: Vec<State> = list
+        .iter()
+        .map(|node| state(node.metadata.labels.as_ref(), number(node.metadata.name.as_deref().unwrap_or_default())))
+        .collect();
+    let of = |wanted: State| states.iter().filter(|state| **state == wanted).count();
+    (of(State::Wrong), of(State::Resurrected))
+}
+
+/// The next one finds no node, and no finalizer of somebody who is gone.
+async fn clear(cluster: &TestCluster, fleet: &Fleet, contender: Contender, count: usize) {
+    if matches!(contender, Contender::Plain | Contender::Kopf) {
+        let patch = json!({"metadata": {"finalizers": null}});
+        each(0..count, 64, |number| fleet.patch(number, &patch)).count().await;
+    }
+    each(0..count, 64, |number| fleet.delete(number)).count().await;
+    fleet.wait_until_gone(cluster).await;
+}
+
+impl Return {
+    fn wait(&self, percent: usize) -> Duration {
+        self.waits.get(self.waits.len().saturating_sub(1) * percent / 100).copied().unwrap_or_default()
+    }
+
+    fn raw(&self) -> Value {
+        json!({
+            "nodes": self.count,
+            "seconds": self.whole.as_secs_f64(),
+            "p50": self.wait(50).as_secs_f64(), "p99": self.wait(99).as_secs_f64(), "max": self.wait(100).as_secs_f64(),
+            "inCreate": self.in_create, "wrong": self.wrong, "resurrected": self.resurrected,
+            "nodeWrites": self.node_writes, "storeWrites": self.store_writes, "reads": self.reads, "requestsPerLife": self.life,
+            "cpuSeconds": self.usage.cpu.as_secs_f64(), "peakMemory": self.usage.peak_memory,
+        })
+    }
+}
+
+fn show(count: usize, back: &[(Contender, Return, Floor)], report: &mut Report) {
+    report.paragraph(
+        "The floor is what the driver itself needs before and after each of them: bare creates for webhooks on, create and \
+         PATCH for the others. × is over the mean of both.",
+    );
+    let rows: Vec<Vec<String>> = back
+        .iter()
+        .map(|(contender, result, floor)| {
+            vec![
+                contender.name().to_owned(),
+                floor.times.map(|seconds| format!("{seconds:.2}")).join(" / ") + " s",
+                format!("{:.2} s = {:.2} ×", result.whole.as_secs_f64(), result.whole.as_secs_f64() / floor.seconds()),
+                [50, 99, 100].map(|q| result.wait(q).as_millis().to_string()).join(" / "),
+                format!("{:.1}", result.life),
+                format!("{} + {}", result.node_writes, result.store_writes),
+                format!("{} / {}", result.wrong, result.resurrected),
+                format!("{:.1} s", result.usage.cpu.as_secs_f64()),
+                format!(
+                    "{:.1} + {:.1} + {:.1} s = {:.2} ×",
+                    result.work.server.as_secs_f64(),
+                    result.work.driver.as_secs_f64(),
+                    result.work.keeper.as_secs_f64(),
+                    result.work.all() / floor.work
+                ),
+                format!("{:.1} MiB", result.usage.peak_mebibytes()),
+            ]
+        })
+        .collect();
+    report.table(
+        &[
+            "who",
+            "floor, before / after",
+            "first create to last label",
+            "a node's labels after its create, p50 / p99 / max, ms",
+            "requests per node life",
+            "writes in the return, nodes + store",
+            "wrong / resurrected",
+            "CPU of the whole life",
+            "CPU of the return: server + driver + keeper",
+            "peak memory",
+        ],
+        &rows,
+    );
+    for (contender, result, floor) in back {
+        report.raw(&format!("mass/{count}/{}", contender.name()), result.raw());
+        report.raw(
+            &format!("mass/{count}/{}/floor", contender.name()),
+            json!({"seconds": floor.times, "cpuSeconds": floor.work}),
+        );
+    }
+    goals(count, back, report);
+    let curves: Vec<Line> = back.iter().map(|(contender, result, _)| curve(*contender, result)).collect();
+    let title = format!("{count} nodes come back: share that has its labels, by seconds after their create");
+    report.plot(&format!("return-{count}"), &title, lines(&title, "seconds after the create's answer", "%", &curves));
+    if back.len() > 2 {
+        let memory: Vec<(String, f64)> =
+            back.iter().map(|(who, result, _)| (who.name().to_owned(), result.usage.peak_mebibytes())).collect();
+        let title = format!("Peak memory with {count} nodes");
+        report.plot(&format!("memory-{count}"), &title, bars(&title, "MiB", &memory));
+    }
+}
+
+fn goals(count: usize, back: &[(Contender, Return, Floor)], report: &mut Report) {
+    for (contender, result, floor) in back {
+        let Contender::Perennial(webhooks) = contender else { continue };
+        let on = *webhooks == Webhooks::On;
+        let name = |what: &str| format!("{what}, {count} nodes, webhooks {}", if on { "on" } else { "off" });
+        let ratio = result.whole.as_secs_f64() / floor.seconds();
+        if count == 5_000 {
+            let (limit, text) = if on { (1.5, "1.5 × the bare creates") } else { (1.3, "1.3 × create and PATCH") };
+            report.goal(&name("mass return"), &format!("{ratio:.2} ×"), Goal::at_most(ratio, limit, text));
+            let memory = result.usage.peak_mebibytes();
+            report.goal(&name("peak memory"), &format!("{memory:.1} MiB"), Goal::at_most(memory, 30.0, "30 MiB"));
+        }
+        #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
+        let writes = (result.node_writes + result.store_writes) as f64 / count as f64;
+        let limit = if on { 0.0 } else { 1.0 };
+        let goal = Goal::at_most(writes, limit, format!("{limit:.0}"));
+        report.goal(&name("writes for an unchanged node's return"), &format!("{writes:.3}"), goal);
+        report.goal(&name("wrong or lost labels"), &result.wrong.to_string(), Goal::none(result.wrong));
+        report.goal(&name("resurrected labels"), &result.resurrected.to_string(), Goal::none(result.resurrected));
+        if on {
+            let missing = count - result.in_create;
+            report.goal(&name("creates whose answer had no labels"), &missing.to_string(), Goal::none(missing));
+        }
+    }
+    let p99 = |wanted: &[Contender]| {
+        let all = back.iter().filter(|(who, ..)| wanted.contains(who)).map(|(_, result, _)| result.wait(99));
+        all.min().map(|wait| wait.as_secs_f64())
+    };
+    if let (Some(ours), Some(best)) =
+        (p99(&[Contender::Perennial(Webhooks::Off)]), p99(&[Contender::Plain, Contender::Kopf]))
+    {
+        let ratio = ours / best.max(1e-6);
+        let goal = Goal::at_most(ratio, 0.8, "0.8 ×");
+        report.goal("restore p99 beside the best peer, webhooks off", &format!("{ratio:.2} ×"), goal);
+    }
+}
+
+/// The share of nodes that have their labels, over the time since their create: a hundred points.
+fn curve(contender: Contender, result: &Return) -> Line {
+    let points = (0..=100u32).map(|percent| (result.wait(percent as usize).as_secs_f64(), f64::from(percent)));
+    Line { name: contender.name().to_owned(), points: points.collect() }
+}

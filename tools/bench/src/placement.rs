@@ -1,0 +1,206 @@
+//! Placement: how exact it is, how fast, and what it costs, with the real scheduler and controllers and kwok's nodes.
+
+mod burst;
+mod figures;
+mod many;
+
+use anyhow::Result;
+use perennial_core::placement::slots::Split;
+use perennial_harness::{Balancer, Operator, OperatorBuilder, TestCluster, Webhooks, eventually};
+
+use self::{
+    burst::Bound,
+    figures::{Killed, PlacementFigures, Stop},
+};
+use crate::{
+    latency::Latency,
+    report::{Report, say},
+};
+
+/// The webhook of pods, in the operator's metrics.
+const PODS: &str = "mutate/pods";
+const PERCENTAGE: u8 = 70;
+const FLOOR: u32 = 3;
+const STOPS: [u32; 4] = [1_000, 137, 612, 3];
+/// Of each kind of node; one takes so many pods.
+const NODES: usize = 8;
+const ROOM: usize = 200;
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlacementSize {
+    /// How often the burst is measured, managed and unmanaged.
+    pub rounds: usize,
+    /// Seconds at a steady pace.
+    pub seconds: u32,
+    pub workloads: u32,
+    pub pods: u32,
+}
+
+impl PlacementSize {
+    pub(crate) const FULL: Self = Self { rounds: 3, seconds: 20, workloads: 2_000, pods: 20_000 };
+    pub(crate) const QUICK: Self = Self { rounds: 1, seconds: 10, workloads: 200, pods: 2_000 };
+}
+
+pub(crate) async fn measure(size: PlacementSize, report: &mut Report) {
+    report.part("Placement, with the real scheduler and controllers and kwok's nodes");
+    run(size).await.expect("placement is measured").show(report);
+}
+
+async fn run(size: PlacementSize) -> Result<PlacementFigures> {
+    let mut figures = PlacementFigures { workloads: size.workloads, pods: size.pods, ..PlacementFigures::default() };
+    say("  stops, latencies and writes …");
+    one_operator(size, &mut figures).await?;
+    say("  bursts …");
+    bursts(size, &mut figures).await?;
+    say("  the owner is killed …");
+    figures.killed = killed().await?;
+    say("  many workloads …");
+    figures.memory = many::memory(size.workloads, size.pods).await?;
+    Ok(figures)
+}
+
+async fn cluster() -> TestCluster {
+    let cluster = TestCluster::whole().await;
+    cluster.capacity("spot", NODES, ROOM).await;
+    cluster.capacity("on-demand", NODES, ROOM).await;
+    cluster
+}
+
+/// With the defaults, also of the lease.
+fn operator(cluster: &TestCluster) -> OperatorBuilder {
+    cluster.operator().set("controller.leaderElection.leaseDuration", "15s")
+}
+
+async fn web(cluster: &TestCluster) {
+    let web = cluster.deployment("web").asks("spot-percentage", &PERCENTAGE.to_string());
+    web.asks("min-on-demand", &FLOOR.to_string()).replicas(0).create().await;
+}
+
+/// The same burst with and without Perennial, in turns, on the same control plane.
+async fn bursts(size: PlacementSize, figures: &mut PlacementFigures) -> Result<()> {
+    let cluster = cluster().await;
+    cluster.deployment("plain").replicas(0).create().await;
+    web(&cluster).await;
+    // The first burst of a control plane is slower than all others.
+    burst::up_and_down(&cluster, "plain", STOPS[0]).await?;
+    for _ in 0..size.rounds {
+        figures.unmanaged.push(burst::up_and_down(&cluster, "plain", STOPS[0]).await?.as_secs_f64());
+        let operator = operator(&cluster).webhooks(Webhooks::On).start().await;
+        // What is compared is a burst under an operator that runs, not its start.
+        eventually("the operator leads", async || {
+            let leads = operator.metrics().sum("leader_election_master_status", &[]);
+            if leads >= 1.0 { Ok(()) } else { Err(leads) }
+        })
+        .await;
+        let requests = || operator.metrics().sum("rest_client_requests_total", &[]);
+        let before = (operator.cpu(), requests());
+        figures.managed.push(burst::up_and_down(&cluster, "web", STOPS[0]).await?.as_secs_f64());
+        figures.cpu.push(operator.cpu().saturating_sub(before.0).as_secs_f64());
+        figures.requests.push(requests() - before.1);
+        operator.stop().await;
+        cluster.kubectl("delete mutatingwebhookconfigurations,validatingwebhookconfigurations --all");
+    }
+    Ok(())
+}
+
+/// Stops, latencies, writes and the first eviction, with one operator and its defaults.
+async fn one_operator(size: PlacementSize, figures: &mut PlacementFigures) -> Result<()> {
+    let cluster = cluster().await;
+    let operator = operator(&cluster).webhooks(Webhooks::On).start().await;
+    let writes = || operator.metrics().sum("rest_client_requests_total", &[("method", "PATCH")]);
+    web(&cluster).await;
+
+    let before = writes();
+    let mut made = 0;
+    let mut replicas = 0;
+    for stop in STOPS {
+        let bound = Bound::watch(&cluster, "web");
+        cluster.scale("web", stop).await;
+        bound.until(stop as usize).await?;
+        figures.stops.push(Stop::of(stop, bound.split().await));
+        all_ready(&cluster);
+        made += stop.saturating_sub(replicas);
+        replicas = stop;
+    }
+    figures.writes_per_deployment_pod = (writes() - before) / f64::from(made);
+    figures.moves = operator.metrics().sum("perennial_placement_moves_total", &[("result", "evicted")]);
+
+    let bound = Bound::watch(&cluster, "web");
+    cluster.scale("web", 100).await;
+    bound.until(100).await?;
+    let before = (operator.metrics(), cluster.requests().await);
+    cluster.scale("web", 1_000).await;
+    bound.until(1_000).await?;
+    figures.burst = Latency::between(PODS, &before, &(operator.metrics(), cluster.requests().await));
+    cluster.scale("web", 100).await;
+    bound.until(100).await?;
+
+    let before = (operator.metrics(), cluster.requests().await);
+    burst::steadily(&cluster, "web", 100, size.seconds).await;
+    bound.until(100 + 20 * size.seconds as usize).await?;
+    figures.steady = Latency::between(PODS, &before, &(operator.metrics(), cluster.requests().await));
+    cluster.scale("web", 0).await;
+    bound.until(0).await?;
+
+    let before = writes();
+    let count = 200;
+    let db = cluster.stateful_set("db").asks("spot-percentage", &PERCENTAGE.to_string()).replicas(count);
+    let bound = Bound::watch(&cluster, "db");
+    db.create().await;
+    bound.until(count as usize).await?;
+    figures.writes_per_stateful_pod = (writes() - before) / f64::from(count);
+
+    for turn in 0..3 {
+        let name = format!("moved-{turn}");
+        figures.first_eviction.push(burst::first_eviction(&cluster, &name).await?.as_secs_f64());
+    }
+    Ok(())
+}
+
+/// Two replicas behind one address; the owner is killed in the middle of each way up.
+async fn killed() -> Result<Killed> {
+    let cluster = cluster().await;
+    let balancer = Balancer::of(2).await;
+    let replica = async |number| {
+        let builder = balancer.operator(&cluster, number).set("placement.cooldown", "1s");
+        builder.set("controller.leaderElection.leaseDuration", "5s").start().await
+    };
+    let mut replicas = [Some(replica(0).await), Some(replica(1).await)];
+    web(&cluster).await;
+    let mut killed = Killed::default();
+    let mut before = 0;
+    for stop in STOPS {
+        let bound = Bound::watch(&cluster, "web");
+        cluster.scale("web", stop).await;
+        let mut owner = None;
+        if stop > before {
+            bound.past((before + (stop - before) / 3) as usize).await?;
+            let leads = |operator: &Option<Operator>| operator.as_ref().is_some_and(is_leading);
+            let number = replicas.iter().position(leads).unwrap_or_default();
+            if let Some(replica) = replicas[number].take() {
+                replica.crash();
+                killed.kills += 1;
+            }
+            owner = Some(number);
+        }
+        let (split, took) = bound.until_exact(stop, Split::new(PERCENTAGE, FLOOR)).await?;
+        killed.stops.push(Stop::of(stop, split));
+        killed.seconds.push(took.as_secs_f64());
+        all_ready(&cluster);
+        if let Some(number) = owner {
+            replicas[number] = Some(replica(number).await);
+        }
+        before = stop;
+    }
+    Ok(killed)
+}
+
+/// ReplicaSets remove pods that are not Ready first, whatever their slot: a scale-in is exact once all are.
+fn all_ready(cluster: &TestCluster) {
+    cluster.kubectl("rollout status deployment web --timeout=120s");
+}
+
+fn is_leading(operator: &Operator) -> bool {
+    operator.metrics().sum("leader_election_master_status", &[]) > 0.5
+}

@@ -1,0 +1,329 @@
+//! What the story is played on: a plane, the operator, kubectl, and somebody who watches.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    future::Future,
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail};
+use k8s_openapi::api::core::v1::Node;
+use kube::{Client, Config, config::KubeConfigOptions};
+use localplane::{Kubernetes, Plane, Process, Program, Sources};
+use perennial_harness::install::Installed;
+use serde_json::json;
+
+use crate::{
+    terminal::{Terminal, took},
+    witness::{Seen, Witness},
+};
+
+/// No claim takes longer than this to come true, or it is not true.
+const PATIENCE: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(5);
+
+/// A claim of the story that did not hold.
+#[derive(Debug)]
+pub(crate) struct Broken {
+    pub(crate) claim: String,
+    seen: String,
+}
+
+impl std::fmt::Display for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.seen)
+    }
+}
+
+impl std::error::Error for Broken {}
+
+/// The fields end in their order: the operator before the cluster that it works on.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    operator: Option<Process>,
+    installed: Installed,
+    plane: Plane,
+    /// Where the commands are run.
+    pub(crate) folder: PathBuf,
+    pub(crate) client: Connection,
+    pub(crate) witness: Witness,
+    pub(crate) terminal: Terminal,
+    /// How many claims were checked.
+    pub(crate) checked: usize,
+}
+
+/// A connection as the admin. kube's client has no `Debug`.
+#[derive(Clone)]
+pub(crate) struct Connection(pub(crate) Client);
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Connection")
+    }
+}
+
+/// Gets the programs of a control plane. This takes minutes once, and a moment from then on.
+pub(crate) fn fetch() -> anyhow::Result<Kubernetes> {
+    let kubernetes = Kubernetes::from_env()?;
+    let needed = [
+        Program::Etcd,
+        Program::KubeApiserver,
+        Program::KubeControllerManager,
+        Program::KubeScheduler,
+        Program::Kubectl,
+        Program::Kwok,
+    ];
+    Sources::from_env().find(kubernetes, &needed)?;
+    Ok(kubernetes)
+}
+
+/// Starts a control plane in a temporary folder. kwok plays the kubelets of those nodes that ask for it.
+pub(crate) fn start_plane(kubernetes: Kubernetes) -> anyhow::Result<Plane> {
+    let some = ["--manage-all-nodes=false", "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake"];
+    Ok(Plane::builder().kubernetes(kubernetes).kwok(true).args(Program::Kwok, some).start()?)
+}
+
+/// The same with scheduler and controllers.
+pub(crate) fn start_whole_plane() -> anyhow::Result<Plane> {
+    Ok(Plane::builder().kubernetes(Kubernetes::from_env()?).everything().start()?)
+}
+
+impl Stage {
+    /// Installs the operator on the plane and starts it.
+    pub(crate) async fn set(plane: Plane, terminal: Terminal) -> anyhow::Result<Self> {
+        let folder = plane.dir().join("demo");
+        fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+        let kubectl = PathBuf::from(plane.kubectl().get_program());
+        let installed = Installed::new(plane.folder(), folder.join("bin"), &kubectl)?;
+        let kubeconfig = kube::config::Kubeconfig::read_from(plane.kubeconfig_path())?;
+        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+        let client = Client::try_from(config)?;
+        let witness = Witness::start(client.clone());
+        let operator = Some(installed.start(false)?);
+        let client = Connection(client);
+        Ok(Self { operator, installed, plane, folder, client, witness, terminal, checked: 0 })
+    }
+
+    /// The story goes on elsewhere, with webhooks from the start. What was here ends.
+    pub(crate) async fn move_to(&mut self, plane: Plane) -> anyhow::Result<()> {
+        self.kill_operator();
+        let checked = self.checked;
+        *self = Self::set(plane, self.terminal).await?;
+        self.checked = checked;
+        self.kill_operator();
+        self.start_operator_with_webhooks()
+    }
+
+    /// How often the operator has logged this, on the cluster of now.
+    pub(crate) fn operator_said(&self, what: &str) -> usize {
+        self.installed.log_tail(usize::MAX).lines().filter(|line| line.contains(what)).count()
+    }
+
+    fn kubeconfig(&self) -> PathBuf {
+        self.plane.kubeconfig_path()
+    }
+
+    pub(crate) fn operator_log(&self) -> String {
+        self.installed.log_tail(12)
+    }
+
+    pub(crate) fn say(&self, text: &str) {
+        self.terminal.say(text);
+    }
+
+    /// A file beside the commands that are run.
+    pub(crate) fn write(&self, name: &str, text: &str) -> anyhow::Result<()> {
+        let path = self.folder.join(name);
+        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// Runs a command (`kubectl …`, `perennial …`) as a person would, shows it, and returns what it said.
+    pub(crate) fn run(&self, command: &str) -> anyhow::Result<String> {
+        self.terminal.command(command);
+        let mut words = command.split_whitespace();
+        let program = words.next().unwrap_or_default();
+        let output = Command::new(self.installed.bin.join(program))
+            .args(words)
+            .current_dir(&self.folder)
+            .env("KUBECONFIG", self.kubeconfig())
+            .env("KUBECACHEDIR", self.folder.join("cache"))
+            .stdin(Stdio::null())
+            .output()
+            .with_context(|| format!("running {program}"))?;
+        if !output.status.success() {
+            bail!("`{command}` failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Runs a command and shows its output.
+    pub(crate) fn show(&self, command: &str) -> anyhow::Result<()> {
+        let output = self.run(command)?;
+        self.terminal.output(&output);
+        Ok(())
+    }
+
+    /// `kubectl get nodes --show-labels`, without what every kubelet writes.
+    pub(crate) fn show_labels(&self, nodes: &str) -> anyhow::Result<()> {
+        let output = self.run(&format!("kubectl get node {nodes} --show-labels"))?;
+        self.terminal.output(&excerpt(&output));
+        Ok(())
+    }
+
+    /// Waits until the claim is true. What `holds` returns is printed beside it: how long it took.
+    pub(crate) async fn claim(&mut self, claim: &str, holds: impl Fn(&Seen) -> Option<Duration>) -> anyhow::Result<()> {
+        let after = self.until(claim, holds).await?;
+        self.holds(claim, &took(after));
+        Ok(())
+    }
+
+    /// The same, and it must go on being true.
+    pub(crate) async fn lasting_claim(
+        &mut self,
+        claim: &str,
+        lasts: Duration,
+        holds: impl Fn(&Seen) -> bool,
+    ) -> anyhow::Result<()> {
+        self.until(claim, |seen| holds(seen).then_some(Duration::ZERO)).await?;
+        let until = Instant::now() + lasts;
+        while Instant::now() < until {
+            if !holds(&self.witness.look()) {
+                return Err(self.broken(claim));
+            }
+            tokio::time::sleep(POLL * 10).await;
+        }
+        self.holds(claim, &format!("watched for {}", took(lasts)));
+        Ok(())
+    }
+
+    /// A claim that the chapter has checked itself.
+    pub(crate) fn holds(&mut self, claim: &str, measured: &str) {
+        self.checked += 1;
+        self.terminal.holds(claim, measured);
+    }
+
+    /// Waits, and says nothing.
+    pub(crate) async fn until<T>(&self, claim: &str, holds: impl Fn(&Seen) -> Option<T>) -> anyhow::Result<T> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let began = Instant::now();
+            if let Some(found) = holds(&self.witness.look()) {
+                return Ok(found);
+            }
+            if began > deadline {
+                return Err(self.broken(claim));
+            }
+            // Looking at a thousand nodes costs time that those who work on them need.
+            tokio::time::sleep(POLL.max(began.elapsed() * 20)).await;
+        }
+    }
+
+    /// SIGKILL: no goodbye, nothing saved.
+    pub(crate) fn kill_operator(&mut self) {
+        self.operator = None;
+    }
+
+    pub(crate) fn start_operator(&mut self) -> anyhow::Result<()> {
+        self.operator = Some(self.installed.start(false)?);
+        Ok(())
+    }
+
+    pub(crate) fn start_operator_with_webhooks(&mut self) -> anyhow::Result<()> {
+        self.operator = Some(self.installed.start(true)?);
+        Ok(())
+    }
+
+    /// The claim and what was seen instead, of a few nodes.
+    pub(crate) fn broken(&self, claim: &str) -> anyhow::Error {
+        let seen = self.witness.look();
+        let mut nodes: Vec<_> = seen.nodes.iter().collect();
+        nodes.sort_by_key(|(name, _)| *name);
+        let mut text = format!("{} nodes and {} records were seen, among them:", nodes.len(), seen.records.len());
+        for (name, life) in nodes.iter().take(5) {
+            let record = seen.record(name).map_or_else(|| "none".to_owned(), |labels| format!("{labels:?}"));
+            let _ = write!(text, "\n  {name}: labels {:?}, record {record}", life.labels);
+        }
+        Broken { claim: claim.to_owned(), seen: text }.into()
+    }
+}
+
+/// A node as a kubelet makes it, with further labels.
+pub(crate) fn manifest(name: &str, machine: &str, labels: &[(&str, &str)]) -> String {
+    let mut text = format!(
+        "apiVersion: v1\nkind: Node\nmetadata:\n  name: {name}\n  annotations:\n    kwok.x-k8s.io/node: fake\n  labels:\n    \
+         kubernetes.io/hostname: {name}\n    kubernetes.io/os: linux\n    kubernetes.io/arch: amd64\n"
+    );
+    for (key, value) in labels {
+        let _ = writeln!(text, "    {key}: {value}");
+    }
+    let _ = writeln!(text, "spec:\n  providerID: demo://{machine}");
+    text
+}
+
+/// The same as an object, without further labels.
+pub(crate) fn bare_node(name: &str) -> anyhow::Result<Node> {
+    Ok(serde_json::from_value(json!({
+        "metadata": {
+            "name": name,
+            "annotations": {"kwok.x-k8s.io/node": "fake"},
+            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"},
+        },
+        "spec": {"providerID": format!("demo://{name}")},
+    }))?)
+}
+
+/// Replaces the labels of every kubelet by `…` and leaves the columns out that say nothing here.
+fn excerpt(table: &str) -> String {
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for line in table.lines() {
+        let cells: Vec<_> = line.split_whitespace().collect();
+        let (Some(name), Some(status), Some(roles), Some(labels)) =
+            (cells.first(), cells.get(1), cells.get(2), cells.last())
+        else {
+            continue;
+        };
+        let mut shown: Vec<&str> = Vec::new();
+        for label in labels.split(',') {
+            let label = if label.starts_with("kubernetes.io/") { "…" } else { label };
+            if !(label == "…" && shown.last() == Some(&"…")) {
+                shown.push(label);
+            }
+        }
+        rows.push(vec![(*name).to_owned(), (*status).to_owned(), (*roles).to_owned(), shown.join(",")]);
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default() + 3;
+    let widths = [width(0), width(1), width(2)];
+    let mut text = String::new();
+    for row in &rows {
+        for (cell, width) in row.iter().zip(widths) {
+            let _ = write!(text, "{cell:<width$}");
+        }
+        text.push_str(&row[3]);
+        text.push('\n');
+    }
+    text
+}
+
+/// Runs work for every item, so many at a time.
+pub(crate) async fn all<T, F>(items: impl IntoIterator<Item = T>, work: impl Fn(T) -> F) -> anyhow::Result<()>
+where
+    F: Future<Output = anyhow::Result<()>>,
+{
+    use futures::{StreamExt as _, TryStreamExt as _};
+    futures::stream::iter(items.into_iter().map(work)).buffer_unordered(16).try_collect().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_excerpt_leaves_out_what_every_node_has() {
+        let table = "NAME  STATUS  ROLES  AGE  VERSION  LABELS\n\
+            w1  Ready  gpu  1s  v1  disk=nvme,kubernetes.io/arch=amd64,kubernetes.io/os=linux,team=ml\n";
+        assert_eq!(excerpt(table), "NAME   STATUS   ROLES   LABELS\nw1     Ready    gpu     disk=nvme,…,team=ml\n");
+    }
+}

@@ -1,0 +1,106 @@
+//! The cluster that is shown: workers of a few teams that come and go, and two workloads.
+
+use std::time::{Duration, Instant};
+
+use perennial_harness::{Operator, TestCluster, Webhooks, eventually};
+use serde_json::json;
+
+const WORKERS: usize = 48;
+const TEAMS: [&str; 4] = ["ml", "web", "data", "search"];
+
+pub(crate) struct Scene {
+    pub(crate) cluster: TestCluster,
+    operator: Operator,
+}
+
+fn name(number: usize) -> String {
+    format!("worker-{number:02}")
+}
+
+impl Scene {
+    pub(crate) async fn set() -> Self {
+        let cluster = TestCluster::whole().await;
+        let operator = cluster.operator().webhooks(Webhooks::On).set("placement.cooldown", "2s");
+        let operator = operator.set("dashboard.enabled", "true").set("dashboard.port", "0").start().await;
+        for number in 1..=WORKERS {
+            let node = cluster.node(&name(number)).labels(written_by_the_kubelet(number)).labels(by_people(number));
+            node.create().await;
+        }
+        cluster.capacity("spot", 1, 52).await;
+        cluster.capacity("on-demand", 2, 110).await;
+        cluster.wait_for_records(WORKERS).await;
+        let checkout = cluster.deployment("checkout").asks("spot-percentage", "70").asks("min-on-demand", "3");
+        checkout.asks("fallback-after", "5s").replicas(37).create().await;
+        let search = cluster.stateful_set("search").asks("spot-percentage", "60").asks("min-on-demand", "2");
+        search.replicas(12).create().await;
+        cluster.wait_for_split("search", 7, 5).await;
+        cluster.wait_for_split("checkout", 25, 12).await;
+        Self { cluster, operator }
+    }
+
+    pub(crate) async fn address(&self) -> String {
+        self.operator.dashboard().await
+    }
+
+    /// A worker leaves, and is there again without anything that people wrote on it.
+    pub(crate) async fn replace(&self, number: usize) {
+        self.cluster.delete_node(&name(number)).await;
+        self.cluster.node(&name(number)).labels(written_by_the_kubelet(number)).create().await;
+    }
+
+    /// Goes on for a while: workers are replaced, one at a time and a whole rack at once; spot runs out.
+    pub(crate) async fn live(&self, lasts: Duration) {
+        let cluster = &self.cluster;
+        let begun = Instant::now();
+        let mut turn = 0;
+        while begun.elapsed() < lasts {
+            let many = if turn % 9 == 4 { 12 } else { 1 + turn % 3 };
+            for number in 0..many {
+                self.replace(1 + (turn * 7 + number * 5) % WORKERS).await;
+            }
+            if turn == 3 {
+                cluster.label("worker-07", "disk", "nvme-2").await;
+                cluster.unlabel("worker-07", "rack").await;
+            }
+            turn += 1;
+            tokio::time::sleep(Duration::from_secs(6)).await;
+        }
+        cluster.scale("checkout", 97).await;
+        cluster.spoil_record("worker-31", json!({"record.json": "{\"version\":1,\"sequence\":4,"})).await;
+        cluster.delete_node("worker-40").await;
+        cluster.wait_for_workload_event("checkout", "SpotShortage").await;
+        eventually("everyone of checkout runs", async || {
+            let placed = cluster.placed("checkout").await;
+            if placed.waiting == 0 && placed.spot + placed.on_demand == 97 { Ok(()) } else { Err(placed.to_string()) }
+        })
+        .await;
+        self.replace(12).await;
+        self.replace(23).await;
+        // As long as the page is given to follow.
+        tokio::time::sleep(Duration::from_secs(4)).await;
+    }
+}
+
+fn written_by_the_kubelet(number: usize) -> Vec<(String, String)> {
+    let zone = ["eu-west-1a", "eu-west-1b", "eu-west-1c"][number % 3];
+    [
+        ("kubernetes.io/hostname", name(number)),
+        ("kubernetes.io/arch", "amd64".into()),
+        ("topology.kubernetes.io/zone", zone.into()),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+    .into()
+}
+
+fn by_people(number: usize) -> Vec<(String, String)> {
+    let team = TEAMS[number % TEAMS.len()];
+    let tier = if number.is_multiple_of(5) { "gold" } else { "silver" };
+    [
+        ("team", team.to_owned()),
+        ("rack", format!("r{}", number / 6)),
+        ("disk", "nvme".into()),
+        ("example.com/tier", tier.into()),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+    .into()
+}

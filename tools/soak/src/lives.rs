@@ -1,0 +1,133 @@
+//! Those who do things to a cluster: people and their nodes, other controllers, a workload that is scaled.
+
+use std::time::Duration;
+
+use kube::api::{Patch, PatchParams};
+use perennial_harness::{Labels, eventually_within};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use serde_json::{Value, json};
+
+use crate::Stage;
+
+/// How many nodes there are.
+pub(crate) const COUNT: u64 = 24;
+/// Replicas are killed and paused meanwhile.
+const PATIENCE: Duration = Duration::from_mins(3);
+/// What another controller writes: not kept by default.
+const FOREIGN: &str = "feature.node.kubernetes.io/beat";
+const KEYS: [&str; 5] = ["team", "tier", "example.com/rack", "example.com/pool", "owner"];
+
+/// The life of one node. What people want of it is known here.
+pub(crate) async fn live(stage: Stage, number: u64) {
+    let mut dice = StdRng::seed_from_u64(stage.seed.wrapping_add(number));
+    let (cluster, name) = (&stage.cluster, format!("life-{number:03}"));
+    let mut wanted = Labels::new();
+    cluster.node(&name).create().await;
+    while !stage.is_over() {
+        tokio::time::sleep(Duration::from_millis(dice.random_range(50..1500))).await;
+        let key = KEYS[dice.random_range(0..KEYS.len())];
+        match dice.random_range(0..10) {
+            0..4 => {
+                let value = dice.random_range(0..1000).to_string();
+                cluster.label(&name, key, &value).await;
+                wanted.insert(key.to_owned(), value);
+                stage.tally.add(|tally| &tally.changes);
+            }
+            4..6 => {
+                cluster.unlabel(&name, key).await;
+                wanted.remove(key);
+                stage.tally.add(|tally| &tally.changes);
+            }
+            6..9 => {
+                is_kept(&stage, &name, &wanted).await;
+                cluster.delete_node(&name).await;
+                tokio::time::sleep(Duration::from_millis(dice.random_range(0..3000))).await;
+                let mut returns = cluster.node(&name);
+                if dice.random_bool(0.3) {
+                    // It brings a value of its own, which wins.
+                    let value = dice.random_range(0..1000).to_string();
+                    returns = returns.label(key, &value);
+                    wanted.insert(key.to_owned(), value);
+                }
+                returns.create().await;
+                has(&stage, &name, &wanted).await;
+                stage.tally.add(|tally| &tally.returns);
+            }
+            _ => {
+                // It comes and goes before anybody may have looked.
+                is_kept(&stage, &name, &wanted).await;
+                for _ in 0..dice.random_range(1..4) {
+                    cluster.delete_node(&name).await;
+                    cluster.node(&name).create().await;
+                }
+                has(&stage, &name, &wanted).await;
+                stage.tally.add(|tally| &tally.returns);
+            }
+        }
+    }
+    is_kept(&stage, &name, &wanted).await;
+}
+
+async fn labels_of(stage: &Stage, node: &str) -> Labels {
+    let mut labels = stage.cluster.labels(node).await;
+    labels.remove(FOREIGN);
+    labels
+}
+
+async fn has(stage: &Stage, node: &str, wanted: &Labels) {
+    eventually_within(PATIENCE, format!("node {node} has {wanted:?}"), async || {
+        let seen = labels_of(stage, node).await;
+        if seen == *wanted { Ok(()) } else { Err(format!("{seen:?}")) }
+    })
+    .await;
+    stage.tally.add(|tally| &tally.checks);
+}
+
+/// Until the node is as people want it, and its record says the same.
+async fn is_kept(stage: &Stage, node: &str, wanted: &Labels) {
+    has(stage, node, wanted).await;
+    eventually_within(PATIENCE, format!("the record of {node} holds {wanted:?}"), async || {
+        let record = stage.cluster.record(node).await;
+        let recorded = record.as_ref().map(labels_in);
+        // Where nothing was ever wanted there is no record.
+        let right = recorded.as_ref().map_or(wanted.is_empty(), |recorded| recorded == wanted);
+        if right { Ok(()) } else { Err(format!("{recorded:?}")) }
+    })
+    .await;
+    has(stage, node, wanted).await;
+}
+
+fn labels_in(record: &Value) -> Labels {
+    serde_json::from_value(record["labels"].clone()).unwrap_or_default()
+}
+
+/// Another controller, which writes to all nodes all the time.
+pub(crate) async fn meddle(stage: Stage) {
+    let mut beat = 0u64;
+    while !stage.is_over() {
+        beat += 1;
+        for number in 0..COUNT {
+            let patch = json!({"metadata": {"labels": {FOREIGN: beat.to_string()}}});
+            let name = format!("life-{number:03}");
+            // The node may be away.
+            let _ = stage.cluster.nodes().patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(700)).await;
+    }
+}
+
+/// A workload that is scaled up and down, and is exact at every stop.
+pub(crate) async fn scale(stage: Stage) {
+    let mut dice = StdRng::seed_from_u64(stage.seed ^ 0xdead);
+    let cluster = &stage.cluster;
+    cluster.deployment("web").asks("spot-percentage", "60").asks("min-on-demand", "1").replicas(3).create().await;
+    while !stage.is_over() {
+        let replicas: u32 = dice.random_range(0..12);
+        cluster.scale("web", replicas).await;
+        let spot = (replicas * 60 / 100).min(replicas.saturating_sub(1));
+        let count = |number: u32| usize::try_from(number).expect("a small number");
+        cluster.wait_for_split("web", count(spot), count(replicas - spot)).await;
+        stage.tally.add(|tally| &tally.scalings);
+        tokio::time::sleep(Duration::from_millis(dice.random_range(100..4000))).await;
+    }
+}

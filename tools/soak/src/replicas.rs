@@ -1,0 +1,112 @@
+//! Two replicas: one that lives through it all and is watched for growth, and one that is stopped, killed and paused.
+
+use std::time::{Duration, Instant};
+
+use perennial_harness::{Balancer, Operator, TestCluster};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+use crate::Stage;
+
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// How much memory may grow between the second quarter and the last: allocators keep a little.
+const SLACK: u64 = 12 << 20;
+const FILES_SLACK: usize = 20;
+
+pub(crate) struct Replicas {
+    balancer: Balancer,
+    stays: Operator,
+    comes_and_goes: Operator,
+}
+
+/// What the one that stays takes at a moment.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    memory: u64,
+    files: usize,
+}
+
+impl Replicas {
+    pub(crate) async fn start(cluster: &TestCluster) -> Self {
+        let balancer = Balancer::of(2).await;
+        let stays = balancer.operator(cluster, 0).set("placement.cooldown", "1s").start().await;
+        // Before there is another one that could be asked instead.
+        cluster.wait_for_admission(&stays).await;
+        let comes_and_goes = balancer.operator(cluster, 1).set("placement.cooldown", "1s").start().await;
+        Self { balancer, stays, comes_and_goes }
+    }
+
+    pub(crate) async fn run(self, stage: Stage) {
+        let Self { balancer, stays, mut comes_and_goes } = self;
+        let mut dice = StdRng::seed_from_u64(stage.seed ^ 0xbeef);
+        let (start, mut looks, mut next_look) = (Instant::now(), Vec::new(), Instant::now());
+        let mut next_trouble = Instant::now() + Duration::from_secs(15);
+        while !stage.is_over() {
+            if Instant::now() >= next_look {
+                let look = Look { memory: stays.rss(), files: stays.open_files() };
+                println!(
+                    "soak: {:>5} s, {:>5.1} MiB, {:>3} files; {}",
+                    start.elapsed().as_secs(),
+                    mib(look.memory),
+                    look.files,
+                    stage.tally.line()
+                );
+                looks.push(look);
+                next_look = Instant::now() + LOOK_EVERY;
+            }
+            if Instant::now() >= next_trouble {
+                let again = || balancer.operator(&stage.cluster, 1).set("placement.cooldown", "1s").start();
+                comes_and_goes = match dice.random_range(0..3) {
+                    0 => {
+                        let status = comes_and_goes.stop().await.expect("it stops in time");
+                        assert!(status.success(), "{status}");
+                        again().await
+                    }
+                    1 => {
+                        comes_and_goes.crash();
+                        again().await
+                    }
+                    _ => {
+                        comes_and_goes.pause();
+                        tokio::time::sleep(Duration::from_secs(dice.random_range(1..10))).await;
+                        comes_and_goes.resume();
+                        comes_and_goes
+                    }
+                };
+                stage.tally.add(|tally| &tally.restarts);
+                next_trouble = Instant::now() + Duration::from_secs(dice.random_range(10..30));
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        assert_flat(&looks);
+        // The last changes are still to be recorded.
+        stage.curtain.notified().await;
+    }
+}
+
+/// The last quarter is like the second: the first is for filling what is filled once.
+fn assert_flat(looks: &[Look]) {
+    let quarter = looks.len() / 4;
+    if quarter == 0 {
+        println!("soak: too short to say whether anything grows");
+        return;
+    }
+    let most = |part: &[Look]| {
+        let memory = part.iter().map(|look| look.memory).max().unwrap_or_default();
+        (memory, part.iter().map(|look| look.files).max().unwrap_or_default())
+    };
+    let (before, after) = (most(&looks[quarter..2 * quarter]), most(&looks[looks.len() - quarter..]));
+    println!(
+        "soak: {:.1} MiB and {} files at most in the second quarter, {:.1} MiB and {} files in the last",
+        mib(before.0),
+        before.1,
+        mib(after.0),
+        after.1
+    );
+    assert!(after.0 <= before.0 + SLACK, "memory grows: {:.1} MiB, then {:.1} MiB", mib(before.0), mib(after.0));
+    assert!(after.1 <= before.1 + FILES_SLACK, "open files grow: {}, then {}", before.1, after.1);
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for people")]
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
