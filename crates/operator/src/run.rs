@@ -62,18 +62,32 @@ pub struct World {
     pub signatures: Signatures,
 }
 
-/// Runs the operator in this cluster until it is told to stop.
-pub async fn run(mut settings: Settings, target: &Target) -> anyhow::Result<()> {
+/// Dependencies of a process that the program around it provides.
+#[derive(Debug)]
+pub struct Environment {
+    pub clock: Clock,
+    /// Wraps the client of the API server.
+    pub wrap_client: fn(Client) -> Client,
+}
+
+impl Default for Environment {
+    fn default() -> Self {
+        Self { clock: Clock::system(), wrap_client: |client| client }
+    }
+}
+
+/// Runs the operator in this cluster until a signal stops it.
+pub async fn run(mut settings: Settings, target: &Target, environment: Environment) -> anyhow::Result<()> {
     let metrics = Metrics::new();
     let budget = Budget::new(settings.controller.qps, settings.controller.burst);
     let config = client::config(target).await?;
     info!(version = env!("CARGO_PKG_VERSION"), server = %config.cluster_url, namespace = %settings.namespace, "starting");
     let dry_run = settings.controller.dry_run;
     let connect = if dry_run { client::connect_for_dry_run } else { client::connect };
-    let clock = Clock::system();
+    let clock = environment.clock;
     let listeners =
         client::Listeners { metrics: metrics.clone(), budget: Some(budget.clone()), clock: Some(clock.clone()) };
-    let client = connect(config, listeners)?;
+    let client = (environment.wrap_client)(connect(config, listeners)?);
     if dry_run {
         info!("a dry run: nothing is written, and no admission is served");
     } else if !in_cluster() {
