@@ -7,7 +7,7 @@ use tracing::warn;
 
 use super::Global;
 use crate::{
-    run::Environment,
+    run::Dependencies,
     runtime::{logging, traces::Sender},
 };
 
@@ -27,7 +27,7 @@ pub(super) fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 impl Run {
-    pub(super) fn execute(self, global: &Global, environment: Environment) -> anyhow::Result<ExitCode> {
+    pub(super) fn execute(self, global: &Global, dependencies: Dependencies) -> anyhow::Result<ExitCode> {
         let mut flags = self.set;
         if self.dry_run {
             flags.push(("controller.dryRun".to_owned(), "true".to_owned()));
@@ -42,7 +42,7 @@ impl Run {
         for warning in &loaded.warnings {
             warn!(%warning, "config");
         }
-        let ran = runtime.block_on(crate::run::run(loaded.settings, &global.target(), environment));
+        let ran = runtime.block_on(crate::run::run(loaded.settings, &global.target(), dependencies));
         spans.end();
         runtime.shutdown_background();
         ran?;

@@ -13,7 +13,7 @@ use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Bytes, Frame};
 use kube::{Client, client::Body};
-use perennial::{cli, run::Environment};
+use perennial::{cli, run::Dependencies};
 use perennial_core::keeper::{
     hash::Digest,
     record::{RECORD_KEY, RECOVERED_KEY},
@@ -28,7 +28,7 @@ const THIS: u64 = 1;
 const NEXT: u64 = 2;
 
 fn main() -> ExitCode {
-    cli::main_in(Environment { wrap_client: translated, ..Environment::default() })
+    cli::main_in(Dependencies { wrap_client: translated, ..Dependencies::default() })
 }
 
 fn translated(client: Client) -> Client {
