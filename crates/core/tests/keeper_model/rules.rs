@@ -19,10 +19,10 @@ use perennial_core::{
         selection::{Incarnation, Policy},
     },
 };
+use perennial_testkit::state_hash::FastMap;
 
 use super::{
     config::Config,
-    hash::FastMap,
     mutation::{Mutation, Outcome},
     world::{KEYS, Labels, MACHINES, Mark, NAMES, Node, OWN, Record, SAME},
 };
