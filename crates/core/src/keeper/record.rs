@@ -26,34 +26,10 @@ pub const RECORD_KEY: &str = "record.json";
 pub const RECOVERED_KEY: &str = "recovered.json";
 /// Maximum size of a record in bytes. A ConfigMap holds 1 MiB.
 pub const RECORD_LIMIT: usize = 900 * 1024;
-/// The version of the format that this operator writes; it reads every version up to it. Ask
-/// [`version`].
+/// Version of the format that this operator writes. It reads every version up to it.
 const VERSION: u64 = 1;
 /// Upper bound of sequences. A record with a larger one is forged, and could have no successor.
 const SEQUENCE_LIMIT: u64 = 1 << 53;
-
-/// The version of the format that this process writes.
-pub fn version() -> u64 {
-    #[cfg(feature = "next")]
-    if next::IS_ON.load(std::sync::atomic::Ordering::Relaxed) {
-        return VERSION + 1;
-    }
-    VERSION
-}
-
-/// A process that is one version ahead, for tests of two versions side by side. Its records are as
-/// ours, but for their number.
-#[cfg(feature = "next")]
-pub mod next {
-    use std::sync::atomic::{AtomicBool, Ordering};
-
-    pub(super) static IS_ON: AtomicBool = AtomicBool::new(false);
-
-    /// From now on this process writes the next version, and reads both.
-    pub fn pretend() {
-        IS_ON.store(true, Ordering::Relaxed);
-    }
-}
 
 /// The node that a record was last written from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -130,7 +106,7 @@ pub enum Fault {
     Missing,
     #[error("it is not JSON: {0}")]
     NotJson(String),
-    #[error("it has version {0}, and this operator reads up to version {max}", max = version())]
+    #[error("it has version {0}, and this operator reads up to version {max}", max = VERSION)]
     Version(String),
     #[error("it does not have the shape of a record: {0}")]
     Shape(String),
@@ -152,7 +128,7 @@ impl Fault {
     /// Whether the record was written by a newer version of the operator. Such a record is never
     /// touched.
     pub fn is_newer(&self) -> bool {
-        matches!(self, Self::Version(found) if found.parse::<u64>().is_ok_and(|found| found > version()))
+        matches!(self, Self::Version(found) if found.parse::<u64>().is_ok_and(|found| found > VERSION))
     }
 }
 
@@ -243,7 +219,7 @@ impl Record {
 
 fn check_version(record: &serde_json::Value) -> Result<(), Fault> {
     let found = record.get("version").cloned().unwrap_or_default();
-    if found.as_u64().is_some_and(|found| (1..=version()).contains(&found)) {
+    if found.as_u64().is_some_and(|found| (1..=VERSION).contains(&found)) {
         return Ok(());
     }
     Err(Fault::Version(found.to_string()))
@@ -323,7 +299,7 @@ impl From<&Record> for Wire {
     fn from(record: &Record) -> Self {
         let Content { labels, annotations, taints, unschedulable } = Content::from(&record.kept);
         Self {
-            version: version(),
+            version: VERSION,
             sequence: record.sequence,
             node: record.node.clone(),
             identity: record.identity.clone(),

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    hash::{DefaultHasher, Hash, Hasher},
+    hash::{Hash, Hasher},
     sync::Arc,
 };
 
@@ -22,6 +22,7 @@ use perennial_core::{
         stored_record::Stored,
     },
 };
+use perennial_testkit::state_hash::Fast;
 
 pub(crate) const NAMES: [&str; 2] = ["a", "b"];
 pub(crate) const MACHINES: [u8; 2] = [1, 2];
@@ -270,20 +271,29 @@ impl State {
             record.sequence = 1;
         }
     }
+}
 
-    pub(crate) fn key(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
+/// Sequences and histories of records do not tell states apart.
+impl Hash for State {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
         for node in self.nodes.iter().chain(&self.last) {
             let seen = node.as_ref().map(|n| (&n.uid, n.resource_version, &n.labels, &n.annotations, &n.machine));
-            seen.hash(&mut hasher);
+            seen.hash(hasher);
         }
+        self.records.len().hash(hasher);
         for (name, record) in &self.records {
             let origin = &record.node;
-            (name, &origin.uid, origin.resource_version, &origin.mark, &origin.machine).hash(&mut hasher);
-            (&record.kept, &record.before, record.folded, record.withheld.len()).hash(&mut hasher);
+            (name, &origin.uid, origin.resource_version, &origin.mark, &origin.machine).hash(hasher);
+            (&record.kept, &record.before, record.folded, record.withheld.len()).hash(hasher);
         }
-        (self.captured, &self.want, self.born, self.deleted, self.changed, self.writes).hash(&mut hasher);
-        hasher.finish()
+        (self.captured, &self.want, self.born, self.deleted, self.changed, self.writes).hash(hasher);
+        self.broken.hash(hasher);
+    }
+}
+
+impl State {
+    pub(crate) fn differs_from(&self, other: &Self) -> bool {
+        Fast::wide(self) != Fast::wide(other)
     }
 }
 

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use perennial_core::keeper::collect::{Candidate, Collection, collect};
+use perennial_testkit::explorer::Successors;
 
 use super::{
     mutation::Mutation,
     rules::{Decision, Rules},
     spec,
-    steps::{Successors, spend},
+    steps::{outside, spend},
     world::{Audit, Read, Record, State},
 };
 
@@ -39,7 +40,7 @@ pub(crate) fn clears(state: &State, rules: &Rules) -> bool {
         })
 }
 
-pub(crate) fn steps(state: &State, rules: &Rules, out: &mut Successors) {
+pub(crate) fn steps(state: &State, rules: &Rules, out: &mut Successors<State>) {
     // Far more time than it takes to do whatever is to be done.
     if (state.record.noted == 1 || state.away == 1)
         && spec::is_at_rest(state, rules)
@@ -47,12 +48,12 @@ pub(crate) fn steps(state: &State, rules: &Rules, out: &mut Successors) {
     {
         next.record.noted = if state.record.noted == 1 { 2 } else { state.record.noted };
         next.away = if state.away == 1 { 2 } else { state.away };
-        out.outside(next, || "as much time passes as records are kept for".into());
+        outside(out, next, || "as much time passes as records are kept for".into());
     }
     if clears(state, rules) {
         let mut next = *state;
         note(&mut next, 0);
-        out.ours(next, || "a replica sees the node, and takes the note of its absence away".into());
+        out.push(next, || "a replica sees the node, and takes the note of its absence away".into());
     }
     if state.audit.on {
         act(state, rules, out);
@@ -61,11 +62,11 @@ pub(crate) fn steps(state: &State, rules: &Rules, out: &mut Successors) {
     {
         let read = Read { done: true, fresh: true, record: state.record };
         next.audit = Audit { on: true, absent: state.node.uid == 0, read };
-        out.ours(next, || format!("an audit lists {} and {}", state.node, state.record));
+        out.push(next, || format!("an audit lists {} and {}", state.node, state.record));
     }
 }
 
-fn act(state: &State, rules: &Rules, out: &mut Successors) {
+fn act(state: &State, rules: &Rules, out: &mut Successors<State>) {
     let Audit { absent, read, .. } = state.audit;
     let mut next = *state;
     next.audit = Audit::default();
@@ -83,7 +84,7 @@ fn act(state: &State, rules: &Rules, out: &mut Successors) {
         }
         Collection::Keep | Collection::NoteAbsence | Collection::ClearAbsence => {}
     }
-    out.ours(next, || format!("the audit leaves {}", next.record));
+    out.push(next, || format!("the audit leaves {}", next.record));
 }
 
 fn note(state: &mut State, noted: u8) {

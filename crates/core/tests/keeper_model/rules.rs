@@ -22,10 +22,10 @@ use perennial_core::{
         stored_record::Stored,
     },
 };
+use perennial_testkit::state_hash::FastMap;
 
 use super::{
     config::Config,
-    hash::FastMap,
     mutation::{Mutation, Outcome},
     world::{KEYS, Labels, MACHINES, Mark, NAMES, Node, OWN, Record, SAME},
 };
