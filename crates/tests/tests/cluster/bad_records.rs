@@ -109,29 +109,6 @@ async fn what_was_recorded_beside_a_bad_record_comes_back() {
 }
 
 #[tokio::test]
-async fn the_newest_good_history_serves_instead_of_a_bad_record() {
-    let cluster = TestCluster::new().await;
-    let operator = cluster.operator().start().await;
-    cluster.node("n1").label("team", "first").create().await;
-    cluster.wait_for_record("n1", [("team", "first")]).await;
-    cluster.label("n1", "team", "second").await;
-    cluster.wait_for_record("n1", [("team", "second")]).await;
-    cluster.label("n1", "team", "third").await;
-    cluster.wait_for_record("n1", [("team", "third")]).await;
-    operator.crash();
-    cluster.delete_node("n1").await;
-
-    let mut record = cluster.record("n1").await.unwrap();
-    record["labels"]["team"] = json!("evil");
-    cluster.spoil_record("n1", json!({RECORD: record.to_string()})).await;
-    let _operator = cluster.operator().alone().start().await;
-    cluster.node("n1").create().await;
-
-    cluster.wait_for_labels("n1", [("team", "second")]).await;
-    assert_eq!(cluster.record_bytes("n1", RECORD).await, Some(record.to_string()));
-}
-
-#[tokio::test]
 async fn a_record_of_a_newer_operator_is_left_alone() {
     let cluster = TestCluster::new().await;
     let operator = cluster.operator().start().await;

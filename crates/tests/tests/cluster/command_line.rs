@@ -103,16 +103,3 @@ fn a_kubeconfig_that_is_not_there_is_named() {
     let said = perennial(["records", "--kubeconfig", "/nowhere/kubeconfig"], &[]).expect_failure();
     assert!(said.contains("could not read the kubeconfig /nowhere/kubeconfig"), "{said}");
 }
-
-#[tokio::test]
-async fn a_dry_run_writes_nothing() {
-    let cluster = TestCluster::new().await;
-    let operator = cluster.operator().set("controller.dryRun", "true").start().await;
-    cluster.node("n1").label("team", "ml").create().await;
-
-    operator
-        .wait_for_log("would write", |line| line["message"] == "would write the record" && line["node"] == "n1")
-        .await;
-
-    assert_eq!(cluster.record("n1").await, None);
-}

@@ -6,12 +6,10 @@
 
 mod bad_records;
 mod command_line;
-mod incarnations;
 mod labels;
 mod mass;
 mod outages;
 mod permissions;
-mod quiet;
 mod restarts;
 mod serving;
 mod sharding;

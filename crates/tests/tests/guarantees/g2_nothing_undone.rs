@@ -1,7 +1,7 @@
 //! G2: a live value, a newer value or a removal by a person is never overwritten or resurrected.
 
 use futures::future::join_all;
-use perennial_harness::{TestCluster, Webhooks, labels};
+use perennial_harness::{OperatorBuilder, TestCluster, Webhooks, labels};
 use rstest::rstest;
 
 #[rstest]
@@ -22,6 +22,15 @@ async fn a_label_that_was_removed_stays_removed(#[case] webhooks: Webhooks) {
     cluster.node("n1").create().await;
     cluster.wait_for_labels("n1", [("team", "ml"), ("last", "1")]).await;
     cluster.unlabel("n1", "team").await;
+    cluster.wait_for_record("n1", [("last", "1")]).await;
+
+    // A new process has no memory of the removal. The fence is a change that it captures.
+    operator.crash();
+    let operator = cluster.start_with(webhooks, OperatorBuilder::alone).await;
+    cluster.label("n1", "fence", "1").await;
+    cluster.wait_for_record("n1", [("last", "1"), ("fence", "1")]).await;
+    assert_eq!(cluster.labels("n1").await, labels([("last", "1"), ("fence", "1")]));
+    cluster.unlabel("n1", "fence").await;
     cluster.wait_for_record("n1", [("last", "1")]).await;
     cluster.delete_node("n1").await;
     cluster.node("n1").create().await;

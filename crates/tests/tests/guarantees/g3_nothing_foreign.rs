@@ -72,13 +72,15 @@ async fn only_what_was_given_is_ours(#[case] webhooks: Webhooks) {
 async fn what_is_not_kept_is_neither_given_nor_taken(#[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
     let _operator = cluster.start(webhooks).await;
-    cluster
-        .node("n1")
-        .label("team", "ml")
-        .label("topology.kubernetes.io/zone", "a")
-        .annotation("note", "1")
-        .create()
-        .await;
+    let dropped = [
+        ("kubernetes.io/hostname", "n1"),
+        ("kubernetes.io/os", "linux"),
+        ("topology.kubernetes.io/zone", "a"),
+        ("node.kubernetes.io/instance-type", "m5.large"),
+        ("feature.node.kubernetes.io/cpu-model.id", "1"),
+        ("karpenter.sh/capacity-type", "spot"),
+    ];
+    cluster.node("n1").labels(dropped).label("team", "ml").annotation("note", "1").create().await;
     cluster.wait_for_record("n1", [("team", "ml")]).await;
     cluster.delete_node("n1").await;
 
@@ -102,8 +104,10 @@ async fn a_node_that_asks_to_be_ignored_is(#[case] webhooks: Webhooks) {
     cluster.delete_node("n1").await;
 
     cluster.node("n1").label("own", "1").annotation("perennial.dev/ignore", "true").create().await;
+    cluster.node("new").label("own", "1").annotation("perennial.dev/ignore", "true").create().await;
     cluster.node("fence").label("fence", "1").create().await;
     cluster.wait_for_record("fence", [("fence", "1")]).await;
+    assert_eq!(cluster.record("new").await, None);
     assert_eq!(cluster.labels("n1").await, labels([("own", "1")]));
     assert_eq!(cluster.record("n1").await.unwrap()["labels"], json!({"team": "ml"}));
 
@@ -115,3 +119,31 @@ async fn a_node_that_asks_to_be_ignored_is(#[case] webhooks: Webhooks) {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_restore_owns_the_given_labels_and_the_mark_only() {
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.operator().start().await;
+    cluster.node("n1").label("team", "ml").annotation("theirs", "1").taint("gpu", "x", "NoSchedule").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+
+    cluster.delete_node("n1").await;
+    cluster.node("n1").annotation("theirs", "2").taint("disk", "y", "NoExecute").cordoned().create().await;
+    cluster.wait_for_labels("n1", [("team", "ml")]).await;
+
+    let node = serde_json::to_value(cluster.get_node("n1").await).unwrap();
+    let annotations = node["metadata"]["annotations"].as_object().unwrap();
+    assert_eq!(annotations.keys().collect::<Vec<_>>(), ["perennial.dev/restored", "theirs"]);
+    assert_eq!(annotations["theirs"], "2");
+    assert_eq!(node["spec"]["unschedulable"], true);
+    let taints: Vec<&str> =
+        node["spec"]["taints"].as_array().unwrap().iter().filter_map(|t| t["key"].as_str()).collect();
+    assert!(taints.contains(&"disk") && !taints.contains(&"gpu"), "{taints:?}");
+    let ours = node["metadata"]["managedFields"].as_array().unwrap().iter().find(|f| f["manager"] == "perennial");
+    let fields = json!({
+        "f:annotations": {"f:perennial.dev/restored": {}},
+        "f:labels": {".": {}, "f:team": {}},
+    });
+    assert_eq!(ours.unwrap()["fieldsV1"]["f:metadata"], fields);
+}
+

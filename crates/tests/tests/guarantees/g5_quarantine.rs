@@ -1,7 +1,7 @@
 //! G5: bad state is quarantined, not obeyed and not destroyed. The kinds of faults, each without webhooks, are in
 //! `bad_records` of the tests of the cluster; here admission meets them.
 
-use perennial_harness::{TestCluster, Webhooks, labels, record_name};
+use perennial_harness::{OperatorBuilder, TestCluster, Webhooks, labels, record_name};
 use rstest::rstest;
 use serde_json::json;
 
@@ -37,18 +37,28 @@ async fn a_record_that_was_tampered_with_gives_nothing_and_its_bytes_stay(#[case
     assert_eq!(cluster.perennial_json("show n1 -o json")["record"]["state"], "Invalid");
 }
 
+/// An operator that restarted has nothing but the record; one that runs has seen the node as well.
 #[rstest]
-#[case::on(Webhooks::On)]
-#[case::off(Webhooks::Off)]
+#[case::on(Webhooks::On, false)]
+#[case::off(Webhooks::Off, false)]
+#[case::restarted(Webhooks::Off, true)]
 #[tokio::test]
-async fn the_newest_good_history_serves_instead(#[case] webhooks: Webhooks) {
+async fn the_newest_good_history_entry_replaces_a_bad_record(#[case] webhooks: Webhooks, #[case] restarts: bool) {
     let cluster = TestCluster::new().await;
-    let operator = cluster.start(webhooks).await;
+    let mut operator = cluster.start(webhooks).await;
     cluster.node("n1").label("team", "first").create().await;
     cluster.wait_for_record("n1", [("team", "first")]).await;
     cluster.label("n1", "team", "second").await;
     cluster.wait_for_record("n1", [("team", "second")]).await;
-    cluster.delete_node("n1").await;
+    cluster.label("n1", "team", "third").await;
+    cluster.wait_for_record("n1", [("team", "third")]).await;
+    if restarts {
+        operator.crash();
+        cluster.delete_node("n1").await;
+        operator = cluster.start_with(webhooks, OperatorBuilder::alone).await;
+    } else {
+        cluster.delete_node("n1").await;
+    }
     operator.wait_for_metric("perennial_records", &[("state", "absent")], 1.0).await;
     let mut bad = cluster.record("n1").await.unwrap();
     bad["labels"]["team"] = json!("evil");
@@ -57,5 +67,6 @@ async fn the_newest_good_history_serves_instead(#[case] webhooks: Webhooks) {
 
     cluster.node("n1").create().await;
 
-    cluster.wait_for_labels("n1", [("team", "first")]).await;
+    cluster.wait_for_labels("n1", [("team", "second")]).await;
+    assert_eq!(cluster.record_bytes("n1", "record.json").await, Some(bad.to_string()));
 }

@@ -11,7 +11,7 @@ use rstest::rstest;
 async fn an_operator_that_was_paused_acts_on_what_is_now(#[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
     let mut operator = cluster.start(webhooks).await;
-    for node in ["changed", "replaced", "restored"] {
+    for node in ["changed", "replaced", "restored", "relabelled"] {
         cluster.node(node).label("team", "ml").label("tier", "gold").create().await;
         cluster.wait_for_record(node, [("team", "ml"), ("tier", "gold")]).await;
     }
@@ -23,12 +23,17 @@ async fn an_operator_that_was_paused_acts_on_what_is_now(#[case] webhooks: Webho
     cluster.node("replaced").label("team", "data").create().await;
     cluster.delete_node("restored").await;
     cluster.node("restored").create().await;
+    cluster.delete_node("relabelled").await;
+    cluster.node("relabelled").create().await;
+    cluster.label("relabelled", "team", "web").await;
     operator.resume();
 
     cluster.wait_for_record("changed", [("team", "web")]).await;
     cluster.wait_for_labels("changed", [("team", "web")]).await;
     cluster.wait_for_labels("replaced", [("team", "data"), ("tier", "gold")]).await;
     cluster.wait_for_labels("restored", [("team", "ml"), ("tier", "gold")]).await;
+    cluster.wait_for_labels("relabelled", [("team", "web"), ("tier", "gold")]).await;
+    cluster.wait_for_record("relabelled", [("team", "web"), ("tier", "gold")]).await;
 }
 
 /// The paused one still believes to lead when it resumes, while another has taken over and moved on.
