@@ -1,4 +1,4 @@
-//! Small pictures: lines over a number, or bars side by side. Plain SVG that reads in light and dark.
+//! Plots as plain SVG, readable in light and dark mode.
 
 use std::fmt::Write as _;
 
@@ -10,14 +10,14 @@ const TOP: f64 = 40.0;
 const BOTTOM: f64 = 46.0;
 const COLOURS: [&str; 6] = ["#2f7d5b", "#c0622f", "#4669b0", "#9a4a8f", "#8a8a2c", "#777777"];
 
-/// A named line of points.
+/// A named line.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) name: String,
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// Lines over a common axis; both axes begin at zero.
+/// Draws lines over a common axis; both axes begin at zero.
 pub(crate) fn lines(title: &str, across: &str, up: &str, lines: &[Line]) -> String {
     let all = || lines.iter().flat_map(|line| &line.points);
     let (right, top) = (round_up(all().map(|p| p.0)), round_up(all().map(|p| p.1)));
@@ -37,7 +37,7 @@ pub(crate) fn lines(title: &str, across: &str, up: &str, lines: &[Line]) -> Stri
             "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" points=\"{}\"/>",
             points.join(" ")
         );
-        // A curve of thousands of points needs no dots.
+        // No dots on a curve of many points.
         for (a, b) in line.points.iter().filter(|_| line.points.len() < 20) {
             let _ = writeln!(svg, "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"/>", x(*a), y(*b));
         }
@@ -47,7 +47,7 @@ pub(crate) fn lines(title: &str, across: &str, up: &str, lines: &[Line]) -> Stri
     svg
 }
 
-/// One bar per name.
+/// Draws one bar per name.
 pub(crate) fn bars(title: &str, up: &str, bars: &[(String, f64)]) -> String {
     let top = round_up(bars.iter().map(|bar| bar.1));
     let room = (WIDTH - LEFT - RIGHT) / f64::from(u32::try_from(bars.len().max(1)).unwrap_or(u32::MAX));
@@ -103,7 +103,7 @@ fn words(x: f64, y: f64, anchor: &str, text: &str) -> String {
     format!("<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>")
 }
 
-/// The next round number above all values.
+/// Returns the next round number above all values.
 fn round_up(values: impl Iterator<Item = f64>) -> f64 {
     let most = values.fold(0.0, f64::max).max(1e-9);
     let power = 10f64.powf(most.log10().floor());

@@ -1,17 +1,17 @@
-//! The last report, put into the docs.
+//! Copies the last report into the documentation.
 
 use std::{fs, io, path::Path, process::ExitCode};
 
 use crate::report::say;
 
-/// What is above this line in docs/benchmarks.md is written by people, what is below by this program.
+/// Text above this line in docs/benchmarks.md is written by hand, text below it by this program.
 const LINE: &str = "<!-- Below: written by `make bench`, put here by `bench publish`. -->";
 
 pub(crate) fn publish(from: &Path, docs: &Path) -> ExitCode {
     match copy(from, docs) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(&format!("the report could not be published: {error}"));
+            say(&format!("publishing the report failed: {error}"));
             ExitCode::FAILURE
         }
     }

@@ -1,4 +1,4 @@
-//! Those who do things to a cluster: people and their nodes, other controllers, a workload that is scaled.
+//! Actors: users and their nodes, another controller, and a workload that is scaled.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use serde_json::{Value, json};
 
 use crate::Stage;
 
-/// How many nodes there are.
+/// Number of nodes.
 pub(crate) const COUNT: u64 = 24;
 /// Replicas are killed and paused meanwhile.
 const PATIENCE: Duration = Duration::from_mins(3);
-/// What another controller writes: not kept by default.
+/// Label of another controller: not kept by default.
 const FOREIGN: &str = "feature.node.kubernetes.io/beat";
 const KEYS: [&str; 5] = ["team", "tier", "example.com/rack", "example.com/pool", "owner"];
 
-/// The life of one node. What people want of it is known here.
+/// Replaces and relabels one node at random. The expected labels are tracked here.
 pub(crate) async fn live(stage: Stage, number: u64) {
     let mut dice = StdRng::seed_from_u64(stage.seed.wrapping_add(number));
     let (cluster, name) = (&stage.cluster, format!("life-{number:03}"));
@@ -44,7 +44,7 @@ pub(crate) async fn live(stage: Stage, number: u64) {
                 tokio::time::sleep(Duration::from_millis(dice.random_range(0..3000))).await;
                 let mut returns = cluster.node(&name);
                 if dice.random_bool(0.3) {
-                    // It brings a value of its own, which wins.
+                    // The new incarnation has its own value, which wins.
                     let value = dice.random_range(0..1000).to_string();
                     returns = returns.label(key, &value);
                     wanted.insert(key.to_owned(), value);
@@ -54,7 +54,7 @@ pub(crate) async fn live(stage: Stage, number: u64) {
                 stage.tally.add(|tally| &tally.returns);
             }
             _ => {
-                // It comes and goes before anybody may have looked.
+                // Deleted again before it can be restored.
                 is_kept(&stage, &name, &wanted).await;
                 for _ in 0..dice.random_range(1..4) {
                     cluster.delete_node(&name).await;
@@ -83,13 +83,13 @@ async fn has(stage: &Stage, node: &str, wanted: &Labels) {
     stage.tally.add(|tally| &tally.checks);
 }
 
-/// Until the node is as people want it, and its record says the same.
+/// Waits until the node and its record have the expected labels.
 async fn is_kept(stage: &Stage, node: &str, wanted: &Labels) {
     has(stage, node, wanted).await;
     eventually_within(PATIENCE, format!("the record of {node} holds {wanted:?}"), async || {
         let record = stage.cluster.record(node).await;
         let recorded = record.as_ref().map(labels_in);
-        // Where nothing was ever wanted there is no record.
+        // A node that never had labels has no record.
         let right = recorded.as_ref().map_or(wanted.is_empty(), |recorded| recorded == wanted);
         if right { Ok(()) } else { Err(format!("{recorded:?}")) }
     })
@@ -101,7 +101,7 @@ fn labels_in(record: &Value) -> Labels {
     serde_json::from_value(record["labels"].clone()).unwrap_or_default()
 }
 
-/// Another controller, which writes to all nodes all the time.
+/// Another controller that updates all nodes continuously.
 pub(crate) async fn meddle(stage: Stage) {
     let mut beat = 0u64;
     while !stage.is_over() {
@@ -109,18 +109,24 @@ pub(crate) async fn meddle(stage: Stage) {
         for number in 0..COUNT {
             let patch = json!({"metadata": {"labels": {FOREIGN: beat.to_string()}}});
             let name = format!("life-{number:03}");
-            // The node may be away.
+            // The node may not exist.
             let _ = stage.cluster.nodes().patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
         }
         tokio::time::sleep(Duration::from_millis(700)).await;
     }
 }
 
-/// A workload that is scaled up and down, and is exact at every stop.
+/// Scales a workload up and down, and waits for the exact split at each step.
 pub(crate) async fn scale(stage: Stage) {
     let mut dice = StdRng::seed_from_u64(stage.seed ^ 0xdead);
     let cluster = &stage.cluster;
-    cluster.deployment("web").asks("spot-percentage", "60").asks("min-on-demand", "1").replicas(3).create().await;
+    cluster
+        .deployment("web")
+        .annotate("spot-percentage", "60")
+        .annotate("min-on-demand", "1")
+        .replicas(3)
+        .create()
+        .await;
     while !stage.is_over() {
         let replicas: u32 = dice.random_range(0..12);
         cluster.scale("web", replicas).await;

@@ -1,24 +1,24 @@
-//! Two replicas: one that lives through it all and is watched for growth, and one that is stopped, killed and paused.
+//! Two replicas: one runs throughout and must not grow, the other is stopped, killed and paused.
 
 use std::time::{Duration, Instant};
 
-use perennial_harness::{Balancer, Operator, TestCluster};
+use perennial_harness::{LoadBalancer, Operator, TestCluster};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use crate::Stage;
 
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// How much memory may grow between the second quarter and the last: allocators keep a little.
+/// Allowed growth of memory between the second and the last quarter, because allocators keep some.
 const SLACK: u64 = 12 << 20;
 const FILES_SLACK: usize = 20;
 
 pub(crate) struct Replicas {
-    balancer: Balancer,
+    balancer: LoadBalancer,
     stays: Operator,
     comes_and_goes: Operator,
 }
 
-/// What the one that stays takes at a moment.
+/// Resource usage of the permanent replica at one moment.
 #[derive(Clone, Copy, Debug)]
 struct Look {
     memory: u64,
@@ -27,9 +27,9 @@ struct Look {
 
 impl Replicas {
     pub(crate) async fn start(cluster: &TestCluster) -> Self {
-        let balancer = Balancer::of(2).await;
+        let balancer = LoadBalancer::of(2).await;
         let stays = balancer.operator(cluster, 0).set("placement.cooldown", "1s").start().await;
-        // Before there is another one that could be asked instead.
+        // Before another replica can answer instead.
         cluster.wait_for_admission(&stays).await;
         let comes_and_goes = balancer.operator(cluster, 1).set("placement.cooldown", "1s").start().await;
         Self { balancer, stays, comes_and_goes }
@@ -78,16 +78,16 @@ impl Replicas {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
         assert_flat(&looks);
-        // The last changes are still to be recorded.
+        // The last changes must be recorded first.
         stage.curtain.notified().await;
     }
 }
 
-/// The last quarter is like the second: the first is for filling what is filled once.
+/// Compares the last quarter with the second; the first quarter fills caches.
 fn assert_flat(looks: &[Look]) {
     let quarter = looks.len() / 4;
     if quarter == 0 {
-        println!("soak: too short to say whether anything grows");
+        println!("soak: too short to check for growth");
         return;
     }
     let most = |part: &[Look]| {

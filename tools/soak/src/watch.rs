@@ -1,4 +1,4 @@
-//! What is true of all records at all times, whatever happens to them.
+//! Invariants of all records at all times.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::Stage;
 
-/// Sequences only grow, and nothing that others write for themselves is ever recorded.
+/// Sequences only grow, and labels of other controllers are never recorded.
 pub(crate) async fn sequences(stage: Stage) {
     let mut known: BTreeMap<String, (String, u64)> = BTreeMap::new();
     while !stage.is_over() {

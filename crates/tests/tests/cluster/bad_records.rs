@@ -61,8 +61,8 @@ async fn a_bad_record_restores_nothing_and_is_kept(#[case] fault: Fault) {
     operator.crash();
     cluster.delete_all_nodes().await;
     let spoilt = fault.data(&cluster, "n1").await;
-    cluster.spoil_record("n1", spoilt.clone()).await;
-    let operator = cluster.operator().alone().start().await;
+    cluster.corrupt_record("n1", spoilt.clone()).await;
+    let operator = cluster.operator().without_leader_election().start().await;
     operator.wait_for_metric("perennial_records_invalid", &[], 1.0).await;
 
     cluster.node("n1").label("own", "1").create().await;
@@ -97,7 +97,7 @@ async fn a_bad_record_restores_nothing_and_is_kept(#[case] fault: Fault) {
 async fn what_was_recorded_beside_a_bad_record_comes_back() {
     let cluster = TestCluster::new().await;
     let _operator = cluster.operator().start().await;
-    cluster.spoil_record("n1", json!({RECORD: "rubbish"})).await;
+    cluster.corrupt_record("n1", json!({RECORD: "rubbish"})).await;
     cluster.node("n1").label("team", "ml").create().await;
     cluster.wait_for_record_under(RECOVERED, "n1", [("team", "ml")]).await;
 
@@ -113,7 +113,7 @@ async fn a_record_of_a_newer_operator_is_left_alone() {
     let cluster = TestCluster::new().await;
     let operator = cluster.operator().start().await;
     let newer = json!({"version": 2, "labels": {"team": "ml"}}).to_string();
-    cluster.spoil_record("n1", json!({RECORD: newer})).await;
+    cluster.corrupt_record("n1", json!({RECORD: newer})).await;
     operator.wait_for_metric("perennial_records_invalid", &[], 1.0).await;
     let before = cluster.config_map("n1").await.unwrap().metadata.resource_version;
 
@@ -136,12 +136,12 @@ async fn a_record_that_was_repaired_is_obeyed_again() {
     operator.crash();
     cluster.delete_node("n1").await;
     let good = cluster.record_bytes("n1", RECORD).await.unwrap();
-    cluster.spoil_record("n1", json!({RECORD: "rubbish"})).await;
-    let operator = cluster.operator().alone().start().await;
+    cluster.corrupt_record("n1", json!({RECORD: "rubbish"})).await;
+    let operator = cluster.operator().without_leader_election().start().await;
     cluster.node("n1").create().await;
     cluster.wait_for_event("n1", "RecordInvalid").await;
 
-    cluster.spoil_record("n1", json!({RECORD: good})).await;
+    cluster.corrupt_record("n1", json!({RECORD: good})).await;
 
     cluster.wait_for_labels("n1", [("team", "ml")]).await;
     operator.wait_for_metric("perennial_records_invalid", &[], 0.0).await;

@@ -22,11 +22,11 @@ async fn a_crash_at_any_point_of_a_mass_capture_loses_nothing() {
     cluster.create_many(count, ten_labels).await;
 
     for share in [0, 1, 30, 60, 90] {
-        let operator = cluster.operator().alone().start_unready().await;
+        let operator = cluster.operator().without_leader_election().start_unready().await;
         cluster.wait_for_records(count * share / 100).await;
         operator.crash();
     }
-    let operator = cluster.operator().alone().start().await;
+    let operator = cluster.operator().without_leader_election().start().await;
     cluster.wait_for_records(count).await;
     // The last one written is the last word: nothing else waits.
     operator.wait_for_metric("perennial_nodes_current_ratio", &[], 1.0).await;
@@ -41,7 +41,7 @@ async fn a_crash_at_any_point_of_a_mass_return_loses_nothing() {
     let cluster = TestCluster::new().await;
     let count = node_count();
     cluster.create_many(count, ten_labels).await;
-    let operator = cluster.operator().alone().start().await;
+    let operator = cluster.operator().without_leader_election().start().await;
     cluster.wait_for_records(count).await;
 
     // While they leave and return: news of both are lost with each crash.
@@ -53,7 +53,7 @@ async fn a_crash_at_any_point_of_a_mass_return_loses_nothing() {
         }
         let operator = match running.take() {
             Some(operator) => operator,
-            None => cluster.operator().alone().start_unready().await,
+            None => cluster.operator().without_leader_election().start_unready().await,
         };
         eventually_within(Duration::from_mins(2), format!("{share} % are complete"), async || {
             let (complete, _) = cluster.complete_nodes().await;
@@ -62,7 +62,7 @@ async fn a_crash_at_any_point_of_a_mass_return_loses_nothing() {
         .await;
         operator.crash();
     }
-    let _operator = cluster.operator().alone().start().await;
+    let _operator = cluster.operator().without_leader_election().start().await;
 
     cluster.wait_for_complete_nodes(count).await;
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use perennial_core::coordination::shards;
-use perennial_harness::{Balancer, Operator, TestCluster, labels};
+use perennial_harness::{LoadBalancer, Operator, TestCluster, labels};
 use serde_json::Value;
 
 use crate::sharding::{identity, shared};
@@ -37,7 +37,7 @@ async fn an_upgrade_and_a_rollback_lose_nothing() {
     let before = cluster.record_bytes("same", RECORD).await;
 
     // An upgrade: the next one is there before this one goes. It reads what this one wrote, and writes its own.
-    let next = cluster.operator().of_the_next_version().start().await;
+    let next = cluster.operator().next_version().start().await;
     stop(this).await;
     assert_eq!(written_by(&cluster, "fence-1").await, NEXT);
     cluster.label("changed", "team", "second").await;
@@ -69,7 +69,7 @@ async fn an_upgrade_and_a_rollback_lose_nothing() {
     assert_eq!(cluster.perennial_json("show changed -o json")["record"]["state"], "Newer");
 
     // The upgrade again: what was waiting is given back, beside what came meanwhile.
-    let _next = cluster.operator().of_the_next_version().start().await;
+    let _next = cluster.operator().next_version().start().await;
     stop(this).await;
     cluster.wait_for_labels("changed", [("own", "1"), ("team", "second")]).await;
     let record = cluster.wait_for_record("changed", [("own", "1"), ("team", "second")]).await;
@@ -111,9 +111,9 @@ async fn all_leave_and_return(cluster: &TestCluster) {
 #[tokio::test]
 async fn two_versions_share_the_nodes_side_by_side() {
     let cluster = TestCluster::new().await;
-    let balancer = Balancer::of(2).await;
+    let balancer = LoadBalancer::of(2).await;
     let sharded = |number| balancer.operator(&cluster, number).set("controller.shards", &SHARDS.to_string());
-    let (this, next) = (sharded(0).start().await, sharded(1).of_the_next_version().start().await);
+    let (this, next) = (sharded(0).start().await, sharded(1).next_version().start().await);
     let holders = shared_by(&cluster, &[&this, &next]).await;
     for node in 0..NODES {
         cluster.node(&name(node)).create().await;
@@ -153,7 +153,7 @@ async fn two_versions_share_the_nodes_side_by_side() {
     }
 
     // With the next one beside it, and then without it, all of it comes back.
-    let next = sharded(1).of_the_next_version().start().await;
+    let next = sharded(1).next_version().start().await;
     shared_by(&cluster, &[&this, &next]).await;
     stop(this).await;
     for node in holders.keys() {

@@ -60,7 +60,7 @@ async fn a_check_says_of_each_thing_whether_it_is_right_and_what_to_do() {
     );
 
     // With read-only rights everything is looked at that can be, and what is missing is named.
-    let reader = cluster.reader();
+    let reader = cluster.read_only_user();
     let told = cluster.perennial_as(&reader, &[], "check").stdout;
     assert!(told.contains("you may not patch nodes") || told.contains("patch nodes,"), "{told}");
     assert!(told.contains("warn   admission    not tried"), "{told}");

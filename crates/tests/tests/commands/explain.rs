@@ -48,8 +48,8 @@ async fn the_true_cause_is_named_for_each_of_thirteen() {
     operator.wait_for_metric("perennial_records", &[("state", "absent")], 9.0).await;
     let mut spoilt = cluster.record("spoilt").await.unwrap();
     spoilt["labels"]["team"] = json!("evil");
-    cluster.spoil_record("spoilt", json!({"record.json": spoilt.to_string()})).await;
-    cluster.spoil_record("newer", json!({"record.json": json!({"version": 9}).to_string()})).await;
+    cluster.corrupt_record("spoilt", json!({"record.json": spoilt.to_string()})).await;
+    cluster.corrupt_record("newer", json!({"record.json": json!({"version": 9}).to_string()})).await;
     operator.wait_for_metric("perennial_records_invalid", &[], 2.0).await;
 
     // They come back, each with something in the way.

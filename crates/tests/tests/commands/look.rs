@@ -9,7 +9,7 @@ use crate::cells;
 async fn everything_can_be_looked_at_with_read_only_rights() {
     let cluster = TestCluster::new().await;
     let operator = cluster.start(Webhooks::On).await;
-    let reader = cluster.reader();
+    let reader = cluster.read_only_user();
     let ask = |words: &str| cluster.perennial_as(&reader, &[], words);
     cluster.node("n1").label("team", "ml").create().await;
     cluster.node("n2").label("team", "web").create().await;

@@ -87,13 +87,13 @@ async fn a_longer_list_takes_no_more_memory() {
         std::fs::write(&file, labels_of(nodes, keys)).unwrap();
         cluster.perennial(&format!("import -f {}", file.display())).expect_success();
     };
-    let drained = || COMMANDS.map(|(words, _)| cluster.drained(words));
+    let drained = || COMMANDS.map(|(words, _)| cluster.measure(words));
 
     import(0..few);
-    let of_few = drained();
+    let of_few = measure();
     import(few..many);
     let before = cluster.requests().await;
-    let of_many = drained();
+    let of_many = measure();
     let after = cluster.requests().await;
 
     for (((words, is_list), less), more) in COMMANDS.iter().zip(of_few).zip(of_many) {

@@ -82,7 +82,7 @@ async fn an_export_is_taken_back_and_is_the_same_the_second_time() {
 #[tokio::test]
 async fn a_record_that_cannot_be_trusted_is_not_in_a_backup_and_that_is_said() {
     let cluster = TestCluster::new().await;
-    cluster.spoil_record("bad", json!({"record.json": "nonsense"})).await;
+    cluster.corrupt_record("bad", json!({"record.json": "nonsense"})).await;
     let answer = cluster.perennial("export");
     assert!(!answer.success && answer.stderr.contains("left out: record node-bad"), "{answer:?}");
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use localplane::Component::{ApiServer, Etcd};
-use perennial_harness::{Balancer, OperatorBuilder, TestCluster, Webhooks, eventually, eventually_within, labels};
+use perennial_harness::{LoadBalancer, OperatorBuilder, TestCluster, Webhooks, eventually, eventually_within, labels};
 use rstest::rstest;
 
 #[rstest]
@@ -37,7 +37,7 @@ async fn an_etcd_that_is_killed_costs_nothing(#[case] webhooks: Webhooks) {
 #[tokio::test]
 async fn an_etcd_that_hangs_for_longer_than_requests_wait_costs_nothing() {
     let cluster = TestCluster::new().await;
-    let operator = cluster.operator().alone().start().await;
+    let operator = cluster.operator().without_leader_election().start().await;
     for node in ["n1", "n2"] {
         cluster.node(node).label("team", "ml").label("tier", "gold").create().await;
         cluster.wait_for_record(node, [("team", "ml"), ("tier", "gold")]).await;
@@ -72,7 +72,7 @@ async fn an_etcd_that_hangs_for_longer_than_requests_wait_costs_nothing() {
 #[tokio::test]
 async fn an_operator_that_slept_through_a_compaction_looks_again() {
     let cluster = TestCluster::new().await;
-    let mut operator = cluster.operator().alone().start().await;
+    let mut operator = cluster.operator().without_leader_election().start().await;
     for node in ["changed", "returned", "gone"] {
         cluster.node(node).label("team", "ml").label("tier", "gold").create().await;
         cluster.wait_for_record(node, [("team", "ml"), ("tier", "gold")]).await;
@@ -103,7 +103,7 @@ async fn an_operator_that_slept_through_a_compaction_looks_again() {
 #[tokio::test]
 async fn a_replica_whose_clock_is_an_hour_off_is_like_the_others(#[case] off: i64) {
     let cluster = TestCluster::new().await;
-    let balancer = Balancer::of(2).await;
+    let balancer = LoadBalancer::of(2).await;
     // The first one issues the certificates.
     let wrong = balancer.operator(&cluster, 0).clock_off_by(off).start().await;
     cluster.wait_for_admission(&wrong).await;
@@ -131,8 +131,9 @@ async fn a_replica_whose_clock_is_an_hour_off_is_like_the_others(#[case] off: i6
 #[tokio::test]
 async fn a_clock_that_is_ahead_collects_nothing_early() {
     let cluster = TestCluster::new().await;
-    let audits =
-        |builder: OperatorBuilder| builder.alone().set("controller.auditPeriod", "5s").set("keeper.retention", "1h");
+    let audits = |builder: OperatorBuilder| {
+        builder.without_leader_election().set("controller.auditPeriod", "5s").set("keeper.retention", "1h")
+    };
     let is_noted = async |node: &str| {
         eventually(format!("the audit notes that {node} is away"), async || {
             let object = cluster.config_map(node).await.ok_or("its record is gone")?;

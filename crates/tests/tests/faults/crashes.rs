@@ -7,7 +7,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use perennial_harness::{Asked, Dies, FaultProxy, OperatorBuilder, TestCluster, Webhooks, free_port};
+use perennial_harness::{ApiRequest, CrashPoint, FaultProxy, OperatorBuilder, TestCluster, Webhooks, free_port};
 use rstest::rstest;
 
 use crate::life;
@@ -22,7 +22,7 @@ enum Kind {
 }
 
 impl Kind {
-    fn has(self, asked: &Asked) -> bool {
+    fn has(self, asked: &ApiRequest) -> bool {
         let name = name(asked);
         match self {
             Self::Is(kind) => kind == name,
@@ -36,7 +36,7 @@ impl Kind {
     }
 }
 
-fn name(asked: &Asked) -> String {
+fn name(asked: &ApiRequest) -> String {
     format!("{} {}", asked.verb, asked.resource)
 }
 
@@ -45,7 +45,7 @@ fn name(asked: &Asked) -> String {
 struct Point {
     at: usize,
     kind: Kind,
-    dies: Dies,
+    dies: CrashPoint,
 }
 
 /// Plays a story with an operator that dies there. At which write that was; none where it makes fewer.
@@ -54,7 +54,7 @@ async fn die(
     Point { at, kind, dies }: Point,
     operator: impl Fn() -> OperatorBuilder,
     story: impl Future<Output = ()>,
-) -> Option<Asked> {
+) -> Option<ApiRequest> {
     let told = proxy.trap(at, move |asked| kind.has(asked), dies);
     let mut first = Some(operator().through(proxy).launch());
     let mut died = None;
@@ -82,8 +82,8 @@ async fn die(
 struct Swept(BTreeMap<String, usize>);
 
 impl Swept {
-    fn add(&mut self, asked: &Asked, dies: Dies) {
-        let side = if dies == Dies::Before { "before" } else { "after" };
+    fn add(&mut self, asked: &ApiRequest, dies: CrashPoint) {
+        let side = if dies == CrashPoint::Before { "before" } else { "after" };
         *self.0.entry(format!("{side} {}", name(asked))).or_default() += 1;
     }
 
@@ -105,8 +105,12 @@ fn at_port(builder: OperatorBuilder, port: u16) -> OperatorBuilder {
     builder.set("webhook.enabled", "true").set("webhook.port", &number).set("webhook.url", &url)
 }
 
-/// Dies at each write of each kind in turn, on one side, until a story makes no more of them.
-async fn sweep(dies: Dies, kinds: &'static [&'static str], once: impl AsyncFn(Point) -> Option<Asked>) -> Swept {
+/// CrashPoint at each write of each kind in turn, on one side, until a story makes no more of them.
+async fn sweep(
+    dies: CrashPoint,
+    kinds: &'static [&'static str],
+    once: impl AsyncFn(Point) -> Option<ApiRequest>,
+) -> Swept {
     let mut swept = Swept::default();
     for kind in Kind::all(kinds) {
         for at in 1.. {
@@ -128,13 +132,14 @@ async fn a_crash_at_any_write_of_the_keeper_changes_nothing(#[case] webhooks: We
         let proxy = cluster.fault_proxy().await;
         let port = free_port();
         let operator = || {
-            let builder = cluster.operator().alone();
+            let builder = cluster.operator().without_leader_election();
             if webhooks == Webhooks::On { at_port(builder, port) } else { builder }
         };
         die(&proxy, point, operator, life::play(&cluster, 1)).await
     };
     // Most of the time is spent waiting: both sides at once, each on a cluster of its own.
-    let (mut swept, after) = tokio::join!(sweep(Dies::Before, KINDS, &once), sweep(Dies::After, KINDS, &once));
+    let (mut swept, after) =
+        tokio::join!(sweep(CrashPoint::Before, KINDS, &once), sweep(CrashPoint::After, KINDS, &once));
     swept.0.extend(after.0);
 
     swept.print(&format!("keeper, webhooks {webhooks:?}"));
@@ -151,7 +156,7 @@ async fn a_crash_at_any_write_of_the_keeper_changes_nothing(#[case] webhooks: We
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_at_any_write_of_placement_changes_nothing() {
     const KINDS: &[&str] = &["patch pods"];
-    let cluster = TestCluster::whole().await;
+    let cluster = TestCluster::full().await;
     cluster.capacity("spot", 1, 100).await;
     cluster.capacity("on-demand", 1, 100).await;
     let port = free_port();
@@ -160,10 +165,11 @@ async fn a_crash_at_any_write_of_placement_changes_nothing() {
         let proxy = cluster.fault_proxy().await;
         // The keeper would write at other times each time.
         let roles = |builder: OperatorBuilder| builder.set("controller.roles", "placement,webhooks");
-        let operator = || roles(at_port(cluster.operator().alone(), port).set("placement.cooldown", "1s"));
+        let operator =
+            || roles(at_port(cluster.operator().without_leader_election(), port).set("placement.cooldown", "1s"));
         let name = format!("web-{}", number.fetch_add(1, Ordering::Relaxed));
         let story = async {
-            let web = cluster.deployment(&name).asks("spot-percentage", "60").asks("min-on-demand", "1");
+            let web = cluster.deployment(&name).annotate("spot-percentage", "60").annotate("min-on-demand", "1");
             web.replicas(3).create().await;
             cluster.wait_for_split(&name, 1, 2).await;
             cluster.scale(&name, 5).await;
@@ -175,8 +181,8 @@ async fn a_crash_at_any_write_of_placement_changes_nothing() {
         cluster.kubectl(&format!("delete deployment {name} --wait=false"));
         died
     };
-    let mut swept = sweep(Dies::Before, KINDS, &once).await;
-    swept.0.extend(sweep(Dies::After, KINDS, &once).await.0);
+    let mut swept = sweep(CrashPoint::Before, KINDS, &once).await;
+    swept.0.extend(sweep(CrashPoint::After, KINDS, &once).await.0);
 
     swept.print("placement");
     for side in ["before", "after"] {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use futures::{StreamExt, stream};
 use kube::api::{ListParams, Patch, PatchParams};
 use perennial_harness::{
-    Balancer, Labels, TestCluster, eventually_within, labels, node_count_or, record_name, ten_labels,
+    Labels, LoadBalancer, TestCluster, eventually_within, labels, node_count_or, record_name, ten_labels,
 };
 use serde_json::json;
 
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_mins(10);
 async fn nodes_that_are_all_deleted_during_a_rolling_restart_come_back_whole() {
     let cluster = TestCluster::new().await;
     let count = node_count_or(300);
-    let balancer = Balancer::of(3).await;
+    let balancer = LoadBalancer::of(3).await;
     let replica = |number| balancer.operator(&cluster, number).set("controller.shards", "6");
     let first = replica(0).start().await;
     cluster.wait_for_admission(&first).await;
@@ -59,7 +59,7 @@ async fn nodes_that_are_all_deleted_during_a_rolling_restart_come_back_whole() {
 async fn records_that_are_all_tampered_with_restore_nothing_and_stop_nothing() {
     let cluster = TestCluster::new().await;
     let count = node_count_or(200);
-    let first = cluster.operator().alone().start().await;
+    let first = cluster.operator().without_leader_election().start().await;
     cluster.create_many(count, ten_labels).await;
     cluster.node("honest").label("team", "ml").create().await;
     cluster.wait_for_records(count + 1).await;
@@ -77,7 +77,7 @@ async fn records_that_are_all_tampered_with_restore_nothing_and_stop_nothing() {
     stream::iter(names.iter().map(tamper)).buffer_unordered(AT_ONCE).for_each(async |()| ()).await;
     let before = records(&cluster).await;
 
-    let operator = cluster.operator().alone().start().await;
+    let operator = cluster.operator().without_leader_election().start().await;
     cluster.create_many(count, |_| Labels::new()).await;
     cluster.node("honest").create().await;
 
@@ -107,7 +107,7 @@ async fn records_that_are_all_tampered_with_restore_nothing_and_stop_nothing() {
 async fn records_of_a_megabyte_each_are_borne() {
     let cluster = TestCluster::new().await;
     let count = 150;
-    let first = cluster.operator().alone().start().await;
+    let first = cluster.operator().without_leader_election().start().await;
     cluster.create_many(count, ten_labels).await;
     cluster.wait_for_records(count).await;
     first.crash();
@@ -119,7 +119,7 @@ async fn records_of_a_megabyte_each_are_borne() {
     };
     stream::iter(names.iter().map(grow)).buffer_unordered(8).for_each(async |()| ()).await;
 
-    let operator = cluster.operator().alone().set("controller.auditPeriod", "5s").start().await;
+    let operator = cluster.operator().without_leader_election().set("controller.auditPeriod", "5s").start().await;
     cluster.delete_all_nodes().await;
     cluster.create_many(count, |_| Labels::new()).await;
 

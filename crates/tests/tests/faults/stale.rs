@@ -1,11 +1,11 @@
 //! One of two API servers is cut off from etcd: its watches go on and say nothing new, while the other one is up to date.
 
 use localplane::Component::{ApiServer, Etcd};
-use perennial_harness::{Asked, Fault, FaultProxy, TestCluster, Webhooks, Wire, eventually_within, labels};
+use perennial_harness::{ApiRequest, Fault, FaultProxy, TestCluster, Webhooks, Wire, eventually_within, labels};
 use std::time::Duration;
 
 /// What is watched comes from the older API server; all else from the other one.
-fn watches_are_old(asked: &Asked) -> Option<Fault> {
+fn watches_are_old(asked: &ApiRequest) -> Option<Fault> {
     ["watch", "list"].contains(&asked.verb.as_str()).then_some(Fault::Older)
 }
 
@@ -23,7 +23,7 @@ async fn an_operator_that_sees_an_old_world_undoes_nothing_in_the_new_one() {
     let cluster = TestCluster::with_two_servers().await;
     let wire = on_a_cable(&cluster).await;
     let proxy = FaultProxy::with_older(&cluster, 1).await;
-    proxy.weather(watches_are_old);
+    proxy.inject(watches_are_old);
     // It looks at everything that it believes to know every few seconds.
     let operator = cluster.operator().set("controller.resyncPeriod", "5s").through(&proxy).start().await;
     for node in ["changed", "replaced", "returned"] {
@@ -62,9 +62,10 @@ async fn a_replica_with_an_old_view_gives_back_nothing_that_a_person_took() {
     let cluster = TestCluster::with_two_servers().await;
     let wire = on_a_cable(&cluster).await;
     let proxy = FaultProxy::with_older(&cluster, 1).await;
-    proxy.weather(watches_are_old);
-    let _fresh = cluster.operator().alone().set("controller.roles", "capture,restore,placement").start().await;
-    let _old = cluster.start_with(Webhooks::On, |builder| builder.alone().through(&proxy)).await;
+    proxy.inject(watches_are_old);
+    let _fresh =
+        cluster.operator().without_leader_election().set("controller.roles", "capture,restore,placement").start().await;
+    let _old = cluster.start_with(Webhooks::On, |builder| builder.without_leader_election().through(&proxy)).await;
     let nodes: Vec<String> = (0..8).map(|number| format!("n{number}")).collect();
     for node in &nodes {
         cluster.node(node).label("team", "ml").label("tier", "gold").create().await;

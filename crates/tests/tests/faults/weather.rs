@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use perennial_harness::{
-    Asked, Fault, FaultProxy, OperatorBuilder, TestCluster, Webhooks, eventually, eventually_within, labels,
+    ApiRequest, Fault, FaultProxy, OperatorBuilder, TestCluster, Webhooks, eventually, eventually_within, labels,
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use rstest::rstest;
@@ -12,7 +12,7 @@ use crate::life;
 
 /// One request in so many fails, at random but the same each time: often enough for each life to see some, seldom enough for any
 /// to end. Not every n-th: what needs n requests would fail at the same one for ever.
-fn now_and_then(fault: Fault, one_in: u32) -> impl FnMut(&Asked) -> Option<Fault> + Send {
+fn now_and_then(fault: Fault, one_in: u32) -> impl FnMut(&ApiRequest) -> Option<Fault> + Send {
     let mut dice = StdRng::seed_from_u64(7);
     move |asked| {
         // A watch that is answered with a refusal is tried again after a pause that has nothing to do with this.
@@ -50,7 +50,7 @@ async fn requests_that_fail_now_and_then_change_nothing(
     // budget of all others.
     let long = |builder: OperatorBuilder| builder.set("controller.leaderElection.leaseDuration", "15s");
     let _operator = cluster.start_with(webhooks, |builder| long(builder).through(&proxy)).await;
-    proxy.weather(now_and_then(fault, one_in));
+    proxy.inject(now_and_then(fault, one_in));
 
     life::play(&cluster, 3).await;
 
@@ -64,7 +64,7 @@ async fn an_operator_that_never_hears_of_its_first_try_does_nothing_twice() {
     let proxy = cluster.fault_proxy().await;
     let _operator = cluster.operator().through(&proxy).start().await;
     let mut heard = std::collections::HashSet::new();
-    proxy.weather(move |asked| {
+    proxy.inject(move |asked| {
         let first =
             asked.is_write() && asked.resource != "leases" && heard.insert((asked.verb.clone(), asked.name.clone()));
         first.then_some(Fault::AnswerLost)
@@ -93,7 +93,7 @@ async fn a_write_that_lands_late_undoes_nothing() {
     cluster.wait_for_record("n1", [("team", "ml"), ("tier", "gold")]).await;
     let late = Duration::from_secs(4);
     let mut held = 2;
-    proxy.weather(move |asked| {
+    proxy.inject(move |asked| {
         let ours = asked.is_write() && ["nodes", "configmaps"].contains(&asked.resource.as_str()) && held > 0;
         held -= i32::from(ours);
         ours.then_some(Fault::Late(late))
@@ -223,7 +223,7 @@ async fn an_api_server_that_asks_for_patience_gets_it() {
     cluster.delete_all_nodes().await;
 
     // Everything is refused, Leases as well, while fifty nodes return.
-    proxy.weather(|_| Some(Fault::Answered(429, Some(1))));
+    proxy.inject(|_| Some(Fault::Answered(429, Some(1))));
     cluster.create_many(50, |_| perennial_harness::Labels::new()).await;
     eventually("it was told to wait", async || {
         let told = count(&proxy, "answered 429");
@@ -235,7 +235,7 @@ async fn an_api_server_that_asks_for_patience_gets_it() {
     // A second's patience for everyone: not one try for each of fifty nodes.
     let told = count(&proxy, "answered 429");
     assert!(told < 50, "{told} requests were refused: it did not wait");
-    proxy.calm();
+    proxy.clear_faults();
 
     cluster.wait_for_complete_nodes(50).await;
 }

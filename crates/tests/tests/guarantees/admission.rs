@@ -252,9 +252,9 @@ async fn strange_objects_pass_unchanged() {
     assert!(named.metadata.name.unwrap_or_default().starts_with("strange-"));
     cluster.node("marked").annotation(MARK, "{not a mark").create().await;
     cluster.node("tainted").taint(GATE, "whatever", "NoExecute").label("team", "ml").create().await;
-    cluster.spoil_record("spoilt", json!({"record.json": "{"})).await;
+    cluster.corrupt_record("spoilt", json!({"record.json": "{"})).await;
     cluster.node("spoilt").label("own", "1").create().await;
-    cluster.spoil_record("newer", json!({"record.json": json!({"version": 99}).to_string()})).await;
+    cluster.corrupt_record("newer", json!({"record.json": json!({"version": 99}).to_string()})).await;
     cluster.node("newer").label("own", "1").create().await;
     // What is wrong is said by the API server, not by us.
     let bad = cluster.node("bad").label("no such key!", "1").try_create().await.unwrap_err();

@@ -270,7 +270,7 @@ async fn records_that_were_carried_from_another_cluster_are_given_and_go_on(#[ca
     let text = cluster.record_bytes("n1", "record.json").await.unwrap();
     let mut record = Record::decode(&text).unwrap();
     record.node.resource_version = 400_000_000;
-    cluster.spoil_record("n1", json!({"record.json": record.encode().unwrap()})).await;
+    cluster.corrupt_record("n1", json!({"record.json": record.encode().unwrap()})).await;
 
     let _operator = cluster.start(webhooks).await;
     cluster.node("n1").create().await;

@@ -26,7 +26,7 @@ async fn a_label_that_was_removed_stays_removed(#[case] webhooks: Webhooks) {
 
     // A new process has no memory of the removal. The fence is a change that it captures.
     operator.crash();
-    let operator = cluster.start_with(webhooks, OperatorBuilder::alone).await;
+    let operator = cluster.start_with(webhooks, OperatorBuilder::without_leader_election).await;
     cluster.label("n1", "fence", "1").await;
     cluster.wait_for_record("n1", [("last", "1"), ("fence", "1")]).await;
     assert_eq!(cluster.labels("n1").await, labels([("last", "1"), ("fence", "1")]));

@@ -146,4 +146,3 @@ async fn a_restore_owns_the_given_labels_and_the_mark_only() {
     });
     assert_eq!(ours.unwrap()["fieldsV1"]["f:metadata"], fields);
 }
-

@@ -18,7 +18,7 @@ async fn a_record_that_was_tampered_with_gives_nothing_and_its_bytes_stay(#[case
     operator.wait_for_metric("perennial_records", &[("state", "absent")], 1.0).await;
     let mut bad = cluster.record("n1").await.unwrap();
     bad["labels"]["team"] = json!("evil");
-    cluster.spoil_record("n1", json!({"record.json": bad.to_string()})).await;
+    cluster.corrupt_record("n1", json!({"record.json": bad.to_string()})).await;
     operator.wait_for_metric("perennial_records_invalid", &[], 1.0).await;
 
     let node = cluster.node("n1").label("own", "1").create().await;
@@ -55,14 +55,14 @@ async fn the_newest_good_history_entry_replaces_a_bad_record(#[case] webhooks: W
     if restarts {
         operator.crash();
         cluster.delete_node("n1").await;
-        operator = cluster.start_with(webhooks, OperatorBuilder::alone).await;
+        operator = cluster.start_with(webhooks, OperatorBuilder::without_leader_election).await;
     } else {
         cluster.delete_node("n1").await;
     }
     operator.wait_for_metric("perennial_records", &[("state", "absent")], 1.0).await;
     let mut bad = cluster.record("n1").await.unwrap();
     bad["labels"]["team"] = json!("evil");
-    cluster.spoil_record("n1", json!({"record.json": bad.to_string()})).await;
+    cluster.corrupt_record("n1", json!({"record.json": bad.to_string()})).await;
     operator.wait_for_metric("perennial_records_invalid", &[], 1.0).await;
 
     cluster.node("n1").create().await;

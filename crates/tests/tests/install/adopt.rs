@@ -9,7 +9,7 @@ const NODES: usize = 120;
 
 #[tokio::test]
 async fn adopting_a_running_cluster_writes_records_and_nothing_else() {
-    let cluster = TestCluster::audited(true).await;
+    let cluster = TestCluster::with_audit_log(true).await;
     cluster.kubectl(&format!("create clusterrolebinding {USER} --clusterrole=cluster-admin --user={USER}"));
     for number in 0..NODES {
         let name = format!("n{number:03}");
@@ -41,7 +41,7 @@ async fn adopting_a_running_cluster_writes_records_and_nothing_else() {
     // Audits and resyncs have gone over all of it, and a change is captured as ever.
     eventually("it has looked at everything twice", async || {
         let lists =
-            cluster.asked_by(USER).iter().filter(|asked| asked.verb == "list" && asked.resource == "nodes").count();
+            cluster.requests_by(USER).iter().filter(|asked| asked.verb == "list" && asked.resource == "nodes").count();
         if lists >= 4 { Ok(()) } else { Err(lists) }
     })
     .await;
@@ -50,7 +50,7 @@ async fn adopting_a_running_cluster_writes_records_and_nothing_else() {
     assert!(operator.stop().await.is_some_and(|status| status.success()));
 
     let mut writes = BTreeMap::<(String, String), usize>::new();
-    for asked in cluster.asked_by(USER).into_iter().filter(|asked| asked.is_write() && asked.code < 300) {
+    for asked in cluster.requests_by(USER).into_iter().filter(|asked| asked.is_write() && asked.code < 300) {
         *writes.entry((asked.resource, asked.verb)).or_default() += 1;
     }
     let records = writes.remove(&("configmaps".to_owned(), "create".to_owned()));

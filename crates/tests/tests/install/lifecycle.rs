@@ -3,7 +3,7 @@
 
 use std::{fs, path::PathBuf};
 
-use perennial_harness::{Answer, Helm, Kubelet, TestCluster, chart, eventually, perennial};
+use perennial_harness::{CommandOutput, Helm, Kubelet, TestCluster, chart, eventually, perennial};
 use rstest::rstest;
 
 pub(crate) const NAMESPACE: &str = "perennial-system";
@@ -28,13 +28,13 @@ impl Stage {
         Self { cluster, helm, kubelet }
     }
 
-    async fn helm(&self, command: &[&str], more: &[&str]) -> Answer {
+    async fn helm(&self, command: &[&str], more: &[&str]) -> CommandOutput {
         self.helm.on(&self.cluster, &[command, COMMON, more].concat()).await
     }
 
     pub(crate) async fn expect(&self, command: &[&str], more: &[&str]) -> String {
         let answer = self.helm(command, more).await;
-        assert!(answer.success, "helm {command:?}: {}; the kubelet: {:?}", answer.stderr, self.kubelet.trouble());
+        assert!(answer.success, "helm {command:?}: {}; the kubelet: {:?}", answer.stderr, self.kubelet.last_error());
         answer.stdout
     }
 
@@ -120,7 +120,7 @@ async fn a_release_lives_and_leaves_nothing_but_the_records(#[values(Helm::V3, H
     // Installed, it works with no further step.
     let notes = stage.expect(&["install", "perennial", &chart], &["--wait", "--set", "check.enabled=true"]).await;
     assert!(notes.contains("kubectl label node NODE team=ml"), "{notes}");
-    let (well, checked) = stage.kubelet.said("check").expect("the release was checked");
+    let (well, checked) = stage.kubelet.log_of("check").expect("the release was checked");
     assert!(well && !checked.contains("fail"), "{checked}");
     stage.a_label_survives("n1").await;
     let columns = stage.crd_columns();
@@ -146,7 +146,7 @@ async fn a_release_lives_and_leaves_nothing_but_the_records(#[values(Helm::V3, H
     // A removal leaves the records, and nothing else that anybody would trip over.
     leave_things_half_done(&stage).await;
     let answer = stage.helm.on(&stage.cluster, &["uninstall", "perennial", "-n", NAMESPACE, "--timeout", "3m"]).await;
-    let (_, said) = stage.kubelet.said("uninstall").unwrap_or_default();
+    let (_, said) = stage.kubelet.log_of("uninstall").unwrap_or_default();
     assert!(answer.success, "{}; {said}", answer.stderr);
     assert!(said.contains("operator stopped"), "{said}");
     nothing_is_left(&stage);

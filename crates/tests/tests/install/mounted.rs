@@ -13,7 +13,7 @@ use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::{Api, api::PostParams};
 use perennial::serve::{certs::SECRET, configuration::NAME, issue};
 use perennial_core::certs::{Certificates, Lifetimes};
-use perennial_harness::{Balancer, TestCluster, eventually, eventually_within, handshake};
+use perennial_harness::{LoadBalancer, TestCluster, eventually, eventually_within, handshake};
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -66,7 +66,7 @@ async fn trusted(cluster: &TestCluster) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn a_renewed_secret_is_served_and_no_request_is_lost() {
     let cluster = TestCluster::new().await;
-    let balancer = Balancer::of(2).await;
+    let balancer = LoadBalancer::of(2).await;
     let (old, new) = (certificates(), certificates());
     let mut mounts = [Mount::new(&cluster, "one", &old), Mount::new(&cluster, "other", &old)];
     let replica = |number: usize| {

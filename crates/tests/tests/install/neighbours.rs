@@ -9,7 +9,7 @@ use kube::{
 };
 use perennial::serve::{configuration::NAME, issue};
 use perennial_core::certs::Lifetimes;
-use perennial_harness::{Helm, chart, schemas_of_others};
+use perennial_harness::{Helm, chart, third_party_crds};
 
 use crate::lifecycle::{NAMESPACE, Stage, nothing_is_left};
 
@@ -55,8 +55,8 @@ async fn manage_certificates(client: Client) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn it_works_with_certificates_of_cert_manager_and_fits_the_schemas_of_others() {
-    let Some(schemas) = schemas_of_others() else { return };
+async fn it_works_with_certificates_of_cert_manager_and_fits_the_third_party_crds() {
+    let Some(schemas) = third_party_crds() else { return };
     let stage = Stage::new(Helm::V4).await;
     let cluster = &stage.cluster;
     for schema in schemas {

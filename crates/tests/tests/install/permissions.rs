@@ -120,21 +120,26 @@ async fn until_it_is_freed(cluster: &TestCluster) {
 async fn place(cluster: &TestCluster) {
     cluster.capacity("spot", 1, 6).await;
     cluster.capacity("on-demand", 1, 40).await;
-    cluster.deployment("web").replicas(4).asks("spot-percentage", "50").create().await;
+    cluster.deployment("web").replicas(4).annotate("spot-percentage", "50").create().await;
     cluster.wait_for_split("web", 2, 2).await;
-    let db = cluster.stateful_set("db").replicas(4).asks("spot-percentage", "50").asks("move-statefulset-pods", "true");
+    let db = cluster
+        .stateful_set("db")
+        .replicas(4)
+        .annotate("spot-percentage", "50")
+        .annotate("move-statefulset-pods", "true");
     db.create().await;
     cluster.wait_for_split("db", 2, 2).await;
     // Fewer on spot than there are: they are moved.
-    cluster.ask("web", "spot-percentage", "25").await;
+    cluster.annotate_deployment("web", "spot-percentage", "25").await;
     cluster.wait_for_split("web", 1, 3).await;
     cluster.kubectl("annotate statefulset db --overwrite perennial.dev/spot-percentage=25");
     cluster.wait_for_split("db", 1, 3).await;
     // More than there is room for: the rest falls back.
-    let short = cluster.deployment("short").replicas(8).asks("spot-percentage", "100").asks("fallback-after", "1s");
+    let short =
+        cluster.deployment("short").replicas(8).annotate("spot-percentage", "100").annotate("fallback-after", "1s");
     short.create().await;
     eventually("replicas that found no spot run on-demand", async || {
-        let placed = cluster.placed("short").await;
+        let placed = cluster.pod_counts("short").await;
         if placed.on_demand >= 1 { Ok(()) } else { Err(placed.to_string()) }
     })
     .await;
@@ -177,7 +182,7 @@ fn is_for_laggards((group, resource, verb): &(String, String, String)) -> bool {
 }
 
 fn refused(cluster: &TestCluster) -> Vec<String> {
-    let asked = cluster.asked_by(&user(cluster)).into_iter().filter(|asked| asked.code == 403);
+    let asked = cluster.requests_by(&user(cluster)).into_iter().filter(|asked| asked.code == 403);
     asked.map(|asked| format!("{asked:?}")).collect()
 }
 
@@ -195,7 +200,7 @@ async fn stop(operator: Operator) {
 #[case::with_placement(true, true)]
 #[tokio::test]
 async fn an_operator_uses_every_permission_and_needs_no_other(#[case] webhooks: bool, #[case] placement: bool) {
-    let cluster = TestCluster::audited(placement).await;
+    let cluster = TestCluster::with_audit_log(placement).await;
     let granted = install(&cluster, webhooks, placement);
     if !placement {
         leave_gated(&cluster);
@@ -236,19 +241,19 @@ async fn an_operator_uses_every_permission_and_needs_no_other(#[case] webhooks: 
     }
 
     assert_eq!(refused(&cluster), Vec::<String>::new());
-    let used = verbs(&cluster.asked_by(&user(&cluster)));
+    let used = verbs(&cluster.requests_by(&user(&cluster)));
     let unused: Vec<_> = granted.difference(&used).filter(|granted| !is_for_laggards(granted)).collect();
     assert!(unused.is_empty(), "granted, and used by nothing: {unused:#?}");
 }
 
 #[tokio::test]
 async fn placement_without_webhooks_is_refused_nothing() {
-    let cluster = TestCluster::audited(true).await;
+    let cluster = TestCluster::with_audit_log(true).await;
     install(&cluster, false, true);
 
     let running = operator(&cluster, false, true).start().await;
     cluster.capacity("on-demand", 1, 40).await;
-    cluster.deployment("web").replicas(4).asks("spot-percentage", "50").create().await;
+    cluster.deployment("web").replicas(4).annotate("spot-percentage", "50").create().await;
     churn(&cluster).await;
     stop(running).await;
 
@@ -258,7 +263,7 @@ async fn placement_without_webhooks_is_refused_nothing() {
 /// Records are signed: one more Secret is read, and no other.
 #[tokio::test]
 async fn an_operator_that_signs_uses_every_permission_and_needs_no_other() {
-    let cluster = TestCluster::audited(false).await;
+    let cluster = TestCluster::with_audit_log(false).await;
     let set = "--set webhook.enabled=false --set placement.enabled=false --set records.hmac=sign";
     let granted = install_set(&cluster, set);
     let secret = format!("create secret generic perennial-record-keys -n {}", cluster.namespace());
@@ -272,7 +277,7 @@ async fn an_operator_that_signs_uses_every_permission_and_needs_no_other() {
     stop(running).await;
 
     assert_eq!(refused(&cluster), Vec::<String>::new());
-    let asked = cluster.asked_by(&user(&cluster));
+    let asked = cluster.requests_by(&user(&cluster));
     let unused: Vec<_> = granted.difference(&verbs(&asked)).cloned().collect();
     assert!(unused.is_empty(), "granted, and used by nothing: {unused:#?}");
     let secrets = asked.iter().filter(|asked| asked.resource == "secrets");
@@ -288,7 +293,7 @@ async fn an_operator_that_signs_uses_every_permission_and_needs_no_other() {
 #[case::dry_run("controller.dryRun=true", false)]
 #[tokio::test]
 async fn a_part_of_the_roles_is_refused_nothing(#[case] set: &str, #[case] keeps: bool) {
-    let cluster = TestCluster::audited(true).await;
+    let cluster = TestCluster::with_audit_log(true).await;
     install_set(&cluster, &format!("--set {set}"));
     let (key, value) = set.split_once('=').unwrap();
 
@@ -299,7 +304,7 @@ async fn a_part_of_the_roles_is_refused_nothing(#[case] set: &str, #[case] keeps
         // What the others would do is not done; what happens is seen.
         cluster.node("n1").label("team", "ml").create().await;
         cluster.capacity("on-demand", 1, 40).await;
-        cluster.deployment("web").replicas(2).asks("spot-percentage", "50").create().await;
+        cluster.deployment("web").replicas(2).annotate("spot-percentage", "50").create().await;
         cluster.delete_node("n1").await;
         cluster.node("n1").create().await;
         eventually("both nodes are known", async || {

@@ -55,7 +55,7 @@ async fn the_page_is_for_this_machine_and_under_a_strict_policy() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_being_asked_for_it_is_not_there() {
     let cluster = TestCluster::new().await;
-    let operator = cluster.operator().alone().start().await;
+    let operator = cluster.operator().without_leader_election().start().await;
 
     let said =
         operator.log().iter().any(|line| line["message"].as_str().is_some_and(|text| text.contains("dashboard")));

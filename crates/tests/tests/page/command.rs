@@ -8,7 +8,7 @@ use super::{agent, is_clean, returned};
 async fn the_command_serves_the_page_at_an_address_that_nobody_can_guess() {
     let cluster = TestCluster::new().await;
     let _operator = returned(&cluster).await;
-    let reader = cluster.reader();
+    let reader = cluster.read_only_user();
     let before = cluster.requests().await;
 
     let command = cluster.perennial_in_background_as(&reader, &[], "dashboard");

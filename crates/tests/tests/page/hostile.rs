@@ -43,7 +43,7 @@ async fn markup_in_a_cluster_is_shown_as_text() {
         "data": {"record.json": forged.encode().unwrap()},
     });
     api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
-    cluster.spoil_record("worker-2", json!({"record.json": format!("{{\"version\": {}}}", json!(MARKUP))})).await;
+    cluster.corrupt_record("worker-2", json!({"record.json": format!("{{\"version\": {}}}", json!(MARKUP))})).await;
 
     let address = operator.dashboard().await;
     let page = browser.open(&format!("{address}#/?feed=all"), 1280, 900).await;
@@ -56,20 +56,20 @@ async fn markup_in_a_cluster_is_shown_as_text() {
     page.wait_for_in(".facts", "<svg onload=window.pwned=1>").await;
     page.go("#/nodes").await;
     page.wait_for_in(".rows", MARKUP).await;
-    page.value(&format!("location.hash = '#/node/' + encodeURIComponent({})", json!(MARKUP))).await;
+    page.evaluate(&format!("location.hash = '#/node/' + encodeURIComponent({})", json!(MARKUP))).await;
     page.wait_for_in(".keylist", MARKUP).await;
     // Whoever copies a command gets one word for one name.
     page.wait_for_in(".commands", &format!("perennial explain '{}'", MARKUP.replace('\'', r"'\''"))).await;
     // The address is somebody else's word, too.
-    page.value(&format!("location.hash = '#/nodes?q=' + encodeURIComponent({})", json!(format!("{MARKUP} none"))))
+    page.evaluate(&format!("location.hash = '#/nodes?q=' + encodeURIComponent({})", json!(format!("{MARKUP} none"))))
         .await;
     page.wait_for("in its name").await;
     page.go("#/__proto__/x?%zz").await;
     page.wait_for_in("h1", "current").await;
 
-    assert_eq!(page.value("window.pwned === undefined").await, json!(true));
+    assert_eq!(page.evaluate("window.pwned === undefined").await, json!(true));
     assert_eq!(
-        page.value("document.querySelectorAll('main img, main script, main svg[onload]').length").await,
+        page.evaluate("document.querySelectorAll('main img, main script, main svg[onload]').length").await,
         json!(0)
     );
     is_clean(&page, &address);

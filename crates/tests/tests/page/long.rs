@@ -34,17 +34,17 @@ async fn tens_of_thousands_of_rows_scroll() {
     );
 
     let rows = "document.querySelectorAll('.rows .row').length";
-    assert!(page.value(rows).await.as_u64().unwrap() < 80, "only what is on the screen is there");
+    assert!(page.evaluate(rows).await.as_u64().unwrap() < 80, "only what is on the screen is there");
     for (part, number) in [("0.5", count / 2), ("1", count - 1), ("0.25", count / 4), ("0", 0)] {
         let name = format!("node-{number:05}");
-        page.value(&format!(
+        page.evaluate(&format!(
             "(() => {{ const body = document.querySelector('.rows'); body.scrollTop = body.scrollHeight * {part}; }})()"
         ))
         .await;
         page.wait_for_in(".rows", &name).await;
         page.wait_until("document.querySelectorAll('.rows .coming').length === 0").await;
     }
-    assert!(page.value(rows).await.as_u64().unwrap() < 80);
+    assert!(page.evaluate(rows).await.as_u64().unwrap() < 80);
 
     // Through all of it, a screen at a time: every frame has rows, and nothing piles up.
     let scrolled = page

@@ -37,10 +37,10 @@ async fn a_node_is_shown_with_its_origins_its_lives_and_its_history() {
     assert!(text.contains("Write 2") && text.contains("rack=r7"), "{text}");
     assert!(text.contains("perennial rollback worker-1 --to 1"), "{text}");
     // Why is one click away, in the words of `perennial explain`.
-    page.value("document.querySelectorAll('.keylist summary')[2].click()").await;
+    page.evaluate("document.querySelectorAll('.keylist summary')[2].click()").await;
     page.wait_for_in(".keylist details[open]", "dropped by default").await;
     // Filters are in the address.
-    page.value(
+    page.evaluate(
         "[...document.querySelectorAll('.chip')].find((chip) => chip.textContent.startsWith('foreign')).click()",
     )
     .await;
@@ -51,7 +51,7 @@ async fn a_node_is_shown_with_its_origins_its_lives_and_its_history() {
 
     page.go("#/node/nobody").await;
     page.wait_for("There is no node nobody").await;
-    assert!(page.complaints().iter().all(|complaint| complaint.contains("404")), "{:?}", page.complaints());
+    assert!(page.errors().iter().all(|complaint| complaint.contains("404")), "{:?}", page.errors());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -62,7 +62,7 @@ async fn what_happens_is_shown_as_it_happens() {
     let address = operator.dashboard().await;
     let page = browser.open(&address, 1280, 1000).await;
     page.wait_for_in("h1", "The one node is current").await;
-    page.value("window.here = true").await;
+    page.evaluate("window.here = true").await;
 
     cluster.node("worker-2").label("team", "web").create().await;
     page.wait_for_in("h1", "All 2 nodes are current").await;
@@ -70,11 +70,11 @@ async fn what_happens_is_shown_as_it_happens() {
     page.wait_for_in(".headline", "1 away").await;
     cluster.node("worker-2").create().await;
     page.wait_for_in(".happening", "worker-2 was given back 1 key").await;
-    cluster.spoil_record("worker-2", json!({"record.json": "not a record"})).await;
+    cluster.corrupt_record("worker-2", json!({"record.json": "not a record"})).await;
     page.wait_for_in(".attention", "1 record cannot be trusted").await;
     page.wait_for_in(".attention", "perennial explain worker-2").await;
 
-    assert_eq!(page.value("window.here").await, json!(true), "it was the same page all the time");
+    assert_eq!(page.evaluate("window.here").await, json!(true), "it was the same page all the time");
     // One node, too, follows what happens to it.
     page.go("#/node/worker-1").await;
     page.wait_for_in(".keylist", "team=ml").await;
@@ -97,7 +97,7 @@ async fn everything_is_reached_by_keys() {
 
     // The first stop leads past the frame.
     page.press("Tab").await;
-    assert_eq!(page.value("document.activeElement.id").await, json!("skip"));
+    assert_eq!(page.evaluate("document.activeElement.id").await, json!("skip"));
     page.press("Enter").await;
     page.wait_until("document.activeElement.id === 'content'").await;
 
@@ -140,10 +140,10 @@ async fn it_is_light_or_dark_and_fits_a_phone() {
     page.wait_for_in("h1", "current").await;
     let ground = "getComputedStyle(document.body).backgroundColor";
 
-    page.prefers("light").await;
-    let light = page.value(ground).await;
-    page.prefers("dark").await;
-    let dark = page.value(ground).await;
+    page.set_color_scheme("light").await;
+    let light = page.evaluate(ground).await;
+    page.set_color_scheme("dark").await;
+    let dark = page.evaluate(ground).await;
     assert_eq!((light, dark), (json!("rgb(248, 247, 243)"), json!("rgb(17, 21, 19)")));
 
     page.resize(390, 844).await;
@@ -161,13 +161,13 @@ async fn nothing_keeps_people_from_using_it() {
     let operator = returned(&cluster).await;
     cluster.node("worker-2").label("team", "web").create().await;
     cluster.wait_for_record("worker-2", [("team", "web")]).await;
-    cluster.spoil_record("worker-2", json!({"record.json": "not a record"})).await;
+    cluster.corrupt_record("worker-2", json!({"record.json": "not a record"})).await;
     let page = browser.open(&operator.dashboard().await, 1280, 900).await;
     page.wait_for_in(".attention", "cannot be trusted").await;
     page.go("#/?feed=all").await;
 
     for scheme in ["light", "dark"] {
-        page.prefers(scheme).await;
+        page.set_color_scheme(scheme).await;
         for (view, ready) in [
             ("#/", ".happening"),
             ("#/nodes", ".rows [role=row]"),

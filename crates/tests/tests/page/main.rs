@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 /// An operator that serves the page.
 fn serving(cluster: &TestCluster) -> OperatorBuilder {
-    cluster.operator().alone().set("dashboard.enabled", "true").set("dashboard.port", "0")
+    cluster.operator().without_leader_election().set("dashboard.enabled", "true").set("dashboard.port", "0")
 }
 
 /// A node that was labelled, left and came back: everything that the page shows is there.
@@ -41,14 +41,14 @@ fn agent() -> ureq::Agent {
 async fn obstacles(page: &Page) -> Vec<String> {
     let Some(script) = axe() else { return Vec::new() };
     // In a world of its own: what the page's policy forbids, the examiner may do.
-    let frame = page.ask("Page.getFrameTree", json!({})).await["frameTree"]["frame"]["id"].clone();
-    let world = page.ask("Page.createIsolatedWorld", json!({"frameId": frame, "worldName": "axe"})).await;
+    let frame = page.call("Page.getFrameTree", json!({})).await["frameTree"]["frame"]["id"].clone();
+    let world = page.call("Page.createIsolatedWorld", json!({"frameId": frame, "worldName": "axe"})).await;
     let ask = async |expression: &str| -> Value {
         let params = json!({
             "expression": expression, "contextId": world["executionContextId"], "awaitPromise": true,
             "returnByValue": true,
         });
-        let mut answer = page.ask("Runtime.evaluate", params).await;
+        let mut answer = page.call("Runtime.evaluate", params).await;
         assert!(answer["exceptionDetails"].is_null(), "{}", answer["exceptionDetails"]);
         answer["result"]["value"].take()
     };
@@ -64,7 +64,7 @@ async fn obstacles(page: &Page) -> Vec<String> {
 /// Nothing was refused by the page's own policies, nothing failed, and nobody else was asked for anything.
 #[track_caller]
 fn is_clean(page: &Page, address: &str) {
-    let complaints = page.complaints();
+    let complaints = page.errors();
     assert!(complaints.is_empty(), "{complaints:#?}");
     assert_eq!(page.hosts(), [address.split('/').nth(2).unwrap()]);
 }

@@ -14,7 +14,7 @@ async fn a_broken_stream_is_said_and_made_again() {
     let page = browser.open(&operator.dashboard().await, 1280, 900).await;
     page.wait_for_in("#live", "Live").await;
     page.wait_for_in("h1", "The one node is current").await;
-    page.value("window.here = true").await;
+    page.evaluate("window.here = true").await;
 
     operator.crash();
 

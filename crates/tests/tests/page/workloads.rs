@@ -8,13 +8,13 @@ use super::{is_clean, obstacles, serving};
 #[tokio::test(flavor = "multi_thread")]
 async fn slots_are_drawn_as_they_are_filled() {
     let Some(browser) = Chromium::start() else { return };
-    let cluster = TestCluster::whole().await;
+    let cluster = TestCluster::full().await;
     cluster.capacity("spot", 1, 5).await;
     cluster.capacity("on-demand", 1, 100).await;
     let operator = serving(&cluster).webhooks(Webhooks::On).start().await;
-    let web = cluster.deployment("web").asks("spot-percentage", "70").asks("min-on-demand", "3");
-    web.asks("fallback-after", "2s").replicas(10).create().await;
-    cluster.deployment("odd").asks("spot-percentage", "many").replicas(0).create().await;
+    let web = cluster.deployment("web").annotate("spot-percentage", "70").annotate("min-on-demand", "3");
+    web.annotate("fallback-after", "2s").replicas(10).create().await;
+    cluster.deployment("odd").annotate("spot-percentage", "many").replicas(0).create().await;
     let address = operator.dashboard().await;
     let page = browser.open(&format!("{address}#/workloads"), 1280, 900).await;
     page.wait_for_in(".rows", "left alone").await;
@@ -37,19 +37,19 @@ async fn slots_are_drawn_as_they_are_filled() {
     ))
     .await;
     // Every slot can be asked who is in it, by keys too.
-    page.value("document.querySelector('.slots').focus()").await;
+    page.evaluate("document.querySelector('.slots').focus()").await;
     page.press("ArrowRight").await;
     page.wait_for_in(".caption", "Slot 0, for on-demand: web-").await;
     page.press("End").await;
     page.wait_for_in(".caption", "Slot 9, for spot: web-").await;
     page.wait_for_in(".caption", "runs on-demand instead").await;
     for scheme in ["light", "dark"] {
-        page.prefers(scheme).await;
+        page.set_color_scheme(scheme).await;
         let found = obstacles(&page).await;
         assert!(found.is_empty(), "in the {scheme}: {found:#?}");
     }
     // Replicas of a StatefulSet stay where they are unless moves are asked for, and nothing else is said of them.
-    cluster.stateful_set("db").asks("spot-percentage", "0").replicas(2).create().await;
+    cluster.stateful_set("db").annotate("spot-percentage", "0").replicas(2).create().await;
     cluster.wait_for_split("db", 0, 2).await;
     cluster.kubectl("annotate statefulset db perennial.dev/spot-percentage=50 --overwrite");
     page.go("#/workloads?state=Drift").await;

@@ -24,7 +24,7 @@ async fn by_kind(cluster: &TestCluster, app: &str) -> BTreeMap<String, usize> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn several_labels_mean_spot_and_tainted_spot_nodes_are_tolerated() {
-    let cluster = TestCluster::whole().await;
+    let cluster = TestCluster::full().await;
     let tainted = json!([{"key": "spot", "value": "true", "effect": "NoSchedule"}]);
     for (kind, label) in [("eks", json!({EKS: "SPOT"})), ("gke", json!({GKE: "true"}))] {
         cluster
@@ -41,8 +41,8 @@ async fn several_labels_mean_spot_and_tainted_spot_nodes_are_tolerated() {
         .set("placement.spotTolerations", "spot=true:NoSchedule");
     let _operator = operator.start().await;
 
-    cluster.deployment("web").asks("spot-percentage", "80").replicas(10).create().await;
-    cluster.stateful_set("db").asks("spot-percentage", "0").replicas(3).create().await;
+    cluster.deployment("web").annotate("spot-percentage", "80").replicas(10).create().await;
+    cluster.stateful_set("db").annotate("spot-percentage", "0").replicas(3).create().await;
 
     let full = BTreeMap::from([("eks".to_owned(), 4), ("gke".to_owned(), 4), ("regular".to_owned(), 2)]);
     eventually("both kinds of spot nodes are full", async || {
@@ -76,11 +76,11 @@ async fn only_namespaces_that_are_selected_are_looked_at() {
     let expressions = selector.match_expressions.unwrap_or_default();
     assert!(expressions.iter().any(|expression| expression.key == "team"), "{expressions:?}");
 
-    let outside = cluster.deployment("web").asks("spot-percentage", "50").replicas(4).text();
+    let outside = cluster.deployment("web").annotate("spot-percentage", "50").replicas(4).text();
     let file = cluster.plane().dir().join("outside.json");
     std::fs::write(&file, outside).unwrap();
     cluster.kubectl(&format!("create -n outside -f {}", file.display()));
-    cluster.deployment("web").asks("spot-percentage", "50").replicas(4).create().await;
+    cluster.deployment("web").annotate("spot-percentage", "50").replicas(4).create().await;
 
     cluster.wait_for_split("web", 2, 2).await;
     let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(cluster.client(), "outside");

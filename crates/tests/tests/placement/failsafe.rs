@@ -14,7 +14,7 @@ use super::{
 
 async fn until_all_run(cluster: &TestCluster, count: usize) {
     eventually_within(Duration::from_mins(2), format!("{count} pods run, and none is gated"), async || {
-        let seen = cluster.placed("web").await;
+        let seen = cluster.pod_counts("web").await;
         if seen.waiting == 0 && seen.spot + seen.on_demand == count { Ok(()) } else { Err(seen.to_string()) }
     })
     .await;
@@ -76,7 +76,7 @@ async fn a_class_that_the_api_server_refuses_is_given_up_and_told(#[case] reason
     let name = format!("{}-never-spot", cluster.workspace());
     refuse_unless(&cluster, &name, &["CREATE", "UPDATE"], NEVER_SPOT, reason).await;
 
-    cluster.deployment("web").asks("spot-percentage", "50").replicas(4).create().await;
+    cluster.deployment("web").annotate("spot-percentage", "50").replicas(4).create().await;
 
     cluster.wait_for_workload_event("web", "PlacementRefused").await;
     until_all_run(&cluster, 4).await;
@@ -90,7 +90,7 @@ async fn gated_pods_of_a_lost_owner_are_freed_by_any_replica() {
     let cluster = roomy().await;
     let _doorman = doorman(&cluster, "5s").await;
     let owner = owner(&cluster).await;
-    cluster.deployment("web").asks("spot-percentage", "70").replicas(2).create().await;
+    cluster.deployment("web").annotate("spot-percentage", "70").replicas(2).create().await;
     cluster.wait_for_split("web", 1, 1).await;
 
     owner.crash();
@@ -113,7 +113,7 @@ async fn a_pod_is_freed_also_when_it_may_not_be_made_on_demand(#[case] reason: &
     let cluster = roomy().await;
     let _doorman = doorman(&cluster, "5s").await;
     let owner = owner(&cluster).await;
-    cluster.deployment("web").asks("spot-percentage", "70").replicas(2).create().await;
+    cluster.deployment("web").annotate("spot-percentage", "70").replicas(2).create().await;
     cluster.wait_for_split("web", 1, 1).await;
     refuse_unless(&cluster, "never-chosen", &["UPDATE"], NEVER_CHOSEN, reason).await;
     // The API server takes its time with a policy: the Lease has to be fresh from here on.
@@ -130,8 +130,8 @@ async fn a_pod_is_freed_also_when_it_may_not_be_made_on_demand(#[case] reason: &
 async fn left_behind(cluster: &TestCluster) {
     let doorman = doorman(cluster, "10m").await;
     let owner = owner(cluster).await;
-    cluster.deployment("web").asks("spot-percentage", "70").replicas(2).create().await;
-    let soft = cluster.deployment("soft").asks("spot-percentage", "70").asks("selection", "preferred");
+    cluster.deployment("web").annotate("spot-percentage", "70").replicas(2).create().await;
+    let soft = cluster.deployment("soft").annotate("spot-percentage", "70").annotate("selection", "preferred");
     soft.replicas(2).create().await;
     cluster.wait_for_split("web", 1, 1).await;
     eventually("those that wish run as well", async || {
@@ -195,7 +195,7 @@ async fn an_operator_that_places_nothing_frees_what_was_gated_before(#[case] key
 /// Others change nodes and pods too, and take some away.
 #[tokio::test(flavor = "multi_thread")]
 async fn uninstalling_goes_on_past_what_changed_or_went_meanwhile() {
-    let cluster = TestCluster::whole().await;
+    let cluster = TestCluster::full().await;
     for number in 0..3 {
         cluster.node(&format!("waits-{number}")).taint("perennial.dev/restoring", "", "NoSchedule").create().await;
         let pod = json!({"apiVersion": "v1", "kind": "Pod",
@@ -210,7 +210,7 @@ async fn uninstalling_goes_on_past_what_changed_or_went_meanwhile() {
     }
     let proxy = cluster.fault_proxy().await;
     let mut faults = [("nodes", 409), ("nodes", 404), ("pods", 404), ("pods", 409)].to_vec();
-    proxy.weather(move |asked| {
+    proxy.inject(move |asked| {
         let due = faults.iter().position(|(resource, _)| asked.verb == "patch" && asked.resource == *resource)?;
         Some(Fault::Answered(faults.remove(due).1, None))
     });
@@ -228,7 +228,7 @@ async fn uninstalling_goes_on_past_what_changed_or_went_meanwhile() {
 async fn pods_are_made_while_everyone_is_away_and_mended_later() {
     let cluster = roomy().await;
     let operator = quick(&cluster).start().await;
-    cluster.deployment("web").asks("spot-percentage", "70").replicas(4).create().await;
+    cluster.deployment("web").annotate("spot-percentage", "70").replicas(4).create().await;
     cluster.wait_for_split("web", 2, 2).await;
 
     operator.crash();

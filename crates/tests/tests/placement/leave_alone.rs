@@ -17,18 +17,18 @@ use super::{class, is_gated, shared};
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_annotation_is_an_event_and_nothing_else(#[case] annotation: &str, #[case] value: &str) {
     let (cluster, _) = shared().await;
-    cluster.deployment("bad").asks("spot-percentage", "50").asks(annotation, value).replicas(3).create().await;
+    cluster.deployment("bad").annotate("spot-percentage", "50").annotate(annotation, value).replicas(3).create().await;
 
     let said = cluster.wait_for_workload_event("bad", "InvalidPlacement").await;
 
     assert!(said.contains(annotation) && said.contains(value), "{said}");
     let bound = async || {
-        let seen = cluster.placed("bad").await;
+        let seen = cluster.pod_counts("bad").await;
         if seen.spot + seen.on_demand == 3 { Ok(()) } else { Err(seen.to_string()) }
     };
     eventually("its pods run somewhere", bound).await;
     assert!(cluster.pods("bad").await.iter().all(|pod| class(pod).is_none()));
-    let explained = cluster.about_workloads("explain deploy/bad");
+    let explained = cluster.perennial_all_namespaces("explain deploy/bad");
     assert!(explained.contains("left alone") && explained.contains(value), "{explained}");
 }
 
@@ -36,9 +36,9 @@ async fn a_bad_annotation_is_an_event_and_nothing_else(#[case] annotation: &str,
 #[tokio::test(flavor = "multi_thread")]
 async fn every_bad_value_is_told_one_after_the_other() {
     let (cluster, _) = shared().await;
-    cluster.deployment("bad").asks("spot-percentage", "abc").replicas(0).create().await;
+    cluster.deployment("bad").annotate("spot-percentage", "abc").replicas(0).create().await;
     for value in ["abc", "140", "-1", "70.5%"] {
-        cluster.ask("bad", "spot-percentage", value).await;
+        cluster.annotate_deployment("bad", "spot-percentage", value).await;
         eventually(format!("an Event about {value}"), async || {
             let said = cluster.kubectl(
                 "get events -o jsonpath={.items[?(@.reason==\"InvalidPlacement\")].message} --field-selector=involvedObject.name=bad",
@@ -52,7 +52,7 @@ async fn every_bad_value_is_told_one_after_the_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_that_choose_for_themselves_are_counted_and_left_alone() {
     let (cluster, _) = shared().await;
-    let web = cluster.deployment("web").asks("spot-percentage", "50").replicas(4);
+    let web = cluster.deployment("web").annotate("spot-percentage", "50").replicas(4);
     web.with(|object| {
         object["spec"]["template"]["spec"]["nodeSelector"]["karpenter.sh/capacity-type"] = json!("spot");
     })
@@ -70,12 +70,12 @@ async fn pods_without_a_managed_owner_pass_untouched() {
     cluster.deployment("plain").replicas(3).create().await;
     cluster.kubectl("run alone --image=none --labels=app=alone");
     cluster.kubectl("create job task --image=none");
-    let set = cluster.deployment("daemon").asks("spot-percentage", "50").with(|object| {
+    let set = cluster.deployment("daemon").annotate("spot-percentage", "50").with(|object| {
         object["kind"] = json!("DaemonSet");
         object["spec"].as_object_mut().unwrap().remove("replicas");
     });
     cluster.try_kubectl_with("create", &set.text()).expect_success();
-    cluster.deployment("web").asks("spot-percentage", "50").replicas(2).create().await;
+    cluster.deployment("web").annotate("spot-percentage", "50").replicas(2).create().await;
 
     cluster.wait_for_split("web", 1, 1).await;
 

@@ -33,7 +33,7 @@ async fn shared() -> (TestCluster, &'static Operator) {
 
 /// A cluster of the test's own, with room for everyone.
 async fn roomy() -> TestCluster {
-    let cluster = TestCluster::whole().await;
+    let cluster = TestCluster::full().await;
     cluster.capacity("spot", 2, 200).await;
     cluster.capacity("on-demand", 2, 200).await;
     cluster
@@ -61,8 +61,8 @@ fn annotation(pod: &Pod, name: &str) -> Option<String> {
 async fn web(cluster: &TestCluster, replicas: u32) {
     cluster
         .deployment("web")
-        .asks("spot-percentage", "70")
-        .asks("min-on-demand", "3")
+        .annotate("spot-percentage", "70")
+        .annotate("min-on-demand", "3")
         .replicas(replicas)
         .create()
         .await;

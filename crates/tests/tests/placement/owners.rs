@@ -1,6 +1,6 @@
 //! Owners come and go, are paused, or are two at once; replicas share the work or have a role each: everything ends exact.
 
-use perennial_harness::{Balancer, Operator, TestCluster, eventually};
+use perennial_harness::{LoadBalancer, Operator, TestCluster, eventually};
 use rstest::rstest;
 
 use super::{class, is_gated, quick, roomy, web};
@@ -70,7 +70,7 @@ async fn the_owner_is_killed_in_the_middle_of_a_burst() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_webhook_replicas_one_of_which_is_killed() {
     let cluster = roomy().await;
-    let balancer = Balancer::of(2).await;
+    let balancer = LoadBalancer::of(2).await;
     let replica = async |number| {
         let builder = balancer.operator(&cluster, number).set("placement.cooldown", "1s");
         builder.set("placement.gateTimeout", "5s").start().await
@@ -93,9 +93,9 @@ async fn two_webhook_replicas_one_of_which_is_killed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_owners_at_once_do_no_harm() {
     let cluster = roomy().await;
-    let _first = quick(&cluster).alone().start().await;
+    let _first = quick(&cluster).without_leader_election().start().await;
     let second = cluster.operator().set("controller.roles", "placement").set("placement.cooldown", "1s");
-    let _second = second.alone().start().await;
+    let _second = second.without_leader_election().start().await;
     web(&cluster, 10).await;
 
     for (replicas, spot, on_demand) in [(10, 7, 3), (80, 56, 24), (37, 25, 12), (50, 35, 15)] {
@@ -103,7 +103,7 @@ async fn two_owners_at_once_do_no_harm() {
         cluster.wait_for_split("web", spot, on_demand).await;
     }
     cluster.roll_out("web", "2").await;
-    cluster.ask("web", "spot-percentage", "60").await;
+    cluster.annotate_deployment("web", "spot-percentage", "60").await;
     cluster.wait_for_split("web", 30, 20).await;
 }
 
@@ -131,7 +131,7 @@ async fn an_owner_that_was_paused_does_no_harm_when_it_goes_on() {
 async fn without_an_owner_pods_are_on_demand_and_not_gated() {
     let cluster = roomy().await;
     let _doorman = doorman(&cluster, "5s").await;
-    cluster.deployment("web").asks("spot-percentage", "70").replicas(10).create().await;
+    cluster.deployment("web").annotate("spot-percentage", "70").replicas(10).create().await;
 
     cluster.wait_for_split("web", 0, 10).await;
     let pods = cluster.pods("web").await;

@@ -11,7 +11,7 @@ use super::{annotation, kubelet::Kubelet, shared, web};
 async fn until_all_are(cluster: &TestCluster, version: Option<&str>, spot: usize, on_demand: usize) -> usize {
     let mut fewest = usize::MAX;
     eventually_within(Duration::from_mins(2), format!("all are {version:?}, {spot} and {on_demand}"), async || {
-        let seen = cluster.placed("web").await;
+        let seen = cluster.pod_counts("web").await;
         fewest = fewest.min(seen.ready_on_demand);
         let pods = cluster.pods("web").await;
         let right = pods.iter().filter(|pod| annotation(pod, "version").as_deref() == version).count();
@@ -41,7 +41,7 @@ async fn the_floor_holds_when_on_demand_pods_start_slower_than_spot_pods() {
     let _kubelet = Kubelet::slow(&cluster, "on-demand", 100, Duration::from_secs(2)).await;
     web(&cluster, 12).await;
     eventually("the floor is Ready", async || {
-        let seen = cluster.placed("web").await;
+        let seen = cluster.pod_counts("web").await;
         if seen.ready_on_demand == 4 && seen.spot == 8 { Ok(()) } else { Err(seen.to_string()) }
     })
     .await;
@@ -70,11 +70,11 @@ async fn an_undone_rollout_ends_exact() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_undo_brings_back_what_was_asked_for_then() {
     let (cluster, _) = shared().await;
-    cluster.deployment("web").asks("spot-percentage", "50").replicas(4).create().await;
+    cluster.deployment("web").annotate("spot-percentage", "50").replicas(4).create().await;
     cluster.wait_for_split("web", 2, 2).await;
     cluster.roll_out("web", "2").await;
     until_all_are(&cluster, Some("2"), 2, 2).await;
-    cluster.ask("web", "spot-percentage", "75").await;
+    cluster.annotate_deployment("web", "spot-percentage", "75").await;
     cluster.wait_for_split("web", 3, 1).await;
 
     cluster.kubectl("rollout undo deployment web");
@@ -93,7 +93,7 @@ async fn a_rollout_that_is_paused_in_the_middle_and_scaled_ends_exact() {
     cluster.kubectl("rollout pause deployment web");
     cluster.scale("web", 30).await;
     eventually("both versions are there, and all of them run", async || {
-        let seen = cluster.placed("web").await;
+        let seen = cluster.pod_counts("web").await;
         if seen.waiting == 0 && seen.spot + seen.on_demand >= 30 { Ok(()) } else { Err(seen.to_string()) }
     })
     .await;
@@ -122,7 +122,8 @@ async fn scaling_in_the_middle_of_rollouts_ends_exact() {
 #[tokio::test(flavor = "multi_thread")]
 async fn recreate_ends_exact() {
     let (cluster, operator) = shared().await;
-    let builder = cluster.deployment("web").asks("spot-percentage", "70").asks("min-on-demand", "3").replicas(10);
+    let builder =
+        cluster.deployment("web").annotate("spot-percentage", "70").annotate("min-on-demand", "3").replicas(10);
     builder.with(|object| object["spec"]["strategy"] = json!({"type": "Recreate"})).create().await;
     cluster.wait_for_split("web", 7, 3).await;
 
@@ -148,7 +149,7 @@ async fn an_orphaned_replica_set_is_left_alone_and_exact_again_when_it_is_adopte
     .await;
     cluster.kubectl(&format!("scale {set} --replicas=12"));
     eventually("12 pods run, and none is kept waiting", async || {
-        let seen = cluster.placed("web").await;
+        let seen = cluster.pod_counts("web").await;
         if seen.waiting == 0 && seen.spot + seen.on_demand == 12 { Ok(()) } else { Err(seen.to_string()) }
     })
     .await;

@@ -51,16 +51,16 @@ async fn let_the_pause_end(cluster: &TestCluster) {
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_fall_back_to_on_demand_and_leave_first() {
     let cluster = short(3).await;
-    let web = cluster.deployment("web").asks("spot-percentage", "70").asks("fallback-after", "2s");
+    let web = cluster.deployment("web").annotate("spot-percentage", "70").annotate("fallback-after", "2s");
     web.replicas(10).create().await;
 
     cluster.wait_for_split("web", 3, 7).await;
     until_marked(&cluster, 4).await;
     cluster.wait_for_workload_event("web", "SpotShortage").await;
-    let explained = cluster.about_workloads("explain deploy/web");
+    let explained = cluster.perennial_all_namespaces("explain deploy/web");
     assert!(explained.contains("spot has been short since"), "{explained}");
     eventually("the list says why, and that nothing is in the wrong class", async || {
-        let said = cluster.about_workloads(&format!("workloads -n {}", cluster.workspace()));
+        let said = cluster.perennial_all_namespaces(&format!("workloads -n {}", cluster.workspace()));
         let line = said.lines().last().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
         let wanted = "deployment/web 10 3/7 7/3 7 0 4 spot has been short for";
         if line.contains(wanted) { Ok(()) } else { Err(said) }
@@ -75,11 +75,11 @@ async fn replicas_fall_back_to_on_demand_and_leave_first() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_more_fall_back_than_the_budget_allows() {
     let cluster = short(3).await;
-    let web = cluster.deployment("web").asks("spot-percentage", "70").asks("fallback-after", "2s");
-    web.asks("fallback-budget", "2").replicas(10).create().await;
+    let web = cluster.deployment("web").annotate("spot-percentage", "70").annotate("fallback-after", "2s");
+    web.annotate("fallback-budget", "2").replicas(10).create().await;
 
     eventually_within(Duration::from_mins(1), "two of four have fallen back", async || {
-        let seen = cluster.placed("web").await;
+        let seen = cluster.pod_counts("web").await;
         if (seen.spot, seen.on_demand, seen.waiting) == (3, 5, 2) { Ok(()) } else { Err(seen.to_string()) }
     })
     .await;
@@ -89,7 +89,7 @@ async fn no_more_fall_back_than_the_budget_allows() {
 #[tokio::test(flavor = "multi_thread")]
 async fn spot_is_tried_again_after_growing_pauses_and_when_it_is_back_all_return() {
     let cluster = short(3).await;
-    let web = cluster.deployment("web").asks("spot-percentage", "70").asks("fallback-after", "2s");
+    let web = cluster.deployment("web").annotate("spot-percentage", "70").annotate("fallback-after", "2s");
     web.replicas(10).create().await;
     cluster.wait_for_split("web", 3, 7).await;
     let first = state(&cluster)["breaker"].clone();
@@ -119,7 +119,7 @@ async fn after_a_mass_interruption_replacements_come_a_few_at_a_time() {
     cluster.shared_operator().await;
     let doomed = cluster.capacity_node("spot", 40, |_| ()).await;
     cluster.capacity("on-demand", 1, 100).await;
-    let web = cluster.deployment("web").asks("spot-percentage", "80").asks("min-on-demand", "2").replicas(40);
+    let web = cluster.deployment("web").annotate("spot-percentage", "80").annotate("min-on-demand", "2").replicas(40);
     web.create().await;
     cluster.wait_for_split("web", 32, 8).await;
 

@@ -21,7 +21,7 @@ fn keys(cluster: &TestCluster, keys: &[(&str, &str)]) {
 
 /// An operator that trusts signed records only, under its own account.
 async fn requiring(cluster: &TestCluster, webhooks: Webhooks) -> Operator {
-    let builder = operator(cluster).alone().webhooks(webhooks).set("records.hmac", "require");
+    let builder = operator(cluster).without_leader_election().webhooks(webhooks).set("records.hmac", "require");
     install(cluster, "permissions --set records.hmac=require");
     let operator = builder.start().await;
     if webhooks == Webhooks::On {
@@ -101,7 +101,7 @@ async fn a_record_that_our_key_did_not_sign_gives_nothing(#[case] attack: Attack
     cluster.delete_node("n1").await;
     operator.wait_for_metric("perennial_records", &[("state", "absent")], 1.0).await;
 
-    cluster.spoil_record("n1", attack.data(&cluster, &before).await).await;
+    cluster.corrupt_record("n1", attack.data(&cluster, &before).await).await;
     operator.wait_for_metric("perennial_records_invalid", &[], 1.0).await;
     let bytes = cluster.record_bytes("n1", "record.json").await;
     let node = cluster.node("n1").label("own", "1").create().await;
@@ -133,7 +133,7 @@ async fn a_live_node_outdoes_an_older_record_that_was_put_back() {
     cluster.wait_for_record("n1", [("team", "ml")]).await;
     operator.crash();
 
-    cluster.spoil_record("n1", before).await;
+    cluster.corrupt_record("n1", before).await;
     let _operator = requiring(&cluster, Webhooks::Off).await;
 
     cluster.wait_for_record("n1", [("team", "ml")]).await;
@@ -168,7 +168,8 @@ async fn signatures_come_to_records_that_have_none_and_keys_change() {
     // First they are signed, and those without a signature are trusted.
     keys(&cluster, &[("k1", FIRST)]);
     install(&cluster, "permissions --set records.hmac=sign");
-    let operator = cluster.operator_in_cluster(crate::ACCOUNT).alone().set("records.hmac", "sign").start().await;
+    let operator =
+        cluster.operator_in_cluster(crate::ACCOUNT).without_leader_election().set("records.hmac", "sign").start().await;
     signed_by("k1").await;
     operator.wait_for_metric("perennial_records_unsigned", &[], 0.0).await;
     assert!(operator.stop().await.is_some());
@@ -206,7 +207,7 @@ async fn a_record_that_was_planted_beside_another_is_neither_believed_nor_signed
     evil.kept.insert(perennial_core::keeper::keys::Key::label("team"), "evil".to_owned());
     evil.sequence = 1000;
 
-    cluster.spoil_record("n1", json!({"recovered.json": evil.encode().unwrap()})).await;
+    cluster.corrupt_record("n1", json!({"recovered.json": evil.encode().unwrap()})).await;
     // A new key signs whatever is good.
     keys(&cluster, &[("k1", FIRST), ("k2", SECOND)]);
     eventually("the record is signed anew", async || {
@@ -260,7 +261,7 @@ async fn who_may_not_read_the_keys_sees_records_and_writes_none() {
     cluster.node("n1").label("team", "ml").create().await;
     cluster.wait_for_record("n1", [("team", "ml")]).await;
     let before = data(&cluster, "n1").await;
-    let reader = cluster.reader();
+    let reader = cluster.read_only_user();
     allow(&cluster, &reader, &config_maps());
     let config = cluster.plane().dir().join("require.yaml");
     std::fs::write(&config, "records: {hmac: require}\n").unwrap();

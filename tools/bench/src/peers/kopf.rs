@@ -1,4 +1,4 @@
-//! A kopf operator as people write it, in a virtual environment of its own.
+//! Typical kopf operator in its own virtual environment.
 
 use std::{
     fs,
@@ -11,15 +11,15 @@ use localplane::Process;
 use crate::report::say;
 
 const PROGRAM: &str = include_str!("kopf_keeper.py");
-/// Known to work together.
+/// Versions that work together.
 const PACKAGES: [&str; 2] = ["kopf==1.45.2", "kubernetes==37.0.2"];
 
-/// Starts it; `None`, with a word about why, where Python or its packages cannot be had.
+/// Starts it. Returns `None`, with a message, if Python or its packages are not available.
 pub(crate) fn start(kubeconfig: &Path, namespace: &str, log: &Path) -> Option<Process> {
     let environment = match environment() {
         Ok(environment) => environment,
         Err(why) => {
-            say(&format!("the kopf operator is left out: {why}"));
+            say(&format!("skipping the kopf operator: {why}"));
             return None;
         }
     };

@@ -1,4 +1,5 @@
-//! One address for several replicas, as a Service is: connections go to them in turn, and past those that are away.
+//! One address for several replicas, like a Service: connections go to the replicas in turn and
+//! skip those that are down.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -13,18 +14,18 @@ use tokio::{
 };
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
-use crate::{OperatorBuilder, TestCluster, running::free_port};
+use crate::{OperatorBuilder, TestCluster, operator::free_port};
 
-/// An address in front of several replicas.
+/// Load balancer in front of several replicas.
 #[derive(Debug)]
-pub struct Balancer {
+pub struct LoadBalancer {
     port: u16,
     replicas: Vec<u16>,
     task: JoinHandle<()>,
 }
 
-impl Balancer {
-    /// In front of so many replicas to be.
+impl LoadBalancer {
+    /// Reserves a port for each of `replicas` operators that are started later.
     pub async fn of(replicas: usize) -> Self {
         let ports: Vec<u16> = (0..replicas).map(|_| free_port()).collect();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
@@ -33,12 +34,12 @@ impl Balancer {
         Self { port, replicas: ports, task }
     }
 
-    /// Where the API server finds them.
+    /// Webhook URL for the API server.
     pub fn url(&self) -> String {
         format!("https://127.0.0.1:{}", self.port)
     }
 
-    /// The settings of one of them, counted from 0.
+    /// Settings of one replica, counted from 0.
     pub fn operator(&self, cluster: &TestCluster, number: usize) -> OperatorBuilder {
         let url = self.url();
         let port = self.replicas[number].to_string();
@@ -46,7 +47,7 @@ impl Balancer {
     }
 }
 
-impl Drop for Balancer {
+impl Drop for LoadBalancer {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -71,7 +72,8 @@ async fn serve(listener: TcpListener, replicas: Arc<[u16]>) {
     }
 }
 
-/// A connection of its own, which trusts exactly these certificates; an error where what is served is not by one of them.
+/// Opens a TLS connection that trusts exactly these certificates. Fails if the served certificate
+/// is not signed by one of them.
 pub fn handshake(url: &str, bundle: &[u8]) -> Result<(), String> {
     let roots = parse_pem(bundle).filter_map(|item| match item {
         Ok(PemItem::Certificate(certificate)) => Some(certificate),

@@ -1,7 +1,7 @@
-//! Programs that tests need beside those of Kubernetes: made or fetched once, kept in a cache, shared by all builds.
-//!
-//! `$PERENNIAL_TOOLS`, `$XDG_CACHE_HOME/perennial-tools` or `~/.cache/perennial-tools`. Each program is a folder of its own,
-//! which appears when it is whole.
+//! Programs and files that tests need besides Kubernetes. They are built or downloaded once,
+//! cached, and shared by all builds.
+//! The cache is `$PERENNIAL_TOOLS`, `$XDG_CACHE_HOME/perennial-tools` or
+//! `~/.cache/perennial-tools`. Each entry is a folder that appears when it is complete.
 
 use std::{
     env, fs,
@@ -10,7 +10,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// One major version of helm.
+/// A major version of helm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Helm {
     V3,
@@ -25,14 +25,15 @@ impl Helm {
         }
     }
 
-    /// The program, built by Go where it is not there yet: some minutes, once.
+    /// Returns the path of helm. The first call builds it with Go, which takes some minutes.
     pub fn program(self) -> PathBuf {
         let (module, version) = self.module();
         go_install(&format!("helm-{version}"), "helm", module, version).expect("helm: Go builds it")
     }
 }
 
-/// krew, which installs plugins of kubectl. None, with a message, where it cannot be built.
+/// Returns the path of krew, the plugin manager of kubectl. `None`, with a message, if Go cannot
+/// build it.
 pub fn krew() -> Option<PathBuf> {
     let built = provide("krew-v0.4.4", "krew", |folder| {
         let mut go = Command::new("go");
@@ -47,7 +48,7 @@ fn go_install(name: &str, program: &str, module: &str, version: &str) -> Result<
     provide(name, program, |folder| {
         eprintln!("building {module} {version}: this takes a few minutes, once");
         let mut go = Command::new("go");
-        // Outside of any module, and for this machine whatever the caller builds for.
+        // Outside of any module, and for this machine even in a cross-compilation.
         go.args(["install", "-trimpath", "-ldflags", "-s -w", &format!("{module}@{version}")])
             .env("GOBIN", folder)
             .env("CGO_ENABLED", "0")
@@ -56,9 +57,9 @@ fn go_install(name: &str, program: &str, module: &str, version: &str) -> Result<
     })
 }
 
-/// The CRDs of those who read what the chart writes: cert-manager and the Prometheus operator. None, with a message, where Go
-/// cannot fetch them.
-pub fn schemas_of_others() -> Option<Vec<PathBuf>> {
+/// Returns the CRDs of cert-manager and the Prometheus operator, whose objects the chart creates.
+/// `None`, with a message, if Go cannot download them.
+pub fn third_party_crds() -> Option<Vec<PathBuf>> {
     let certificates = ["certificates", "issuers"].map(|kind| format!("deploy/crds/cert-manager.io_{kind}.yaml"));
     let monitors = ["podmonitors", "prometheusrules", "servicemonitors"]
         .map(|kind| format!("example/prometheus-operator-crd/monitoring.coreos.com_{kind}.yaml"));
@@ -70,7 +71,7 @@ pub fn schemas_of_others() -> Option<Vec<PathBuf>> {
     found.inspect_err(|why| eprintln!("SKIPPED: this needs CRDs of others, which Go fetches: {why}")).ok()
 }
 
-/// The source of a module of Go, as it was published.
+/// Downloads the source of a Go module.
 fn module(module: &str, version: &str) -> Result<PathBuf, String> {
     let mut go = Command::new("go");
     go.args(["mod", "download", "-json", &format!("{module}@{version}")]).current_dir(env::temp_dir());
@@ -80,7 +81,7 @@ fn module(module: &str, version: &str) -> Result<PathBuf, String> {
     source.ok_or_else(|| format!("go mod download {module}: {}", said["Error"]))
 }
 
-/// Files of a module of Go.
+/// Returns files of a Go module.
 fn fetch_from_module(module: &str, version: &str, files: &[String]) -> Result<Vec<PathBuf>, String> {
     let short = module.rsplit('/').next().unwrap_or(module);
     let name = |path: &String| path.rsplit('/').next().unwrap_or(path).to_owned();
@@ -96,7 +97,7 @@ fn fetch_from_module(module: &str, version: &str, files: &[String]) -> Result<Ve
     Ok(files.iter().map(|file| there.with_file_name(name(file))).collect())
 }
 
-/// Prometheus and promtool, from Debian's package.
+/// Prometheus and promtool from the Debian package.
 #[derive(Debug, Clone)]
 pub struct Prometheus {
     pub server: PathBuf,
@@ -104,7 +105,8 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// None, with a message, where there is neither one on the path nor a Debian to take it from.
+    /// Finds both on the PATH or downloads the Debian package. `None`, with a message, if neither
+    /// works.
     pub fn find() -> Option<Self> {
         if let (Some(server), Some(promtool)) = (on_path("prometheus"), on_path("promtool")) {
             return Some(Self { server, promtool });
@@ -114,7 +116,7 @@ impl Prometheus {
             update.args(["update", "--quiet"]);
             let mut download = Command::new("apt-get");
             download.args(["download", "--quiet", "prometheus"]).current_dir(folder);
-            // The lists may be there already, and only root may renew them.
+            // The package lists may be present already, and only root can update them.
             run(download, "apt-get download prometheus").or_else(|_| {
                 run(update, "apt-get update")?;
                 let mut again = Command::new("apt-get");
@@ -135,7 +137,8 @@ impl Prometheus {
     }
 }
 
-/// axe-core, which finds what keeps people from using a page: its script. None, with a message, where npm cannot fetch it.
+/// Returns the script of axe-core, which finds accessibility problems of a page. `None`, with a
+/// message, if npm cannot download it.
 pub fn axe() -> Option<String> {
     const VERSION: &str = "4.14.0";
     let fetched = provide(&format!("axe-core-{VERSION}"), "package/axe.min.js", |folder| {
@@ -155,13 +158,13 @@ pub fn axe() -> Option<String> {
     }
 }
 
-/// A program that is on the path.
+/// Finds a program on the PATH.
 pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
     let folders = env::var_os("PATH")?;
     env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// A program of the cache, made by `make` in an empty folder where it is missing.
+/// Returns a program of the cache. If it is missing, `make` creates it in an empty folder.
 fn provide(name: &str, program: &str, make: impl FnOnce(&Path) -> Result<(), String>) -> Result<PathBuf, String> {
     let cache = cache();
     let folder = cache.join(name);

@@ -1,7 +1,7 @@
-//! A real Chromium without a window, told what to do over its debugging pipe.
-//!
+//! Headless Chromium, controlled over its debugging pipe.
 //! # Guarantees
-//! It ends with whoever started it: it lives as long as its pipe. Each one has a profile of its own, which goes with it.
+//! Chromium ends with the process that started it, because it exits when its pipe closes. Each
+//! instance has its own profile, which is removed with it.
 
 use std::{
     collections::HashMap,
@@ -20,14 +20,14 @@ use std::{
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::{eventually, tools::on_path};
+use crate::{eventually, external_programs::on_path};
 
-/// An answer that takes longer will not come.
+/// Maximum time for a response.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<Value>>>>;
 
-/// A browser.
+/// A running Chromium.
 #[derive(Debug)]
 pub struct Chromium {
     child: Child,
@@ -39,13 +39,13 @@ pub struct Chromium {
 struct Connection {
     input: Mutex<ChildStdin>,
     waiting: Waiting,
-    /// Everything that was not an answer.
+    /// Every message that is not a response.
     events: Arc<Mutex<Vec<Value>>>,
     number: AtomicU64,
 }
 
 impl Chromium {
-    /// None, with a message, where there is no Chromium.
+    /// Starts Chromium. Returns `None`, with a message, if it is not installed.
     pub fn start() -> Option<Self> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let found = ["chromium", "chromium-browser", "google-chrome"].into_iter().find_map(on_path);
@@ -55,7 +55,7 @@ impl Chromium {
         };
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let profile = env::temp_dir().join(format!("perennial-chromium-{}-{number}", std::process::id()));
-        // It speaks over the descriptors 3 and 4; a shell puts our pipes there.
+        // Chromium uses file descriptors 3 and 4. A shell redirects our pipes there.
         let mut command = Command::new("sh");
         command.args(["-c", r#"exec "$@" 3<&0 4>&1 0</dev/null 1>&2"#, "sh"]).arg(program);
         command.args(["--headless", "--remote-debugging-pipe", "--no-first-run", "--disable-gpu", "--mute-audio"]);
@@ -91,18 +91,18 @@ impl Chromium {
         Some(Self { child, profile, connection })
     }
 
-    /// Opens a page of this size.
+    /// Opens a page with this viewport.
     pub async fn open(&self, address: &str, width: u32, height: u32) -> Page {
-        let created = self.connection.ask(None, "Target.createTarget", json!({"url": "about:blank"})).await;
+        let created = self.connection.call(None, "Target.createTarget", json!({"url": "about:blank"})).await;
         let target = json!({"targetId": created["targetId"], "flatten": true});
-        let attached = self.connection.ask(None, "Target.attachToTarget", target).await;
+        let attached = self.connection.call(None, "Target.attachToTarget", target).await;
         let session = attached["sessionId"].as_str().expect("a session").to_owned();
         let page = Page { connection: Arc::clone(&self.connection), session };
         for domain in ["Page", "Runtime", "Network", "Log"] {
-            page.ask(&format!("{domain}.enable"), json!({})).await;
+            page.call(&format!("{domain}.enable"), json!({})).await;
         }
         page.resize(width, height).await;
-        page.ask("Page.navigate", json!({"url": address})).await;
+        page.call("Page.navigate", json!({"url": address})).await;
         page
     }
 }
@@ -116,7 +116,7 @@ impl Drop for Chromium {
 }
 
 impl Connection {
-    async fn ask(&self, session: Option<&str>, method: &str, params: Value) -> Value {
+    async fn call(&self, session: Option<&str>, method: &str, params: Value) -> Value {
         let id = self.number.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         lock(&self.waiting).insert(id, answer);
@@ -141,7 +141,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A page in a browser.
+/// A page in the browser.
 #[derive(Debug)]
 pub struct Page {
     connection: Arc<Connection>,
@@ -149,51 +149,52 @@ pub struct Page {
 }
 
 impl Page {
-    /// Anything of the debugging protocol.
-    pub async fn ask(&self, method: &str, params: Value) -> Value {
-        self.connection.ask(Some(&self.session), method, params).await
+    /// Calls any method of the debugging protocol.
+    pub async fn call(&self, method: &str, params: Value) -> Value {
+        self.connection.call(Some(&self.session), method, params).await
     }
 
     pub async fn resize(&self, width: u32, height: u32) {
         let params = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600});
-        self.ask("Emulation.setDeviceMetricsOverride", params).await;
+        self.call("Emulation.setDeviceMetricsOverride", params).await;
     }
 
-    /// `dark` or `light`; motion is left out so that pictures are of one moment.
-    pub async fn prefers(&self, scheme: &str) {
+    /// Sets the colour scheme, `dark` or `light`. Turns animations off, so that a screenshot shows
+    /// a final state.
+    pub async fn set_color_scheme(&self, scheme: &str) {
         let features = json!([
             {"name": "prefers-color-scheme", "value": scheme},
             {"name": "prefers-reduced-motion", "value": "reduce"},
         ]);
-        self.ask("Emulation.setEmulatedMedia", json!({"features": features})).await;
+        self.call("Emulation.setEmulatedMedia", json!({"features": features})).await;
     }
 
-    /// The value of an expression, awaited where it is a promise.
-    pub async fn value(&self, expression: &str) -> Value {
+    /// Evaluates an expression; a promise is awaited.
+    pub async fn evaluate(&self, expression: &str) -> Value {
         let params =
             json!({"expression": expression, "awaitPromise": true, "returnByValue": true, "userGesture": true});
-        let mut answer = self.ask("Runtime.evaluate", params).await;
+        let mut answer = self.call("Runtime.evaluate", params).await;
         assert!(answer["exceptionDetails"].is_null(), "{expression}: {}", answer["exceptionDetails"]);
         answer["result"]["value"].take()
     }
 
-    /// The text that people see.
+    /// Returns the visible text.
     pub async fn text(&self) -> String {
-        self.value("document.body.innerText").await.as_str().unwrap_or_default().to_owned()
+        self.evaluate("document.body.innerText").await.as_str().unwrap_or_default().to_owned()
     }
 
-    /// The text of the first element that a selector means; empty where there is none.
+    /// Returns the text of the first element that matches a selector; empty if none does.
     pub async fn text_of(&self, selector: &str) -> String {
         let expression = format!("document.querySelector({})?.innerText ?? ''", json!(selector));
-        self.value(&expression).await.as_str().unwrap_or_default().to_owned()
+        self.evaluate(&expression).await.as_str().unwrap_or_default().to_owned()
     }
 
-    /// Until the page shows a text.
+    /// Waits until the page shows a text.
     pub async fn wait_for(&self, text: &str) {
         self.wait_for_in("body", text).await;
     }
 
-    /// Until the first element that a selector means shows a text.
+    /// Waits until the first element that matches a selector shows a text.
     pub async fn wait_for_in(&self, selector: &str, text: &str) {
         eventually(format!("{selector} shows {text:?}"), async || {
             let seen = self.text_of(selector).await;
@@ -202,21 +203,21 @@ impl Page {
         .await;
     }
 
-    /// Until an expression is true.
+    /// Waits until an expression is true.
     pub async fn wait_until(&self, expression: &str) {
         eventually(expression, async || {
-            let seen = self.value(expression).await;
+            let seen = self.evaluate(expression).await;
             if seen == json!(true) { Ok(()) } else { Err(seen) }
         })
         .await;
     }
 
-    /// Goes to another address within the page.
+    /// Navigates within the page.
     pub async fn go(&self, hash: &str) {
-        self.value(&format!("location.hash = {}", json!(hash))).await;
+        self.evaluate(&format!("location.hash = {}", json!(hash))).await;
     }
 
-    /// Presses a key, as a person does: `/`, `Enter`, `ArrowDown`, `g`.
+    /// Presses a key: `/`, `Enter`, `ArrowDown`, `g`.
     pub async fn press(&self, key: &str) {
         let code = match key {
             "Enter" => 13,
@@ -235,8 +236,8 @@ impl Page {
         } else if key == "Enter" {
             down["text"] = json!("\r");
         }
-        self.ask("Input.dispatchKeyEvent", down).await;
-        self.ask("Input.dispatchKeyEvent", json!({"type": "keyUp", "key": key, "windowsVirtualKeyCode": code})).await;
+        self.call("Input.dispatchKeyEvent", down).await;
+        self.call("Input.dispatchKeyEvent", json!({"type": "keyUp", "key": key, "windowsVirtualKeyCode": code})).await;
     }
 
     /// Types a text, key by key.
@@ -246,20 +247,20 @@ impl Page {
         }
     }
 
-    /// A picture of what is on the screen, as PNG.
-    pub async fn picture(&self) -> Vec<u8> {
-        let shot = self.ask("Page.captureScreenshot", json!({"format": "png", "optimizeForSpeed": false})).await;
+    /// Takes a screenshot as PNG.
+    pub async fn screenshot(&self) -> Vec<u8> {
+        let shot = self.call("Page.captureScreenshot", json!({"format": "png", "optimizeForSpeed": false})).await;
         decode_base64(shot["data"].as_str().unwrap_or_default())
     }
 
-    /// What the browser reported about this page, of one kind (`Network.requestWillBeSent`).
+    /// Returns the events of this page of one kind, such as `Network.requestWillBeSent`.
     pub fn events(&self, method: &str) -> Vec<Value> {
         let is_it = |event: &&Value| event["method"] == method && event["sessionId"] == self.session.as_str();
         lock(&self.connection.events).iter().filter(is_it).map(|event| event["params"].clone()).collect()
     }
 
-    /// Exceptions and complaints of the browser, its policies included.
-    pub fn complaints(&self) -> Vec<String> {
+    /// Returns exceptions and browser errors, including violations of the content security policy.
+    pub fn errors(&self) -> Vec<String> {
         let thrown =
             self.events("Runtime.exceptionThrown").into_iter().map(|event| event["exceptionDetails"].to_string());
         let said = self.events("Log.entryAdded").into_iter().map(|event| event["entry"].clone());
@@ -267,7 +268,7 @@ impl Page {
         thrown.chain(said).collect()
     }
 
-    /// The hosts that the page asked for anything.
+    /// Returns the hosts that the page sent requests to.
     pub fn hosts(&self) -> Vec<String> {
         let asked = self.events("Network.requestWillBeSent");
         let urls = asked.iter().filter_map(|event| event["request"]["url"].as_str());
@@ -281,7 +282,7 @@ impl Page {
     }
 }
 
-/// The browser sends pictures as text.
+/// Decodes base64, which the debugging protocol uses for screenshots.
 fn decode_base64(text: &str) -> Vec<u8> {
     let value = |byte: u8| match byte {
         b'A'..=b'Z' => byte - b'A',
@@ -304,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pictures_are_decoded() {
+    fn base64_is_decoded() {
         for (text, bytes) in [("", ""), ("Zg==", "f"), ("Zm8=", "fo"), ("Zm9v", "foo"), ("Zm9vYg==", "foob")] {
             assert_eq!(decode_base64(text), bytes.as_bytes());
         }

@@ -1,8 +1,7 @@
-//! Control planes for tests. A plane belongs to one test at a time: the operator watches all nodes of a cluster, so two
-//! operators of two tests would each keep the other's nodes.
-//!
-//! A plane that a test has given back serves the next one, which saves most of the time of a start. One on which a test
-//! failed is not used again: its folder stays for whoever looks into it.
+//! Pool of control planes. A plane belongs to one test at a time: the operator watches all nodes of
+//! a cluster, so the operators of two tests would record each other's nodes.
+//! A plane that a test has returned is used by the next test, which saves most of the start time.
+//! The plane of a failed test is not reused; its folder stays for inspection.
 
 use std::{
     fmt::Write as _,
@@ -13,36 +12,36 @@ use std::{
 
 use localplane::{Builder, Plane, Program};
 
-use crate::audit::AuditLog;
+use crate::audit_log::AuditLog;
 
 static FREE: Mutex<Vec<Plane>> = Mutex::new(Vec::new());
 static SHARED: LazyLock<Plane> = LazyLock::new(everything);
 
-/// A plane, until it is dropped.
+/// A plane on loan to a test. Returned on drop.
 #[derive(Debug)]
-pub(crate) enum Borrowed {
-    /// Somebody else gets it afterwards.
+pub(crate) enum PlaneLoan {
+    /// Returned to the pool on drop.
     Returned(Option<Plane>),
-    /// It has controllers, and so remnants of a test that live on, or settings of its own: nobody else gets it.
+    /// Ended on drop. Its controllers keep objects of the test alive, or it has special settings.
     Own(Plane, Option<AuditLog>),
-    /// One for all tests of this process that keep to a namespace and to nodes of their own.
+    /// One plane for all tests of this process that use only their own namespace and nodes.
     Shared(&'static Plane),
 }
 
-impl Borrowed {
-    /// One that is free, or a new one.
+impl PlaneLoan {
+    /// Takes a free plane from the pool or starts one.
     pub(crate) fn take() -> Self {
         let free = FREE.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let plane = free.unwrap_or_else(|| Plane::builder().start().unwrap_or_else(|error| fail(&error)));
         Self::Returned(Some(plane))
     }
 
-    /// A new one with scheduler, controller manager and kwok.
-    pub(crate) fn whole() -> Self {
+    /// Starts a plane with scheduler, controller manager and kwok.
+    pub(crate) fn full() -> Self {
         Self::Own(everything(), None)
     }
 
-    /// A new one, as a test wants it.
+    /// Starts a plane with these settings.
     pub(crate) fn own(builder: Builder, audit: Option<AuditLog>) -> Self {
         Self::Own(builder.start().unwrap_or_else(|error| fail(&error)), audit)
     }
@@ -54,19 +53,20 @@ impl Borrowed {
         }
     }
 
-    /// The one that all share.
+    /// Returns the shared plane.
     pub(crate) fn shared() -> Self {
         Self::Shared(&SHARED)
     }
 }
 
-/// kwok is the kubelet of the nodes that ask for it by annotation; others are the test's own.
+/// Starts a plane where kwok acts as the kubelet of annotated nodes only. The test acts as the
+/// kubelet of all others.
 fn everything() -> Plane {
     let kwok = ["--manage-all-nodes=false", "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake"];
     Plane::builder().everything().args(Program::Kwok, kwok).start().unwrap_or_else(|error| fail(&error))
 }
 
-impl Deref for Borrowed {
+impl Deref for PlaneLoan {
     type Target = Plane;
 
     fn deref(&self) -> &Plane {
@@ -78,7 +78,7 @@ impl Deref for Borrowed {
     }
 }
 
-impl Drop for Borrowed {
+impl Drop for PlaneLoan {
     fn drop(&mut self) {
         let Self::Returned(plane) = self else { return };
         let Some(plane) = plane.take() else { return };

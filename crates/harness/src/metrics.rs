@@ -1,10 +1,10 @@
-//! The figures that a program serves under `/metrics`.
+//! Metrics in the Prometheus text format.
 
 /// One scrape.
 #[derive(Clone, Debug)]
-pub struct Samples(String);
+pub struct Metrics(String);
 
-impl Samples {
+impl Metrics {
     pub fn new(text: String) -> Self {
         Self(text)
     }
@@ -13,12 +13,12 @@ impl Samples {
         &self.0
     }
 
-    /// Whether there is any sample of this name.
+    /// Returns whether there is a sample with this name.
     pub fn has(&self, name: &str) -> bool {
         self.of(name).next().is_some()
     }
 
-    /// The sum over all samples of this name that have these labels.
+    /// Returns the sum over all samples with this name and these labels.
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let wanted: Vec<String> = labels.iter().map(|(key, value)| format!("{key}=\"{value}\"")).collect();
         self.of(name)
@@ -27,7 +27,7 @@ impl Samples {
             .sum()
     }
 
-    /// The samples of a name: their labels, and their values.
+    /// Returns labels and value of each sample with this name.
     fn of(&self, name: &str) -> impl Iterator<Item = (&str, f64)> {
         self.0.lines().filter_map(move |line| {
             let rest = line.strip_prefix(name)?;
@@ -41,7 +41,7 @@ impl Samples {
     }
 }
 
-/// `a="x",b="y,z"` label by label.
+/// Splits `a="x",b="y,z"` into labels.
 fn split(set: &str) -> impl Iterator<Item = &str> {
     let mut quoted = false;
     set.split(move |c| {
@@ -58,7 +58,7 @@ mod tests {
     fn samples_are_found_by_name_and_labels() {
         let text =
             "# TYPE a counter\na_total{x=\"1\",y=\"p,q\"} 2\na_total{x=\"2\",y=\"p\"} 3 17\na_total_more 9\nb 1.5\n";
-        let samples = Samples::new(text.to_owned());
+        let samples = Metrics::new(text.to_owned());
         assert!((samples.sum("a_total", &[]) - 5.0).abs() < 1e-9);
         assert!((samples.sum("a_total", &[("y", "p,q")]) - 2.0).abs() < 1e-9);
         assert!((samples.sum("b", &[]) - 1.5).abs() < 1e-9);

@@ -1,5 +1,5 @@
-//! What anybody sees who watches the cluster: nodes as they come and go, records as they are written, and when.
-//! The claims of the story are checked against this, never against what the operator says about itself.
+//! Observes the cluster with watches: nodes, records, and when they change. Claims are checked
+//! against these observations, never against what the operator reports.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,25 +21,25 @@ use kube::{
 const NAMESPACE: &str = "perennial-system";
 const RECORD: &str = "perennial.dev/record=v1";
 const MARK: &str = "perennial.dev/restored";
-/// What every kubelet writes itself.
+/// Prefix of the labels that every kubelet writes.
 const BIRTH_LABELS: &str = "kubernetes.io/";
 
 pub(crate) type Labels = BTreeMap<String, String>;
 
 /// One incarnation of a node.
 #[derive(Debug, Clone)]
-pub(crate) struct Life {
+pub(crate) struct Incarnation {
     pub(crate) uid: String,
-    /// Without those that every kubelet writes.
+    /// Labels, except those that every kubelet writes.
     pub(crate) labels: Labels,
-    /// It was given something back.
+    /// Whether it has been restored.
     pub(crate) marked: bool,
     pub(crate) born: Instant,
-    /// When the labels last changed.
+    /// Time of the last change of its labels.
     pub(crate) since: Instant,
 }
 
-impl Life {
+impl Incarnation {
     pub(crate) fn is(&self, key: &str, value: &str) -> bool {
         self.labels.get(key).is_some_and(|found| found == value)
     }
@@ -48,24 +48,24 @@ impl Life {
         self.labels.contains_key(key)
     }
 
-    /// From the birth to the last change of its labels.
+    /// Returns the time from creation to the last change of its labels.
     pub(crate) fn completed_in(&self) -> Duration {
         self.since.duration_since(self.born)
     }
 }
 
-/// Everything that was seen.
+/// Observed state.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
-    pub(crate) nodes: HashMap<String, Life>,
-    /// The labels that each record holds, by the name of its node.
+pub(crate) struct Observed {
+    pub(crate) nodes: HashMap<String, Incarnation>,
+    /// Labels of each record by node name.
     pub(crate) records: HashMap<String, Labels>,
-    /// Incarnations that ended, with their name.
-    pub(crate) ended: Vec<(String, Life)>,
+    /// Deleted incarnations with their names.
+    pub(crate) ended: Vec<(String, Incarnation)>,
 }
 
-impl Seen {
-    pub(crate) fn node(&self, name: &str) -> Option<&Life> {
+impl Observed {
+    pub(crate) fn node(&self, name: &str) -> Option<&Incarnation> {
         self.nodes.get(name)
     }
 
@@ -81,7 +81,7 @@ impl Seen {
             Some(life) => (life.born, now),
             None => (now, now),
         };
-        self.nodes.insert(name, Life { uid, labels, marked, born, since });
+        self.nodes.insert(name, Incarnation { uid, labels, marked, born, since });
     }
 
     fn end(&mut self, name: &str) {
@@ -91,39 +91,39 @@ impl Seen {
     }
 }
 
-/// Watches in the background as long as the runtime lives.
+/// Watches in the background until the runtime ends.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Witness(Arc<Mutex<Seen>>);
+pub(crate) struct Observer(Arc<Mutex<Observed>>);
 
-impl Witness {
+impl Observer {
     pub(crate) fn start(client: Client) -> Self {
-        let witness = Self::default();
+        let observer = Self::default();
         let nodes: Api<PartialObjectMeta<Node>> = Api::all(client.clone());
         let records: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);
-        let seen = witness.clone();
+        let seen = observer.clone();
         tokio::spawn(async move {
             let mut events = watcher(nodes, Config::default()).default_backoff().boxed();
-            // An error is told and then the watch goes on.
+            // The watch continues after an error.
             while let Some(event) = events.next().await {
                 if let Ok(event) = event {
                     seen.on_node(event);
                 }
             }
         });
-        let seen = witness.clone();
+        let seen = observer.clone();
         tokio::spawn(async move {
             let mut events = watcher(records, Config::default().labels(RECORD)).default_backoff().boxed();
-            // An error is told and then the watch goes on.
+            // The watch continues after an error.
             while let Some(event) = events.next().await {
                 if let Ok(event) = event {
                     seen.on_record(event);
                 }
             }
         });
-        witness
+        observer
     }
 
-    pub(crate) fn look(&self) -> MutexGuard<'_, Seen> {
+    pub(crate) fn look(&self) -> MutexGuard<'_, Observed> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,4 +1,4 @@
-//! What somebody asked of the API server, as the API server wrote it down.
+//! Requests to the API server, from its audit log.
 
 use std::{
     collections::BTreeSet,
@@ -11,7 +11,7 @@ use std::{
 use localplane::{Plane, Program};
 use serde_json::Value;
 
-use crate::{TestCluster, planes::Borrowed};
+use crate::{TestCluster, plane_pool::PlaneLoan};
 
 const POLICY: &str = "\
 apiVersion: audit.k8s.io/v1
@@ -21,7 +21,7 @@ rules:
 - level: Metadata
 ";
 
-/// The folder of an API server's audit log; gone when it is dropped.
+/// Folder of an API server's audit log. Removed on drop.
 #[derive(Debug)]
 pub(crate) struct AuditLog(PathBuf);
 
@@ -35,7 +35,7 @@ impl AuditLog {
         Self(folder)
     }
 
-    /// Lists are not streamed here, as on older API servers: what is watched is listed as well.
+    /// Turns WatchList off, as on older API servers, so that a watched resource is listed as well.
     fn args(&self) -> [String; 3] {
         let folder = self.0.display();
         [
@@ -52,22 +52,22 @@ impl Drop for AuditLog {
     }
 }
 
-/// A request.
+/// One request in the audit log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct ApiRequest {
     pub verb: String,
     pub group: String,
-    /// With its subresource: `pods/eviction`.
+    /// Resource with its subresource, such as `pods/eviction`.
     pub resource: String,
     pub namespace: Option<String>,
     pub name: Option<String>,
-    /// What was answered; 0 while that is not known.
+    /// Status code of the response; 0 while it is unknown.
     pub code: u64,
-    /// The server was asked to keep nothing of it.
+    /// Whether it was a server-side dry run.
     pub dry_run: bool,
 }
 
-impl Asked {
+impl ApiRequest {
     fn of(line: &Value) -> Option<Self> {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let object = &line["objectRef"];
@@ -87,7 +87,7 @@ impl Asked {
         })
     }
 
-    /// What a request asks, by its own words.
+    /// Parses verb, resource and name from an HTTP request.
     pub(crate) fn by_request(method: &http::Method, uri: &http::Uri) -> Self {
         let words: Vec<&str> = uri.path().split('/').filter(|word| !word.is_empty()).collect();
         let (group, rest) = match words.as_slice() {
@@ -133,25 +133,26 @@ impl Asked {
 }
 
 impl TestCluster {
-    /// One whose API server writes down who asked what; with everything that makes pods run where `whole`.
-    pub async fn audited(whole: bool) -> Self {
+    /// Starts a cluster whose API server writes an audit log; with scheduler, controller manager
+    /// and kwok if `whole`.
+    pub async fn with_audit_log(whole: bool) -> Self {
         let log = AuditLog::new();
         let builder = Plane::builder().args(Program::KubeApiserver, log.args());
-        Self::on(Borrowed::own(if whole { builder.everything() } else { builder }, Some(log))).await
+        Self::on(PlaneLoan::own(if whole { builder.everything() } else { builder }, Some(log))).await
     }
 
-    /// What this user asked so far.
-    pub fn asked_by(&self, user: &str) -> Vec<Asked> {
+    /// Returns the requests of a user so far.
+    pub fn requests_by(&self, user: &str) -> Vec<ApiRequest> {
         let log = self.audit_log().expect("an audited cluster");
         let text = fs::read_to_string(log.0.join("audit.log")).unwrap_or_default();
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        lines.filter(|line| line["user"]["username"] == user).filter_map(|line| Asked::of(&line)).collect()
+        lines.filter(|line| line["user"]["username"] == user).filter_map(|line| ApiRequest::of(&line)).collect()
     }
 }
 
-/// Verbs on resources, each once.
-pub fn verbs(asked: &[Asked]) -> BTreeSet<(String, String, String)> {
-    asked.iter().map(|asked| (asked.group.clone(), asked.resource.clone(), asked.verb.clone())).collect()
+/// Returns each combination of verb, group and resource once.
+pub fn verbs(request: &[ApiRequest]) -> BTreeSet<(String, String, String)> {
+    request.iter().map(|request| (request.group.clone(), request.resource.clone(), request.verb.clone())).collect()
 }
 
 #[cfg(test)]
@@ -159,29 +160,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_say_what_they_ask() {
-        let asked = |method: http::Method, uri: &'static str| {
-            let asked = Asked::by_request(&method, &http::Uri::from_static(uri));
+    fn requests_are_parsed_from_method_and_path() {
+        let request = |method: http::Method, uri: &'static str| {
+            let request = ApiRequest::by_request(&method, &http::Uri::from_static(uri));
             (
-                asked.verb,
-                asked.group,
-                asked.resource,
-                asked.namespace.unwrap_or_default(),
-                asked.name.unwrap_or_default(),
+                request.verb,
+                request.group,
+                request.resource,
+                request.namespace.unwrap_or_default(),
+                request.name.unwrap_or_default(),
             )
         };
         let words = |all: [&str; 5]| all.map(str::to_owned).into();
 
-        assert_eq!(asked(http::Method::GET, "/api/v1/nodes?watch=true&x=1"), words(["watch", "", "nodes", "", ""]));
-        assert_eq!(asked(http::Method::PATCH, "/api/v1/nodes/n1"), words(["patch", "", "nodes", "", "n1"]));
+        assert_eq!(request(http::Method::GET, "/api/v1/nodes?watch=true&x=1"), words(["watch", "", "nodes", "", ""]));
+        assert_eq!(request(http::Method::PATCH, "/api/v1/nodes/n1"), words(["patch", "", "nodes", "", "n1"]));
         assert_eq!(
-            asked(http::Method::POST, "/api/v1/namespaces/a/pods/p/eviction"),
+            request(http::Method::POST, "/api/v1/namespaces/a/pods/p/eviction"),
             words(["create", "", "pods/eviction", "a", "p"])
         );
         assert_eq!(
-            asked(http::Method::PUT, "/apis/coordination.k8s.io/v1/namespaces/a/leases/l"),
+            request(http::Method::PUT, "/apis/coordination.k8s.io/v1/namespaces/a/leases/l"),
             words(["update", "coordination.k8s.io", "leases", "a", "l"])
         );
-        assert_eq!(asked(http::Method::GET, "/api/v1/namespaces/a"), words(["get", "", "namespaces", "", "a"]));
+        assert_eq!(request(http::Method::GET, "/api/v1/namespaces/a"), words(["get", "", "namespaces", "", "a"]));
     }
 }

@@ -1,4 +1,4 @@
-//! Commands as people type them.
+//! Runs `kubectl` and `perennial` as commands.
 
 use std::{
     io::Read as _,
@@ -12,36 +12,36 @@ use std::{
 use localplane::Process;
 use serde_json::Value;
 
-use crate::{TestCluster, program, running::peak_memory_of};
+use crate::{TestCluster, binaries, operator::peak_memory_of};
 
-/// A running command's memory is looked at so often.
+/// Interval at which the memory of a running command is sampled.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// What a command answered.
+/// Output of a command that has ended.
 #[derive(Debug)]
-pub struct Answer {
+pub struct CommandOutput {
     pub success: bool,
-    /// The exit code, where it ended by itself.
+    /// Exit code; `None` if a signal ended the command.
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
 }
 
-impl Answer {
+impl CommandOutput {
     pub(crate) fn of(output: Output) -> Self {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         let (success, code) = (output.status.success(), output.status.code());
         Self { success, code, stdout: text(output.stdout), stderr: text(output.stderr) }
     }
 
-    /// What was printed, of a command that must not fail.
+    /// Returns stdout. Fails the test if the command failed.
     #[track_caller]
     pub fn expect_success(self) -> String {
         assert!(self.success, "the command failed: {}", self.stderr);
         self.stdout
     }
 
-    /// What was complained, of a command that must fail.
+    /// Returns stderr. Fails the test if the command succeeded.
     #[track_caller]
     pub fn expect_failure(self) -> String {
         assert!(!self.success, "the command did not fail: {}", self.stdout);
@@ -49,33 +49,32 @@ impl Answer {
     }
 }
 
-/// What a command took whose output was read to its end and not kept.
+/// Cost of a command whose output was read and discarded.
 #[derive(Clone, Copy, Debug)]
-pub struct Drained {
+pub struct CommandCost {
     pub success: bool,
     pub took: Duration,
-    /// How much it printed.
+    /// Number of bytes on stdout.
     pub bytes: usize,
-    /// The most that its resident memory was, in bytes, as far as it was seen: it is looked at every millisecond, and what is
-    /// seen is the peak so far.
+    /// Peak resident memory in bytes, sampled every millisecond.
     pub peak: u64,
 }
 
-/// A command that goes on until it is dropped.
+/// A command that runs until it is dropped.
 #[derive(Debug)]
-pub struct Background {
+pub struct BackgroundCommand {
     process: Process,
     log: PathBuf,
 }
 
-impl Background {
-    /// What it has printed so far.
+impl BackgroundCommand {
+    /// Returns its output so far.
     pub fn output(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 }
 
-impl Drop for Background {
+impl Drop for BackgroundCommand {
     fn drop(&mut self) {
         self.process.kill();
     }
@@ -88,20 +87,20 @@ impl TestCluster {
         command
     }
 
-    /// `kubectl` with the words of a command line, as the admin. It must not fail.
+    /// Runs `kubectl` as admin. Fails the test if the command fails.
     #[track_caller]
     pub fn kubectl(&self, words: &str) -> String {
         let output = self.kubectl_command().args(words.split_whitespace()).output().expect("kubectl starts");
-        Answer::of(output).expect_success()
+        CommandOutput::of(output).expect_success()
     }
 
-    /// The same for commands that may fail.
-    pub fn try_kubectl(&self, words: &str) -> Answer {
-        Answer::of(self.kubectl_command().args(words.split_whitespace()).output().expect("kubectl starts"))
+    /// Like [`TestCluster::kubectl`], for commands that may fail.
+    pub fn try_kubectl(&self, words: &str) -> CommandOutput {
+        CommandOutput::of(self.kubectl_command().args(words.split_whitespace()).output().expect("kubectl starts"))
     }
 
-    /// `kubectl VERB -f` with an object.
-    pub fn try_kubectl_with(&self, verb: &str, text: &str) -> Answer {
+    /// Runs `kubectl VERB -f` with an object.
+    pub fn try_kubectl_with(&self, verb: &str, text: &str) -> CommandOutput {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let file = self.plane().dir().join(format!("object-{number}.yaml"));
@@ -109,16 +108,16 @@ impl TestCluster {
         self.try_kubectl(&format!("{verb} -f {}", file.display()))
     }
 
-    /// `perennial` with the words of a command line, as the admin, in Perennial's namespace.
-    pub fn perennial(&self, words: &str) -> Answer {
+    /// Runs `perennial` as admin in Perennial's namespace.
+    pub fn perennial(&self, words: &str) -> CommandOutput {
         let kubeconfig = self.plane().kubeconfig_path();
         let mut command = command();
         command.args(words.split_whitespace()).arg("--kubeconfig").arg(kubeconfig).args(["-n", self.namespace()]);
-        Answer::of(command.output().expect("the program under test starts"))
+        CommandOutput::of(command.output().expect("the program under test starts"))
     }
 
-    /// `perennial` as the admin, looked at while it prints.
-    pub fn drained(&self, words: &str) -> Drained {
+    /// Runs `perennial` as admin and measures it.
+    pub fn measure(&self, words: &str) -> CommandCost {
         let mut command = command();
         command.args(words.split_whitespace()).arg("--kubeconfig").arg(self.plane().kubeconfig_path());
         command.args(["-n", self.namespace()]).stdout(Stdio::piped());
@@ -141,61 +140,61 @@ impl TestCluster {
             }
         };
         let took = begun.elapsed();
-        Drained { success: status.success(), took, bytes: reader.join().expect("its output"), peak }
+        CommandCost { success: status.success(), took, bytes: reader.join().expect("its output"), peak }
     }
 
-    /// The same as somebody else.
-    pub fn perennial_as(&self, user: &str, groups: &[&str], words: &str) -> Answer {
+    /// Runs `perennial` as another user.
+    pub fn perennial_as(&self, user: &str, groups: &[&str], words: &str) -> CommandOutput {
         let file = self.plane().dir().join(format!("{user}.kubeconfig"));
         let text = self.plane().kubeconfig_for(user, groups).expect("a kubeconfig");
         std::fs::write(&file, text).expect("writing a kubeconfig");
         let mut command = command();
         command.args(words.split_whitespace()).arg("--kubeconfig").arg(file).args(["-n", self.namespace()]);
-        Answer::of(command.output().expect("the program under test starts"))
+        CommandOutput::of(command.output().expect("the program under test starts"))
     }
 
-    /// `perennial` as the admin, until the answer is dropped.
-    pub fn perennial_in_background(&self, words: &str) -> Background {
+    /// Runs `perennial` as admin in the background.
+    pub fn perennial_in_background(&self, words: &str) -> BackgroundCommand {
         self.start_in_background(&self.plane().kubeconfig_path(), words)
     }
 
-    /// The same as somebody else.
-    pub fn perennial_in_background_as(&self, user: &str, groups: &[&str], words: &str) -> Background {
+    /// Runs `perennial` as another user in the background.
+    pub fn perennial_in_background_as(&self, user: &str, groups: &[&str], words: &str) -> BackgroundCommand {
         let file = self.plane().dir().join(format!("{user}.kubeconfig"));
         let text = self.plane().kubeconfig_for(user, groups).expect("a kubeconfig");
         std::fs::write(&file, text).expect("writing a kubeconfig");
         self.start_in_background(&file, words)
     }
 
-    /// The same about workloads of any namespace: without one that is Perennial's own.
-    pub fn about_workloads_in_background(&self, words: &str) -> Background {
+    /// Runs `perennial` in the background without a namespace flag.
+    pub fn perennial_all_namespaces_in_background(&self, words: &str) -> BackgroundCommand {
         self.run_on(self.kubeconfig(), words.split_whitespace())
     }
 
-    fn start_in_background(&self, kubeconfig: &Path, words: &str) -> Background {
+    fn start_in_background(&self, kubeconfig: &Path, words: &str) -> BackgroundCommand {
         self.run_on(kubeconfig, words.split_whitespace().chain(["-n", self.namespace()]))
     }
 
-    fn run_on<'a>(&self, kubeconfig: &Path, words: impl Iterator<Item = &'a str>) -> Background {
+    fn run_on<'a>(&self, kubeconfig: &Path, words: impl Iterator<Item = &'a str>) -> BackgroundCommand {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let log = self.plane().dir().join("logs").join(format!("{}-command-{number}.log", self.namespace()));
-        let mut args: Vec<String> = vec!["-i".to_owned(), program::path().display().to_string()];
+        let mut args: Vec<String> = vec!["-i".to_owned(), binaries::path().display().to_string()];
         args.extend(words.map(str::to_owned));
         args.extend(["--kubeconfig".to_owned(), kubeconfig.display().to_string()]);
         let process = Process::start("env".as_ref(), &args, &log).expect("the program under test starts");
-        Background { process, log }
+        BackgroundCommand { process, log }
     }
 
-    /// A shell in which the program is installed as people do it: on the PATH, also as a plugin of kubectl, for this
-    /// cluster and Perennial's namespace of this test.
-    pub fn shell(&self, script: &str) -> Answer {
+    /// Runs a shell script with `perennial` on the PATH, also as a kubectl plugin, and with this
+    /// cluster and Perennial's namespace in its environment.
+    pub fn shell(&self, script: &str) -> CommandOutput {
         let folder = self.plane().dir().join(format!("{}-path", self.namespace()));
         std::fs::create_dir_all(&folder).expect("a folder");
         for name in ["perennial", "kubectl-perennial"] {
             let link = folder.join(name);
             let _ = std::fs::remove_file(&link);
-            std::os::unix::fs::symlink(program::path(), &link).expect("a link to the program");
+            std::os::unix::fs::symlink(binaries::path(), &link).expect("a link to the program");
         }
         let kubectl = self.plane().kubectl();
         let beside = PathBuf::from(kubectl.get_program());
@@ -204,11 +203,12 @@ impl TestCluster {
         command.args(["-c", script]).env_clear().env("KUBECONFIG", self.plane().kubeconfig_path());
         command.env("PATH", std::env::join_paths(path).expect("a PATH")).env("PERENNIAL_NAMESPACE", self.namespace());
         command.env("TERM", "xterm").env("FOLDER", &folder).env("HOME", &folder);
-        Answer::of(command.output().expect("bash starts"))
+        CommandOutput::of(command.output().expect("bash starts"))
     }
 
-    /// A user who may read what the commands read, and change nothing. Says its name.
-    pub fn reader(&self) -> String {
+    /// Creates a user that may read everything that the commands read, and write nothing. Returns
+    /// its name.
+    pub fn read_only_user(&self) -> String {
         let user = format!("{}-reader", self.namespace());
         let rules = serde_json::json!([
             {"apiGroups": [""], "resources": ["nodes", "events"], "verbs": ["get", "list", "watch"]},
@@ -232,15 +232,16 @@ impl TestCluster {
         user
     }
 
-    /// `perennial` about the workloads of all namespaces. It must not fail.
+    /// Runs `perennial` without a namespace flag, so for the workloads of all namespaces. Fails the
+    /// test if the command fails.
     #[track_caller]
-    pub fn about_workloads(&self, words: &str) -> String {
+    pub fn perennial_all_namespaces(&self, words: &str) -> String {
         let mut command = command();
         command.args(words.split_whitespace()).arg("--kubeconfig").arg(self.kubeconfig());
-        Answer::of(command.output().expect("the program under test starts")).expect_success()
+        CommandOutput::of(command.output().expect("the program under test starts")).expect_success()
     }
 
-    /// The same for commands that print JSON.
+    /// Runs `perennial` and parses its output as JSON.
     #[track_caller]
     pub fn perennial_json(&self, words: &str) -> Value {
         let text = self.perennial(words).expect_success();
@@ -248,16 +249,16 @@ impl TestCluster {
     }
 }
 
-/// The program under test, in an environment that says nothing.
+/// Command for the program under test, with an empty environment.
 pub(crate) fn command() -> Command {
-    let mut command = Command::new(program::path());
+    let mut command = Command::new(binaries::path());
     command.env_clear();
     command
 }
 
-/// The program under test without a cluster.
-pub fn perennial<'a>(words: impl IntoIterator<Item = &'a str>, environment: &[(&str, &str)]) -> Answer {
+/// Runs the program under test without a cluster.
+pub fn perennial<'a>(words: impl IntoIterator<Item = &'a str>, environment: &[(&str, &str)]) -> CommandOutput {
     let mut command = command();
     command.args(words).envs(environment.iter().copied());
-    Answer::of(command.output().expect("the program under test starts"))
+    CommandOutput::of(command.output().expect("the program under test starts"))
 }

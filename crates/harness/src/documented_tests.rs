@@ -1,11 +1,12 @@
-//! Pages of the docs that name tests.
+//! Checks the documentation pages that name tests.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-/// A page names only tests that exist and every test of a folder: `named` here, `folder::named` for those of other folders.
-///
-/// `this` is the test that asks, and `at_least` how many there are in the folder, so that nobody mistakes silence for safety.
-pub fn assert_page_names_tests(page: &str, folder: &str, others: &[&str], this: &str, at_least: usize) {
+/// Asserts that a page names every test of a folder and no test that does not exist. `name` refers
+/// to this folder, `folder::name` to another one.
+/// `this` is the calling test. The folder must contain more than `at_least` tests, so that a folder
+/// that was not found does not pass.
+pub fn assert_page_lists_tests(page: &str, folder: &str, others: &[&str], this: &str, at_least: usize) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page);
     let text = fs::read_to_string(path).expect("a page of the docs");
     let named: BTreeSet<&str> = text.split('`').skip(1).step_by(2).collect();
@@ -14,7 +15,7 @@ pub fn assert_page_names_tests(page: &str, folder: &str, others: &[&str], this: 
     assert!(ours.len() > at_least, "only {} tests were found", ours.len());
     let left_out: Vec<_> = ours.iter().filter(|name| *name != this && !named.contains(name.as_str())).collect();
     assert!(left_out.is_empty(), "not named on the page: {left_out:?}");
-    // A name of a test has many words; others in backquotes have few.
+    // Test names have many words; other code spans have few.
     let looks_like_one = |name: &&&str| {
         name.matches('_').count() > 3 && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
     };
@@ -28,7 +29,7 @@ pub fn assert_page_names_tests(page: &str, folder: &str, others: &[&str], this: 
     }
 }
 
-/// The names of all tests in a folder of test files.
+/// Returns the names of all tests in a folder.
 fn tests_in(folder: &str) -> BTreeSet<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests").join(folder);
     let mut found = BTreeSet::new();

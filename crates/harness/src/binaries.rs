@@ -1,21 +1,20 @@
-//! The programs under test: the operator, and the same one version ahead.
-//!
-//! `OPERATOR_UNDER_TEST` names another program to be tested as the operator, such as the one of `make image`.
+//! Locates the operator binaries under test.
+//! `OPERATOR_UNDER_TEST` selects another binary, such as the one that `make image` builds.
 
 use std::{env, fs::File, os::fd::AsRawFd, path::PathBuf, sync::OnceLock};
 
-/// A program that stays the same file for the whole test run, also when cargo builds another one meanwhile.
+/// A binary that stays the same file for the whole test run, even if cargo replaces it meanwhile.
 #[derive(Debug)]
 pub(crate) struct Program {
     name: &'static str,
-    /// The variable of the environment that names another.
+    /// Environment variable that selects another binary.
     other: Option<&'static str>,
     opened: OnceLock<(PathBuf, File)>,
 }
 
-/// The operator of the tree under test.
+/// Operator of the tree under test.
 pub(crate) static OPERATOR: Program = Program::named("operator-under-test", Some("OPERATOR_UNDER_TEST"));
-/// The same with the next format of records.
+/// Operator of the next version, with the next record format.
 pub(crate) static NEXT_OPERATOR: Program = Program::named("next-operator-under-test", None);
 
 impl Program {
@@ -37,17 +36,16 @@ impl Program {
     }
 }
 
-/// Where the operator under test is.
 pub(crate) fn path() -> PathBuf {
     OPERATOR.path()
 }
 
-/// Where the program under test is, for those who do more with it than to start it.
+/// Path of the operator under test.
 pub fn program_under_test() -> PathBuf {
     path()
 }
 
-/// Where cargo puts programs, for test binaries that are started without it.
+/// Searches the folders above the running executable, for programs that cargo did not start.
 fn beside_us(name: &str) -> PathBuf {
     let us = env::current_exe().expect("a running program has a path");
     let found = us.ancestors().skip(1).map(|folder| folder.join(name)).find(|path| path.exists());

@@ -1,4 +1,4 @@
-//! A running operator: a process of its own, as in production.
+//! Operators under test: each is its own process, as in production.
 
 use std::{
     fmt::Write as _,
@@ -17,21 +17,22 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::{
-    Samples, TestCluster, eventually,
-    program::{NEXT_OPERATOR, OPERATOR, Program},
+    Metrics, TestCluster,
+    binaries::{NEXT_OPERATOR, OPERATOR, Program},
+    eventually,
 };
 
-/// Tells the operator under test, and no other, how wrong its clock is.
+/// Environment variable that shifts the clock of the operator under test.
 const CLOCK_OFF_BY: &str = "OPERATOR_UNDER_TEST_CLOCK_OFF_BY";
 
-/// Whether the operator serves admission webhooks, or sees the cluster by watching it only.
+/// Whether the operator serves admission webhooks or only watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Webhooks {
     On,
     Off,
 }
 
-/// An operator to be.
+/// Builder of an operator process.
 #[derive(Debug)]
 #[must_use = "an operator is started by `start`"]
 pub struct OperatorBuilder {
@@ -43,7 +44,8 @@ pub struct OperatorBuilder {
 }
 
 impl TestCluster {
-    /// An operator with the defaults, without webhooks. A lease that ends soon makes successors of a crashed one quick.
+    /// Operator with default settings and without webhooks. A short Lease lets a replacement of a
+    /// crashed operator take over quickly.
     pub fn operator(&self) -> OperatorBuilder {
         let number = self.operators.fetch_add(1, Ordering::Relaxed);
         let log = self.plane().dir().join("logs").join(format!("{}-operator-{number}.log", self.namespace()));
@@ -53,12 +55,12 @@ impl TestCluster {
         builder.set("controller.leaderElection.leaseDuration", "3s").webhooks(Webhooks::Off)
     }
 
-    /// The same with the permissions of someone else.
+    /// Operator with the permissions of another user.
     pub fn operator_as(&self, user: &str, groups: &[&str]) -> OperatorBuilder {
         self.operator().with_kubeconfig(&self.plane().kubeconfig_for(user, groups).expect("a kubeconfig"))
     }
 
-    /// The same as a service account of Perennial's namespace, as a pod of the cluster would run it.
+    /// Operator that runs as a service account of Perennial's namespace, like a pod in the cluster.
     pub fn operator_in_cluster(&self, account: &str) -> OperatorBuilder {
         let text = self.plane().kubeconfig_for_service_account(self.namespace(), account).expect("a kubeconfig");
         let mut builder = self.operator().with_kubeconfig(&text);
@@ -72,14 +74,14 @@ impl OperatorBuilder {
         &self.kubeconfig
     }
 
-    /// The same with another kubeconfig.
+    /// Uses another kubeconfig.
     pub(crate) fn with_kubeconfig(mut self, text: &str) -> Self {
         self.kubeconfig = self.log.with_extension("kubeconfig");
         fs::write(&self.kubeconfig, text).expect("writing a kubeconfig");
         self
     }
 
-    /// Sets a key of the config file; the last one counts.
+    /// Sets a configuration key; the last value wins.
     pub fn set(mut self, key: &str, value: &str) -> Self {
         self.settings.retain(|(set, _)| set != key);
         self.settings.push((key.to_owned(), value.to_owned()));
@@ -97,37 +99,37 @@ impl OperatorBuilder {
         }
     }
 
-    /// Without an election: it works at once, whoever held the lease before it.
-    pub fn alone(self) -> Self {
+    /// Turns leader election off: the operator acts at once, whether or not a Lease is held.
+    pub fn without_leader_election(self) -> Self {
         self.set("controller.leaderElection.enabled", "false")
     }
 
-    /// Starts it and waits until it is ready.
+    /// Starts the operator and waits until it is ready.
     pub async fn start(self) -> Operator {
         let operator = self.start_unready().await;
         operator.wait_until_ready().await;
         operator
     }
 
-    /// Its clock is so many seconds ahead of everybody else's, or behind.
+    /// Shifts the operator's clock by this number of seconds.
     pub fn clock_off_by(mut self, seconds: i64) -> Self {
         self.environment.push(format!("{CLOCK_OFF_BY}={seconds}"));
         self
     }
 
-    /// One of the next version: its records have a newer format.
-    pub fn of_the_next_version(mut self) -> Self {
+    /// Uses the operator of the next version, whose records have a newer format.
+    pub fn next_version(mut self) -> Self {
         self.program = &NEXT_OPERATOR;
         self
     }
 
-    /// A variable in its environment, where there is nothing else.
+    /// Sets an environment variable. The environment is empty otherwise.
     pub fn environment(mut self, name: &str, value: &str) -> Self {
         self.environment.push(format!("{name}={value}"));
         self
     }
 
-    /// Starts it and waits for nothing: it may die before it serves anything.
+    /// Starts the operator without waiting; it may exit before it serves.
     pub fn launch(self) -> Operator {
         let mut args = vec!["-i".to_owned(), "RUST_BACKTRACE=1".to_owned()];
         args.extend(self.environment);
@@ -140,7 +142,7 @@ impl OperatorBuilder {
         Operator { process, log: self.log, address: SocketAddr::from(([127, 0, 0, 1], 0)) }
     }
 
-    /// Starts it and waits only until it serves its probes.
+    /// Starts the operator and waits until it serves its probes.
     pub async fn start_unready(self) -> Operator {
         let mut operator = self.launch();
         let port = eventually("the operator says where it serves", async || {
@@ -155,7 +157,7 @@ impl OperatorBuilder {
     }
 }
 
-/// An operator. Dropped, it is killed; after a failure its log is in the test's output.
+/// A running operator. Killed on drop; if the test fails, its log is printed.
 #[derive(Debug)]
 pub struct Operator {
     process: Process,
@@ -172,28 +174,28 @@ impl Operator {
         .await;
     }
 
-    /// What it answers to a GET: the status (0 without an answer) and the body.
+    /// Sends a GET request. Returns status (0 without a response) and body.
     pub fn get(&self, path: &str) -> (u16, String) {
         get(self.address.port(), path).unwrap_or_else(|error| (0, error.to_string()))
     }
 
-    /// Where it serves its metrics and probes.
+    /// Port of metrics and probes.
     pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// Where it serves metrics and probes.
+    /// Address of metrics and probes.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    pub fn metrics(&self) -> Samples {
+    pub fn metrics(&self) -> Metrics {
         let (status, text) = self.get("/metrics");
         assert_eq!(status, 200, "{text}");
-        Samples::new(text)
+        Metrics::new(text)
     }
 
-    /// Until a metric (the sum over all that have these labels) has this value.
+    /// Waits until a metric, summed over all series with these labels, has this value.
     pub async fn wait_for_metric(&self, name: &str, labels: &[(&str, &str)], value: f64) {
         eventually(format!("{name} {labels:?} is {value}"), async || {
             let seen = self.metrics().sum(name, labels);
@@ -202,13 +204,13 @@ impl Operator {
         .await;
     }
 
-    /// What it has logged, line by line.
+    /// Returns its log, one JSON object per line.
     pub fn log(&self) -> Vec<Value> {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// Until it logs a line that is what is looked for.
+    /// Waits for a matching log line and returns it.
     pub async fn wait_for_log(&self, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
         eventually(format!("a log line: {what}"), async || {
             self.log().into_iter().find(&is_it).ok_or("none of its lines")
@@ -216,27 +218,27 @@ impl Operator {
         .await
     }
 
-    /// The number of its process.
+    /// Process ID.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// Resident memory, in bytes.
+    /// Resident memory in bytes.
     pub fn rss(&self) -> u64 {
         memory_of(self.process.pid(), "VmRSS:")
     }
 
-    /// The most that resident memory has ever been, in bytes.
+    /// Peak resident memory in bytes.
     pub fn peak_rss(&self) -> u64 {
         peak_memory_of(self.process.pid())
     }
 
-    /// How many files and connections it has open.
+    /// Number of open file descriptors.
     pub fn open_files(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.process.pid())).map_or(0, Iterator::count)
     }
 
-    /// Processor time so far.
+    /// Processor time used so far.
     pub fn cpu(&self) -> Duration {
         cpu_of(self.process.pid())
     }
@@ -245,12 +247,13 @@ impl Operator {
         self.process.ended().is_none()
     }
 
-    /// SIGKILL, as a crash.
+    /// Sends SIGKILL.
     pub fn crash(mut self) {
         self.process.kill();
     }
 
-    /// SIGTERM, as Kubernetes stops it: five seconds, then it is killed and the answer is not a success.
+    /// Sends SIGTERM and waits up to five seconds. Returns `None` if the operator did not exit in
+    /// time.
     pub async fn stop(mut self) -> Option<ExitStatus> {
         self.process.signal(Signal::TERM).expect("a running operator");
         let ended = async {
@@ -264,12 +267,12 @@ impl Operator {
         tokio::time::timeout(Duration::from_secs(5), ended).await.ok()
     }
 
-    /// SIGSTOP: it does not notice that time goes by.
+    /// Sends SIGSTOP.
     pub fn pause(&mut self) {
         self.process.signal(Signal::STOP).expect("a running operator");
     }
 
-    /// SIGCONT, after [`Operator::pause`].
+    /// Sends SIGCONT, after [`Operator::pause`].
     pub fn resume(&mut self) {
         self.process.signal(Signal::CONT).expect("a running operator");
     }
@@ -278,7 +281,7 @@ impl Operator {
         self.served("serving /metrics").map(|address| address.port())
     }
 
-    /// Where it serves the dashboard, once it says so.
+    /// Waits until the dashboard is served and returns its URL.
     pub async fn dashboard(&self) -> String {
         let address = eventually("the operator says where the dashboard is", async || {
             self.served("serving the dashboard").ok_or("it does not")
@@ -308,15 +311,15 @@ impl Drop for Operator {
     }
 }
 
-/// The processor time of a process so far, in user and kernel; nothing if there is no such process.
+/// Returns the user and kernel time of a process; zero if it does not exist.
 pub fn cpu_of(pid: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // After the name, which may have anything in it, the 12th and 13th field are ticks of a hundredth of a second.
+    // The process name may contain any character. Fields 12 and 13 after it are ticks of 10 ms.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace().skip(11).take(2);
     Duration::from_millis(fields.filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>() * 10)
 }
 
-/// What whoever serves on this port answers to a GET: the status and the body.
+/// Sends a GET request to a local port. Returns status and body.
 pub(crate) fn get(port: u16, path: &str) -> std::io::Result<(u16, String)> {
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
@@ -329,7 +332,7 @@ pub(crate) fn get(port: u16, path: &str) -> std::io::Result<(u16, String)> {
     Ok((status, body.to_owned()))
 }
 
-/// The most that the resident memory of a process has ever been, in bytes; nothing if there is no such process.
+/// Returns the peak resident memory of a process in bytes; 0 if it does not exist.
 pub fn peak_memory_of(pid: u32) -> u64 {
     memory_of(pid, "VmHWM:")
 }
@@ -340,7 +343,7 @@ fn memory_of(pid: u32, what: &str) -> u64 {
     line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap_or_default() * 1024
 }
 
-/// A port that nobody has yet.
+/// Returns a free port.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     listener.local_addr().expect("an address").port()
