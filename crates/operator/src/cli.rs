@@ -1,32 +1,35 @@
 //! The command line, in kubectl's manners.
 
 mod check;
-mod complete;
-pub(crate) mod coordination;
+mod completion;
 mod dashboard;
-pub(crate) mod diff;
+mod diff;
 mod edit;
-pub(crate) mod explain;
+mod explain;
 mod export;
-pub(crate) mod history;
+mod forget;
+mod history;
+mod hold;
 mod import;
-mod join;
+mod man;
 mod manifests;
 mod nodes;
-mod other_tools;
 mod output;
 mod plan;
-pub(crate) mod records;
+mod records;
+#[cfg(test)]
 mod reference;
+mod restore;
+mod rollback;
 mod run;
-mod scrape;
-pub(crate) mod session;
 mod show;
+mod simulate;
 mod status;
 mod terminal;
 mod top;
 mod uninstall;
 mod watch;
+mod webhook;
 mod workloads;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -37,11 +40,14 @@ use clap_complete::env::CompleteEnv;
 use k8s_openapi::api::core::v1::ConfigMap;
 use perennial_core::config::{Layers, Loaded, Settings, load};
 
-use crate::runtime::{
-    client::{self, Target},
-    error_category::{self, Category},
-    error_chain::Chain,
-    metrics::Metrics,
+use crate::{
+    inspect::session::Session,
+    runtime::{
+        client::{self, Target},
+        error_category::{self, Category},
+        error_chain::Chain,
+        metrics::Metrics,
+    },
 };
 
 /// Keeps what people wrote on nodes, and places replicas on spot and on-demand capacity.
@@ -92,13 +98,13 @@ enum Command {
     /// Show what was kept for a node before, and what changed
     History(history::History),
     /// Go back to what was kept before
-    Rollback(edit::Rollback),
+    Rollback(rollback::Rollback),
     /// Give a node what its record has, now: the record's values win
-    Restore(edit::RestoreNow),
+    Restore(restore::Restore),
     /// Forget what is kept for a node
-    Forget(edit::Forget),
+    Forget(forget::Forget),
     /// Keep a record for ever, whether its node returns or not
-    Hold(edit::Hold),
+    Hold(hold::Hold),
     /// Print all records as one YAML, which `import` takes back
     Export(export::Export),
     /// Make records of what other tools left behind, of backups, or of an export
@@ -112,29 +118,29 @@ enum Command {
     /// List the workloads that ask for placement: what they asked for, what they have, and why
     Workloads(workloads::Workloads),
     /// Show the slots of a workload. Needs no cluster
-    Simulate(workloads::Simulate),
+    Simulate(simulate::Simulate),
     /// Show what the operator would do with the objects in a file: nodes, records, policies, workloads. Needs no cluster
-    Plan(plan::PlanFile),
+    Plan(plan::Plan),
     /// The webhooks
     #[command(subcommand)]
-    Webhook(uninstall::Webhook),
+    Webhook(webhook::Webhook),
     /// Remove everything of Perennial from the cluster but the records
     Uninstall(uninstall::Uninstall),
     /// Print what is installed in a cluster
     Manifests(manifests::Manifests),
     /// Print a completion script
-    Completion(complete::Completion),
+    Completion(completion::Completion),
     /// Write man pages
     #[command(hide = true)]
-    Man(reference::Man),
+    Man(man::Man),
     /// What comes next on this command line
     #[command(name = "__complete", hide = true)]
-    Candidates(complete::Candidates),
+    Candidates(completion::Candidates),
 }
 
 /// The program. Ends with 0, or with 1 and a sentence that says what went wrong.
 pub fn main() -> ExitCode {
-    CompleteEnv::with_factory(Cli::command).var(complete::VARIABLE).complete();
+    CompleteEnv::with_factory(Cli::command).var(completion::VARIABLE).complete();
     let cli = Cli::parse();
     match execute(cli) {
         Ok(code) => code,
@@ -206,6 +212,17 @@ impl Global {
     async fn connect(&self) -> anyhow::Result<kube::Client> {
         let listeners = client::Listeners { metrics: Metrics::new(), budget: None, clock: None };
         Ok(client::connect(client::config(&self.target()).await?, listeners)?)
+    }
+
+    /// Opens a session, and prints its warnings.
+    async fn open_session(&self) -> anyhow::Result<Session> {
+        let client = self.connect().await?;
+        let (settings, installed) = self.load_from(&client).await?;
+        let session = Session::open(client, settings, installed).await;
+        for warning in &session.warnings {
+            eprintln!("{warning}");
+        }
+        Ok(session)
     }
 
     /// The settings from file, environment and flags; all problems at once where there are any.

@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use guard::Guard;
 
-use crate::{cli::coordination::Coordination, run::Parts};
+use crate::{inspect::leases::Leases, run::Parts};
 
 /// How long an interval of the churn is, and how many are drawn: an hour in all.
 pub const INTERVAL: Duration = Duration::from_secs(10);
@@ -63,7 +63,7 @@ pub struct Dashboard {
     overview: watch::Sender<Arc<str>>,
     rows: Mutex<rows::Kept>,
     workloads: Mutex<workload::Kept>,
-    leases: tokio::sync::Mutex<Option<(Instant, Result<Coordination, String>)>>,
+    leases: tokio::sync::Mutex<Option<(Instant, Result<Leases, String>)>>,
     streams: Arc<Semaphore>,
     looks: Semaphore,
     stop: CancellationToken,

@@ -18,12 +18,19 @@ use serde_json::{Value, json};
 
 use super::{
     Global, block_on,
-    coordination::{Coordination, server_time},
-    output::{Telling, span},
-    session::Session,
-    terminal::{Progress, Tone, colours},
+    output::Telling,
+    terminal::{Tone, colours},
 };
-use crate::{runtime::error_category, serve::certs::SecretStore};
+use crate::{
+    admission::certificates::SecretStore,
+    inspect::{
+        format::span,
+        leases::{Leases, ReplicaGroup, server_time},
+        progress::Progress,
+        session::Session,
+    },
+    runtime::error_category,
+};
 
 /// The oldest Kubernetes on which everything works: scheduling gates are stable since then.
 const OLDEST_MINOR: u32 = 30;
@@ -117,7 +124,7 @@ impl Check {
     }
 
     async fn look(&self, global: &Global) -> anyhow::Result<Vec<Line>> {
-        let session = Session::open(global).await?;
+        let session = global.open_session().await?;
         let mut lines = vec![version(&session.client).await, clock(&session.client).await];
         lines.extend(access::check(&session, self.service_account.as_deref()).await);
         lines.extend(policies(&session).await);
@@ -207,7 +214,7 @@ async fn policies(session: &Session) -> Vec<Line> {
 
 async fn leases(session: &Session) -> Line {
     let namespace = session.settings.namespace.as_str();
-    let found = match Coordination::read(&session.client, namespace).await {
+    let found = match Leases::read(&session.client, namespace).await {
         Ok(found) => found,
         Err(error) => return Line::fail("leases", format!("{error:#}"), "you need to be allowed to list leases there"),
     };
@@ -219,7 +226,7 @@ async fn leases(session: &Session) -> Line {
             Line::warn("leases", said, "so it is without leader election: see that only one operator runs")
         };
     }
-    let unheld: Vec<String> = found.groups.iter().flat_map(super::coordination::Group::unheld).collect();
+    let unheld: Vec<String> = found.groups.iter().flat_map(ReplicaGroup::unheld).collect();
     if !unheld.is_empty() {
         let said = format!("nobody holds {}", unheld.join(", "));
         return Line::fail(

@@ -9,23 +9,25 @@ use perennial_core::config::settings::{Level, LogFormat, Logging, Role};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{Global, output::print_text, session::record_pages};
+use super::{Global, output::print_text};
 use crate::{
     dashboard::{Guard, Server},
+    inspect::session::record_pages,
     keeper::{apply::Cluster, record_keys::Signatures},
+    monitoring::health::Health,
     run::{World, observe, serve_dashboard, stop_signal},
     runtime::{
         budget::Budget,
         client::{self, Listeners},
         clock::Clock,
         error_chain::Chain,
+        http,
         jitter::Jitter,
         logging,
         metrics::Metrics,
         ownership::Ownership,
         traces::Sender,
     },
-    serve::{health::Health, http},
 };
 
 /// The page is at an address that nobody can guess, until the command ends. It changes nothing.

@@ -3,25 +3,20 @@
 use std::{fmt::Write as _, process::ExitCode};
 
 use clap::Args;
-use perennial_core::keeper::{
-    keys::{Kept, Key},
-    plan::Act,
-    status::Standing,
-};
 use serde_json::{Value, json};
 
 use super::{
     Global, block_on,
     nodes::selector,
-    output::{Format, Item, Listing, print_text},
-    session::{Look, Session},
+    output::{Format, Item, Listing, change_line, print_text},
     terminal::{Tone, colours},
 };
+use crate::inspect::diff::{Difference, difference};
 
 #[derive(Debug, Args)]
 pub(super) struct Diff {
     /// Names of nodes. Without any: all
-    #[arg(add = super::complete::nodes())]
+    #[arg(add = super::completion::nodes())]
     nodes: Vec<String>,
     /// Only nodes with such labels
     #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = selector, conflicts_with = "nodes")]
@@ -31,27 +26,11 @@ pub(super) struct Diff {
     output: Format,
 }
 
-/// What would be changed about one node.
-pub(super) struct Difference {
-    node: String,
-    pub(super) what: &'static str,
-    pub(super) changes: Vec<Change>,
-    /// What is the same before and after.
-    stays: Kept,
-}
-
-/// One key that would change.
-pub(crate) struct Change {
-    pub(crate) key: Key,
-    pub(crate) before: Option<String>,
-    pub(crate) after: Option<String>,
-}
-
 impl Diff {
     /// Ends with 0 where nothing differs, with 1 where something does, with 2 where it could not be found out.
     pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
         let found = block_on(async {
-            let session = Session::open(global).await?;
+            let session = global.open_session().await?;
             let mut shown = Shown::new(self.output);
             if self.nodes.is_empty() {
                 let selector = self.selector.as_deref();
@@ -120,83 +99,17 @@ fn item(difference: &Difference) -> Item {
     }
 }
 
-/// None where nothing would be changed.
-pub(super) fn difference(look: &Look) -> Option<Difference> {
-    let (what, before, after) = match look.standing() {
-        Standing::Pending(act, next) => {
-            let before = look.record().map(|record| record.kept).unwrap_or_default();
-            let what = match act {
-                Act::Capture if look.held.is_none() => "its record would be created",
-                Act::Capture => "its record would follow it",
-                Act::Claim => "it would take its record over",
-                Act::Fold => "it would be merged into its record",
-            };
-            (what, before, next.kept)
-        }
-        Standing::Unsettled(restore) => {
-            let before = look.seen().map(|seen| seen.kept).unwrap_or_default();
-            let mut after = before.clone();
-            after.retain(|key, _| !restore.remove.contains(key));
-            after.extend(restore.set);
-            ("it would be given what its record has", before, after)
-        }
-        _ => return None,
-    };
-    let changes = changes(&before, &after);
-    let stays = before.into_iter().filter(|(key, value)| after.get(key) == Some(value)).collect();
-    Some(Difference { node: look.name().to_owned(), what, changes, stays })
-}
-
-/// What differs between two label sets.
-pub(crate) fn changes(before: &Kept, after: &Kept) -> Vec<Change> {
-    let keys: std::collections::BTreeSet<&Key> = before.keys().chain(after.keys()).collect();
-    let changed = keys.into_iter().filter(|key| before.get(key) != after.get(key));
-    changed
-        .map(|key| Change { key: key.clone(), before: before.get(key).cloned(), after: after.get(key).cloned() })
-        .collect()
-}
-
-impl Change {
-    /// `+ key=value`, `- key=value` or `~ key=old -> new`.
-    pub(super) fn line(&self, colours: bool) -> String {
-        let Self { key, .. } = self;
-        match (&self.before, &self.after) {
-            (None, Some(after)) => Tone::Good.paint(&format!("+ {key}={after}"), colours),
-            (Some(before), None) => Tone::Bad.paint(&format!("- {key}={before}"), colours),
-            (Some(before), Some(after)) => Tone::Attention.paint(&format!("~ {key}={before} -> {after}"), colours),
-            (None, None) => String::new(),
-        }
-    }
-}
-
 fn story(found: &[Difference], wide: bool) -> String {
     let colours = colours();
     let mut text = String::new();
     for difference in found {
         let _ = writeln!(text, "node/{}: {}", difference.node, difference.what);
         for change in &difference.changes {
-            let _ = writeln!(text, "  {}", change.line(colours));
+            let _ = writeln!(text, "  {}", change_line(change, colours));
         }
         for (key, value) in difference.stays.iter().filter(|_| wide) {
             let _ = writeln!(text, "  {}", Tone::Quiet.paint(&format!("  {key}={value}"), colours));
         }
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_change_is_one_line() {
-        let kept =
-            |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| (Key::label(k), (*v).to_owned())).collect::<Kept>();
-        let lines: Vec<String> =
-            changes(&kept(&[("a", "1"), ("b", "1"), ("c", "1")]), &kept(&[("a", "2"), ("c", "1"), ("d", "1")]))
-                .iter()
-                .map(|change| change.line(false))
-                .collect();
-        assert_eq!(lines, ["~ a=1 -> 2", "- b=1", "+ d=1"]);
-    }
 }

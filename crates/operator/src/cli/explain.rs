@@ -1,21 +1,21 @@
 //! `perennial explain`: why things are as they are, in one command.
 
-pub(crate) mod key;
-pub(crate) mod node;
+mod workload;
 
 use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{Global, output::Telling, workloads::explain_workload};
+use super::{Global, block_on, output::Telling};
+use crate::inspect::explain::{key::KeyExplanation, node::NodeExplanation};
 
 #[derive(Debug, Args)]
 pub(super) struct Explain {
     /// A node, also one that is away; a label key with --node; or deploy/NAME, statefulset/NAME in the namespace that -n says
-    #[arg(add = super::complete::nodes())]
+    #[arg(add = super::completion::nodes())]
     what: String,
     /// Explain this key (a label, annotation:KEY, taint:KEY:EFFECT or cordon:) on this node: why it is there or not
-    #[arg(long, value_name = "NODE", add = super::complete::nodes())]
+    #[arg(long, value_name = "NODE", add = super::completion::nodes())]
     node: Option<String>,
     /// How to print: table, json or yaml
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
@@ -25,15 +25,35 @@ pub(super) struct Explain {
 impl Explain {
     pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
         if let Some(node) = &self.node {
-            return key::explain(&self.what, node, self.output, global);
+            return self.explain_key(node, global);
         }
         match self.what.split_once('/') {
-            None => node::explain(&self.what, self.output, global),
-            Some(("node" | "nodes" | "no", name)) => node::explain(name, self.output, global),
+            None => self.explain_node(&self.what, global),
+            Some(("node" | "nodes" | "no", name)) => self.explain_node(name, global),
             Some((kind, _)) if kind.split_once('.').is_some_and(|(_, group)| group != "apps") => {
                 anyhow::bail!("`{}` looks like a label key: say of which node, with --node NODE", self.what)
             }
-            Some((kind, name)) => explain_workload(kind, name, self.output, global),
+            Some((kind, name)) => workload::explain(kind, name, self.output, global),
         }
+    }
+
+    fn explain_node(&self, name: &str, global: &Global) -> anyhow::Result<ExitCode> {
+        block_on(async {
+            let session = global.open_session().await?;
+            let look = session.look(name).await?;
+            let explanation = NodeExplanation::read(&session, &look).await;
+            self.output.print(|| explanation.to_json(), || explanation.to_text())?;
+            Ok(ExitCode::SUCCESS)
+        })
+    }
+
+    fn explain_key(&self, node: &str, global: &Global) -> anyhow::Result<ExitCode> {
+        block_on(async {
+            let session = global.open_session().await?;
+            let look = session.look(node).await?;
+            let explanation = KeyExplanation::read(&session, &look, &self.what).await;
+            self.output.print(|| explanation.to_json(), || explanation.to_text())?;
+            Ok(ExitCode::SUCCESS)
+        })
     }
 }

@@ -14,8 +14,11 @@ use perennial_core::{
     },
 };
 
-use super::{Global, block_on, output::print_text, session::Session, terminal::Progress};
-use crate::keeper::{apply::Held, policies::labels_of};
+use super::{Global, block_on, output::print_text};
+use crate::{
+    inspect::progress::Progress,
+    keeper::{apply::Held, policies::labels_of},
+};
 
 #[derive(Debug, Args)]
 pub(super) struct Export {
@@ -28,7 +31,7 @@ impl Export {
     /// Ends with 1 where a record cannot be trusted and was left out: a backup that lacks something says so.
     pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
-            let session = Session::open(global).await?;
+            let session = global.open_session().await?;
             let mut progress = Progress::new("records", true);
             let (mut some, mut lacking) = (false, 0_usize);
             print_text(&format!("apiVersion: {API_VERSION}\nkind: {KIND}\nitems:"))?;

@@ -7,41 +7,35 @@ use clap::Args;
 use jiff::Timestamp;
 use perennial_core::keeper::{
     keys::{Content, Kept},
-    record::Record,
     stored_record::{Stored, Substitute},
 };
 use serde_json::{Value, json};
 
 use super::{
     Global, block_on,
-    diff::changes,
-    output::{Telling, age},
-    session::Session,
+    output::{Telling, change_line},
     terminal::colours,
+};
+use crate::inspect::{
+    diff::changes,
+    format::age,
+    history::{Version, versions},
 };
 
 #[derive(Debug, Args)]
 pub(super) struct History {
     /// The node's name; also of a node that is away
-    #[arg(add = super::complete::nodes())]
+    #[arg(add = super::completion::nodes())]
     node: String,
     /// How to print: table, json or yaml
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Telling,
 }
 
-/// One state that the record had.
-pub(crate) struct Version {
-    pub(crate) sequence: u64,
-    pub(crate) captured_at: Timestamp,
-    pub(crate) uid: String,
-    pub(crate) kept: Kept,
-}
-
 impl History {
     pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
-            let session = Session::open(global).await?;
+            let session = global.open_session().await?;
             let look = session.look(&self.node).await?;
             let held = look.held.as_ref().with_context(|| format!("there is no record for node {}", self.node))?;
             let versions = match &held.stored {
@@ -75,23 +69,6 @@ fn as_json(node: &str, versions: &[Version]) -> Value {
     json!({"kind": "History", "node": node, "items": items})
 }
 
-/// Newest first.
-pub(crate) fn versions(record: &Record) -> Vec<Version> {
-    let now = Version {
-        sequence: record.sequence,
-        captured_at: record.captured_at,
-        uid: record.node.uid.clone(),
-        kept: record.kept.clone(),
-    };
-    let before = record.history.iter().map(|entry| Version {
-        sequence: entry.sequence,
-        captured_at: entry.captured_at,
-        uid: entry.uid.clone(),
-        kept: Kept::from(entry.content.clone()),
-    });
-    std::iter::once(now).chain(before).collect()
-}
-
 fn story(node: &str, versions: &[Version]) -> String {
     let (now, colours) = (Timestamp::now(), colours());
     let mut text = String::new();
@@ -106,7 +83,7 @@ fn story(node: &str, versions: &[Version]) -> String {
             text.push_str("  the same\n");
         }
         for change in lines {
-            let _ = writeln!(text, "  {}", change.line(colours));
+            let _ = writeln!(text, "  {}", change_line(&change, colours));
         }
     }
     match versions.get(1) {

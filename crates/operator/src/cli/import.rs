@@ -1,5 +1,7 @@
 //! `perennial import`: what other tools left behind, backups, and our own exports become records.
 
+mod other_tools;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
@@ -27,16 +29,17 @@ use perennial_core::keeper::{
     selection::{Node, Policy},
 };
 
+use self::other_tools::OtherTools;
 use super::{
     Global, block_on,
-    diff::changes,
     edit::{TRIES, is_conflict},
-    other_tools::Foreign,
-    output::print_text,
-    session::Session,
-    terminal::{Progress, colours},
+    output::{change_line, print_text},
+    terminal::colours,
 };
-use crate::{keeper::apply::Held, runtime::budget::Priority};
+use crate::{
+    inspect::{diff::changes, progress::Progress, session::Session},
+    keeper::{Priority, apply::Held},
+};
 
 #[derive(Debug, Args)]
 pub(super) struct Import {
@@ -108,11 +111,11 @@ impl Import {
             anyhow::bail!("this takes a finalizer off nodes, and whoever put it there may count on it: say --yes");
         }
         block_on(async {
-            let session = Session::open(global).await?;
+            let session = global.open_session().await?;
             session.judges_as_the_operator()?;
             let mut reading = Progress::new("nodes and records", false);
-            let foreign = Foreign::new(&session.client);
-            let (nodes, finalizers) = foreign.nodes().await?;
+            let other_tools = OtherTools::new(&session.client);
+            let (nodes, finalizers) = other_tools.nodes().await?;
             let mut around = Around { at: session.cluster.now().await?, nodes, records: BTreeSet::new() };
             let mut known = around.nodes.clone();
             session
@@ -123,7 +126,7 @@ impl Import {
                     Ok(())
                 })
                 .await?;
-            let mut found = self.find(&foreign, &known).await?;
+            let mut found = self.find(&other_tools, &known).await?;
             found.settle();
             drop(reading);
 
@@ -138,7 +141,7 @@ impl Import {
             for refused in &found.refused {
                 print_text(&format!("refused: {}: {}\n", refused.origin, refused.why))?;
             }
-            self.tell_finalizers(&foreign, &finalizers).await?;
+            self.tell_finalizers(&other_tools, &finalizers).await?;
             let would = if self.dry_run { "would be " } else { "" };
             let unknown = if found.unknown == 0 {
                 String::new()
@@ -151,7 +154,7 @@ impl Import {
         })
     }
 
-    async fn find(&self, foreign: &Foreign, known: &BTreeSet<String>) -> anyhow::Result<Found> {
+    async fn find(&self, other_tools: &OtherTools, known: &BTreeSet<String>) -> anyhow::Result<Found> {
         let mut found = Found::default();
         for file in &self.filename {
             let (text, name) = if file.as_os_str() == "-" {
@@ -169,7 +172,7 @@ impl Import {
             found.unknown += read.unknown;
         }
         if let Some(namespace) = &self.from {
-            for object in foreign.objects(namespace).await? {
+            for object in other_tools.objects(namespace).await? {
                 read_object(&object, known, &mut found);
             }
         }
@@ -209,7 +212,7 @@ impl Import {
         let mut text = format!("node/{}: {would}imported ({}, {})\n", entry.node, entry.format.as_str(), entry.origin);
         let colours = colours();
         for change in changes(&written.before, &written.record.kept) {
-            let _ = writeln!(text, "  {}", change.line(colours));
+            let _ = writeln!(text, "  {}", change_line(&change, colours));
         }
         if written.left_out > 0 {
             let _ = writeln!(text, "  {} key(s) left out: the policy does not keep them", written.left_out);
@@ -225,7 +228,7 @@ impl Import {
 
     async fn tell_finalizers(
         &self,
-        foreign: &Foreign,
+        other_tools: &OtherTools,
         finalizers: &BTreeMap<String, Vec<String>>,
     ) -> anyhow::Result<()> {
         for (finalizer, nodes) in finalizers {
@@ -233,7 +236,7 @@ impl Import {
                 let would = if self.dry_run { "would be " } else { "" };
                 if !self.dry_run {
                     for node in nodes {
-                        foreign.remove_finalizer(node, finalizer).await?;
+                        other_tools.remove_finalizer(node, finalizer).await?;
                     }
                 }
                 print_text(&format!("finalizer {finalizer} {would}removed from {} node(s)\n", nodes.len()))?;

@@ -12,11 +12,13 @@ use serde_json::json;
 
 use super::{
     Global, block_on,
-    output::{Format, Item, Listing, age},
-    session::{Look, Session},
+    output::{Format, Item, Listing},
     watch,
 };
-use crate::keeper::apply::Held;
+use crate::{
+    inspect::{format::age, look::Look},
+    keeper::apply::Held,
+};
 
 #[derive(Debug, Args)]
 pub(super) struct Nodes {
@@ -45,7 +47,7 @@ pub(super) fn selector(text: &str) -> Result<String, String> {
 impl Nodes {
     pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
-            let session = Session::open(global).await?;
+            let session = global.open_session().await?;
             let mut listing = Listing::new(self.output, "NodeList", &HEADER, NARROW).watched(self.watch);
             let now = Timestamp::now();
             session

@@ -3,11 +3,11 @@
 use std::io::Write;
 
 use clap::ValueEnum;
-use perennial_core::keeper::keys::Kept;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::terminal::{Tone, colours};
+use crate::inspect::diff::Change;
 
 /// How a list is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -215,32 +215,23 @@ impl Listing {
     }
 }
 
-/// How long ago, as kubectl says it: `42s`, `5m`, `3h`, `12d`.
-pub(super) fn age(then: jiff::Timestamp, now: jiff::Timestamp) -> String {
-    span(now.as_second().saturating_sub(then.as_second()))
-}
-
-/// A number of seconds, as kubectl says it.
-pub(super) fn span(seconds: i64) -> String {
-    let seconds = seconds.max(0);
-    match seconds {
-        0..120 => format!("{seconds}s"),
-        120..7_200 => format!("{}m", seconds / 60),
-        7_200..172_800 => format!("{}h", seconds / 3_600),
-        _ => format!("{}d", seconds / 86_400),
+/// `+ key=value`, `- key=value` or `~ key=old -> new`.
+pub(super) fn change_line(change: &Change, colours: bool) -> String {
+    let Change { key, before, after } = change;
+    match (before, after) {
+        (None, Some(after)) => Tone::Good.paint(&format!("+ {key}={after}"), colours),
+        (Some(before), None) => Tone::Bad.paint(&format!("- {key}={before}"), colours),
+        (Some(before), Some(after)) => Tone::Attention.paint(&format!("~ {key}={before} -> {after}"), colours),
+        (None, None) => String::new(),
     }
-}
-
-/// Keys and values on one line.
-pub(super) fn pairs(kept: &Kept) -> String {
-    if kept.is_empty() {
-        return "(nothing)".to_owned();
-    }
-    kept.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
 mod tests {
+    use perennial_core::keeper::keys::{Kept, Key};
+
+    use crate::inspect::diff::changes;
+
     use super::*;
 
     fn row(cells: &[&str]) -> Vec<String> {
@@ -256,7 +247,14 @@ mod tests {
     }
 
     #[test]
-    fn an_age_is_short() {
-        assert_eq!([119, 120, 7_200, 172_800, -5].map(span), ["119s", "2m", "2h", "2d", "0s"]);
+    fn a_change_is_one_line() {
+        let kept =
+            |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| (Key::label(k), (*v).to_owned())).collect::<Kept>();
+        let lines: Vec<String> =
+            changes(&kept(&[("a", "1"), ("b", "1"), ("c", "1")]), &kept(&[("a", "2"), ("c", "1"), ("d", "1")]))
+                .iter()
+                .map(|change| change_line(change, false))
+                .collect();
+        assert_eq!(lines, ["~ a=1 -> 2", "- b=1", "+ d=1"]);
     }
 }

@@ -18,8 +18,12 @@ use perennial_core::{
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Global, diff::difference, output::Telling, session::Look};
+use super::{
+    Global,
+    output::{Telling, change_line},
+};
 use crate::{
+    inspect::{diff::difference, look::Look},
     keeper::{
         apply::Held,
         node::Node,
@@ -35,7 +39,7 @@ use crate::{
 };
 
 #[derive(Debug, Args)]
-pub(super) struct PlanFile {
+pub(super) struct Plan {
     /// A file with Deployments, StatefulSets, Namespaces, Nodes, records and KeepPolicies, as kubectl prints them; - for standard
     /// input
     #[arg(short, long, value_name = "FILE")]
@@ -45,7 +49,7 @@ pub(super) struct PlanFile {
     output: Telling,
 }
 
-impl PlanFile {
+impl Plan {
     /// Fails where a workload cannot be read, or asks for something that cannot be obeyed.
     pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
         let settings = global.load(Vec::new())?.settings;
@@ -199,7 +203,7 @@ impl Told {
         if let Some(difference) = difference(look) {
             let _ = writeln!(self.text, "  {}", difference.what);
             for change in &difference.changes {
-                let _ = writeln!(self.text, "  {}", change.line(false));
+                let _ = writeln!(self.text, "  {}", change_line(change, false));
                 changed.push(serde_json::json!({"key": change.key, "before": change.before, "after": change.after}));
             }
         }

@@ -5,16 +5,20 @@ use std::process::ExitCode;
 use clap::Args;
 use jiff::Timestamp;
 use perennial_core::{config::LabelSelector, keeper::stored_record::Stored};
-use serde_json::{Value, json};
 
 use super::{
     Global, block_on,
-    output::{Format, Item, Listing, age},
-    session::Session,
-    terminal::Progress,
+    output::{Format, Item, Listing},
     watch,
 };
-use crate::keeper::{apply::Held, policies::labels_of};
+use crate::{
+    inspect::{
+        format::age,
+        progress::Progress,
+        records::{as_json, state},
+    },
+    keeper::{apply::Held, policies::labels_of},
+};
 
 #[derive(Debug, Args)]
 pub(super) struct Records {
@@ -35,7 +39,7 @@ const NARROW: usize = 5;
 impl Records {
     pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
-            let session = Session::open(global).await?;
+            let session = global.open_session().await?;
             let mut listing = Listing::new(self.output, "RecordList", &HEADER, NARROW).watched(self.watch);
             let mut progress = Progress::new("records", true);
             let now = Timestamp::now();
@@ -83,28 +87,4 @@ fn item(held: &Held, now: Timestamp) -> Item {
         }
     }
     Item { name: format!("configmap/{}", held.name()), row, value: as_json(held) }
-}
-
-/// One word for what a record is.
-pub(crate) fn state(stored: &Stored) -> &'static str {
-    match stored {
-        Stored::Good(record) if record.is_tombstone() => "Tombstone",
-        Stored::Good(record) if record.folded => "Folded",
-        Stored::Good(_) => "Good",
-        Stored::Bad { fault, .. } if fault.is_newer() => "Newer",
-        Stored::Bad { .. } => "Invalid",
-    }
-}
-
-/// A record for programs: what it holds, or why it cannot be trusted.
-pub(super) fn as_json(held: &Held) -> Value {
-    let mut value = json!({"name": held.name(), "node": held.node_name(), "state": state(&held.stored)});
-    match &held.stored {
-        Stored::Good(record) => {
-            let text = record.encode().unwrap_or_default();
-            value["record"] = serde_json::from_str(&text).unwrap_or_default();
-        }
-        Stored::Bad { fault, .. } => value["fault"] = json!(fault.to_string()),
-    }
-    value
 }

@@ -1,37 +1,12 @@
-//! The commands as pages: man pages, and docs/cli.md, which a test keeps up to date. Every `--help` text is in it.
+//! docs/cli.md: the introduction and the `--help` of every command. A test keeps the page up to date.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::fmt::Write as _;
 
-use anyhow::Context as _;
-use clap::{Args, CommandFactory};
+use clap::{Command, CommandFactory};
 
 use super::Cli;
 
-/// Write a man page for each command.
-#[derive(Debug, Args)]
-pub(super) struct Man {
-    /// The folder to write to
-    folder: PathBuf,
-}
-
-impl Man {
-    pub(super) fn execute(&self) -> anyhow::Result<ExitCode> {
-        std::fs::create_dir_all(&self.folder).with_context(|| format!("could not make {}", self.folder.display()))?;
-        clap_mangen::generate_to(Cli::command(), &self.folder)
-            .with_context(|| format!("could not write to {}", self.folder.display()))?;
-        Ok(ExitCode::SUCCESS)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fmt::Write as _;
-
-    use clap::Command;
-
-    use super::*;
-
-    const INTRODUCTION: &str = "# The command line
+const INTRODUCTION: &str = "# The command line
 
 `perennial` is also `kubectl perennial`, where it is on the PATH under the name `kubectl-perennial`.
 
@@ -63,39 +38,38 @@ mod tests {
 
 What follows is what `--help` says of each command, made from the program by `make docs`.
 ";
-    const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
 
-    /// `UPDATE_DOCS=1 cargo test -p perennial --lib reference` writes the page.
-    #[test]
-    fn the_page_has_the_help_of_every_command() {
-        let current = page();
-        if std::env::var_os("UPDATE_DOCS").is_some() {
-            std::fs::write(PAGE, &current).unwrap();
-        }
-        let page = std::fs::read_to_string(PAGE).unwrap_or_default();
-        assert_eq!(page, current, "run: make docs");
+/// `UPDATE_DOCS=1 cargo test -p perennial --lib reference` writes the page.
+#[test]
+fn the_page_has_the_help_of_every_command() {
+    let current = page();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(PAGE, &current).unwrap();
     }
+    let page = std::fs::read_to_string(PAGE).unwrap_or_default();
+    assert_eq!(page, current, "run: make docs");
+}
 
-    #[test]
-    fn the_commands_are_sound() {
-        Cli::command().debug_assert();
-    }
+#[test]
+fn the_commands_are_sound() {
+    Cli::command().debug_assert();
+}
 
-    /// All commands with their help, as Markdown.
-    fn page() -> String {
-        let mut text = String::from(INTRODUCTION);
-        let mut root = Cli::command().term_width(100);
-        root.build();
-        describe(&root, "perennial", &mut text);
-        text
-    }
+/// All commands with their help, as Markdown.
+fn page() -> String {
+    let mut text = String::from(INTRODUCTION);
+    let mut root = Cli::command().term_width(100);
+    root.build();
+    describe(&root, "perennial", &mut text);
+    text
+}
 
-    fn describe(command: &Command, name: &str, text: &mut String) {
-        let help = command.clone().bin_name(name).term_width(100).render_long_help().to_string();
-        let help = help.lines().map(str::trim_end).collect::<Vec<_>>().join("\n");
-        let _ = write!(text, "\n## {name}\n\n```\n{}\n```\n", help.trim_end());
-        for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set() && inner.get_name() != "help") {
-            describe(inner, &format!("{name} {}", inner.get_name()), text);
-        }
+fn describe(command: &Command, name: &str, text: &mut String) {
+    let help = command.clone().bin_name(name).term_width(100).render_long_help().to_string();
+    let help = help.lines().map(str::trim_end).collect::<Vec<_>>().join("\n");
+    let _ = write!(text, "\n## {name}\n\n```\n{}\n```\n", help.trim_end());
+    for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set() && inner.get_name() != "help") {
+        describe(inner, &format!("{name} {}", inner.get_name()), text);
     }
 }

@@ -12,18 +12,19 @@ use perennial_core::keeper::{
 };
 use serde_json::json;
 
-use super::{
-    Global, block_on,
-    output::{Telling, age, pairs},
-    records::{as_json, state},
-    session::Session,
+use super::{Global, block_on, output::Telling};
+use crate::{
+    inspect::{
+        format::{age, pairs},
+        records::{as_json, state},
+    },
+    keeper::apply::Held,
 };
-use crate::keeper::apply::Held;
 
 #[derive(Debug, Args)]
 pub(super) struct Show {
     /// The node's name; also of a node that is away
-    #[arg(add = super::complete::nodes())]
+    #[arg(add = super::completion::nodes())]
     node: String,
     /// How to print: table, json or yaml
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
@@ -33,7 +34,7 @@ pub(super) struct Show {
 impl Show {
     pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
-            let session = Session::open(global).await?;
+            let session = global.open_session().await?;
             let look = session.look(&self.node).await?;
             let (node, held, seen) = (&look.node, &look.held, look.seen());
             let standing = look.standing().sentence();

@@ -12,14 +12,9 @@ use perennial_core::{
 };
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::{
-    Global, block_on,
-    coordination::Coordination,
-    output::{print_text, span},
-    session::Session,
-    terminal::Progress,
-};
+use super::{Global, block_on, output::print_text};
 use crate::{
+    inspect::{format::span, leases::Leases, progress::Progress},
     keeper::{
         activity::{Board, Counts},
         node::Node,
@@ -76,7 +71,7 @@ impl Seen {
     }
 
     /// Closes an interval and draws it.
-    fn frame(&mut self, interval: Duration, since: Duration, coordination: Option<&Coordination>) -> String {
+    fn frame(&mut self, interval: Duration, since: Duration, leases: Option<&Leases>) -> String {
         let survey = self.view.index.survey();
         let live = survey.current + survey.to_capture + survey.to_restore + survey.unidentified + survey.ignored;
         let Some(board) = &mut self.view.board else { return String::new() };
@@ -119,7 +114,7 @@ impl Seen {
         }
         let churn: Vec<u64> = board.churn.past.iter().map(Counts::churn).collect();
         let _ = writeln!(text, "Churn      {}", spark(&churn));
-        for group in coordination.iter().flat_map(|found| &found.groups) {
+        for group in leases.iter().flat_map(|found| &found.groups) {
             let alive = group.members.iter().filter(|member| member.alive).count();
             let _ = writeln!(text, "Members    {alive} of {} alive ({})", group.members.len(), group.name);
             for shard in &group.shards {
@@ -141,7 +136,7 @@ fn spark(numbers: &[u64]) -> String {
 impl Top {
     pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
-            let session = Session::open(global).await?;
+            let session = global.open_session().await?;
             let mut seen = Seen::new(session.policies.clone(), session.cluster.signatures().clone());
             let nodes = watcher(session.cluster.nodes().clone(), watcher::Config::default()).default_backoff();
             let config = watcher::Config::default().labels(&format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}"));
@@ -166,8 +161,8 @@ impl Top {
                     _ = tick.tick(), if seen.is_complete() => {
                         drop(progress.take());
                         let namespace = session.settings.namespace.as_str();
-                        let coordination = Coordination::read(&session.client, namespace).await.ok();
-                        let frame = seen.frame(self.interval, begun.elapsed(), coordination.as_ref());
+                        let leases = Leases::read(&session.client, namespace).await.ok();
+                        let frame = seen.frame(self.interval, begun.elapsed(), leases.as_ref());
                         // Home, then clear what is below: less flicker than clearing first.
                         let redraw = if std::io::stdout().is_terminal() && !self.once { "\x1b[H\x1b[J" } else { "" };
                         print_text(&format!("{redraw}{frame}"))?;

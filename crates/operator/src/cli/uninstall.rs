@@ -1,9 +1,9 @@
-//! `perennial webhook disable` and `uninstall`.
+//! `perennial uninstall`: remove the webhooks, taints, gates, Leases and certificates from a cluster.
 
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
-use clap::{Args, Subcommand};
+use clap::Args;
 use k8s_openapi::api::{
     apps::v1::Deployment,
     coordination::v1::Lease,
@@ -19,14 +19,15 @@ use perennial_core::{
 };
 use serde_json::json;
 
-use super::{Global, block_on, session::Session, terminal::Progress};
+use super::{Global, block_on};
 use crate::{
+    admission::{certificates, configuration::Configurations},
+    inspect::{progress::Progress, session::Session},
     placement::{self, objects::Pod, settings::Configured, ungate_all::sweep},
     runtime::{
         budget::Budget,
         error_category::{self, Category},
     },
-    serve::{certs, configuration::Configurations},
 };
 
 /// Longer than the grace of a pod.
@@ -34,12 +35,6 @@ const STOP_WITHIN: Duration = Duration::from_secs(90);
 /// A node that others keep changing is read so often.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(200);
-
-#[derive(Debug, Subcommand)]
-pub(super) enum Webhook {
-    /// Remove the webhook configurations. An operator that still runs with webhooks on writes them again
-    Disable,
-}
 
 #[derive(Debug, Args)]
 pub(super) struct Uninstall {
@@ -54,22 +49,10 @@ pub(super) struct Uninstall {
     stop: Option<String>,
 }
 
-impl Webhook {
-    pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
-        let Self::Disable = self;
-        block_on(async {
-            let session = Session::open(global).await?;
-            Configurations::new(session.client).remove().await?;
-            println!("webhook configurations removed");
-            Ok(ExitCode::SUCCESS)
-        })
-    }
-}
-
 impl Uninstall {
     pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
-            let session = Session::open(global).await?;
+            let session = global.open_session().await?;
             if !self.yes {
                 let records = if self.records { " and every record" } else { "" };
                 anyhow::bail!("this removes Perennial's webhooks, taints and Leases{records}: say --yes");
@@ -88,7 +71,7 @@ impl Uninstall {
                 .await?;
             println!("leases removed");
             let secrets: Api<Secret> = Api::namespaced(session.client.clone(), &namespace);
-            match secrets.delete(certs::SECRET, &DeleteParams::default()).await {
+            match secrets.delete(certificates::SECRET, &DeleteParams::default()).await {
                 Ok(_) => println!("certificates removed"),
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
                 Err(error) => anyhow::bail!("could not remove the certificates: {}", error_category::message(&error)),

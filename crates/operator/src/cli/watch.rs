@@ -6,11 +6,11 @@ use futures::StreamExt;
 use kube::runtime::{WatchStreamExt, watcher};
 use perennial_core::keeper::record::{RECORD_LABEL, RECORD_LABEL_VALUE};
 
-use super::{
-    output::{Item, Listing},
-    session::{Look, Session},
+use super::output::{Item, Listing};
+use crate::{
+    inspect::{look::Look, session::Session},
+    keeper::apply::Held,
 };
-use crate::keeper::apply::Held;
 
 /// Prints records as they change, until it is interrupted.
 pub(super) async fn records(

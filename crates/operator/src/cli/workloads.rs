@@ -1,30 +1,26 @@
-//! `perennial workloads`, `explain` of a workload, and `simulate`.
+//! `perennial workloads`: list the workloads that ask for placement.
 
-use std::{collections::HashMap, fmt::Write as _, process::ExitCode, time::Duration};
+use std::{collections::HashMap, process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
 use clap::Args;
 use futures::StreamExt;
 use jiff::Timestamp;
-use perennial_core::placement::{
-    action::Plan,
-    explain::{LEGEND, explain, filled, simulate, why},
-    fallback::State,
-    slots::Split,
-    spec::Spec,
-};
+use perennial_core::placement::{action::Plan, explain::why, spec::Spec};
 use serde_json::{Value, json};
 
 use super::{
     Global, block_on,
     nodes::selector,
-    output::{Format, Item, Listing, Telling},
-    terminal::Progress,
+    output::{Format, Item, Listing},
 };
-use crate::placement::{
-    index::{Look, key},
-    settings::Configured,
-    snapshot::{RollCall, changes},
+use crate::{
+    inspect::progress::Progress,
+    placement::{
+        index::Look,
+        settings::Configured,
+        snapshot::{RollCall, changes},
+    },
 };
 
 #[derive(Debug, Args)]
@@ -43,27 +39,11 @@ pub(super) struct Workloads {
     output: Format,
 }
 
-#[derive(Debug, Args)]
-pub(super) struct Simulate {
-    /// How many replicas
-    #[arg(long, value_name = "COUNT")]
-    replicas: u32,
-    /// How many of a hundred replicas may run on spot
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
-    spot: u8,
-    /// The least number of on-demand replicas
-    #[arg(long, value_name = "COUNT", default_value_t = 0)]
-    min_on_demand: u32,
-    /// How to print: table, json or yaml
-    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
-    output: Telling,
-}
-
 /// One workload that asks for something.
-struct Row {
-    look: Look,
+pub(super) struct Row {
+    pub(super) look: Look,
     /// What it asks for and what would be done, or why it is left alone.
-    outcome: Result<(Spec, Plan), String>,
+    pub(super) outcome: Result<(Spec, Plan), String>,
 }
 
 const HEADER: [&str; 10] =
@@ -160,74 +140,8 @@ fn item(row: &Row, now: Timestamp) -> Item {
     }
 }
 
-/// Explains one workload: `kind` as people write it, in the namespace that -n says.
-pub(super) fn explain_workload(kind: &str, name: &str, output: Telling, global: &Global) -> anyhow::Result<ExitCode> {
-    let kind = match kind {
-        "deploy" | "deployment" | "deployments" | "deployment.apps" => "Deployment",
-        "sts" | "statefulset" | "statefulsets" | "statefulset.apps" => "StatefulSet",
-        _ => anyhow::bail!("`{kind}` is neither node, deploy nor statefulset"),
-    };
-    block_on(async {
-        let (client, all) = read(global, None).await?;
-        // As kubectl has it: -n, else the namespace of the context.
-        let namespace = global.namespace.as_deref().unwrap_or(client.default_namespace());
-        let key = key(kind, namespace, name);
-        if all.view.index.workload(&key).is_none() {
-            anyhow::bail!("there is no {kind} {name} in namespace {namespace}; -n says another one");
-        }
-        let Some(row) = row(&all, &key) else {
-            let why = "asks for nothing: its pods run where the scheduler puts them";
-            let value =
-                || json!({"namespace": namespace, "kind": kind, "name": name, "counts": Value::Null, "why": why});
-            output.print(value, || format!("{key} {why}\n"))?;
-            return Ok(ExitCode::SUCCESS);
-        };
-        output.print(|| as_json(&row, all.now), || story(&row, all.now))?;
-        Ok(ExitCode::SUCCESS)
-    })
-}
-
-fn story(row: &Row, now: Timestamp) -> String {
-    let workload = &row.look.workload;
-    let mut text = format!("{}\n", workload.key);
-    match &row.outcome {
-        Err(problems) => {
-            let _ = writeln!(text, "  left alone, since its annotations cannot be obeyed: {problems}");
-        }
-        Ok((spec, plan)) => {
-            let (state, _) = State::read(workload.view.state.as_deref());
-            for line in explain(spec, &state, plan, now) {
-                let _ = writeln!(text, "  {line}");
-            }
-            let slots = filled(spec.split, workload.view.replicas, &row.look.pods, spec.strength);
-            if workload.kind == "Deployment" && !slots.is_empty() {
-                let _ = writeln!(text, "  slots: {slots}\n         ({LEGEND})");
-            }
-        }
-    }
-    text
-}
-
-impl Simulate {
-    pub(super) fn execute(&self) -> anyhow::Result<ExitCode> {
-        let simulation = simulate(Split::new(self.spot, self.min_on_demand), self.replicas);
-        let story = || {
-            let mut text = format!(
-                "{} replicas: {} on spot, {} on-demand\n{}\n({LEGEND})\n",
-                simulation.replicas, simulation.spot, simulation.on_demand, simulation.slots
-            );
-            for note in &simulation.notes {
-                let _ = writeln!(text, "note: {note}");
-            }
-            text
-        };
-        self.output.print(|| &simulation, story)?;
-        Ok(ExitCode::SUCCESS)
-    }
-}
-
 /// The cluster and what is in it.
-async fn read(global: &Global, selector: Option<&str>) -> anyhow::Result<(kube::Client, RollCall)> {
+pub(super) async fn read(global: &Global, selector: Option<&str>) -> anyhow::Result<(kube::Client, RollCall)> {
     // Here -n is the namespace of workloads, not Perennial's own.
     let global = Global { namespace: None, ..global.clone() };
     let client = global.connect().await?;
@@ -239,7 +153,7 @@ async fn read(global: &Global, selector: Option<&str>) -> anyhow::Result<(kube::
 }
 
 /// None: it asks for nothing.
-fn row(all: &RollCall, key: &str) -> Option<Row> {
+pub(super) fn row(all: &RollCall, key: &str) -> Option<Row> {
     let look = all.view.index.look(key, &all.configured.prefixes)?;
     let outcome = match &look.spec {
         Ok(None) => return None,
@@ -249,7 +163,7 @@ fn row(all: &RollCall, key: &str) -> Option<Row> {
     Some(Row { look, outcome })
 }
 
-fn as_json(row: &Row, now: Timestamp) -> Value {
+pub(super) fn as_json(row: &Row, now: Timestamp) -> Value {
     let workload = &row.look.workload;
     let (plan, why, problems) = match &row.outcome {
         Ok((spec, plan)) => (Some(plan), Some(why(&workload.view, spec, plan, now)), None),

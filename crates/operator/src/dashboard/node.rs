@@ -10,24 +10,24 @@ use perennial_core::{
         identity::{Identified, RecordName},
         keys::{Kept, Key},
         mark::MARK,
-        stored_record::{Stored, Substitute},
+        stored_record::Stored,
     },
 };
 use serde_json::{Value, json};
 
 use super::{Dashboard, Server, api::Problem, quoted};
 use crate::{
-    cli::{
+    inspect::{
         diff::changes,
         explain::{
-            key::{is_default, words},
-            node::{events, next_life, way},
+            key::{is_default, substitute, words},
+            node::{Way, events, next_life, way},
         },
-        history::{Version, versions},
+        history::{Version, stored_versions},
+        look::Look,
         records::state,
-        session::Look,
     },
-    runtime::budget::Priority,
+    keeper::Priority,
 };
 
 pub(super) async fn node(dashboard: &Dashboard, name: &str) -> Result<Value, Problem> {
@@ -43,7 +43,7 @@ pub(super) async fn node(dashboard: &Dashboard, name: &str) -> Result<Value, Pro
     let said: Vec<Value> =
         said.iter().rev().map(|said| json!({"at": said.at, "reason": said.reason, "message": said.message})).collect();
     let mark = look.seen().and_then(|seen| seen.mark);
-    let history = history(&look);
+    let history = stored_versions(look.stored());
     let next =
         next_life(&look).map(|next| json!({"given": next.given, "later": next.later, "withheld": next.withheld}));
     Ok(json!({
@@ -55,7 +55,7 @@ pub(super) async fn node(dashboard: &Dashboard, name: &str) -> Result<Value, Pro
         "created": look.node.as_ref().and_then(|node| Timestamp::from_second(node.created).ok()),
         "policy": look.policy.name,
         "restored": mark.map(|mark| json!({
-            "at": way.as_ref().and_then(|way| way.at), "by": way.as_ref().map(crate::cli::explain::node::Way::words),
+            "at": way.as_ref().and_then(|way| way.at), "by": way.as_ref().map(Way::words),
             "keys": mark.given.len(), "complete": mark.complete,
         })),
         "record": record(&look),
@@ -107,11 +107,7 @@ fn record(look: &Look) -> Option<Value> {
         }
         Stored::Bad { fault, good } => {
             value["fault"] = json!(fault.to_string());
-            value["instead"] = json!(match good {
-                Substitute::Recovered(_) => "a record written since serves instead",
-                Substitute::History(_) => "the newest good entry of its history serves instead",
-                Substitute::Nothing => "nothing serves instead",
-            });
+            value["instead"] = json!(substitute(good));
         }
     }
     Some(value)
@@ -162,20 +158,6 @@ fn origin(cause: &Cause, is_there: bool) -> &'static str {
         }
         _ if is_there => "kept",
         _ => "withheld",
-    }
-}
-
-/// What the record held, newest first; of one that cannot be trusted, what serves instead.
-fn history(look: &Look) -> Vec<Version> {
-    match look.stored() {
-        Some(Stored::Good(record) | Stored::Bad { good: Substitute::Recovered(record), .. }) => versions(record),
-        Some(Stored::Bad { good: Substitute::History(entry), .. }) => vec![Version {
-            sequence: entry.sequence,
-            captured_at: entry.captured_at,
-            uid: entry.uid.clone(),
-            kept: Kept::from(entry.content.clone()),
-        }],
-        _ => Vec::new(),
     }
 }
 

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{Dashboard, INTERVAL, LEASES_EVERY, Server, attention, workload};
 use crate::{
-    cli::coordination::{Coordination, Group},
+    inspect::leases::{Leases, ReplicaGroup},
     keeper::activity::Counts,
 };
 
@@ -76,7 +76,7 @@ pub(super) async fn overview(dashboard: &Dashboard) -> Value {
 async fn leases(dashboard: &Dashboard) -> (Result<Vec<Value>, String>, Vec<String>) {
     let mut known = dashboard.leases.lock().await;
     if known.as_ref().is_none_or(|(at, _)| at.elapsed() >= LEASES_EVERY) {
-        let reading = Coordination::read(&dashboard.parts.keeper.client, &dashboard.namespace);
+        let reading = Leases::read(&dashboard.parts.keeper.client, &dashboard.namespace);
         let read = match tokio::time::timeout(LEASES_WITHIN, reading).await {
             Ok(read) => read.map_err(|error| format!("{error:#}")),
             Err(_) => Err("the API server does not answer".to_owned()),
@@ -85,14 +85,14 @@ async fn leases(dashboard: &Dashboard) -> (Result<Vec<Value>, String>, Vec<Strin
     }
     match known.as_ref().map(|(_, read)| read) {
         Some(Ok(found)) => {
-            (Ok(found.groups.iter().map(told).collect()), found.groups.iter().flat_map(Group::unheld).collect())
+            (Ok(found.groups.iter().map(told).collect()), found.groups.iter().flat_map(ReplicaGroup::unheld).collect())
         }
         Some(Err(why)) => (Err(why.clone()), Vec::new()),
         None => (Ok(Vec::new()), Vec::new()),
     }
 }
 
-fn told(group: &Group) -> Value {
+fn told(group: &ReplicaGroup) -> Value {
     let members = group.members.iter().map(|member| json!({"identity": member.identity, "alive": member.alive}));
     let shards =
         group.shards.iter().map(|shard| json!({"lease": shard.lease, "holder": shard.holder, "held": shard.held}));

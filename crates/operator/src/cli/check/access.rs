@@ -13,7 +13,7 @@ use perennial_core::config::Settings;
 
 use super::Line;
 use crate::{
-    cli::session::Session,
+    inspect::session::Session,
     manifests::{Features, Permissions},
     runtime::error_category,
 };

@@ -3,7 +3,7 @@
 use perennial_core::{config::settings::Hmac, keeper::signature::SECRET};
 
 use super::Line;
-use crate::cli::session::Session;
+use crate::inspect::session::Session;
 
 /// None where records are not signed.
 pub(super) async fn check(session: &Session) -> Option<Line> {

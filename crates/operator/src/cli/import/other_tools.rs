@@ -1,0 +1,133 @@
+//! What other tools have in the cluster: their ConfigMaps, their custom resources, their finalizers on nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use kube::{
+    Api, Client,
+    api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams},
+};
+use perennial_core::keeper::record::RECORD_LABEL;
+use serde_json::{Value, json};
+
+use crate::{
+    cli::edit::TRIES,
+    inspect::session::PAGE,
+    runtime::error_category::{self, Category},
+};
+
+/// The kind in which another tool keeps labels.
+const LABEL_STATE: &str = "NodeLabelState";
+
+pub(super) struct OtherTools {
+    client: Client,
+}
+
+impl OtherTools {
+    pub(super) fn new(client: &Client) -> Self {
+        Self { client: client.clone() }
+    }
+
+    /// The names of all nodes, and the finalizers that hold them: Perennial itself has none.
+    pub(super) async fn nodes(&self) -> anyhow::Result<(BTreeSet<String>, BTreeMap<String, Vec<String>>)> {
+        let api: Api<Node> = Api::all(self.client.clone());
+        let mut params = ListParams::default().limit(PAGE);
+        let (mut names, mut finalizers) = (BTreeSet::new(), BTreeMap::<String, Vec<String>>::new());
+        loop {
+            let page =
+                api.list_metadata(&params).await.map_err(|error| said(&error)).context("could not list nodes")?;
+            for item in page.items {
+                let name = item.metadata.name.unwrap_or_default();
+                for finalizer in item.metadata.finalizers.into_iter().flatten() {
+                    finalizers.entry(finalizer).or_default().push(name.clone());
+                }
+                names.insert(name);
+            }
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params.continue_token = Some(token),
+                None => return Ok((names, finalizers)),
+            }
+        }
+    }
+
+    /// ConfigMaps of a namespace but for our records, and NodeLabelStates of whatever group.
+    pub(super) async fn objects(&self, namespace: &str) -> anyhow::Result<Vec<Value>> {
+        let mut found = Vec::new();
+        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
+        let mut params = ListParams::default().labels(&format!("!{RECORD_LABEL}")).limit(PAGE);
+        loop {
+            let page = api.list(&params).await.map_err(|error| said(&error));
+            let page = page.with_context(|| format!("could not list configmaps in namespace {namespace}"))?;
+            for item in page.items {
+                let mut value = json!(item);
+                value["kind"] = json!("ConfigMap");
+                found.push(value);
+            }
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params.continue_token = Some(token),
+                None => break,
+            }
+        }
+        for resource in self.label_states().await? {
+            let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
+            let list = api.list(&ListParams::default()).await.map_err(|error| said(&error));
+            for item in list.with_context(|| format!("could not list {}", resource.plural))?.items {
+                let mut value = json!(item);
+                value["kind"] = json!(LABEL_STATE);
+                found.push(value);
+            }
+        }
+        Ok(found)
+    }
+
+    async fn label_states(&self) -> anyhow::Result<Vec<ApiResource>> {
+        let mut found = Vec::new();
+        let groups =
+            self.client.list_api_groups().await.map_err(|error| said(&error)).context("could not list API groups")?;
+        for group in groups.groups {
+            let Some(version) = group.preferred_version.or_else(|| group.versions.first().cloned()) else { continue };
+            // A group whose server is down tells nothing, and is nobody's labels.
+            let Ok(list) = self.client.list_api_group_resources(&version.group_version).await else { continue };
+            found.extend(list.resources.into_iter().filter(|resource| resource.kind == LABEL_STATE).map(|resource| {
+                ApiResource {
+                    group: group.name.clone(),
+                    version: version.version.clone(),
+                    api_version: version.group_version.clone(),
+                    kind: resource.kind,
+                    plural: resource.name,
+                }
+            }));
+        }
+        Ok(found)
+    }
+
+    /// Takes a finalizer off a node, if it is still as it was read.
+    pub(super) async fn remove_finalizer(&self, node: &str, finalizer: &str) -> anyhow::Result<()> {
+        let api: Api<Node> = Api::all(self.client.clone());
+        for _ in 0..TRIES {
+            let found = api.get_metadata_opt(node).await.map_err(|error| said(&error))?;
+            let Some(found) = found else { return Ok(()) };
+            let rest: Vec<String> =
+                found.metadata.finalizers.into_iter().flatten().filter(|name| name != finalizer).collect();
+            let patch = json!({"metadata": {
+                "uid": found.metadata.uid,
+                "resourceVersion": found.metadata.resource_version,
+                "finalizers": rest,
+            }});
+            match api.patch_metadata(node, &PatchParams::default(), &Patch::Merge(patch)).await {
+                Ok(_) => return Ok(()),
+                Err(error) if Category::of(&error) == Category::Conflict => {}
+                Err(error) if Category::of(&error) == Category::NotFound => return Ok(()),
+                Err(error) => {
+                    return Err(said(&error)).with_context(|| format!("could not take the finalizer off node {node}"));
+                }
+            }
+        }
+        anyhow::bail!("node {node} kept changing meanwhile")
+    }
+}
+
+fn said(error: &kube::Error) -> anyhow::Error {
+    anyhow::anyhow!(error_category::message(error))
+}

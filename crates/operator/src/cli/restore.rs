@@ -1,0 +1,55 @@
+//! `perennial restore`: apply a record to its node; the record's values win.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use perennial_core::keeper::commands::restore_now;
+
+use super::{
+    Global, block_on,
+    edit::{Subject, TRIES},
+};
+use crate::{inspect::format::pairs, runtime::error_category::Category};
+
+#[derive(Debug, Args)]
+pub(super) struct Restore {
+    /// The node's name
+    #[arg(add = super::completion::recorded())]
+    node: String,
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl Restore {
+    pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
+        block_on(async {
+            let session = global.open_session().await?;
+            session.judges_as_the_operator()?;
+            for _ in 0..TRIES {
+                let subject = Subject::read(&session, &self.node).await?;
+                let (Some(node), Some(seen)) = (&subject.node, &subject.seen) else {
+                    anyhow::bail!("node {} is away: its record is given back when it returns", self.node);
+                };
+                let record = subject.record()?;
+                let Some(restore) = restore_now(&record, seen, &subject.context()) else {
+                    println!("node/{} has everything that its record has", self.node);
+                    return Ok(ExitCode::SUCCESS);
+                };
+                println!("node:   set {}", pairs(&restore.set));
+                if self.dry_run {
+                    return Ok(ExitCode::SUCCESS);
+                }
+                match session.cluster.patch_node(node, &restore).await {
+                    Err(error) if error.category() == Category::Conflict => {}
+                    done => {
+                        done?;
+                        println!("node/{} restored", self.node);
+                        return Ok(ExitCode::SUCCESS);
+                    }
+                }
+            }
+            anyhow::bail!("node {} kept changing meanwhile", self.node)
+        })
+    }
+}

@@ -1,0 +1,91 @@
+//! `perennial rollback`: write an earlier version of a record, and apply it to the node.
+
+use std::{collections::BTreeSet, process::ExitCode};
+
+use anyhow::Context as _;
+use clap::Args;
+use perennial_core::keeper::{
+    commands::rollback,
+    mark::Mark,
+    plan::Restore,
+    record::{Entry, Record},
+};
+
+use super::{
+    Global, block_on,
+    edit::{Subject, TRIES, is_conflict, write},
+};
+use crate::inspect::format::pairs;
+
+#[derive(Debug, Args)]
+pub(super) struct Rollback {
+    /// The node's name; also of a node that is away
+    #[arg(add = super::completion::recorded())]
+    node: String,
+    /// The sequence of the state to go back to (see `perennial show`). Without it: the one before
+    #[arg(long, value_name = "SEQUENCE")]
+    to: Option<u64>,
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl Rollback {
+    pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
+        block_on(async {
+            let session = global.open_session().await?;
+            session.judges_as_the_operator()?;
+            // Chosen once: a try that ends between its two writes has changed the history.
+            let mut chosen = None;
+            for _ in 0..TRIES {
+                let subject = Subject::read(&session, &self.node).await?;
+                let record = subject.record()?;
+                let entry = match &chosen {
+                    Some(entry) => entry,
+                    None => chosen.insert(self.entry(&record)?.clone()),
+                };
+                let mut change = rollback(&record, entry, subject.seen.as_ref(), &subject.context());
+                subject.outlast(&mut change.record);
+                println!("record: {} -> {}", pairs(&record.kept), pairs(&change.record.kept));
+                for (key, value) in &change.set {
+                    println!("node:   set {key}={value}");
+                }
+                for key in &change.remove {
+                    println!("node:   remove {key}");
+                }
+                if self.dry_run {
+                    return Ok(ExitCode::SUCCESS);
+                }
+                let restore = Restore {
+                    set: change.set,
+                    remove: change.remove,
+                    // The mark stays as it is: see `write_node`.
+                    mark: Mark::default(),
+                    withheld: BTreeSet::new(),
+                    waits: true,
+                };
+                match write(&session, &subject, &change.record, Some(&restore)).await {
+                    Err(error) if is_conflict(&error) => {}
+                    done => {
+                        done?;
+                        println!("node/{} rolled back to {}", self.node, entry.sequence);
+                        return Ok(ExitCode::SUCCESS);
+                    }
+                }
+            }
+            anyhow::bail!("node {} kept changing meanwhile; nothing was decided", self.node)
+        })
+    }
+
+    fn entry<'a>(&self, record: &'a Record) -> anyhow::Result<&'a Entry> {
+        let known = || record.history.iter().map(|entry| entry.sequence.to_string()).collect::<Vec<_>>().join(", ");
+        match self.to {
+            None => record.history.first().context("the record has no history"),
+            Some(to) => record
+                .history
+                .iter()
+                .find(|entry| entry.sequence == to)
+                .with_context(|| format!("the history has no {to}; it has: {}", known())),
+        }
+    }
+}

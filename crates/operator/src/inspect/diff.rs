@@ -1,0 +1,63 @@
+//! Differences between nodes and their records: the next write of the operator, key by key.
+
+use std::collections::BTreeSet;
+
+use perennial_core::keeper::{
+    keys::{Kept, Key},
+    plan::Act,
+    status::Standing,
+};
+
+use super::look::Look;
+
+/// What would be changed about one node.
+pub(crate) struct Difference {
+    pub(crate) node: String,
+    pub(crate) what: &'static str,
+    pub(crate) changes: Vec<Change>,
+    /// What is the same before and after.
+    pub(crate) stays: Kept,
+}
+
+/// One key that would change.
+pub(crate) struct Change {
+    pub(crate) key: Key,
+    pub(crate) before: Option<String>,
+    pub(crate) after: Option<String>,
+}
+
+/// None where nothing would be changed.
+pub(crate) fn difference(look: &Look) -> Option<Difference> {
+    let (what, before, after) = match look.standing() {
+        Standing::Pending(act, next) => {
+            let before = look.record().map(|record| record.kept).unwrap_or_default();
+            let what = match act {
+                Act::Capture if look.held.is_none() => "its record would be created",
+                Act::Capture => "its record would follow it",
+                Act::Claim => "it would take its record over",
+                Act::Fold => "it would be merged into its record",
+            };
+            (what, before, next.kept)
+        }
+        Standing::Unsettled(restore) => {
+            let before = look.seen().map(|seen| seen.kept).unwrap_or_default();
+            let mut after = before.clone();
+            after.retain(|key, _| !restore.remove.contains(key));
+            after.extend(restore.set);
+            ("it would be given what its record has", before, after)
+        }
+        _ => return None,
+    };
+    let changes = changes(&before, &after);
+    let stays = before.into_iter().filter(|(key, value)| after.get(key) == Some(value)).collect();
+    Some(Difference { node: look.name().to_owned(), what, changes, stays })
+}
+
+/// What differs between two label sets.
+pub(crate) fn changes(before: &Kept, after: &Kept) -> Vec<Change> {
+    let keys: BTreeSet<&Key> = before.keys().chain(after.keys()).collect();
+    let changed = keys.into_iter().filter(|key| before.get(key) != after.get(key));
+    changed
+        .map(|key| Change { key: key.clone(), before: before.get(key).cloned(), after: after.get(key).cloned() })
+        .collect()
+}

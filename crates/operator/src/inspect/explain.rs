@@ -1,0 +1,4 @@
+//! Reasons why a node, or one key of it, is as it is.
+
+pub(crate) mod key;
+pub(crate) mod node;

@@ -1,0 +1,188 @@
+//! All nodes with their records, side by side, a page of each in memory.
+//!
+//! Both lists come in the order of their names, and a record is named after its node: so they are read like two sorted
+//! files. Where identities are not names there is no such order, and the records are read first and held.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use kube::api::ListParams;
+use perennial_core::keeper::{
+    identity::{Identified, RecordName},
+    selection::Node,
+};
+
+use super::{
+    look::Look,
+    progress::Progress,
+    session::{Session, node_pages, record_pages},
+};
+use crate::keeper::{Priority, apply::Held};
+
+/// One of the two lists: what was read of it and not taken yet.
+struct Pages<T> {
+    ready: VecDeque<T>,
+    params: ListParams,
+    more: bool,
+}
+
+impl<T> Pages<T> {
+    fn new(params: ListParams) -> Self {
+        Self { ready: VecDeque::new(), params, more: true }
+    }
+
+    fn take_in(&mut self, page: Vec<T>, next: Option<String>) {
+        self.ready.extend(page);
+        self.more = next.is_some();
+        self.params.continue_token = next;
+    }
+}
+
+impl Pages<Node> {
+    async fn fill(&mut self, session: &Session) -> anyhow::Result<()> {
+        while self.ready.is_empty() && self.more {
+            let (page, next) = session.cluster.list_nodes(&self.params).await?;
+            self.take_in(page, next);
+        }
+        Ok(())
+    }
+}
+
+impl Pages<Held> {
+    async fn fill(&mut self, session: &Session) -> anyhow::Result<()> {
+        while self.ready.is_empty() && self.more {
+            let (page, next) = session.cluster.list_records(&self.params).await?;
+            self.take_in(page, next);
+        }
+        Ok(())
+    }
+}
+
+/// So many are handed on at once.
+const BATCH: usize = 500;
+
+impl Session {
+    /// Every node with its record, and every record without a node. With a selector: the nodes that it selects.
+    pub(crate) async fn each_pair(
+        &self,
+        selector: Option<&str>,
+        streams: bool,
+        mut on: impl FnMut(Vec<Look>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let mut progress = Progress::new("nodes and records", streams);
+        let mut hand_on = |batch: &mut Vec<Look>, least: usize| {
+            if batch.len() < least {
+                return Ok(());
+            }
+            let mut batch = std::mem::take(batch);
+            if selector.is_some() {
+                // A record whose node was not selected looks like one whose node is away.
+                batch.retain(|look| look.node.is_some());
+            }
+            progress.advance(batch.len());
+            on(batch)
+        };
+        let mut batch = Vec::new();
+        if self.policies.identities_differ() {
+            self.by_identity(selector, async |look| {
+                batch.push(look);
+                hand_on(&mut batch, BATCH)
+            })
+            .await?;
+        } else {
+            self.by_name(selector, async |look| {
+                batch.push(look);
+                hand_on(&mut batch, BATCH)
+            })
+            .await?;
+        }
+        hand_on(&mut batch, 1)
+    }
+
+    async fn by_name(
+        &self,
+        selector: Option<&str>,
+        mut on: impl AsyncFnMut(Look) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let (mut nodes, mut records) = (Pages::<Node>::new(node_pages(selector)), Pages::<Held>::new(record_pages()));
+        // Names that are too long for a record's name: found by asking, and passed over in the list.
+        let (mut asked, mut odd) = (HashSet::new(), Vec::new());
+        loop {
+            nodes.fill(self).await?;
+            records.fill(self).await?;
+            if let Some(held) = records.ready.front()
+                && held.name() != format!("node-{}", held.node_name())
+            {
+                odd.push(held.name().to_owned());
+                records.ready.pop_front();
+                continue;
+            }
+            let Some(node) = nodes.ready.front() else {
+                match records.ready.pop_front() {
+                    Some(held) => on(self.pair(None, Some(held))).await?,
+                    None => break,
+                }
+                continue;
+            };
+            let name = Identified::named(&node.name).record_name();
+            if name.0 != format!("node-{}", node.name) {
+                let held = self.cluster.read_record(&name, Priority::Restore).await?;
+                asked.insert(name.0);
+                on(self.pair(nodes.ready.pop_front(), held)).await?;
+                continue;
+            }
+            match records.ready.front().map(|held| held.name().cmp(&name.0)) {
+                Some(std::cmp::Ordering::Less) => on(self.pair(None, records.ready.pop_front())).await?,
+                Some(std::cmp::Ordering::Equal) => {
+                    on(self.pair(nodes.ready.pop_front(), records.ready.pop_front())).await?;
+                }
+                Some(std::cmp::Ordering::Greater) | None => on(self.pair(nodes.ready.pop_front(), None)).await?,
+            }
+        }
+        for name in odd.into_iter().filter(|name| !asked.contains(name)) {
+            if let Some(held) = self.cluster.read_record(&RecordName(name), Priority::Restore).await? {
+                on(self.pair(None, Some(held))).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn by_identity(
+        &self,
+        selector: Option<&str>,
+        mut on: impl AsyncFnMut(Look) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let mut records: HashMap<String, Held> = HashMap::new();
+        self.each_record(|page| {
+            records.extend(page.into_iter().map(|held| (held.name().to_owned(), held)));
+            Ok(())
+        })
+        .await?;
+        let mut claims: HashMap<String, Vec<String>> = HashMap::new();
+        self.each_node(None, |page| {
+            for node in page {
+                if let Some(identity) = Identified::of(&self.policies.of(&node).identity, &node) {
+                    claims.entry(identity.record_name().0).or_default().push(node.name);
+                }
+            }
+            Ok(())
+        })
+        .await?;
+        let mut nodes = Pages::<Node>::new(node_pages(selector));
+        loop {
+            nodes.fill(self).await?;
+            let Some(node) = nodes.ready.pop_front() else { break };
+            let identity = Identified::of(&self.policies.of(&node).identity, &node);
+            let record = identity.map(|identity| identity.record_name().0).unwrap_or_default();
+            let rivals =
+                claims.get(&record).into_iter().flatten().filter(|name| **name != node.name).cloned().collect();
+            let held = records.get(&record).cloned();
+            on(Look { rivals, ..self.pair(Some(node), held) }).await?;
+        }
+        let mut left: Vec<Held> = records.into_values().filter(|held| !claims.contains_key(held.name())).collect();
+        left.sort_by(|a, b| a.node_name().cmp(b.node_name()));
+        for held in left {
+            on(self.pair(None, Some(held))).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,200 @@
+//! Who runs and who works on what, read from the Leases: for people, so by the API server's clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Context as _;
+use http::{Request, header::DATE};
+use jiff::{Timestamp, fmt::rfc2822};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, Client, api::ListParams};
+use perennial_core::coordination::shards::{shard_of, shards_in_force};
+
+use super::format::span;
+use crate::runtime::{
+    error_category,
+    lease::seen,
+    lease_metadata::{GROUP, SHARD, announcement, shard_lease},
+};
+
+/// The Leases of Perennial's namespace, as they were at one time of the API server's.
+#[derive(Debug)]
+pub(crate) struct Leases {
+    pub(crate) groups: Vec<ReplicaGroup>,
+    pub(crate) now: Timestamp,
+}
+
+/// Processes that share the same work.
+#[derive(Debug)]
+pub(crate) struct ReplicaGroup {
+    pub(crate) name: String,
+    pub(crate) members: Vec<Replica>,
+    pub(crate) shards: Vec<ShardLease>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Replica {
+    pub(crate) identity: String,
+    pub(crate) shards: u32,
+    pub(crate) since: i64,
+    /// Seconds since it last said that it lives.
+    pub(crate) silent: i64,
+    pub(crate) alive: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct ShardLease {
+    pub(crate) lease: String,
+    /// Nobody, where it is empty.
+    pub(crate) holder: String,
+    pub(crate) silent: i64,
+    /// It has a holder that renewed it in time.
+    pub(crate) held: bool,
+    pub(crate) transitions: i32,
+}
+
+/// Whether somebody works on a node.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum ShardOwner {
+    By {
+        holder: String,
+        lease: String,
+    },
+    /// There is no Lease at all.
+    NoOperator,
+    /// The Lease of its shard has nobody.
+    NoHolder {
+        lease: String,
+    },
+    /// Its holder has stopped renewing.
+    Silent {
+        lease: String,
+        holder: String,
+        seconds: i64,
+    },
+}
+
+/// The API server's own time.
+pub(crate) async fn server_time(client: &Client) -> anyhow::Result<Timestamp> {
+    let request = Request::get("/version").body(kube::client::Body::empty())?;
+    let answer = client.send(request).await.map_err(|error| anyhow::anyhow!(error_category::message(&error)))?;
+    let date = answer.headers().get(DATE).context("the API server does not say what time it is")?;
+    Ok(rfc2822::parse(date.to_str()?)?.timestamp())
+}
+
+impl Leases {
+    pub(crate) async fn read(client: &Client, namespace: &str) -> anyhow::Result<Self> {
+        let now = server_time(client).await.unwrap_or_else(|_| Timestamp::now());
+        let api: Api<Lease> = Api::namespaced(client.clone(), namespace);
+        let leases = api
+            .list(&ListParams::default().labels(GROUP))
+            .await
+            .map_err(|error| anyhow::anyhow!(error_category::message(&error)))
+            .with_context(|| format!("could not list leases in namespace {namespace}"))?;
+        Ok(Self::of(leases.items, now))
+    }
+
+    fn of(leases: Vec<Lease>, now: Timestamp) -> Self {
+        let mut groups: BTreeMap<String, Vec<Lease>> = BTreeMap::new();
+        for lease in leases {
+            let group = lease.metadata.labels.as_ref().and_then(|labels| labels.get(GROUP)).cloned();
+            groups.entry(group.unwrap_or_default()).or_default().push(lease);
+        }
+        let groups = groups.into_iter().map(|(name, leases)| ReplicaGroup::of(name, &leases, now)).collect();
+        Self { groups, now }
+    }
+
+    /// Who works on a node, of those that have this role.
+    pub(crate) fn owner(&self, node: &str, role: &str) -> ShardOwner {
+        let group = self.groups.iter().find(|group| group.name == "perennial" || group.name.contains(role));
+        let Some(group) = group else { return ShardOwner::NoOperator };
+        let lease = shard_lease(&group.name, shard_of(node, group.shard_count()), group.shard_count());
+        match group.shards.iter().find(|shard| shard.lease == lease) {
+            None if group.members.is_empty() => ShardOwner::NoOperator,
+            None => ShardOwner::NoHolder { lease },
+            Some(shard) if shard.held => ShardOwner::By { holder: shard.holder.clone(), lease },
+            Some(shard) if shard.holder.is_empty() => ShardOwner::NoHolder { lease },
+            Some(shard) => ShardOwner::Silent { lease, holder: shard.holder.clone(), seconds: shard.silent },
+        }
+    }
+}
+
+impl ReplicaGroup {
+    fn of(name: String, leases: &[Lease], now: Timestamp) -> Self {
+        let mut members = Vec::new();
+        let mut shards = Vec::new();
+        for lease in leases {
+            let seen = seen(lease);
+            let silent = seen.renewed.map_or(i64::MAX, |at| (now.as_microsecond() - at).max(0) / 1_000_000);
+            let limit = seen.lease.map_or(15, |lease| i64::try_from(lease.as_secs()).unwrap_or(i64::MAX));
+            if let Some(told) = announcement(lease) {
+                let (identity, since) = (told.member.identity, told.member.since);
+                members.push(Replica { identity, shards: told.member.shards, since, silent, alive: silent <= limit });
+            } else if lease.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(SHARD)) {
+                let held = !seen.holder.is_empty() && silent <= limit;
+                let lease = lease.metadata.name.clone().unwrap_or_default();
+                shards.push(ShardLease { lease, holder: seen.holder, silent, held, transitions: seen.transitions });
+            }
+        }
+        members.sort_by(|a, b| a.since.cmp(&b.since).then_with(|| a.identity.cmp(&b.identity)));
+        shards.sort_by_key(ShardLease::number);
+        let mut group = Self { name, members, shards };
+        // Leases of an earlier, larger or smaller, number of shards say nothing.
+        let count = group.shard_count();
+        let wanted: BTreeSet<String> = (0..count).map(|shard| shard_lease(&group.name, shard, count)).collect();
+        group.shards.retain(|shard| wanted.contains(&shard.lease));
+        group
+    }
+
+    /// How many shards are in force.
+    pub(crate) fn shard_count(&self) -> u32 {
+        let members: Vec<perennial_core::coordination::shards::Member> = self
+            .members
+            .iter()
+            .filter(|member| member.alive)
+            .map(|member| perennial_core::coordination::shards::Member {
+                identity: member.identity.clone(),
+                shards: member.shards,
+                since: member.since,
+            })
+            .collect();
+        let told = shards_in_force(&members);
+        told.unwrap_or_else(|| u32::try_from(self.shards.len().max(1)).unwrap_or(1))
+    }
+
+    /// Shards on which nobody works.
+    pub(crate) fn unheld(&self) -> Vec<String> {
+        let count = self.shard_count();
+        let held = |name: &String| self.shards.iter().any(|shard| shard.held && shard.lease == *name);
+        (0..count).map(|shard| shard_lease(&self.name, shard, count)).filter(|name| !held(name)).collect()
+    }
+}
+
+impl ShardLease {
+    /// Its place among the others.
+    pub(crate) fn number(&self) -> u32 {
+        self.lease.rsplit_once('-').and_then(|(_, number)| number.parse().ok()).unwrap_or(0)
+    }
+}
+
+impl ShardOwner {
+    /// What is to be known about a node for which something is due.
+    pub(crate) fn sentence(&self) -> String {
+        match self {
+            Self::By { holder, lease } => {
+                format!("{holder} holds {lease} and should do it within moments; if not, its log and the node's Events say why")
+            }
+            Self::NoOperator => {
+                "no operator runs here: start it, or look why it is gone (one that runs with --dry-run or without leader election holds no Lease and is not seen)".to_owned()
+            }
+            Self::NoHolder { lease } => format!("nobody holds the Lease {lease}: no operator works on this node's shard"),
+            Self::Silent { lease, holder, seconds } => format!(
+                "{holder} holds the Lease {lease} but has been silent for {}: the operator is gone or cut off",
+                span(*seconds)
+            ),
+        }
+    }
+
+    pub(crate) fn is_attended(&self) -> bool {
+        matches!(self, Self::By { .. })
+    }
+}

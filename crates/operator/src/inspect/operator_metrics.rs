@@ -1,0 +1,133 @@
+//! An operator's metrics, as far as they can be read from here: from an address, or from its pod through the API server.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::Context as _;
+use http::{Request, Uri};
+use kube::Client;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::leases::Leases;
+
+const DEADLINE: Duration = Duration::from_secs(5);
+/// A member's identity is its pod's name and this many characters of a random end.
+const RANDOM_END: usize = 17;
+/// Where operators serve their metrics unless they are told otherwise.
+const PORT: u16 = 8080;
+
+/// What was read: the sum over all labels of each metric.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Samples(BTreeMap<String, f64>);
+
+impl Samples {
+    /// Reads an address.
+    pub(crate) async fn from_url(url: &str) -> anyhow::Result<Self> {
+        let text = tokio::time::timeout(DEADLINE, get(url))
+            .await
+            .map_err(|_| anyhow::anyhow!("no answer within {} s", DEADLINE.as_secs()))
+            .and_then(|read| read)
+            .with_context(|| format!("could not read metrics from {url}"))?;
+        Ok(Self::parse(&text))
+    }
+
+    /// Asks the pods of all members. Who cannot be asked (no pod, no permission) is left out.
+    pub(crate) async fn of_members(
+        client: &Client,
+        namespace: &str,
+        leases: Option<&Leases>,
+    ) -> BTreeMap<String, Self> {
+        let mut found = BTreeMap::new();
+        let members = leases.into_iter().flat_map(|found| &found.groups).flat_map(|group| &group.members);
+        for member in members.filter(|member| member.alive) {
+            let Some(end) = member.identity.len().checked_sub(RANDOM_END) else { continue };
+            let Some(pod) = member.identity.get(..end) else { continue };
+            let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}:{PORT}/proxy/metrics");
+            let Ok(request) = Request::get(path).body(Vec::new()) else { continue };
+            if let Ok(Ok(text)) = tokio::time::timeout(DEADLINE, client.request_text(request)).await {
+                found.insert(pod.to_owned(), Self::parse(&text));
+            }
+        }
+        found
+    }
+
+    /// The text format of Prometheus; what is no sample is passed over.
+    pub(crate) fn parse(text: &str) -> Self {
+        let mut sums = BTreeMap::new();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let (head, rest) = match line.split_once('{') {
+                Some((name, rest)) => (name, rest.rsplit_once('}').map_or("", |(_, rest)| rest)),
+                None => line.split_once(' ').unwrap_or((line, "")),
+            };
+            if let Some(value) = rest.split_whitespace().next().and_then(|value| value.parse::<f64>().ok()) {
+                *sums.entry(head.trim().to_owned()).or_default() += value;
+            }
+        }
+        Self(sums)
+    }
+
+    pub(crate) fn get(&self, name: &str) -> f64 {
+        self.0.get(name).copied().unwrap_or_default()
+    }
+
+    fn latency(&self) -> Option<f64> {
+        let count = self.get("perennial_restore_latency_seconds_count");
+        (count > 0.0).then(|| self.get("perennial_restore_latency_seconds_sum") / count)
+    }
+
+    pub(crate) fn summary(&self) -> Value {
+        json!({
+            "captures": self.get("perennial_captures_total"),
+            "restores": self.get("perennial_restores_total"),
+            "labelsRestored": self.get("perennial_labels_restored_total"),
+            "meanRestoreSeconds": self.latency(),
+            "queue": self.get("workqueue_depth"),
+            "requests": self.get("rest_client_requests_total"),
+            "errors": self.get("perennial_errors_total"),
+        })
+    }
+
+    pub(crate) fn sentence(&self) -> String {
+        let latency = self.latency().map(|mean| format!(", {:.0} ms each", mean * 1000.0)).unwrap_or_default();
+        format!(
+            "{} captures, {} restores{latency}, {} in the queue, {} requests, {} errors since it started",
+            self.get("perennial_captures_total"),
+            self.get("perennial_restores_total"),
+            self.get("workqueue_depth"),
+            self.get("rest_client_requests_total"),
+            self.get("perennial_errors_total"),
+        )
+    }
+}
+
+/// HTTP/1.0: the answer ends where the connection does.
+async fn get(url: &str) -> anyhow::Result<String> {
+    let uri: Uri = url.parse().context("this is not an address")?;
+    anyhow::ensure!(uri.scheme_str() == Some("http"), "only http:// is understood");
+    let host = uri.host().context("it names no host")?;
+    let path = uri.path_and_query().map_or("/metrics", |path| path.as_str());
+    let mut stream =
+        tokio::net::TcpStream::connect((host.trim_matches(['[', ']']), uri.port_u16().unwrap_or(80))).await?;
+    stream.write_all(format!("GET {path} HTTP/1.0\r\nhost: {host}\r\naccept: text/plain\r\n\r\n").as_bytes()).await?;
+    let mut bytes = Vec::new();
+    stream.take(64 * 1024 * 1024).read_to_end(&mut bytes).await?;
+    let text = String::from_utf8_lossy(&bytes);
+    let (head, body) = text.split_once("\r\n\r\n").context("the answer is not HTTP")?;
+    let status = head.lines().next().unwrap_or_default();
+    anyhow::ensure!(status.contains(" 200 "), "it answered {status}");
+    Ok(body.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_summed_over_their_labels() {
+        let text = "# HELP x y\nperennial_captures_total{via=\"watch\"} 3\nperennial_captures_total{via=\"admission\"} 4 170\nup 1\nbroken\n";
+        let samples = Samples::parse(text);
+        assert!((samples.get("perennial_captures_total") - 7.0).abs() < 1e-9);
+        assert!((samples.get("up") - 1.0).abs() < 1e-9);
+        assert!(samples.get("absent").abs() < 1e-9);
+    }
+}

@@ -1,0 +1,145 @@
+//! Members, shards, nodes, records, lag and throughput of one installation.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
+use kube::Api;
+use perennial_core::keeper::stored_record::Stored;
+use serde_json::{Value, json};
+
+use super::{leases::Leases, operator_metrics::Samples, records::state, session::Session};
+use crate::{admission::configuration::NAME, runtime::error_category};
+
+/// What was found.
+pub(crate) struct Overview {
+    pub(crate) namespace: String,
+    pub(crate) leases: Option<Leases>,
+    /// Why the Leases could not be read.
+    pub(crate) unread: Option<String>,
+    pub(crate) nodes: BTreeMap<&'static str, usize>,
+    pub(crate) records: BTreeMap<&'static str, usize>,
+    pub(crate) lag: Lag,
+    pub(crate) webhooks: Vec<String>,
+    pub(crate) policies: usize,
+    pub(crate) bad_policies: Vec<String>,
+    pub(crate) samples: BTreeMap<String, Samples>,
+}
+
+/// What waits, and what was done lately.
+#[derive(Default)]
+pub(crate) struct Lag {
+    /// Nodes for which something is due.
+    pub(crate) due: usize,
+    /// The age of the oldest node that still waits for its restore, in seconds.
+    pub(crate) oldest: Option<i64>,
+    /// Records written within the last minute and the last hour.
+    pub(crate) minute: usize,
+    pub(crate) hour: usize,
+}
+
+impl Overview {
+    pub(crate) async fn read(session: &Session, metrics: Option<&str>) -> anyhow::Result<Self> {
+        let namespace = session.settings.namespace.to_string();
+        let (leases, unread) = match Leases::read(&session.client, &namespace).await {
+            Ok(found) => (Some(found), None),
+            Err(error) => (None, Some(format!("{error:#}"))),
+        };
+        let now = leases.as_ref().map_or_else(Timestamp::now, |found| found.now);
+        let mut nodes: BTreeMap<&'static str, usize> = BTreeMap::new();
+        let mut records: BTreeMap<&'static str, usize> = BTreeMap::new();
+        let mut lag = Lag::default();
+        session
+            .each_pair(None, false, |page| {
+                for look in page {
+                    if let Some(held) = &look.held {
+                        *records.entry(state(&held.stored)).or_default() += 1;
+                    }
+                    if let Some(Stored::Good(record)) = look.stored() {
+                        let age = now.as_second() - record.captured_at.as_second();
+                        lag.minute += usize::from(age < 60);
+                        lag.hour += usize::from(age < 3600);
+                    }
+                    let standing = look.standing();
+                    *nodes.entry(standing.word()).or_default() += 1;
+                    lag.due += usize::from(standing.is_due());
+                    if let (Some(node), "Unsettled") = (&look.node, standing.word()) {
+                        let age = now.as_second() - node.created;
+                        lag.oldest = Some(lag.oldest.map_or(age, |oldest| oldest.max(age)));
+                    }
+                }
+                Ok(())
+            })
+            .await?;
+        let entries = session.policies.entries();
+        let bad = entries.iter().filter(|(_, entry)| entry.read.is_err()).map(|(name, _)| name.clone()).collect();
+        let samples = match metrics {
+            Some(url) => BTreeMap::from([(url.to_owned(), Samples::from_url(url).await?)]),
+            None => Samples::of_members(&session.client, &namespace, leases.as_ref()).await,
+        };
+        Ok(Self {
+            webhooks: webhooks(&session.client).await,
+            namespace,
+            leases,
+            unread,
+            nodes,
+            records,
+            lag,
+            policies: entries.len(),
+            bad_policies: bad,
+            samples,
+        })
+    }
+
+    pub(crate) fn as_json(&self) -> Value {
+        let groups: Vec<Value> = self
+            .leases
+            .iter()
+            .flat_map(|found| &found.groups)
+            .map(|group| {
+                let members = group.members.iter().map(|member| {
+                    json!({"identity": member.identity, "alive": member.alive, "silentSeconds": member.silent, "shards": member.shards})
+                });
+                let shards = group.shards.iter().map(|shard| {
+                    json!({"lease": shard.lease, "holder": shard.holder, "held": shard.held, "silentSeconds": shard.silent, "transitions": shard.transitions})
+                });
+                json!({
+                    "name": group.name,
+                    "members": members.collect::<Vec<_>>(),
+                    "shards": shards.collect::<Vec<_>>(),
+                    "unheld": group.unheld(),
+                })
+            })
+            .collect();
+        let throughput: BTreeMap<&String, Value> =
+            self.samples.iter().map(|(from, samples)| (from, samples.summary())).collect();
+        json!({
+            "kind": "Status",
+            "namespace": self.namespace,
+            "groups": groups,
+            "nodes": self.nodes,
+            "records": self.records,
+            "lag": {"due": self.lag.due, "oldestUnsettledSeconds": self.lag.oldest},
+            "writes": {"lastMinute": self.lag.minute, "lastHour": self.lag.hour},
+            "webhooks": self.webhooks,
+            "policies": {"count": self.policies, "bad": self.bad_policies},
+            "metrics": throughput,
+        })
+    }
+}
+
+/// The names of our webhooks that the API server calls.
+async fn webhooks(client: &kube::Client) -> Vec<String> {
+    let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let validating: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+    let mut names = Vec::new();
+    match mutating.get_opt(NAME).await {
+        Ok(Some(found)) => names.extend(found.webhooks.into_iter().flatten().map(|webhook| webhook.name)),
+        Ok(None) => {}
+        Err(error) => names.push(format!("not known: {}", error_category::message(&error))),
+    }
+    if let Ok(Some(found)) = validating.get_opt(NAME).await {
+        names.extend(found.webhooks.into_iter().flatten().map(|webhook| webhook.name));
+    }
+    names
+}

@@ -1,0 +1,185 @@
+//! A connection to one cluster: client, settings and policies, and reads of nodes and records.
+
+use kube::api::ListParams;
+use perennial_core::{
+    config::Settings,
+    keeper::{
+        identity::{Identified, RecordName},
+        record::{RECORD_LABEL, RECORD_LABEL_VALUE},
+        selection,
+    },
+};
+
+use super::{look::Look, progress::Progress};
+use crate::{
+    keeper::{
+        Priority,
+        apply::{Cluster, Held},
+        policies::Policies,
+        record_keys::Signatures,
+    },
+    runtime::{budget::Budget, error_chain::Chain},
+};
+
+pub(crate) const PAGE: u32 = 500;
+
+/// One cluster and the rules by which its operator decides.
+pub(crate) struct Session {
+    pub(crate) client: kube::Client,
+    pub(crate) cluster: Cluster,
+    pub(crate) settings: Settings,
+    /// The settings were read from the operator's config file or ConfigMap.
+    pub(crate) configured: bool,
+    pub(crate) policies: Policies,
+    /// Why the operator's settings or policies could not be read.
+    unsure: Option<String>,
+    /// Problems to report to the user, none of which prevents reads.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Session {
+    /// `installed` is whether the settings are the operator's own, or why that could not be determined.
+    pub(crate) async fn open(client: kube::Client, settings: Settings, installed: Result<bool, String>) -> Self {
+        let configured = installed.as_ref().is_ok_and(|found| *found);
+        let budget = Budget::new(1000, 1000);
+        let mut warnings = Vec::new();
+        let (signatures, trouble) = Signatures::for_command(&client, &settings).await;
+        if let Some(trouble) = trouble {
+            warnings.push(format!(
+                "Signatures of records are not checked, and no record can be written: {}",
+                Chain(&trouble)
+            ));
+        }
+        let cluster = Cluster::new(client.clone(), settings.namespace.as_str(), budget, signatures);
+        let policies = Policies::new(&settings.keeper);
+        let unsure = installed.err().or(policies.read_all(&client).await.err());
+        if let Some(why) = &unsure {
+            warnings.push(format!("The operator may judge otherwise: {why}"));
+        }
+        Self { client, cluster, settings, configured, policies, unsure, warnings }
+    }
+
+    /// Fails unless the operator's own settings and policies were read. Every command that writes must call it.
+    pub(crate) fn judges_as_the_operator(&self) -> anyhow::Result<()> {
+        match &self.unsure {
+            Some(why) => anyhow::bail!("nothing was changed, since it is not known by which rules: {why}"),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) async fn node(&self, name: &str) -> anyhow::Result<Option<selection::Node>> {
+        Ok(self.cluster.read_node(name, Priority::Restore).await?)
+    }
+
+    /// A node and its record, with whoever else says to be it. One of them has to be there.
+    pub(crate) async fn look(&self, name: &str) -> anyhow::Result<Look> {
+        let node = self.node(name).await?;
+        let held = self.record(name, node.as_ref()).await?;
+        if node.is_none() && held.is_none() {
+            anyhow::bail!(
+                "there is no node {name} and no record for it in namespace {}; `perennial nodes` lists those that there are",
+                self.settings.namespace
+            );
+        }
+        let mut look = self.pair(node, held);
+        if let (Some(node), Some(identity)) = (&look.node, &look.identity)
+            && identity.text().is_some()
+        {
+            look.rivals = self.rivals(&node.name, identity).await?;
+        }
+        Ok(look)
+    }
+
+    /// A node and its record that were read already.
+    pub(crate) fn pair(&self, node: Option<selection::Node>, held: Option<Held>) -> Look {
+        Look::new(&self.policies, node, held)
+    }
+
+    async fn rivals(&self, name: &str, identity: &Identified) -> anyhow::Result<Vec<String>> {
+        let mut rivals = Vec::new();
+        let mut progress = Progress::new("nodes", false);
+        self.each_node(None, |page| {
+            progress.advance(page.len());
+            let same = |node: &selection::Node| {
+                node.name != name && Identified::of(&self.policies.of(node).identity, node).as_ref() == Some(identity)
+            };
+            rivals.extend(page.into_iter().filter(same).map(|node| node.name));
+            Ok(())
+        })
+        .await?;
+        Ok(rivals)
+    }
+
+    /// The record of a node, also of one that is away.
+    pub(crate) async fn record(&self, name: &str, node: Option<&selection::Node>) -> anyhow::Result<Option<Held>> {
+        let known = match node {
+            Some(node) => Identified::of(&self.policies.of(node).identity, node),
+            None => Some(Identified::named(name)),
+        };
+        let Some(identity) = known else { return Ok(None) };
+        if let Some(held) = self.cluster.read_record(&identity.record_name(), Priority::Restore).await? {
+            return Ok(Some(held));
+        }
+        if node.is_some() {
+            return Ok(None);
+        }
+        // Under another identity the name of a node that is away is in its record only; the record's own name works too.
+        let direct = self.cluster.read_record(&RecordName(name.to_owned()), Priority::Restore).await;
+        if let Ok(Some(held)) = direct
+            && held.is_labelled()
+        {
+            return Ok(Some(held));
+        }
+        let mut found = None;
+        let mut progress = Progress::new("records", false);
+        self.each_record(|page| {
+            progress.advance(page.len());
+            found = found.take().or_else(|| page.into_iter().find(|held| held.node_name() == name));
+            Ok(())
+        })
+        .await?;
+        Ok(found)
+    }
+
+    /// Every record, page by page.
+    pub(crate) async fn each_record(&self, mut on: impl FnMut(Vec<Held>) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        let mut params = record_pages();
+        loop {
+            let (page, next) = self.cluster.list_records(&params).await?;
+            on(page)?;
+            match next {
+                Some(token) => params.continue_token = Some(token),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Every node that a selector selects, page by page.
+    pub(crate) async fn each_node(
+        &self,
+        selector: Option<&str>,
+        mut on: impl FnMut(Vec<selection::Node>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let mut params = node_pages(selector);
+        loop {
+            let (page, next) = self.cluster.list_nodes(&params).await?;
+            on(page)?;
+            match next {
+                Some(token) => params.continue_token = Some(token),
+                None => return Ok(()),
+            }
+        }
+    }
+}
+
+pub(crate) fn record_pages() -> ListParams {
+    ListParams::default().labels(&format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}")).limit(PAGE)
+}
+
+pub(crate) fn node_pages(selector: Option<&str>) -> ListParams {
+    let params = ListParams::default().limit(PAGE);
+    match selector {
+        Some(selector) => params.labels(selector),
+        None => params,
+    }
+}
