@@ -90,10 +90,10 @@ async fn a_longer_list_takes_no_more_memory() {
     let drained = || COMMANDS.map(|(words, _)| cluster.measure(words));
 
     import(0..few);
-    let of_few = measure();
+    let of_few = drained();
     import(few..many);
     let before = cluster.requests().await;
-    let of_many = measure();
+    let of_many = drained();
     let after = cluster.requests().await;
 
     for (((words, is_list), less), more) in COMMANDS.iter().zip(of_few).zip(of_many) {
