@@ -15,7 +15,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use localplane::{Kubernetes, PlaneFolder, ProcessState, Program, Sources, State};
+use localplane::{Kubernetes, PlaneFolder, PlaneState, ProcessState, Program, Sources};
 use perennial_harness::install;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -158,7 +158,7 @@ fn operator(paths: &Paths) -> Option<ProcessState> {
 
 /// Stops the supervisor; its children end with it. The lock shows that a supervisor is running, and
 /// process ID and start time show that it is this process.
-fn end(paths: &Paths, state: &State) -> anyhow::Result<()> {
+fn end(paths: &Paths, state: &PlaneState) -> anyhow::Result<()> {
     let supervisor = state.supervisor;
     if !supervisor.is_alive() {
         bail!("{FOLDER}/ is locked, but process {} named in it does not hold the lock", supervisor.pid);
