@@ -34,3 +34,28 @@ fn copy(from: &Path, docs: &Path) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_replaces_the_page_below_the_line_only() {
+        let folder = std::env::temp_dir().join(format!("perennial-publish-{}", std::process::id()));
+        let (from, docs) = (folder.join("report"), folder.join("docs"));
+        fs::create_dir_all(from.join("benchmarks")).unwrap();
+        fs::create_dir_all(&docs).unwrap();
+        fs::write(from.join("report.md"), "new\n").unwrap();
+        fs::write(from.join("report.json"), "{}").unwrap();
+        fs::write(docs.join("benchmarks.md"), format!("by hand\n{LINE}\n\nold\n")).unwrap();
+
+        copy(&from, &docs).unwrap();
+        let page = fs::read_to_string(docs.join("benchmarks.md")).unwrap();
+        fs::write(docs.join("benchmarks.md"), "without the line").unwrap();
+        let error = copy(&from, &docs).unwrap_err();
+        fs::remove_dir_all(&folder).unwrap();
+
+        assert_eq!(page, format!("by hand\n{LINE}\n\nnew\n"));
+        assert!(error.to_string().contains("has no line"), "{error}");
+    }
+}

@@ -1,5 +1,6 @@
 //! `make soak`: random churn on a local cluster. Expected labels are tracked here and compared with
 //! the API server throughout. Memory and open files of the operator must not grow.
+//!
 //! Usage: `soak MINUTES [SEED]`. It stops at the first violation and prints it.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is the result of the soak")]

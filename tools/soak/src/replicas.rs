@@ -57,7 +57,7 @@ impl Replicas {
                 let again = || balancer.operator(&stage.cluster, 1).set("placement.cooldown", "1s").start();
                 comes_and_goes = match dice.random_range(0..3) {
                     0 => {
-                        let status = comes_and_goes.stop().await.expect("it stops in time");
+                        let status = comes_and_goes.stop().await.expect("it stops within five seconds");
                         assert!(status.success(), "{status}");
                         again().await
                     }
@@ -109,4 +109,24 @@ fn assert_flat(looks: &[Look]) {
 #[expect(clippy::cast_precision_loss, reason = "for people")]
 fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn looks(memory: impl Fn(u64) -> u64) -> Vec<Look> {
+        (0..16).map(|number| Look { memory: memory(number), files: 20 }).collect()
+    }
+
+    #[test]
+    fn memory_may_grow_in_the_first_quarter() {
+        assert_flat(&looks(|number| if number < 4 { number << 20 } else { 100 << 20 }));
+    }
+
+    #[test]
+    #[should_panic(expected = "memory grows")]
+    fn memory_that_keeps_growing_fails() {
+        assert_flat(&looks(|number| number * (8 << 20)));
+    }
 }

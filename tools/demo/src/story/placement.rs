@@ -1,5 +1,6 @@
 //! Chapters about placement on spot and on-demand nodes: a burst, a scale-in, a rollout and a
 //! shortage.
+//!
 //! Pods need a scheduler and controllers, so these chapters run on their own cluster.
 
 use std::time::{Duration, Instant};
