@@ -28,7 +28,7 @@ mod watcher;
 use std::{path::Path, process::ExitCode, time::Instant};
 
 use placement::PlacementSize;
-use report::{Report, say};
+use report::{Report, progress};
 
 /// Extent of a benchmark run.
 #[derive(Clone, Copy, Debug)]
@@ -134,7 +134,7 @@ fn main() -> ExitCode {
         report.save(folder, part).expect("saving the figures");
     }
     println!("{}", report::assemble(folder, &machine(), &PARTS).expect("writing the report"));
-    say("report: .bench/report.md, raw figures: .bench/report.json");
+    progress("report: .bench/report.md, raw figures: .bench/report.json");
     ExitCode::SUCCESS
 }
 

@@ -2,7 +2,7 @@
 
 use std::{fs, io, path::Path, process::ExitCode};
 
-use crate::report::say;
+use crate::report::progress;
 
 /// Text above this line in docs/benchmarks.md is written by hand, text below it by this program.
 const LINE: &str = "<!-- Below: written by `make bench`, put here by `bench publish`. -->";
@@ -11,7 +11,7 @@ pub(crate) fn publish(from: &Path, docs: &Path) -> ExitCode {
     match copy(from, docs) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(&format!("publishing the report failed: {error}"));
+            progress(&format!("publishing the report failed: {error}"));
             ExitCode::FAILURE
         }
     }

@@ -50,7 +50,7 @@ impl Goal {
 
 impl Report {
     pub(crate) fn part(&mut self, title: &str) {
-        say(title);
+        progress(title);
         let _ = write!(self.text, "\n## {title}\n\n");
     }
 
@@ -62,7 +62,7 @@ impl Report {
     pub(crate) fn table(&mut self, head: &[&str], rows: &[Vec<String>]) {
         let _ = writeln!(self.text, "| {} |\n|{}", head.join(" | "), "---|".repeat(head.len()));
         for row in rows {
-            say(&format!("  {}", row.join(" · ")));
+            progress(&format!("  {}", row.join(" · ")));
             let _ = writeln!(self.text, "| {} |", row.join(" | "));
         }
         self.text.push('\n');
@@ -70,7 +70,7 @@ impl Report {
 
     /// Adds a figure with a limit. It also appears in the table of goals.
     pub(crate) fn goal(&mut self, name: &str, measured: &str, goal: Goal) {
-        say(&format!("  {name}: {measured} (at most {}){}", goal.limit, if goal.met { "" } else { ": NOT MET" }));
+        progress(&format!("  {name}: {measured} (at most {}){}", goal.limit, if goal.met { "" } else { ": NOT MET" }));
         let Goal { limit, met } = goal;
         self.goals.push(Figure { name: name.to_owned(), measured: measured.to_owned(), limit, met });
     }
@@ -133,7 +133,7 @@ pub(crate) fn assemble(folder: &Path, machine: &str, order: &[&str]) -> io::Resu
 }
 
 /// Prints progress to stderr.
-pub(crate) fn say(text: &str) {
+pub(crate) fn progress(text: &str) {
     eprintln!("bench: {text}");
 }
 

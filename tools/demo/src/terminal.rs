@@ -55,7 +55,7 @@ impl Terminal {
     }
 
     /// Prints a sentence of the story.
-    pub(crate) fn say(self, text: &str) {
+    pub(crate) fn narrate(self, text: &str) {
         println!("    {}", self.paint(Paint::Plain, text));
     }
 

@@ -203,7 +203,10 @@ async fn a_plan_of_files_is_what_the_operator_would_do() {
         (cat $FOLDER/all.yaml; policy '{keep: [team]}') | perennial plan -f - -o json; echo $?
         (cat $FOLDER/all.yaml; policy '{merge: sometimes}') | perennial plan -f -; echo $?";
     let output = cluster.shell(script).expect_success();
-    assert!(!output.contains("\"disk\"") && output.contains("\"policy\": \"p\"") && output.contains("]\n0\n"), "{output}");
+    assert!(
+        !output.contains("\"disk\"") && output.contains("\"policy\": \"p\"") && output.contains("]\n0\n"),
+        "{output}"
+    );
     assert!(output.contains("keeppolicy/p: would be ignored") && output.ends_with("1\n"), "{output}");
 }
 

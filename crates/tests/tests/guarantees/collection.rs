@@ -107,8 +107,10 @@ async fn a_mass_absence_stops_collection_until_it_is_confirmed_or_expires() {
     away_since(&cluster, "gone", 11);
     away_since(&cluster, "confirmed", 11);
     let confirmed = record_name("confirmed");
-    cluster
-        .kubectl(&format!("annotate configmap {confirmed} -n {} perennial.dev/absence-confirmed=true", cluster.namespace()));
+    cluster.kubectl(&format!(
+        "annotate configmap {confirmed} -n {} perennial.dev/absence-confirmed=true",
+        cluster.namespace()
+    ));
     away_since(&cluster, "long", 21);
 
     wait_until_collected(&cluster, "confirmed").await;
