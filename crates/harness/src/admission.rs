@@ -39,13 +39,13 @@ impl TestCluster {
         let node: Node = self.node(PROBE).annotation("perennial.dev/ignore", "true").into_node();
         eventually("the API server asks about creates", async || {
             self.nodes().create(&dry, &node).await.map_err(|error| error.to_string())?;
-            if asked("mutate/nodes") > 0.0 { Ok(()) } else { Err("it does not".to_owned()) }
+            if asked("mutate/nodes") > 0.0 { Ok(()) } else { Err("not yet".to_owned()) }
         })
         .await;
         self.nodes().create(&PostParams::default(), &node).await.expect("creating the probe");
         eventually("the API server asks about deletes", async || {
             self.nodes().delete(PROBE, &DeleteParams::default().dry_run()).await.map_err(|error| error.to_string())?;
-            if asked("validate/nodes") > 0.0 { Ok(()) } else { Err("it does not".to_owned()) }
+            if asked("validate/nodes") > 0.0 { Ok(()) } else { Err("not yet".to_owned()) }
         })
         .await;
         self.delete_node(PROBE).await;

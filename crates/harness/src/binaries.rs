@@ -1,4 +1,5 @@
 //! Locates the operator binaries under test.
+//!
 //! `OPERATOR_UNDER_TEST` selects another binary, such as the one that `make image` builds.
 
 use std::{env, fs::File, os::fd::AsRawFd, path::PathBuf, sync::OnceLock};

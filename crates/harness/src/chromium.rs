@@ -1,4 +1,5 @@
 //! Headless Chromium, controlled over its debugging pipe.
+//!
 //! # Guarantees
 //! Chromium ends with the process that started it, because it exits when its pipe closes. Each
 //! instance has its own profile, which is removed with it.

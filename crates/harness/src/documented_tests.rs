@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 /// Asserts that a page names every test of a folder and no test that does not exist. `name` refers
 /// to this folder, `folder::name` to another one.
+///
 /// `this` is the calling test. The folder must contain more than `at_least` tests, so that a folder
 /// that was not found does not pass.
 pub fn assert_page_lists_tests(page: &str, folder: &str, others: &[&str], this: &str, at_least: usize) {
@@ -45,4 +46,16 @@ fn tests_in(folder: &str) -> BTreeSet<String> {
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_are_found_and_helpers_are_not() {
+        let found = tests_in("cluster");
+        assert!(found.contains("labels_that_were_set_with_kubectl_survive_the_deletion_of_their_node"), "{found:?}");
+        assert!(!found.contains("user_without"), "{found:?}");
+    }
 }

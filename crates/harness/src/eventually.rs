@@ -25,7 +25,7 @@ pub async fn eventually_within<T, E: Display>(
         let asked = Instant::now();
         match check().await {
             Ok(value) => return value,
-            Err(seen) if Instant::now() > deadline => panic!("waited in vain: {what}; seen last: {seen}"),
+            Err(seen) if Instant::now() > deadline => panic!("timed out waiting until {what}; last observed: {seen}"),
             // An expensive check runs less often, so that it does not slow down what it waits for.
             Err(_) => sleep(POLL.max(asked.elapsed() * 2)).await,
         }

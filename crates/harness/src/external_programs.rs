@@ -1,5 +1,6 @@
 //! Programs and files that tests need besides Kubernetes. They are built or downloaded once,
 //! cached, and shared by all builds.
+//!
 //! The cache is `$PERENNIAL_TOOLS`, `$XDG_CACHE_HOME/perennial-tools` or
 //! `~/.cache/perennial-tools`. Each entry is a folder that appears when it is complete.
 

@@ -68,6 +68,7 @@ impl Installed {
     }
 
     /// Starts the operator and waits until it is ready. It never outlives this process.
+    ///
     /// The Lease of a killed replica expires after 2 s instead of 15 s, so that a demo does not
     /// stall.
     pub fn start(&self, webhooks: bool) -> anyhow::Result<Process> {
@@ -163,4 +164,16 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
     use std::{io::Write as _, os::unix::fs::OpenOptionsExt as _};
     let mut file = fs::OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(path)?;
     file.write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_port_is_read_from_the_log() {
+        let log = "INFO starting\nINFO serving /metrics and probes address=[::]:43121 role=all\nINFO ready\n";
+        assert_eq!(port(log), Some(43121));
+        assert_eq!(port("INFO starting\n"), None);
+    }
 }

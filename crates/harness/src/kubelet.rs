@@ -1,5 +1,6 @@
 //! A kubelet for the pods of one namespace on a cluster where nothing else runs pods. It runs each
 //! pod's command as a process.
+//!
 //! Supported: the service account (with a token from the API server), arguments, environment
 //! variables, mounted ConfigMaps and Secrets, and `/readyz` as the readiness probe. Not supported:
 //! isolation, other probes, and images, except for the tag `next`, which selects the operator of

@@ -82,3 +82,15 @@ impl TestCluster {
         .await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_node_has_ten_labels_of_its_own() {
+        let (first, second) = (ten_labels(1), ten_labels(2));
+        assert_eq!((first.len(), second.len()), (10, 10));
+        assert!(first.iter().all(|(key, value)| second.get(key).is_some_and(|other| other != value)));
+    }
+}

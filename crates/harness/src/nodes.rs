@@ -153,3 +153,15 @@ pub(crate) fn text(labels: &Labels) -> String {
 fn short(name: &str) -> &str {
     name.get(..60).unwrap_or(name)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_label_sets_are_shortened_in_messages() {
+        assert_eq!(text(&labels([("team", "ml"), ("rack", "r7")])), "[rack=r7, team=ml]");
+        let many = text(&labels((0..20).map(|number| (format!("key-{number:02}"), "v"))));
+        assert!(many.contains("key-11=v") && !many.contains("key-12=v") && many.ends_with("… 20 in all]"), "{many}");
+    }
+}

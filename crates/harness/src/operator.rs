@@ -149,7 +149,7 @@ impl OperatorBuilder {
             if let Some(status) = operator.process.ended() {
                 panic!("the operator ended: {status}");
             }
-            operator.served_port().ok_or("it does not")
+            operator.served_port().ok_or("not yet")
         })
         .await;
         operator.address.set_port(port);
@@ -284,7 +284,7 @@ impl Operator {
     /// Waits until the dashboard is served and returns its URL.
     pub async fn dashboard(&self) -> String {
         let address = eventually("the operator says where the dashboard is", async || {
-            self.served("serving the dashboard").ok_or("it does not")
+            self.served("serving the dashboard").ok_or("not yet")
         });
         format!("http://{}/", address.await)
     }

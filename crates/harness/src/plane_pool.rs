@@ -1,5 +1,6 @@
 //! Pool of control planes. A plane belongs to one test at a time: the operator watches all nodes of
 //! a cluster, so the operators of two tests would record each other's nodes.
+//!
 //! A plane that a test has returned is used by the next test, which saves most of the start time.
 //! The plane of a failed test is not reused; its folder stays for inspection.
 

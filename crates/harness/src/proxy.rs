@@ -1,7 +1,9 @@
 //! Proxy between an operator and its API server that injects faults.
+//!
 //! It terminates TLS with the API server's own certificate, inspects each request and forwards it
 //! as admin, which is the user of the operator under test. In front of it is a [`Wire`], for faults
 //! of connections rather than requests.
+//!
 //! # Guarantees
 //! A forwarded request reaches the API server even if the operator is killed meanwhile, as in a
 //! real network. Nothing is retried. Every fault is counted by name, so that a test can assert that

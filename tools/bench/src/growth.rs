@@ -12,7 +12,7 @@ use crate::{
     contender::Usage,
     fleet::{Fleet, count, each, wait_for_records},
     plot::{Line, lines},
-    report::{Goal, Report, say},
+    report::{Goal, Report, progress},
     watcher::Complete,
 };
 
@@ -40,7 +40,7 @@ pub(crate) async fn measure(size: Size, report: &mut Report) {
     let mut steps = Vec::new();
     let mut filled = 0;
     for &nodes in size.growth {
-        say(&format!("  {nodes} nodes …"));
+        progress(&format!("  {nodes} nodes …"));
         each(filled..nodes, 32, |number| fleet.create_labelled(number)).count().await;
         filled = nodes;
         let (operator, _) = start(&cluster).await;

@@ -9,7 +9,7 @@ use crate::{
     Size,
     contender::Contender,
     fleet::{Fleet, each, number},
-    report::{Goal, Report, say},
+    report::{Goal, Report, progress},
 };
 
 const AT_ONCE: usize = 64;
@@ -37,7 +37,7 @@ pub(crate) async fn measure(size: Size, report: &mut Report) {
 }
 
 async fn lost(contender: Contender, count: usize) -> Option<usize> {
-    say(&format!("  {} …", contender.name()));
+    progress(&format!("  {} …", contender.name()));
     let cluster = TestCluster::new().await;
     let fleet = Fleet::of(&cluster);
     let running = contender.start(&cluster).await?;

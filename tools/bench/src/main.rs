@@ -1,7 +1,9 @@
 //! `make bench`: cost and speed of Perennial on a real API server on this machine.
+//!
 //! Every timing is a ratio of two measurements of the same run. Counts come from the API server's
 //! metrics, admission latencies from the operator's; memory is the peak resident size. The report
 //! is `.bench/report.md`, with plots and raw figures beside it.
+//!
 //! `bench quick|full` measures everything. `bench quick|full PART…` measures these parts again and
 //! keeps the others. `bench publish` copies the report to `docs/benchmarks.md`.
 
@@ -26,7 +28,7 @@ mod watcher;
 use std::{path::Path, process::ExitCode, time::Instant};
 
 use placement::PlacementSize;
-use report::{Report, say};
+use report::{Report, progress};
 
 /// Extent of a benchmark run.
 #[derive(Clone, Copy, Debug)]
@@ -132,7 +134,7 @@ fn main() -> ExitCode {
         report.save(folder, part).expect("saving the figures");
     }
     println!("{}", report::assemble(folder, &machine(), &PARTS).expect("writing the report"));
-    say("report: .bench/report.md, raw figures: .bench/report.json");
+    progress("report: .bench/report.md, raw figures: .bench/report.json");
     ExitCode::SUCCESS
 }
 

@@ -137,7 +137,7 @@ async fn time<T>(stream: impl futures::Stream<Item = T>) -> Duration {
 
 /// Runs one cycle of all nodes with a contender.
 async fn live(contender: Contender, count: usize) -> Option<Return> {
-    crate::report::say(&format!("  {} …", contender.name()));
+    crate::report::progress(&format!("  {} …", contender.name()));
     let cluster = TestCluster::new().await;
     let fleet = Fleet::of(&cluster);
     let running = contender.start(&cluster).await?;

@@ -14,7 +14,7 @@ use self::{
 };
 use crate::{
     latency::Latency,
-    report::{Report, say},
+    report::{Report, progress},
 };
 
 /// Pod webhook in the operator's metrics.
@@ -49,13 +49,13 @@ pub(crate) async fn measure(size: PlacementSize, report: &mut Report) {
 
 async fn run(size: PlacementSize) -> Result<PlacementFigures> {
     let mut figures = PlacementFigures { workloads: size.workloads, pods: size.pods, ..PlacementFigures::default() };
-    say("  stops, latencies and writes …");
+    progress("  stops, latencies and writes …");
     one_operator(size, &mut figures).await?;
-    say("  bursts …");
+    progress("  bursts …");
     bursts(size, &mut figures).await?;
-    say("  killing the shard owner …");
+    progress("  killing the shard owner …");
     figures.killed = killed().await?;
-    say("  many workloads …");
+    progress("  many workloads …");
     figures.memory = many::memory(size.workloads, size.pods).await?;
     Ok(figures)
 }

@@ -121,3 +121,30 @@ fn short(value: f64) -> String {
         format!("{value:.2}")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_axis_ends_at_the_next_round_number() {
+        for (most, top) in [(0.9, 1.0), (1.1, 2.0), (2.2, 2.5), (37.0, 40.0), (410.0, 500.0), (6_000.0, 10_000.0)] {
+            let found = round_up([0.0, most].into_iter());
+            assert!((found - top).abs() < 1e-9, "{most}: {found}");
+        }
+    }
+
+    #[test]
+    fn numbers_on_an_axis_are_short() {
+        let texts = [0.0, 0.25, 1.5, 40.0, 250.4, 20_000.0].map(short);
+        assert_eq!(texts, ["0", "0.25", "1.5", "40", "250", "20k"]);
+    }
+
+    #[test]
+    fn a_plot_contains_each_line_with_its_escaped_name() {
+        let line = |name: &str| Line { name: name.to_owned(), points: vec![(0.0, 0.0), (1.0, 2.0)] };
+        let svg = lines("title", "seconds", "%", &[line("a<b"), line("c&d")]);
+        assert_eq!(svg.matches("<polyline").count(), 2);
+        assert!(svg.contains("a&lt;b") && svg.contains("c&amp;d"), "{svg}");
+    }
+}

@@ -1,4 +1,5 @@
 //! Report as Markdown with plots, and as JSON.
+//!
 //! Each part is stored in its own file `parts/NAME.json`: a part that is measured again replaces
 //! its previous figures, and one that fails leaves the others in place.
 
@@ -49,7 +50,7 @@ impl Goal {
 
 impl Report {
     pub(crate) fn part(&mut self, title: &str) {
-        say(title);
+        progress(title);
         let _ = write!(self.text, "\n## {title}\n\n");
     }
 
@@ -61,7 +62,7 @@ impl Report {
     pub(crate) fn table(&mut self, head: &[&str], rows: &[Vec<String>]) {
         let _ = writeln!(self.text, "| {} |\n|{}", head.join(" | "), "---|".repeat(head.len()));
         for row in rows {
-            say(&format!("  {}", row.join(" · ")));
+            progress(&format!("  {}", row.join(" · ")));
             let _ = writeln!(self.text, "| {} |", row.join(" | "));
         }
         self.text.push('\n');
@@ -69,7 +70,7 @@ impl Report {
 
     /// Adds a figure with a limit. It also appears in the table of goals.
     pub(crate) fn goal(&mut self, name: &str, measured: &str, goal: Goal) {
-        say(&format!("  {name}: {measured} (at most {}){}", goal.limit, if goal.met { "" } else { ": NOT MET" }));
+        progress(&format!("  {name}: {measured} (at most {}){}", goal.limit, if goal.met { "" } else { ": NOT MET" }));
         let Goal { limit, met } = goal;
         self.goals.push(Figure { name: name.to_owned(), measured: measured.to_owned(), limit, met });
     }
@@ -132,6 +133,58 @@ pub(crate) fn assemble(folder: &Path, machine: &str, order: &[&str]) -> io::Resu
 }
 
 /// Prints progress to stderr.
-pub(crate) fn say(text: &str) {
+pub(crate) fn progress(text: &str) {
     eprintln!("bench: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(name: &str) -> std::path::PathBuf {
+        let folder = std::env::temp_dir().join(format!("perennial-report-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        folder
+    }
+
+    fn part(name: &str, met: bool) -> Report {
+        let mut report = Report::default();
+        report.part(name);
+        report.goal(name, "7", Goal { limit: "5".to_owned(), met });
+        report.raw(name, 7.into());
+        report
+    }
+
+    #[test]
+    fn a_report_has_its_parts_in_order_and_the_goals_first() {
+        let folder = folder("order");
+        part("second", true).save(&folder, "b").unwrap();
+        part("first", false).save(&folder, "a").unwrap();
+
+        let text = assemble(&folder, "machine", &["a", "missing", "b"]).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+
+        let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("no {what} in {text}"));
+        assert!(at("| first | 7 | 5 | **no** |") < at("| second | 7 | 5 | yes |"), "{text}");
+        assert!(at("| second |") < at("## first") && at("## first") < at("## second"), "{text}");
+    }
+
+    #[test]
+    fn a_part_that_is_measured_again_replaces_its_figures_only() {
+        let folder = folder("again");
+        part("first", false).save(&folder, "a").unwrap();
+        part("second", false).save(&folder, "b").unwrap();
+        part("first", true).save(&folder, "a").unwrap();
+
+        let text = assemble(&folder, "machine", &["a", "b"]).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+
+        assert!(text.contains("| first | 7 | 5 | yes |") && text.contains("| second | 7 | 5 | **no** |"), "{text}");
+    }
+
+    #[test]
+    fn a_goal_is_met_up_to_its_limit() {
+        assert!(Goal::at_most(5.0, 5.0, "5").met && !Goal::at_most(5.1, 5.0, "5").met);
+        assert!(Goal::none(0).met && !Goal::none(1).met);
+    }
 }

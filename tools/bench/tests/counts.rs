@@ -1,6 +1,6 @@
 //! Asserts the counts of the benchmark: requests and losses. Durations are not asserted.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "whatever fails here fails the test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure here fails the test")]
 
 use std::{fs, process::Command};
 

@@ -75,11 +75,16 @@ async fn tell(kubernetes: Kubernetes, terminal: Terminal) -> anyhow::Result<End>
     terminal.title("Perennial: labels survive the deletion of their nodes");
     let began = Instant::now();
     let plane = tokio::task::spawn_blocking(move || stage::start_plane(kubernetes)).await??;
-    terminal.say(&format!("Kubernetes {} started on this machine in {}.", kubernetes.version(), took(began.elapsed())));
+    terminal.narrate(&format!(
+        "Kubernetes {} started on this machine in {}.",
+        kubernetes.version(),
+        took(began.elapsed())
+    ));
     let began = Instant::now();
     let mut stage = Stage::set(plane, terminal).await.context("Perennial did not start")?;
-    terminal.say(&format!("Perennial started in {}. To use the cluster while the demo runs:", took(began.elapsed())));
-    terminal.say(&format!("cd {} && . ./env", stage.folder.display()));
+    terminal
+        .narrate(&format!("Perennial started in {}. To use the cluster while the demo runs:", took(began.elapsed())));
+    terminal.narrate(&format!("cd {} && . ./env", stage.folder.display()));
 
     for (number, chapter) in (1..).zip(STORY) {
         terminal.chapter(number, chapter.title);
@@ -88,10 +93,10 @@ async fn tell(kubernetes: Kubernetes, terminal: Terminal) -> anyhow::Result<End>
                 Some(broken) => terminal.broken(&broken.claim),
                 None => terminal.broken(chapter.title),
             }
-            format!("{error:#}").lines().for_each(|line| terminal.say(line));
-            terminal.say("Last lines of the operator's log:");
+            format!("{error:#}").lines().for_each(|line| terminal.narrate(line));
+            terminal.narrate("Last lines of the operator's log:");
             terminal.output(&stage.operator_log());
-            terminal.say("Set LOCALPLANE_KEEP=1 to keep the folder with all logs.");
+            terminal.narrate("Set LOCALPLANE_KEEP=1 to keep the folder with all logs.");
             return Ok(End::Failed);
         }
         // A chapter may run without ever yielding; Ctrl-C is handled here at the latest.

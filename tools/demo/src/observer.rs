@@ -159,3 +159,39 @@ impl Observer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(team: &str) -> Labels {
+        Labels::from([("team".to_owned(), team.to_owned())])
+    }
+
+    #[test]
+    fn an_incarnation_is_complete_when_its_labels_last_changed() {
+        let mut observed = Observed::default();
+        observed.put("n1".to_owned(), "first".to_owned(), Labels::new(), false);
+        let born = observed.node("n1").unwrap().born;
+        observed.put("n1".to_owned(), "first".to_owned(), labels("ml"), true);
+        let changed = observed.node("n1").unwrap().since;
+        observed.put("n1".to_owned(), "first".to_owned(), labels("ml"), true);
+
+        let node = observed.node("n1").unwrap();
+        assert_eq!((node.born, node.since), (born, changed));
+        assert!(node.is("team", "ml") && node.has("team") && node.marked);
+    }
+
+    #[test]
+    fn a_new_uid_is_a_new_incarnation_and_deleted_ones_are_kept() {
+        let mut observed = Observed::default();
+        observed.put("n1".to_owned(), "first".to_owned(), labels("ml"), false);
+        observed.end("n1");
+        observed.put("n1".to_owned(), "second".to_owned(), labels("ml"), false);
+
+        let node = observed.node("n1").unwrap();
+        assert_eq!((node.uid.as_str(), node.completed_in()), ("second", Duration::ZERO));
+        assert_eq!(observed.ended.len(), 1);
+        assert_eq!(observed.ended[0].1.uid, "first");
+    }
+}

@@ -107,8 +107,8 @@ impl Stage {
         self.installed.log_tail(12)
     }
 
-    pub(crate) fn say(&self, text: &str) {
-        self.terminal.say(text);
+    pub(crate) fn narrate(&self, text: &str) {
+        self.terminal.narrate(text);
     }
 
     /// Writes a file into the working directory of the commands.

@@ -55,7 +55,7 @@ impl Terminal {
     }
 
     /// Prints a sentence of the story.
-    pub(crate) fn say(self, text: &str) {
+    pub(crate) fn narrate(self, text: &str) {
         println!("    {}", self.paint(Paint::Plain, text));
     }
 
@@ -110,5 +110,16 @@ pub(crate) fn took(duration: Duration) -> String {
         format!("{} ms", duration.as_millis())
     } else {
         format!("{:.1} s", duration.as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_a_sensible_precision() {
+        let texts = [3, 38, 999, 4_240].map(|millis| took(Duration::from_millis(millis)));
+        assert_eq!(texts, ["under 10 ms", "38 ms", "999 ms", "4.2 s"]);
     }
 }

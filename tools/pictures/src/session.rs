@@ -117,3 +117,22 @@ fn spans(line: &str) -> String {
     }
     svg
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_do_not_count_when_a_line_is_wrapped() {
+        let line = format!("\u{1b}[32m{}\u{1b}[0mx", "a".repeat(COLUMNS));
+        let lines = wrapped(&line);
+        assert_eq!(lines.len(), 2);
+        assert!(lines[0].starts_with("\u{1b}[32m") && lines[1].ends_with('x'), "{lines:?}");
+    }
+
+    #[test]
+    fn text_is_escaped_and_coloured() {
+        let svg = spans("a<b \u{1b}[31mred\u{1b}[0m end");
+        assert_eq!(svg, "a&lt;b\u{a0}<tspan fill=\"#f3a0a6\">red</tspan>\u{a0}end");
+    }
+}

@@ -1,4 +1,4 @@
-//! The operator of the next version, as far as this one notices: its records have a newer format, and it reads both.
+//! Operator of the next version: its records have a newer format, and it reads both formats.
 
 use std::process::ExitCode;
 

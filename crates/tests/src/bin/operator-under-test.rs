@@ -1,4 +1,4 @@
-//! The operator as the tests start it: the whole program, built from the tree under test. Its clock can be made wrong.
+//! The operator as started by the tests, built from the tree under test. Its clock can be shifted.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Which labels come back, and with which values.
+//! Which labels are restored, and with which values.
 
 use perennial_harness::{TestCluster, labels};
 
@@ -32,7 +32,7 @@ async fn with_overwrite_a_change_on_a_settled_node_is_kept() {
 }
 
 #[tokio::test]
-async fn a_single_prefix_keeps_only_it() {
+async fn a_keep_prefix_keeps_only_matching_labels() {
     let cluster = TestCluster::new().await;
     let _operator = cluster.operator().set("keeper.keep", "example.com/*").start().await;
     cluster.node("n1").label("example.com/rack", "r7").label("team", "ml").create().await;
@@ -122,7 +122,7 @@ async fn three_thousand_labels_on_one_node_come_back() {
     cluster.node("n1").create().await;
     cluster.wait_for_labels("n1", many.clone()).await;
 
-    // What was too much for the mark to remember is still the node's own to change.
+    // A key that did not fit into the mark can still be removed from the node.
     cluster.unlabel("n1", "example.com/a-rather-long-key-0").await;
     let rest = labels(many.into_iter().filter(|(key, _)| key != "example.com/a-rather-long-key-0"));
     cluster.wait_for_record("n1", rest.clone()).await;

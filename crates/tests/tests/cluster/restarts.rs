@@ -1,4 +1,4 @@
-//! Operators that are away, stop, or crash.
+//! Operators that stop or crash.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ async fn a_crash_at_any_point_of_a_mass_capture_loses_nothing() {
     }
     let operator = cluster.operator().without_leader_election().start().await;
     cluster.wait_for_records(count).await;
-    // The last one written is the last word: nothing else waits.
+    // The last record is written: nothing is pending.
     operator.wait_for_metric("perennial_nodes_current_ratio", &[], 1.0).await;
     cluster.delete_all_nodes().await;
     cluster.create_many(count, |_| Labels::new()).await;
@@ -44,7 +44,7 @@ async fn a_crash_at_any_point_of_a_mass_return_loses_nothing() {
     let operator = cluster.operator().without_leader_election().start().await;
     cluster.wait_for_records(count).await;
 
-    // While they leave and return: news of both are lost with each crash.
+    // Each crash loses the watch events of deletes and creates.
     let mut running = Some(operator);
     for share in [0, 1, 20, 50, 80, 99] {
         if share < 2 {

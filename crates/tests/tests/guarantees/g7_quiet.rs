@@ -1,5 +1,5 @@
-//! G7: quiet means quiet, counted by the API server itself. Renewals of Leases are apart: they are how replicas agree on
-//! who works, and go to Leases only.
+//! G7: without changes there are no writes, counted by the API server. Lease renewals are excluded:
+//! they coordinate the replicas and write Leases only.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -11,8 +11,8 @@ fn writes(pairs: &[(&'static str, u64)]) -> BTreeMap<&'static str, u64> {
     pairs.iter().copied().collect()
 }
 
-/// Until everything that happened so far has been looked at: something later is recorded. One POST each of a node and
-/// of a ConfigMap.
+/// Waits until all previous changes are processed: a later one is recorded. Costs one POST each of
+/// a node and a ConfigMap.
 async fn fence(cluster: &TestCluster, name: &str) {
     cluster.node(name).label("fence", name).create().await;
     cluster.wait_for_record(name, [("fence", name)]).await;
@@ -86,7 +86,7 @@ async fn a_cluster_where_nothing_changes_gets_no_write(#[case] webhooks: Webhook
     operator.wait_for_metric("perennial_nodes_current_ratio", &[], 1.0).await;
     let before = cluster.requests().await;
 
-    // What does not matter changes; resyncs and audits go by: one that notes an absence shows that they did.
+    // Irrelevant changes; resyncs and audits run meanwhile, as the recorded absence shows.
     for number in 0..20 {
         cluster.patch_node(&format!("n{number}"), json!({"metadata": {"annotations": {"heartbeat": "1"}}})).await;
     }
@@ -94,7 +94,7 @@ async fn a_cluster_where_nothing_changes_gets_no_write(#[case] webhooks: Webhook
     eventually("an audit notes the absence", async || {
         let object = cluster.config_map("n19").await.ok_or("no record")?;
         let noted = object.metadata.annotations.unwrap_or_default().contains_key("perennial.dev/absent-since");
-        if noted { Ok(()) } else { Err("it does not") }
+        if noted { Ok(()) } else { Err("not yet") }
     })
     .await;
     fence(&cluster, "fence").await;
@@ -117,7 +117,7 @@ async fn a_restart_on_a_quiet_cluster_writes_nothing() {
     operator.wait_for_metric("perennial_nodes_current_ratio", &[], 1.0).await;
     let before = cluster.requests().await;
 
-    // A new process lists everything; then changes that do not matter; then one that does, as a fence.
+    // A new process lists everything; then irrelevant changes; then a relevant one as a fence.
     operator.crash();
     let operator = cluster.operator().start().await;
     operator.wait_for_metric("perennial_nodes_current_ratio", &[], 1.0).await;
@@ -167,7 +167,7 @@ async fn a_burst_of_changes_costs_few_writes_and_its_last_state_is_kept() {
     }
     cluster.wait_for_record("n1", [("count", "100")]).await;
 
-    // One a second; one more at either end, and one for the look that was under way.
+    // One write per second, one more at either end, and one for the reconcile in progress.
     let most = began.elapsed().as_secs() + 3;
     let written = cluster.requests().await.writes_since(&before, "configmaps");
     assert!(written.values().sum::<u64>() <= most, "{written:?}, at most {most}");

@@ -1,11 +1,11 @@
-//! `perennial run --dry-run`: for days, and nothing is written.
+//! `perennial run --dry-run` writes nothing.
 
 use perennial_harness::{TestCluster, Webhooks, eventually};
 
 const USER: &str = "auditor";
 
 #[tokio::test]
-async fn a_dry_run_says_what_it_would_do_and_writes_nothing() {
+async fn a_dry_run_logs_its_actions_and_writes_nothing() {
     let cluster = TestCluster::with_audit_log(true).await;
     cluster.kubectl(&format!("create clusterrolebinding auditor --clusterrole=cluster-admin --user={USER}"));
     let full = cluster.operator().start().await;
@@ -39,7 +39,7 @@ async fn a_dry_run_says_what_it_would_do_and_writes_nothing() {
     assert!(operator.stop().await.is_some_and(|status| status.success()));
 
     let asked = cluster.requests_by(USER);
-    assert!(asked.iter().any(|asked| asked.resource == "nodes"), "the log is of somebody else");
+    assert!(asked.iter().any(|asked| asked.resource == "nodes"), "the audit log has no request of this user");
     let kept: Vec<_> = asked.into_iter().filter(|asked| asked.is_write() && !asked.dry_run).collect();
     assert!(kept.is_empty(), "{kept:#?}");
     assert_eq!(cluster.record("n2").await, None);

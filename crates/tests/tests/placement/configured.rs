@@ -1,4 +1,4 @@
-//! Other clouds, other namespaces: what the configuration decides.
+//! Configuration of placement: other capacity labels, other namespaces.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{is_gated, quick};
 const EKS: &str = "eks.amazonaws.com/capacityType";
 const GKE: &str = "cloud.google.com/gke-spot";
 
-/// How many pods of an app run on nodes of each kind.
+/// Counts the pods of an app by kind of node.
 async fn by_kind(cluster: &TestCluster, app: &str) -> BTreeMap<String, usize> {
     let mut kinds = BTreeMap::new();
     for pod in cluster.pods(app).await {
@@ -66,7 +66,7 @@ async fn only_namespaces_that_are_selected_are_looked_at() {
     let operator = builder.start().await;
 
     let api: Api<MutatingWebhookConfiguration> = Api::all(cluster.client());
-    let selector = eventually("the API server knows which namespaces", async || {
+    let selector = eventually("the webhook configuration has a namespace selector", async || {
         let found = api.list(&ListParams::default()).await.unwrap().items;
         let mut webhooks = found.into_iter().flat_map(|found| found.webhooks.unwrap_or_default());
         webhooks.find(|webhook| webhook.name.contains("pod")).and_then(|pods| pods.namespace_selector).ok_or("not yet")
@@ -92,7 +92,7 @@ async fn only_namespaces_that_are_selected_are_looked_at() {
     assert!(!there.iter().any(is_gated));
     assert!(there.iter().all(|pod| super::class(pod).is_none()));
 
-    // Selected later, it is looked at without a restart.
+    // A namespace that is selected later is managed without a restart.
     cluster.kubectl("label namespace outside placement=on team=shop");
     eventually_within(std::time::Duration::from_mins(1), "the workload outside is looked at", async || {
         let seen = operator.metrics().sum("perennial_placement_replicas", &[]);

@@ -1,4 +1,4 @@
-//! Exactly as many on spot as asked for, at every size.
+//! The spot share is exact at every size.
 
 use futures::future::join_all;
 use perennial_core::placement::slots::Split;
@@ -29,7 +29,7 @@ async fn a_deployment_is_exact_at_every_stop(#[case] percentage: u8, #[case] flo
     assert_eq!(cluster.evictions(operator, "web"), 0, "nothing had to be moved");
 }
 
-/// What the owner of a workload knows at the time of the create rides in it.
+/// The owner of a workload places pods within their create.
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_that_are_placed_as_they_are_created_cost_no_write() {
     let cluster = super::roomy().await;
@@ -47,12 +47,12 @@ async fn pods_that_are_placed_as_they_are_created_cost_no_write() {
         pods.iter().filter_map(|pod| super::annotation(pod, "perennial.dev/slot")?.parse().ok()).collect();
     slots.sort_unstable();
     assert_eq!(slots, (0..200).collect::<Vec<u32>>());
-    // The first pods may be created before the owner has seen that there are to be more.
+    // The first pods may be created before the owner has observed the new size.
     let written = writes() - before;
     assert!(written < 100.0, "{written} writes for 199 pods");
 }
 
-/// A quota is asked after the webhooks: what was given to a pod that then never came is given to another.
+/// Quota is checked after the webhooks: the slot of a pod that was refused goes to another pod.
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_that_are_refused_after_they_were_placed_leave_nothing_behind() {
     let (cluster, operator) = shared().await;
@@ -77,7 +77,7 @@ async fn pods_that_are_refused_after_they_were_placed_leave_nothing_behind() {
     assert_eq!(cluster.evictions(operator, "web"), 0, "nothing had to be moved");
 }
 
-/// Their owners are younger than anything that the caches have seen.
+/// Their owners are newer than the caches.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_pods_of_a_brand_new_workload_are_not_missed() {
     let (cluster, operator) = shared().await;
@@ -141,7 +141,7 @@ async fn a_namespace_has_defaults_and_a_workload_may_opt_out() {
     assert!(own.iter().all(|pod| class(pod).is_none()));
 }
 
-/// A wish, not a demand: where there is no spot capacity pods run all the same.
+/// `preferred`: without spot capacity pods run anyway.
 #[tokio::test(flavor = "multi_thread")]
 async fn preferred_pods_run_wherever_there_is_room() {
     let cluster = perennial_harness::TestCluster::shared().await;
@@ -159,7 +159,7 @@ async fn preferred_pods_run_wherever_there_is_room() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_floor_above_the_replicas_means_all_on_demand() {
+async fn a_minimum_above_the_replicas_means_all_on_demand() {
     let (cluster, _) = shared().await;
     cluster
         .deployment("web")
@@ -171,8 +171,8 @@ async fn a_floor_above_the_replicas_means_all_on_demand() {
 
     cluster.wait_for_split("web", 0, 4).await;
 
-    let said = cluster.wait_for_workload_event("web", "PlacementNote").await;
-    assert!(said.contains("min-on-demand 9"), "{said}");
+    let message = cluster.wait_for_workload_event("web", "PlacementNote").await;
+    assert!(message.contains("min-on-demand 9"), "{message}");
     cluster.patch_deployment("web", json!({"spec": {"replicas": 12}})).await;
     cluster.wait_for_split("web", 3, 9).await;
 }

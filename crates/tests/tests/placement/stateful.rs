@@ -1,4 +1,4 @@
-//! StatefulSets: by ordinal, in the webhook alone.
+//! StatefulSets: placed by ordinal, by the webhook alone.
 
 use perennial_core::placement::slots::Split;
 use perennial_harness::{TestCluster, eventually};
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{class, shared};
 
-/// Each pod's class, by ordinal.
+/// Returns the class of each pod by ordinal.
 async fn classes(cluster: &TestCluster, start: u32) -> Vec<Option<String>> {
     let mut all: Vec<(u32, Option<String>)> = Vec::new();
     for pod in cluster.pods("db").await {
@@ -45,19 +45,19 @@ async fn a_stateful_set_is_exact_by_ordinal_without_a_write() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_of_a_stateful_set_are_moved_only_when_that_is_asked_for() {
+async fn pods_of_a_stateful_set_are_evicted_only_if_enabled() {
     let (cluster, operator) = shared().await;
     cluster.stateful_set("db").annotate("spot-percentage", "75").replicas(4).create().await;
     cluster.wait_for_split("db", 3, 1).await;
 
     cluster.kubectl("annotate statefulset db perennial.dev/spot-percentage=25 --overwrite");
     eventually("it is known to be wrong", async || {
-        let said = cluster.perennial_all_namespaces("workloads -o json");
-        let drift = serde_json::from_str::<serde_json::Value>(&said).unwrap();
-        if drift.to_string().contains("\"drift\":2") { Ok(()) } else { Err(said) }
+        let message = cluster.perennial_all_namespaces("workloads -o json");
+        let drift = serde_json::from_str::<serde_json::Value>(&message).unwrap();
+        if drift.to_string().contains("\"drift\":2") { Ok(()) } else { Err(message) }
     })
     .await;
-    // A fence: what is asked for later has been done.
+    // Fence: a later change has been processed.
     cluster.deployment("web").annotate("spot-percentage", "50").replicas(4).create().await;
     cluster.wait_for_split("web", 2, 2).await;
     cluster.annotate_deployment("web", "spot-percentage", "25").await;

@@ -1,4 +1,4 @@
-//! The page of the threat model names tests that exist, and every test beside this one is named there.
+//! The threat model page lists every test of this folder and no test that does not exist.
 
 use perennial_harness::assert_page_lists_tests;
 

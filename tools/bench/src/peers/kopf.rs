@@ -8,7 +8,7 @@ use std::{
 
 use localplane::Process;
 
-use crate::report::say;
+use crate::report::progress;
 
 const PROGRAM: &str = include_str!("kopf_keeper.py");
 /// Versions that work together.
@@ -19,7 +19,7 @@ pub(crate) fn start(kubeconfig: &Path, namespace: &str, log: &Path) -> Option<Pr
     let environment = match environment() {
         Ok(environment) => environment,
         Err(why) => {
-            say(&format!("skipping the kopf operator: {why}"));
+            progress(&format!("skipping the kopf operator: {why}"));
             return None;
         }
     };
@@ -42,7 +42,7 @@ fn environment() -> Result<PathBuf, String> {
     if folder.join("bin/kopf").exists() {
         return Ok(folder);
     }
-    say("installing kopf");
+    progress("installing kopf");
     let run = |command: &mut Command| {
         let output = command.stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
         if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }

@@ -20,7 +20,7 @@ const ROUNDS: u32 = 50;
 pub(crate) async fn creates_include_the_labels(stage: &mut Stage) -> anyhow::Result<()> {
     stage.kill_operator();
     stage.start_operator_with_webhooks()?;
-    stage.say("The operator is started again with webhooks on.");
+    stage.narrate("The operator is started again with webhooks on.");
     stage.run("kubectl delete node worker-1")?;
     stage.run("kubectl create -f worker-1.yaml")?;
     let complete = |life: &Incarnation| life.is("team", "data") && life.is("disk", "nvme");
@@ -30,7 +30,7 @@ pub(crate) async fn creates_include_the_labels(stage: &mut Stage) -> anyhow::Res
         .await?;
     stage.holds(claim, "");
 
-    stage.say(&format!("{ROUNDS} times: a label is changed, and the node is deleted by the next request."));
+    stage.narrate(&format!("{ROUNDS} times: a label is changed, and the node is deleted by the next request."));
     let nodes: Api<Node> = Api::all(stage.client.0.clone());
     let bare = bare_node("worker-3")?;
     let began = Instant::now();
@@ -46,7 +46,7 @@ pub(crate) async fn creates_include_the_labels(stage: &mut Stage) -> anyhow::Res
     }
     let claim = "the response of each create has the changed label";
     if lost > 0 {
-        stage.say(&format!("{lost} of {ROUNDS} responses had not."));
+        stage.narrate(&format!("{lost} of {ROUNDS} responses had not."));
         return Err(stage.broken(claim));
     }
     stage.holds(claim, &format!("{} per round", took(began.elapsed() / ROUNDS)));

@@ -73,7 +73,7 @@ pub(crate) async fn a_removed_label_stays_removed(stage: &mut Stage) -> anyhow::
 }
 
 pub(crate) async fn a_new_value_wins(stage: &mut Stage) -> anyhow::Result<()> {
-    stage.say("worker-1 moves to another team: the new node registers with team=data.");
+    stage.narrate("worker-1 moves to another team: the new node registers with team=data.");
     stage.write("worker-1-data.yaml", &manifest("worker-1", "worker-1", &[("team", "data")]))?;
     stage.run("kubectl delete node worker-1")?;
     stage.run("kubectl create -f worker-1-data.yaml")?;
@@ -96,7 +96,7 @@ pub(crate) async fn a_new_value_wins(stage: &mut Stage) -> anyhow::Result<()> {
 pub(crate) async fn a_role_stays_with_its_machine(stage: &mut Stage) -> anyhow::Result<()> {
     stage.run("kubectl label node worker-2 node-role.kubernetes.io/gpu=")?;
     stage.run("kubectl delete node worker-2")?;
-    stage.say("Another machine registers under the same name (its spec.providerID differs).");
+    stage.narrate("Another machine registers under the same name (its spec.providerID differs).");
     stage.write("worker-2-other.yaml", &manifest("worker-2", "other-machine", &[]))?;
     stage.run("kubectl create -f worker-2-other.yaml")?;
     stage.claim("it gets the ordinary labels", |seen| given(seen, "worker-2", |life| life.is("team", "web"))).await?;
@@ -116,7 +116,7 @@ pub(crate) async fn a_role_stays_with_its_machine(stage: &mut Stage) -> anyhow::
 }
 
 pub(crate) async fn a_node_flaps(stage: &mut Stage) -> anyhow::Result<()> {
-    stage.say(&format!(
+    stage.narrate(&format!(
         "worker-3 is deleted and created without labels {FLAPS} times, as fast as the API server responds."
     ));
     let nodes: Api<Node> = Api::all(stage.client.0.clone());
@@ -134,25 +134,25 @@ pub(crate) async fn a_node_flaps(stage: &mut Stage) -> anyhow::Result<()> {
             (ended.len() >= FLAPS).then(|| ended.iter().filter(|(_, life)| life.labels.is_empty()).count())
         })
         .await?;
-    stage.say(&format!("That took {}; {bare} incarnations were deleted before they were restored.", took(flapped)));
+    stage.narrate(&format!("That took {}; {bare} incarnations were deleted before they were restored.", took(flapped)));
     stage.claim("it has its label", |seen| given(seen, "worker-3", |life| life.is("team", "web"))).await?;
     stage.lasting_claim("it keeps its label", WATCHED, |seen| is(seen, "worker-3", "team", "web")).await
 }
 
 pub(crate) async fn nodes_change_while_the_operator_is_down(stage: &mut Stage) -> anyhow::Result<()> {
     stage.kill_operator();
-    stage.say("kill -9: the operator is down. Requests to the API server do not wait for it.");
+    stage.narrate("kill -9: the operator is down. Requests to the API server do not wait for it.");
     stage.run("kubectl delete node worker-1")?;
     stage.run("kubectl create -f worker-1.yaml")?;
     stage.run("kubectl label node worker-2 disk=hdd")?;
     stage.show_labels("worker-1 worker-2")?;
     let began = Instant::now();
     stage.start_operator()?;
-    stage.say(&format!(
+    stage.narrate(&format!(
         "The operator is started again and ready after {}. It takes over when the previous",
         took(began.elapsed())
     ));
-    stage.say("Lease has expired: 2 s here, 15 s by default.");
+    stage.narrate("Lease has expired: 2 s here, 15 s by default.");
     stage
         .claim("worker-1, created without labels in the meantime, is restored", |seen| {
             let life = seen.node("worker-1").filter(|life| life.is("team", "data") && life.is("disk", "nvme"))?;

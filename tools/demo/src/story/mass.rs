@@ -45,7 +45,7 @@ pub(crate) async fn a_thousand_nodes_return(stage: &mut Stage) -> anyhow::Result
         times.sort();
         (times.get(NODES / 2).copied().unwrap_or_default(), times.last().copied().unwrap_or_default())
     };
-    stage.say(&format!(
+    stage.narrate(&format!(
         "The creates alone took {}; a node had no labels for {} (median), {} (longest).",
         took(created),
         took(median),
@@ -63,7 +63,7 @@ pub(crate) async fn killed_in_the_middle(stage: &mut Stage) -> anyhow::Result<()
         let count =
             stage.until("labels are restored", |seen| Some(complete(seen)).filter(|count| *count >= enough)).await?;
         stage.kill_operator();
-        stage.say(&format!("kill -9 when {count} nodes are restored; a new operator starts."));
+        stage.narrate(&format!("kill -9 when {count} nodes are restored; a new operator starts."));
         stage.start_operator()?;
     }
     wait_for_all(stage, began).await?;
@@ -136,7 +136,7 @@ async fn delete(stage: &Stage) -> anyhow::Result<()> {
     })
     .await?;
     bar.finish_and_clear();
-    stage.say(&format!("All nodes are deleted in {} and created again without labels.", took(began.elapsed())));
+    stage.narrate(&format!("All nodes are deleted in {} and created again without labels.", took(began.elapsed())));
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! Chapters about placement on spot and on-demand nodes: a burst, a scale-in, a rollout and a
 //! shortage.
+//!
 //! Pods need a scheduler and controllers, so these chapters run on their own cluster.
 
 use std::time::{Duration, Instant};
@@ -49,7 +50,7 @@ struct PodCounts {
 pub(crate) async fn exact_in_a_burst(stage: &mut Stage) -> anyhow::Result<()> {
     let plane = tokio::task::spawn_blocking(start_whole_plane).await??;
     stage.move_to(plane).await?;
-    stage.say("A second Kubernetes starts, with scheduler and controllers, 2 spot and 2 on-demand nodes.");
+    stage.narrate("A second Kubernetes starts, with scheduler and controllers, 2 spot and 2 on-demand nodes.");
     for (name, class) in
         [("spot-1", "spot"), ("spot-2", "spot"), ("regular-1", "on-demand"), ("regular-2", "on-demand")]
     {
@@ -57,7 +58,7 @@ pub(crate) async fn exact_in_a_burst(stage: &mut Stage) -> anyhow::Result<()> {
     }
     stage.run("kubectl create -f spot-1.yaml -f spot-2.yaml -f regular-1.yaml -f regular-2.yaml")?;
     stage.write("web.yaml", WEB)?;
-    stage.say("web.yaml requests 70% on spot and at least 3 on-demand replicas.");
+    stage.narrate("web.yaml requests 70% on spot and at least 3 on-demand replicas.");
     stage.run("kubectl create -f web.yaml")?;
     split(stage, "7 of 10 replicas run on spot, 3 on-demand", 7, 3).await?;
     stage.run("kubectl scale deployment web --replicas=200")?;
@@ -97,7 +98,7 @@ pub(crate) async fn a_rollout_keeps_the_floor(stage: &mut Stage) -> anyhow::Resu
     stage.holds("all pods are new, 16 on spot and 7 on-demand", &took(began.elapsed()));
     let claim = "at least 3 on-demand replicas were Ready at all times";
     if fewest < 3 {
-        stage.say(&format!("Minimum: {fewest}."));
+        stage.narrate(&format!("Minimum: {fewest}."));
         return Err(stage.broken(claim));
     }
     stage.holds(claim, &format!("minimum {fewest}"));
@@ -105,7 +106,7 @@ pub(crate) async fn a_rollout_keeps_the_floor(stage: &mut Stage) -> anyhow::Resu
 }
 
 pub(crate) async fn spot_runs_out(stage: &mut Stage) -> anyhow::Result<()> {
-    stage.say("Spot nodes accept no new pods.");
+    stage.narrate("Spot nodes accept no new pods.");
     stage.run("kubectl cordon spot-1 spot-2")?;
     stage.run("kubectl scale deployment web --replicas=40")?;
     let began = Instant::now();
@@ -174,6 +175,6 @@ async fn until(stage: &Stage, claim: &str, holds: impl Fn(&PodCounts) -> bool) -
 }
 
 fn broken(stage: &Stage, claim: &str, found: PodCounts) -> anyhow::Error {
-    stage.say(&format!("Last observed: {found:?}."));
+    stage.narrate(&format!("Last observed: {found:?}."));
     stage.broken(claim)
 }

@@ -1,4 +1,4 @@
-//! A workload's slots as a picture.
+//! The slots of a workload.
 
 use perennial_harness::{Chromium, TestCluster, Webhooks};
 use serde_json::json;
@@ -19,7 +19,7 @@ async fn slots_are_drawn_as_they_are_filled() {
     let page = browser.open(&format!("{address}#/workloads"), 1280, 900).await;
     page.wait_for_in(".rows", "left alone").await;
 
-    // 7 belong on spot, and there is room for 5: the rest runs on-demand meanwhile.
+    // 7 spot slots and room for 5: the rest runs on-demand.
     cluster.wait_for_split("web", 5, 5).await;
     page.wait_for_in(".rows", "short of spot").await;
     page.go("#/").await;
@@ -29,14 +29,14 @@ async fn slots_are_drawn_as_they_are_filled() {
     page.wait_for_in("h1", "web").await;
     page.wait_for_in(".figures", "5 of 7").await;
     page.wait_for_in(".story", "Spot has been short since").await;
-    // The shape is what a slot is for, the colour where its replica runs.
+    // The shape shows the class of a slot, the colour where its replica runs.
     let drawn = "Object.fromEntries([...document.querySelectorAll('.board path')].map((path) => [path.getAttribute('class'), path.getAttribute('d').split('M').length - 1]))";
     page.wait_until(&format!(
         "JSON.stringify(Object.entries({drawn}).sort()) === {}",
         json!(json!([["round spot", 5], ["round steady", 2], ["square steady", 3]]).to_string())
     ))
     .await;
-    // Every slot can be asked who is in it, by keys too.
+    // Every slot shows its pod, with the keyboard as well.
     page.evaluate("document.querySelector('.slots').focus()").await;
     page.press("ArrowRight").await;
     page.wait_for_in(".caption", "Slot 0, for on-demand: web-").await;
@@ -48,7 +48,8 @@ async fn slots_are_drawn_as_they_are_filled() {
         let found = obstacles(&page).await;
         assert!(found.is_empty(), "in the {scheme}: {found:#?}");
     }
-    // Replicas of a StatefulSet stay where they are unless moves are asked for, and nothing else is said of them.
+    // StatefulSet replicas stay where they are unless moves are enabled, and nothing else is
+    // reported.
     cluster.stateful_set("db").annotate("spot-percentage", "0").replicas(2).create().await;
     cluster.wait_for_split("db", 0, 2).await;
     cluster.kubectl("annotate statefulset db perennial.dev/spot-percentage=50 --overwrite");
@@ -59,7 +60,7 @@ async fn slots_are_drawn_as_they_are_filled() {
     page.wait_for_in(".attention", "They stay where they are").await;
     page.go("#/workload/deployment/default/web").await;
     page.wait_for_in("h1", "web").await;
-    // What changes is drawn without being asked for.
+    // Changes are drawn live.
     cluster.scale("web", 4).await;
     cluster.wait_for_split("web", 1, 3).await;
     page.wait_until(&format!("Object.values({drawn}).reduce((sum, count) => sum + count, 0) === 4")).await;

@@ -1,4 +1,4 @@
-//! What is kept beside labels: annotations, taints, the cordon.
+//! Other kept fields: annotations, taints, the cordon.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ fn everything(builder: OperatorBuilder) -> OperatorBuilder {
     builder.set("keeper.annotations", "example.com/*").set("keeper.taints", "*").set("keeper.cordon", "true")
 }
 
-/// Taints as `key=value:effect`, without those that the API server puts on by itself.
+/// Returns taints as `key=value:effect`, without those of the API server.
 fn taints(node: &Node) -> BTreeSet<String> {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
     let own = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unschedulable"];
@@ -78,7 +78,7 @@ async fn annotations_taints_and_cordons_come_back_and_startup_taints_do_not(#[ca
 #[case::on(Webhooks::On)]
 #[case::off(Webhooks::Off)]
 #[tokio::test]
-async fn a_taint_that_the_node_brings_wins_by_key_and_effect(#[case] webhooks: Webhooks) {
+async fn a_taint_of_the_new_node_wins_by_key_and_effect(#[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
     let _operator = cluster.start_with(webhooks, everything).await;
     cluster
@@ -101,7 +101,7 @@ async fn a_taint_that_the_node_brings_wins_by_key_and_effect(#[case] webhooks: W
 #[case::on(Webhooks::On)]
 #[case::off(Webhooks::Off)]
 #[tokio::test]
-async fn what_a_person_took_off_stays_off(#[case] webhooks: Webhooks) {
+async fn a_taint_or_cordon_that_was_removed_stays_removed(#[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
     let _operator = cluster.start_with(webhooks, everything).await;
     cluster.node("n1").label("team", "ml").taint("dedicated", "gpu", "NoSchedule").cordoned().create().await;
@@ -124,7 +124,7 @@ async fn what_a_person_took_off_stays_off(#[case] webhooks: Webhooks) {
 }
 
 #[tokio::test]
-async fn nothing_but_labels_is_kept_unless_it_is_asked_for() {
+async fn only_labels_are_kept_by_default() {
     let cluster = TestCluster::new().await;
     let _operator = cluster.start(Webhooks::Off).await;
     cluster

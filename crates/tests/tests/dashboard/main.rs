@@ -1,24 +1,24 @@
-//! The dashboard in a real browser, over a live operator: what people see, and what nobody may do with it.
+//! The dashboard in a real browser with a live operator.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "whatever fails here fails the test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure here fails the test")]
 
 mod access;
 mod command;
 mod hostile;
-mod long;
-mod look;
+mod long_lists;
 mod stream;
+mod views;
 mod workloads;
 
 use perennial_harness::{Operator, OperatorBuilder, Page, TestCluster, axe};
 use serde_json::{Value, json};
 
-/// An operator that serves the page.
+/// Operator that serves the dashboard.
 fn serving(cluster: &TestCluster) -> OperatorBuilder {
     cluster.operator().without_leader_election().set("dashboard.enabled", "true").set("dashboard.port", "0")
 }
 
-/// A node that was labelled, left and came back: everything that the page shows is there.
+/// Creates a node that was labelled, deleted and restored, so that every view has content.
 async fn returned(cluster: &TestCluster) -> Operator {
     let operator = serving(cluster).start().await;
     cluster.node("worker-1").label("team", "ml").label("kubernetes.io/hostname", "worker-1").create().await;
@@ -32,15 +32,15 @@ async fn returned(cluster: &TestCluster) -> Operator {
     operator
 }
 
-/// Asks without a browser; every answer is an answer, whatever its status.
+/// HTTP client that returns every status as a response.
 fn agent() -> ureq::Agent {
     ureq::Agent::config_builder().http_status_as_error(false).build().into()
 }
 
-/// What keeps people from using the page as it is shown now, as axe finds it.
+/// Returns the accessibility problems that axe finds.
 async fn obstacles(page: &Page) -> Vec<String> {
     let Some(script) = axe() else { return Vec::new() };
-    // In a world of its own: what the page's policy forbids, the examiner may do.
+    // In an isolated world, because the content security policy of the page would block axe.
     let frame = page.call("Page.getFrameTree", json!({})).await["frameTree"]["frame"]["id"].clone();
     let world = page.call("Page.createIsolatedWorld", json!({"frameId": frame, "worldName": "axe"})).await;
     let ask = async |expression: &str| -> Value {
@@ -61,7 +61,8 @@ async fn obstacles(page: &Page) -> Vec<String> {
     found.as_array().unwrap().iter().map(|each| each.as_str().unwrap_or_default().to_owned()).collect()
 }
 
-/// Nothing was refused by the page's own policies, nothing failed, and nobody else was asked for anything.
+/// Asserts that nothing violated the content security policy, nothing failed, and no other host was
+/// contacted.
 #[track_caller]
 fn is_clean(page: &Page, address: &str) {
     let complaints = page.errors();

@@ -5,14 +5,14 @@ use std::{collections::BTreeMap, time::Duration};
 use kube::api::ListParams;
 use serde_json::Value;
 
-use crate::Stage;
+use crate::Soak;
 
 /// Sequences only grow, and labels of other controllers are never recorded.
-pub(crate) async fn sequences(stage: Stage) {
+pub(crate) async fn check(soak: Soak) {
     let mut known: BTreeMap<String, (String, u64)> = BTreeMap::new();
-    while !stage.is_over() {
+    while !soak.is_over() {
         let params = ListParams::default().labels("perennial.dev/record=v1");
-        let records = stage.cluster.records().list(&params).await.expect("listing records").items;
+        let records = soak.cluster.records().list(&params).await.expect("listing records").items;
         for object in records {
             let (name, uid) = (object.metadata.name.unwrap_or_default(), object.metadata.uid.unwrap_or_default());
             let text = object.data.unwrap_or_default().remove("record.json").unwrap_or_default();
@@ -27,7 +27,7 @@ pub(crate) async fn sequences(stage: Stage) {
             assert_eq!(foreign, None, "{name} holds a label that others write");
             known.insert(name, (uid, sequence));
         }
-        stage.tally.add(|tally| &tally.checks);
+        soak.tally.add(|tally| &tally.checks);
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
 }

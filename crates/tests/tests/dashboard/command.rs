@@ -5,16 +5,16 @@ use perennial_harness::{Chromium, TestCluster, eventually};
 use super::{agent, is_clean, returned};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_serves_the_page_at_an_address_that_nobody_can_guess() {
+async fn the_command_serves_the_dashboard_at_an_unguessable_address() {
     let cluster = TestCluster::new().await;
     let _operator = returned(&cluster).await;
     let reader = cluster.read_only_user();
     let before = cluster.requests().await;
 
     let command = cluster.perennial_in_background_as(&reader, &[], "dashboard");
-    let address = eventually("the command says where the page is", async || {
-        let said = command.output();
-        said.lines().find(|line| line.starts_with("http://127.0.0.1:")).map(str::to_owned).ok_or(said)
+    let address = eventually("the command prints the address", async || {
+        let message = command.output();
+        message.lines().find(|line| line.starts_with("http://127.0.0.1:")).map(str::to_owned).ok_or(message)
     })
     .await;
 
@@ -27,7 +27,7 @@ async fn the_command_serves_the_page_at_an_address_that_nobody_can_guess() {
         assert_eq!(status(&format!("{origin}{path}")), 404, "{path}");
     }
 
-    // Whoever may only read has all of it, and nothing is even tried to be written.
+    // Read access is sufficient, and no write is attempted.
     let nodes = eventually("the command has read the nodes", async || {
         let text =
             agent.get(format!("{address}api/nodes?count=9")).call().unwrap().body_mut().read_to_string().unwrap();

@@ -1,7 +1,7 @@
-//! The lives of a few nodes, with something of everything that people and machines do to nodes, and what has to come of it.
+//! A scenario with every kind of change of nodes, and its expected final state.
 //!
-//! Wherever a change would be lost if nobody had seen it, the script waits until it is recorded: that is what is promised
-//! without webhooks, and it makes the end the same whatever fails on the way.
+//! Where an unobserved change would be lost, the script waits until it is recorded: that is the
+//! guarantee without webhooks, and it makes the final state deterministic under any fault.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use futures::future::join_all;
 use perennial_harness::{Labels, TestCluster, eventually_within, labels};
 use serde_json::Value;
 
-/// Things fail on purpose here, and are tried again after pauses that grow.
+/// Faults are injected, and retries back off.
 const PATIENCE: Duration = Duration::from_mins(3);
 
-/// Plays all lives so many times over, side by side, and waits until the cluster is as people wanted it.
+/// Runs the scenario `times` times concurrently and waits for the expected final state.
 pub(crate) async fn play(cluster: &TestCluster, times: usize) {
     join_all((0..times).map(|number| life(cluster, number))).await;
     assert_end(cluster, times).await;
 }
 
-/// Until every node and its record are as people wanted them, twice: the second time after Perennial has seen one more change of
-/// each, so that nothing that it still had in mind comes later.
+/// Waits until every node and record has the expected labels, twice: the second time after another
+/// change of each node, so that no pending work follows.
 async fn assert_end(cluster: &TestCluster, times: usize) {
     for fence in [None, Some("1")] {
         join_all((0..times).flat_map(ends).map(|(node, wanted)| async move {
@@ -36,14 +36,14 @@ async fn assert_end(cluster: &TestCluster, times: usize) {
     }
 }
 
-/// The nodes of a life, and what may be on them in the end.
+/// Returns the nodes of a scenario with their allowed final labels.
 fn ends(number: usize) -> [(String, Vec<Labels>); 4] {
     let name = |node: &str| format!("{node}-{number}");
     [
         (name("bare"), vec![labels([("team", "ml")])]),
         (name("own"), vec![labels([("team", "ops"), ("rack", "r1"), ("tier", "gold")])]),
         (name("empty"), vec![Labels::new()]),
-        // What an incarnation of a moment brought is kept if anybody saw it.
+        // The labels of a short-lived incarnation are kept only if it was observed.
         (name("flaps"), vec![labels([("team", "data")]), labels([("team", "data"), ("rack", "r7")])]),
     ]
 }
@@ -51,7 +51,7 @@ fn ends(number: usize) -> [(String, Vec<Labels>); 4] {
 async fn life(cluster: &TestCluster, number: usize) {
     let name = |node: &str| format!("{node}-{number}");
     let bare = async {
-        // It leaves, returns bare, is given its labels, loses one by a person's hand, and is not given it again.
+        // Deleted, created without labels, restored; then a label is removed and stays removed.
         let node = name("bare");
         born(cluster, &node, &[("team", "ml"), ("tier", "gold")]).await;
         returns(cluster, &node, &[]).await;
@@ -62,7 +62,7 @@ async fn life(cluster: &TestCluster, number: usize) {
         has(cluster, &node, &[("team", "ml")]).await;
     };
     let own = async {
-        // It returns with values of its own: these win, and the rest is given back.
+        // Created with its own values: these win, and the rest is restored.
         let node = name("own");
         born(cluster, &node, &[("team", "web"), ("tier", "gold")]).await;
         returns(cluster, &node, &[("team", "ops"), ("rack", "r1")]).await;
@@ -71,7 +71,7 @@ async fn life(cluster: &TestCluster, number: usize) {
         returns(cluster, &node, &[]).await;
     };
     let empty = async {
-        // A person takes its last label: it returns with none.
+        // Its last label is removed: it returns without labels.
         let node = name("empty");
         born(cluster, &node, &[("team", "web")]).await;
         cluster.unlabel(&node, "team").await;
@@ -79,7 +79,7 @@ async fn life(cluster: &TestCluster, number: usize) {
         returns(cluster, &node, &[]).await;
     };
     let flaps = async {
-        // It is deleted again before anybody may have given it anything.
+        // Deleted again before it may be restored.
         let node = name("flaps");
         born(cluster, &node, &[("team", "data")]).await;
         returns(cluster, &node, &[("rack", "r7")]).await;
@@ -107,7 +107,7 @@ async fn has(cluster: &TestCluster, node: &str, wanted: &[(&str, &str)]) {
     .await;
 }
 
-/// Until a node is as one of these, and its record says the same.
+/// Waits until the node has one of these label sets, and its record contains the same.
 async fn is_recorded(cluster: &TestCluster, node: &str, wanted: &[Labels]) {
     eventually_within(PATIENCE, format!("node {node} and its record have one of {wanted:?}"), async || {
         let seen = cluster.labels(node).await;

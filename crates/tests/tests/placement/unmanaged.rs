@@ -1,4 +1,4 @@
-//! What is not ours, or cannot be understood, is left alone.
+//! Workloads that are not managed or not valid are left alone.
 
 use perennial_harness::eventually;
 use rstest::rstest;
@@ -19,9 +19,9 @@ async fn a_bad_annotation_is_an_event_and_nothing_else(#[case] annotation: &str,
     let (cluster, _) = shared().await;
     cluster.deployment("bad").annotate("spot-percentage", "50").annotate(annotation, value).replicas(3).create().await;
 
-    let said = cluster.wait_for_workload_event("bad", "InvalidPlacement").await;
+    let message = cluster.wait_for_workload_event("bad", "InvalidPlacement").await;
 
-    assert!(said.contains(annotation) && said.contains(value), "{said}");
+    assert!(message.contains(annotation) && message.contains(value), "{message}");
     let bound = async || {
         let seen = cluster.pod_counts("bad").await;
         if seen.spot + seen.on_demand == 3 { Ok(()) } else { Err(seen.to_string()) }
@@ -32,18 +32,18 @@ async fn a_bad_annotation_is_an_event_and_nothing_else(#[case] annotation: &str,
     assert!(explained.contains("left alone") && explained.contains(value), "{explained}");
 }
 
-/// Somebody tries until it is right: each try is answered.
+/// Each attempt to fix a bad value is reported.
 #[tokio::test(flavor = "multi_thread")]
-async fn every_bad_value_is_told_one_after_the_other() {
+async fn every_bad_value_is_reported_in_turn() {
     let (cluster, _) = shared().await;
     cluster.deployment("bad").annotate("spot-percentage", "abc").replicas(0).create().await;
     for value in ["abc", "140", "-1", "70.5%"] {
         cluster.annotate_deployment("bad", "spot-percentage", value).await;
         eventually(format!("an Event about {value}"), async || {
-            let said = cluster.kubectl(
+            let message = cluster.kubectl(
                 "get events -o jsonpath={.items[?(@.reason==\"InvalidPlacement\")].message} --field-selector=involvedObject.name=bad",
             );
-            if said.contains(&format!("\"{value}\"")) { Ok(()) } else { Err(said) }
+            if message.contains(&format!("\"{value}\"")) { Ok(()) } else { Err(message) }
         })
         .await;
     }

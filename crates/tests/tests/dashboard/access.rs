@@ -1,4 +1,4 @@
-//! Who gets the page, and what is sent along with it.
+//! Access to the dashboard, and its response headers.
 
 use perennial_harness::TestCluster;
 
@@ -30,7 +30,7 @@ async fn the_page_is_for_this_machine_and_under_a_strict_policy() {
     assert_eq!(headers["cache-control"], "no-store");
     assert_eq!(headers["referrer-policy"], "no-referrer");
 
-    // A name that somebody else owns and that leads here is not this machine.
+    // A foreign host name that resolves to this machine is refused.
     for host in ["evil.example.com", "127.0.0.1.evil.example.com"] {
         let (status, text, _) = get(&format!("{address}api/nodes?count=10"), host);
         assert_eq!((status, text.contains("worker-1")), (421, false), "{host}");
@@ -38,27 +38,27 @@ async fn the_page_is_for_this_machine_and_under_a_strict_policy() {
     let (_, nodes, _) = get(&format!("{address}api/nodes?count=10"), "localhost");
     assert!(nodes.contains("worker-1"), "{nodes}");
     assert_eq!(get(&format!("{address}api/node?name=none"), "localhost").0, 404);
-    // A name is a name and not a way to something else on the API server.
+    // A name cannot be used to reach other paths of the API server.
     let elsewhere = format!("{address}api/node?name=worker-1%2F..%2F..%2Fnamespaces%2F{}", cluster.namespace());
     assert_eq!(get(&elsewhere, "localhost").0, 404);
     assert_eq!(get(&format!("{address}api/node"), "localhost").0, 400);
     assert_eq!(get(&format!("{address}Cargo.toml"), "localhost").0, 404);
-    // Nothing can be changed: there is no other way in than to ask.
+    // Read-only: only GET is allowed.
     for path in ["api/node?name=worker-1", "api/nodes", ""] {
         let answer = agent().post(format!("{address}{path}")).send_empty().unwrap();
         assert_eq!(answer.status().as_u16(), 405, "{path}");
     }
-    // The other port does not have it.
+    // The metrics port does not serve it.
     assert_eq!(operator.get("/api/nodes").0, 404);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_being_asked_for_it_is_not_there() {
+async fn the_dashboard_is_off_by_default() {
     let cluster = TestCluster::new().await;
     let operator = cluster.operator().without_leader_election().start().await;
 
-    let said =
+    let message =
         operator.log().iter().any(|line| line["message"].as_str().is_some_and(|text| text.contains("dashboard")));
 
-    assert!(!said);
+    assert!(!message);
 }

@@ -1,4 +1,4 @@
-//! What the page shows, in the light and in the dark, with a mouse, with keys, on a phone.
+//! The dashboard in light and dark mode, with mouse and keyboard, on a desktop and on a phone.
 
 use perennial_harness::{Chromium, TestCluster};
 use serde_json::json;
@@ -36,10 +36,10 @@ async fn a_node_is_shown_with_its_origins_its_lives_and_its_history() {
     }
     assert!(text.contains("Write 2") && text.contains("rack=r7"), "{text}");
     assert!(text.contains("perennial rollback worker-1 --to 1"), "{text}");
-    // Why is one click away, in the words of `perennial explain`.
+    // The reason is one click away, in the words of `perennial explain`.
     page.evaluate("document.querySelectorAll('.keylist summary')[2].click()").await;
     page.wait_for_in(".keylist details[open]", "dropped by default").await;
-    // Filters are in the address.
+    // Filters are part of the address.
     page.evaluate(
         "[...document.querySelectorAll('.chip')].find((chip) => chip.textContent.startsWith('foreign')).click()",
     )
@@ -55,7 +55,7 @@ async fn a_node_is_shown_with_its_origins_its_lives_and_its_history() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_happens_is_shown_as_it_happens() {
+async fn changes_are_shown_live() {
     let Some(browser) = Chromium::start() else { return };
     let cluster = TestCluster::new().await;
     let operator = returned(&cluster).await;
@@ -75,7 +75,7 @@ async fn what_happens_is_shown_as_it_happens() {
     page.wait_for_in(".attention", "perennial explain worker-2").await;
 
     assert_eq!(page.evaluate("window.here").await, json!(true), "it was the same page all the time");
-    // One node, too, follows what happens to it.
+    // The page of a node is updated live as well.
     page.go("#/node/worker-1").await;
     page.wait_for_in(".keylist", "team=ml").await;
     cluster.label("worker-1", "disk", "nvme").await;
@@ -95,7 +95,7 @@ async fn everything_is_reached_by_keys() {
     let page = browser.open(&operator.dashboard().await, 1280, 800).await;
     page.wait_for_in("h1", "All 31 nodes are current").await;
 
-    // The first stop leads past the frame.
+    // The first tab stop skips the navigation.
     page.press("Tab").await;
     assert_eq!(page.evaluate("document.activeElement.id").await, json!("skip"));
     page.press("Enter").await;
@@ -155,7 +155,7 @@ async fn it_is_light_or_dark_and_fits_a_phone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_keeps_people_from_using_it() {
+async fn the_dashboard_has_no_accessibility_problems() {
     let Some(browser) = Chromium::start() else { return };
     let cluster = TestCluster::new().await;
     let operator = returned(&cluster).await;

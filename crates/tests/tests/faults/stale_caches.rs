@@ -1,30 +1,31 @@
-//! One of two API servers is cut off from etcd: its watches go on and say nothing new, while the other one is up to date.
+//! One of two API servers is cut off from etcd: its watches stay open without events, while the
+//! other one is current.
 
 use localplane::Component::{ApiServer, Etcd};
 use perennial_harness::{ApiRequest, Fault, FaultProxy, TestCluster, Webhooks, Wire, eventually_within, labels};
 use std::time::Duration;
 
-/// What is watched comes from the older API server; all else from the other one.
+/// Sends watches to the stale API server and everything else to the current one.
 fn watches_are_old(asked: &ApiRequest) -> Option<Fault> {
     ["watch", "list"].contains(&asked.verb.as_str()).then_some(Fault::Older)
 }
 
-/// The second API server on a cable of its own to etcd.
+/// Connects the second API server to etcd through a [`Wire`].
 async fn on_a_cable(cluster: &TestCluster) -> Wire {
     let wire = Wire::to(cluster.plane().port(Etcd).expect("etcd has a port")).await;
     let args = [format!("--etcd-servers=https://127.0.0.1:{}", wire.port())];
-    // It asks etcd while it starts, over the cable: this thread must be free to carry that.
+    // It connects to etcd while it starts: this thread must be free to forward that.
     tokio::task::block_in_place(|| cluster.plane().restart_with(ApiServer(1), &args)).unwrap();
     wire
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_that_sees_an_old_world_undoes_nothing_in_the_new_one() {
+async fn an_operator_with_a_stale_cache_undoes_nothing() {
     let cluster = TestCluster::with_two_servers().await;
     let wire = on_a_cable(&cluster).await;
     let proxy = FaultProxy::with_older(&cluster, 1).await;
     proxy.inject(watches_are_old);
-    // It looks at everything that it believes to know every few seconds.
+    // Resyncs every few seconds.
     let operator = cluster.operator().set("controller.resyncPeriod", "5s").through(&proxy).start().await;
     for node in ["changed", "replaced", "returned"] {
         cluster.node(node).label("team", "ml").label("tier", "gold").create().await;
@@ -38,7 +39,7 @@ async fn an_operator_that_sees_an_old_world_undoes_nothing_in_the_new_one() {
     cluster.node("replaced").label("team", "data").create().await;
     cluster.delete_node("returned").await;
     cluster.node("returned").create().await;
-    // It has looked at its old world again since.
+    // It has resynced its stale cache since.
     let looks = |operator: &perennial_harness::Operator| operator.metrics().sum("rest_client_requests_total", &[]);
     let before = looks(&operator);
     eventually_within(Duration::from_mins(1), "it goes on working", async || {
@@ -56,9 +57,10 @@ async fn an_operator_that_sees_an_old_world_undoes_nothing_in_the_new_one() {
     assert!(proxy.faults().get("older API server").copied().unwrap_or_default() >= 2, "{:?}", proxy.faults());
 }
 
-/// The one that admission asks has an old view, and must not give back what a person took; another one is up to date.
+/// The replica that serves admission has a stale cache and must not restore a removed label; the
+/// other one is current.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_with_an_old_view_gives_back_nothing_that_a_person_took() {
+async fn a_replica_with_a_stale_cache_does_not_restore_removed_labels() {
     let cluster = TestCluster::with_two_servers().await;
     let wire = on_a_cable(&cluster).await;
     let proxy = FaultProxy::with_older(&cluster, 1).await;
@@ -80,7 +82,7 @@ async fn a_replica_with_an_old_view_gives_back_nothing_that_a_person_took() {
         cluster.node(node).create().await;
     }
 
-    // At once or a moment later: whatever the old one gave, the record has moved on.
+    // At once or shortly after: the record has changed since, whatever the stale replica restored.
     for node in &nodes {
         cluster.wait_for_labels(node, [("team", "ml")]).await;
     }

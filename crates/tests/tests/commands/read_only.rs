@@ -1,4 +1,5 @@
-//! Commands that look: status, nodes, records, diff, history. All of them with the rights of somebody who may only read.
+//! Read-only commands: status, nodes, records, diff, history. All of them run with read-only
+//! permissions.
 
 use perennial_harness::{TestCluster, Webhooks, eventually, perennial};
 use serde_json::json;
@@ -6,7 +7,7 @@ use serde_json::json;
 use crate::cells;
 
 #[tokio::test]
-async fn everything_can_be_looked_at_with_read_only_rights() {
+async fn read_only_permissions_suffice_for_all_read_commands() {
     let cluster = TestCluster::new().await;
     let operator = cluster.start(Webhooks::On).await;
     let reader = cluster.read_only_user();
@@ -49,24 +50,24 @@ async fn everything_can_be_looked_at_with_read_only_rights() {
     let (member, holder) = (&group["members"][0]["identity"], &group["shards"][0]["holder"]);
     assert!(member == holder && group["shards"][0]["held"] == json!(true), "{group}");
     assert_eq!(status["webhooks"].as_array().unwrap().len(), 3, "{}", status["webhooks"]);
-    let told = ask("status").expect_success();
-    assert!(told.contains("Nodes:      1 of 3 current") && told.contains("0 of 1  "), "{told}");
+    let output = ask("status").expect_success();
+    assert!(output.contains("Nodes:      1 of 3 current") && output.contains("0 of 1  "), "{output}");
 
     // history
     let history = ask("history n1").expect_success();
     assert!(history.contains("+ disk=nvme") && history.contains("perennial rollback n1 --to 1"), "{history}");
 
-    // And the stories.
+    // explain
     let story = ask("explain n1").expect_success();
     assert!(story.contains("n1 is current") && story.contains("disk=nvme"), "{story}");
     assert!(ask("explain team --node n3").expect_success().contains("never seen"));
     assert!(ask("show n2").expect_success().contains("away"));
     assert!(ask("export -l team=web").expect_success().contains("n2"));
     assert!(ask("top --once --interval 200ms").expect_success().contains("Records    2, 1 without a node"));
-    let said = ask("workloads").expect_failure();
-    assert!(said.contains("You need to be allowed to get and list nodes, namespaces, deployments"), "{said}");
+    let message = ask("workloads").expect_failure();
+    assert!(message.contains("You need to be allowed to get and list nodes, namespaces, deployments"), "{message}");
 
-    // Nothing is due now, and something is once nobody is there to do it.
+    // Nothing is pending now; once no operator is running, something is.
     let answer = ask("diff");
     assert!(answer.success && answer.stdout.is_empty(), "{answer:?}");
     operator.crash();
@@ -88,13 +89,13 @@ async fn everything_can_be_looked_at_with_read_only_rights() {
     assert_eq!(ask("diff shy -o yaml").stdout, "kind: DiffList\nitems: []\n");
     assert_eq!(ask("diff nobody").code, Some(2));
     eventually("the holder is seen to be silent", async || {
-        let told = ask("status").expect_success();
-        if told.contains("nobody holds perennial") { Ok(()) } else { Err(told) }
+        let output = ask("status").expect_success();
+        if output.contains("nobody holds perennial") { Ok(()) } else { Err(output) }
     })
     .await;
-    // What needs more than reading says so, and what to do.
-    let said = ask("restore n2").expect_failure();
-    assert!(said.contains("You need to be allowed to patch nodes"), "{said}");
+    // A command that needs more than read access names the permission and the fix.
+    let message = ask("restore n2").expect_failure();
+    assert!(message.contains("You need to be allowed to patch nodes"), "{message}");
 }
 
 #[tokio::test]
@@ -106,15 +107,15 @@ async fn the_metrics_of_an_operator_are_read_where_they_can_be_reached() {
     operator.wait_for_metric("perennial_captures_total", &[], 1.0).await;
 
     let url = format!("http://127.0.0.1:{}/metrics", operator.port());
-    let told = cluster.perennial(&format!("status --metrics {url}")).expect_success();
-    assert!(told.contains("1 captures, 0 restores"), "{told}");
+    let output = cluster.perennial(&format!("status --metrics {url}")).expect_success();
+    assert!(output.contains("1 captures, 0 restores"), "{output}");
 
-    let said = cluster.perennial("status --metrics http://127.0.0.1:9/metrics").expect_failure();
-    assert!(said.contains("could not read metrics from http://127.0.0.1:9/metrics"), "{said}");
+    let message = cluster.perennial("status --metrics http://127.0.0.1:9/metrics").expect_failure();
+    assert!(message.contains("could not read metrics from http://127.0.0.1:9/metrics"), "{message}");
 }
 
 #[tokio::test]
-async fn what_changes_is_printed_while_it_is_watched() {
+async fn changes_are_printed_while_watching() {
     let cluster = TestCluster::new().await;
     let _operator = cluster.operator().start().await;
     cluster.node("n1").label("team", "ml").create().await;
@@ -127,7 +128,7 @@ async fn what_changes_is_printed_while_it_is_watched() {
     })
     .await;
 
-    // Again and again: a watch may begin after a change.
+    // Repeated, because a watch may begin after a change.
     let mut number = 0;
     eventually("the change is printed", async || {
         number += 1;
@@ -143,7 +144,7 @@ async fn a_context_chooses_the_cluster() {
     let cluster = TestCluster::new().await;
     cluster.node("n1").create().await;
 
-    // Two contexts: the first is of a cluster that is not there.
+    // Two contexts: the first one refers to a cluster that does not exist.
     let script = "cp $KUBECONFIG $FOLDER/two
         export KUBECONFIG=$FOLDER/two
         there=$(kubectl config current-context)
@@ -167,7 +168,7 @@ async fn programs_that_watch_get_one_object_after_the_other() {
     cluster.node("n2").label("team", "web").create().await;
 
     let watching = cluster.perennial_in_background("nodes -w -o json");
-    eventually("both are told, each a whole object", async || {
+    eventually("both are printed, each a whole object", async || {
         let output = watching.output();
         let objects = serde_json::Deserializer::from_str(&output).into_iter::<serde_json::Value>();
         let names: Vec<String> = objects.flatten().map(|object| object["name"].as_str().unwrap().to_owned()).collect();
@@ -189,24 +190,27 @@ async fn a_plan_of_files_is_what_the_operator_would_do() {
     cluster.delete_node("n2").await;
     cluster.node("n2").create().await;
 
-    // As kubectl prints them, and then without a cluster.
+    // From the output of kubectl, without a cluster.
     let script = "for kind in nodes configmaps; do echo ---; kubectl get $kind -n $PERENNIAL_NAMESPACE -o yaml; done > $FOLDER/all.yaml
         KUBECONFIG=/nowhere perennial plan -f - < $FOLDER/all.yaml";
-    let told = cluster.shell(script).expect_success();
-    assert!(told.contains("  its record would follow it\n  + disk=ssd\n"), "{told}");
-    assert!(told.contains("  it would be given what its record has\n  + team=web\n"), "{told}");
+    let output = cluster.shell(script).expect_success();
+    assert!(output.contains("  its record would follow it\n  + disk=ssd\n"), "{output}");
+    assert!(output.contains("  it would be given what its record has\n  + team=web\n"), "{output}");
 
-    // With another policy something else would be done, and a policy that cannot be obeyed is a failure.
+    // Another policy changes the result, and an invalid policy is an error.
     let script = "export KUBECONFIG=/nowhere
         policy() { printf -- '---\\napiVersion: perennial.dev/v1alpha1\\nkind: KeepPolicy\\nmetadata: {name: p}\\nspec: %s\\n' \"$1\"; }
         (cat $FOLDER/all.yaml; policy '{keep: [team]}') | perennial plan -f - -o json; echo $?
         (cat $FOLDER/all.yaml; policy '{merge: sometimes}') | perennial plan -f -; echo $?";
-    let told = cluster.shell(script).expect_success();
-    assert!(!told.contains("\"disk\"") && told.contains("\"policy\": \"p\"") && told.contains("]\n0\n"), "{told}");
-    assert!(told.contains("keeppolicy/p: would be ignored") && told.ends_with("1\n"), "{told}");
+    let output = cluster.shell(script).expect_success();
+    assert!(
+        !output.contains("\"disk\"") && output.contains("\"policy\": \"p\"") && output.contains("]\n0\n"),
+        "{output}"
+    );
+    assert!(output.contains("keeppolicy/p: would be ignored") && output.ends_with("1\n"), "{output}");
 }
 
-/// Stories have neither more columns nor names to list, and say so rather than to print something else.
+/// Formats without meaning for a command are refused instead of ignored.
 #[test]
 fn a_format_that_would_do_nothing_is_refused() {
     for command in
@@ -216,9 +220,9 @@ fn a_format_that_would_do_nothing_is_refused() {
             let words = command.split(' ').chain(["-o", format]);
             let answer = perennial(words, &[]);
             assert_eq!(answer.code, Some(2), "{command} -o {format}: {answer:?}");
-            let said =
+            let message =
                 format!("invalid value '{format}' for '--output <FORMAT>'\n  [possible values: table, json, yaml]");
-            assert!(answer.stderr.contains(&said), "{command}: {}", answer.stderr);
+            assert!(answer.stderr.contains(&message), "{command}: {}", answer.stderr);
         }
     }
 }
@@ -226,8 +230,8 @@ fn a_format_that_would_do_nothing_is_refused() {
 #[test]
 fn a_simulation_needs_no_cluster() {
     let words = ["simulate", "--replicas", "10", "--spot", "70", "--min-on-demand", "3"];
-    let told = perennial(words, &[]).expect_success();
-    assert!(told.starts_with("10 replicas: 7 on spot, 3 on-demand\nDDDsssssss\n"), "{told}");
+    let output = perennial(words, &[]).expect_success();
+    assert!(output.starts_with("10 replicas: 7 on spot, 3 on-demand\nDDDsssssss\n"), "{output}");
     let value: serde_json::Value =
         serde_json::from_str(&perennial(words.into_iter().chain(["-o", "json"]), &[]).expect_success()).unwrap();
     assert_eq!((&value["spot"], &value["slots"]), (&json!(7), &json!("DDDsssssss")));

@@ -1,11 +1,11 @@
-//! Coming over, backing up, and restoring a backup.
+//! Import, export and restore of a backup.
 
 use perennial_core::keeper::record::RECORD_LABEL;
 use perennial_harness::{TestCluster, Webhooks, eventually, labels};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-/// Values that YAML would read as something else than text.
+/// Values that YAML would not read as strings.
 const ODD: [(&str, &str); 9] = [
     ("a", "true"),
     ("b", "1"),
@@ -41,7 +41,7 @@ async fn an_export_is_taken_back_and_is_the_same_the_second_time() {
     cluster.perennial("hold odd").expect_success();
     cluster.delete_node("n1").await;
     cluster.delete_node("odd").await;
-    operator.stop().await.expect("it stops in time");
+    operator.stop().await.expect("it stops within five seconds");
 
     let first = cluster.perennial("export").expect_success();
     let records = format!("get configmaps -l {RECORD_LABEL} -n {} -o yaml", cluster.namespace());
@@ -62,11 +62,11 @@ async fn an_export_is_taken_back_and_is_the_same_the_second_time() {
     assert!(first.contains("hold: true") && first.contains("n1"), "{first}");
     let again = cluster.perennial(&format!("import -f {path}")).expect_success();
     assert!(again.contains("0 imported, 2 skipped"), "{again}");
-    // As kubectl printed them they are taken back as well.
+    // The output of kubectl can be imported as well.
     forget_all(&cluster);
     cluster.perennial(&format!("import -f {}", file(&cluster, "backup.yaml", &backup))).expect_success();
     assert_eq!(cluster.perennial("export").expect_success(), first);
-    // What came back is as good as what was there: history, and a restore of all of it.
+    // Imported records are complete: they have history and can be restored.
     let history = cluster.perennial("history n1").expect_success();
     assert!(history.contains("~ team=first -> second"), "{history}");
     let _operator = cluster.operator().start().await;
@@ -74,13 +74,13 @@ async fn an_export_is_taken_back_and_is_the_same_the_second_time() {
     cluster.wait_for_labels("odd", ODD).await;
     cluster.node("n1").machine("p", "s", "m").create().await;
     cluster.wait_for_labels("n1", [("team", "second")]).await;
-    // And what people change afterwards counts, although the numbers of the old cluster were higher.
+    // Later changes are recorded, although the resource versions of the old cluster were higher.
     cluster.label("n1", "team", "third").await;
     cluster.wait_for_record("n1", [("team", "third")]).await;
 }
 
 #[tokio::test]
-async fn a_record_that_cannot_be_trusted_is_not_in_a_backup_and_that_is_said() {
+async fn an_untrusted_record_is_left_out_of_a_backup_and_reported() {
     let cluster = TestCluster::new().await;
     cluster.corrupt_record("bad", json!({"record.json": "nonsense"})).await;
     let answer = cluster.perennial("export");
@@ -91,7 +91,7 @@ fn config_map(name: &str, data: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data})
 }
 
-/// What another tool left: objects for the cluster, or a file.
+/// Data of another tool: objects in the cluster, or a file.
 enum Left {
     Object(Value),
     File(&'static str, String),
@@ -120,9 +120,9 @@ fn state_json() -> String {
 #[case::csv(Left::File("labels.csv", "node,key,value\nw1,example.com/team,ml\nw1,rack,r1\n".to_owned()))]
 #[case::backup(Left::File("nodes.yaml", "kind: List\nitems:\n- kind: Node\n  metadata: {name: w1, labels: {example.com/team: ml, rack: r1, kubernetes.io/os: linux}}\n".to_owned()))]
 #[tokio::test]
-async fn what_others_left_is_given_to_the_node(#[case] left: Left) {
+async fn records_of_other_tools_are_imported_and_restored(#[case] left: Left) {
     let cluster = TestCluster::new().await;
-    // The node is there, bare: so its name is known, also to those who only have its hash.
+    // The node exists without labels, so that its name can be found from its hash.
     cluster.node("w1").label("rack", "own").create().await;
     let words = match left {
         Left::File(name, text) => format!("import -f {}", file(&cluster, name, &text)),
@@ -145,7 +145,7 @@ async fn what_others_left_is_given_to_the_node(#[case] left: Left) {
     assert_eq!(cluster.record_count().await, 0, "a dry run");
     cluster.perennial(&words).expect_success();
 
-    // The operator gives it what it lacks; its own value stays.
+    // The operator restores missing labels; the node's own value stays.
     let _operator = cluster.operator().start().await;
     cluster.wait_for_labels("w1", [("example.com/team", "ml"), ("rack", "own")]).await;
     cluster.wait_for_record("w1", [("example.com/team", "ml"), ("rack", "own")]).await;
@@ -175,7 +175,7 @@ async fn install_label_states(cluster: &TestCluster) {
 }
 
 #[tokio::test]
-async fn what_was_imported_for_a_node_that_is_away_rides_in_its_create() {
+async fn an_imported_record_is_restored_in_the_create() {
     let cluster = TestCluster::new().await;
     let path = file(&cluster, "away.yaml", "w1: {team: ml}\n");
     cluster.perennial(&format!("import -f {path}")).expect_success();
@@ -216,7 +216,7 @@ async fn bad_entries_are_named_and_records_are_overruled_only_on_request() {
 }
 
 #[tokio::test]
-async fn finalizers_of_others_are_named_and_taken_off_on_request() {
+async fn finalizers_of_other_tools_are_reported_and_removed_on_request() {
     let cluster = TestCluster::new().await;
     for node in ["n1", "n2"] {
         cluster.node(node).create().await;
@@ -226,10 +226,10 @@ async fn finalizers_of_others_are_named_and_taken_off_on_request() {
     }
     let path = file(&cluster, "none.yaml", "{}\n");
 
-    let told = cluster.perennial(&format!("import -f {path}")).expect_success();
-    assert!(told.contains("finalizer old.example.com/keep is on 2 node(s)"), "{told}");
-    let said = cluster.perennial("import --remove-finalizer old.example.com/keep").expect_failure();
-    assert!(said.contains("--yes"), "{said}");
+    let output = cluster.perennial(&format!("import -f {path}")).expect_success();
+    assert!(output.contains("finalizer old.example.com/keep is on 2 node(s)"), "{output}");
+    let message = cluster.perennial("import --remove-finalizer old.example.com/keep").expect_failure();
+    assert!(message.contains("--yes"), "{message}");
     cluster.perennial("import --remove-finalizer old.example.com/keep --dry-run").expect_success();
     let finalizers = || cluster.kubectl("get nodes -o jsonpath={.items[*].metadata.finalizers}");
     assert!(finalizers().contains("old.example.com/keep"));

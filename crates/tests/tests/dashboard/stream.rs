@@ -1,11 +1,11 @@
-//! A stream that breaks: people are told, and it is made again.
+//! A broken event stream is shown and reconnected.
 
 use perennial_harness::{Chromium, TestCluster, free_port};
 
 use super::serving;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broken_stream_is_said_and_made_again() {
+async fn a_broken_stream_is_shown_and_reconnected() {
     let Some(browser) = Chromium::start() else { return };
     let cluster = TestCluster::new().await;
     let port = free_port().to_string();
@@ -30,7 +30,7 @@ async fn a_broken_stream_is_said_and_made_again() {
     page.wait_for_in("h1", "All 2 nodes are current").await;
     page.wait_until("window.here === true").await;
 
-    // An orderly stop ends it at once, too: nobody's stream holds the operator up.
-    assert!(again.stop().await.expect("it stops in time").success());
+    // A graceful stop closes streams at once.
+    assert!(again.stop().await.expect("it stops within five seconds").success());
     page.wait_for_in("#live", "Not live").await;
 }

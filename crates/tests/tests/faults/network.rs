@@ -1,4 +1,4 @@
-//! Networks and API servers on bad days, between an operator and its API server.
+//! Network and API server faults between an operator and its API server.
 
 use std::time::Duration;
 
@@ -8,14 +8,15 @@ use perennial_harness::{
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use rstest::rstest;
 
-use crate::life;
+use crate::scenario;
 
-/// One request in so many fails, at random but the same each time: often enough for each life to see some, seldom enough for any
-/// to end. Not every n-th: what needs n requests would fail at the same one for ever.
+/// Fails one request in `one_in`, pseudo-randomly: often enough to affect each scenario, rarely
+/// enough to let it finish. Not every n-th request, because an action of n requests would always
+/// fail at the same one.
 fn now_and_then(fault: Fault, one_in: u32) -> impl FnMut(&ApiRequest) -> Option<Fault> + Send {
     let mut dice = StdRng::seed_from_u64(7);
     move |asked| {
-        // A watch that is answered with a refusal is tried again after a pause that has nothing to do with this.
+        // A refused watch has its own backoff, which is not tested here.
         if asked.verb == "watch" {
             return None;
         }
@@ -46,20 +47,21 @@ async fn requests_that_fail_now_and_then_change_nothing(
 ) {
     let cluster = TestCluster::new().await;
     let proxy = cluster.fault_proxy().await;
-    // A Lease as long as in production: one of three seconds is lost all the time here, and each of its many refusals closes the
-    // budget of all others.
+    // A Lease as long as in production: one of three seconds would be lost all the time, and each
+    // refused renewal would pause all other requests.
     let long = |builder: OperatorBuilder| builder.set("controller.leaderElection.leaseDuration", "15s");
     let _operator = cluster.start_with(webhooks, |builder| long(builder).through(&proxy)).await;
     proxy.inject(now_and_then(fault, one_in));
 
-    life::play(&cluster, 3).await;
+    scenario::play(&cluster, 3).await;
 
     assert!(count(&proxy, name) >= 5, "{:?}", proxy.faults());
 }
 
-/// Each write is committed, and nobody hears of it at first: what was written is found as if somebody else had.
+/// Each write is committed, but the first response is lost: the operator finds its own write as if
+/// another client had made it.
 #[tokio::test]
-async fn an_operator_that_never_hears_of_its_first_try_does_nothing_twice() {
+async fn a_lost_response_causes_no_second_write() {
     let cluster = TestCluster::new().await;
     let proxy = cluster.fault_proxy().await;
     let _operator = cluster.operator().through(&proxy).start().await;
@@ -83,9 +85,10 @@ async fn an_operator_that_never_hears_of_its_first_try_does_nothing_twice() {
     assert!(count(&proxy, "answer lost") >= 3, "{:?}", proxy.faults());
 }
 
-/// A write that was given up and done again lands a second time, when a person has long moved on.
+/// A write that timed out and was repeated arrives a second time, after a user has changed the
+/// label again.
 #[tokio::test]
-async fn a_write_that_lands_late_undoes_nothing() {
+async fn a_late_write_undoes_nothing() {
     let cluster = TestCluster::new().await;
     let proxy = cluster.fault_proxy().await;
     let _operator = cluster.operator().through(&proxy).start().await;
@@ -105,7 +108,7 @@ async fn a_write_that_lands_late_undoes_nothing() {
     cluster.unlabel("n1", "tier").await;
     cluster.wait_for_record("n1", [("team", "ml")]).await;
 
-    // The late ones have landed, and were refused: each was conditional on a state that is over.
+    // The late writes have arrived and were refused: each was conditional on an outdated version.
     tokio::time::sleep(late).await;
     cluster.label("n1", "fence", "1").await;
     cluster.wait_for_record("n1", [("team", "ml"), ("fence", "1")]).await;
@@ -130,7 +133,7 @@ async fn watches_that_are_cut_all_the_time_change_nothing(#[case] webhooks: Webh
 
     tokio::select! {
         () = cutting => {}
-        () = life::play(&cluster, 3) => {}
+        () = scenario::play(&cluster, 3) => {}
     }
 
     assert!(count(&proxy, "watch cut") >= 5, "{:?}", proxy.faults());
@@ -154,14 +157,14 @@ async fn connections_that_end_all_the_time_change_nothing(#[case] webhooks: Webh
 
     tokio::select! {
         () = cutting => {}
-        () = life::play(&cluster, 3) => {}
+        () = scenario::play(&cluster, 3) => {}
     }
 
     assert!(proxy.wire().carried() > before + 5, "it had to connect again");
 }
 
 #[tokio::test]
-async fn what_happens_while_the_line_is_silent_is_made_good_when_it_is_not() {
+async fn changes_during_a_silent_connection_are_handled_afterwards() {
     let cluster = TestCluster::new().await;
     let proxy = cluster.fault_proxy().await;
     let operator = cluster.operator().through(&proxy).start().await;
@@ -176,7 +179,7 @@ async fn what_happens_while_the_line_is_silent_is_made_good_when_it_is_not() {
     cluster.node("returned").create().await;
     cluster.delete_node("taken").await;
     cluster.node("taken").create().await;
-    // Long enough for requests to be given up, and for the Lease to be lost.
+    // Long enough for requests to time out and for the Lease to expire.
     eventually("the operator gives up its Lease", async || {
         let leads = operator.metrics().sum("leader_election_master_status", &[]);
         if leads < 0.5 { Ok(()) } else { Err(leads) }
@@ -192,9 +195,10 @@ async fn what_happens_while_the_line_is_silent_is_made_good_when_it_is_not() {
     cluster.wait_for_labels("changed", [("team", "web"), ("tier", "gold")]).await;
 }
 
-/// Its watches are half-open for ever, as after a firewall has forgotten them; only silence tells.
+/// Watches stay half-open for ever, as behind a firewall that lost its state; only the silence
+/// shows it.
 #[tokio::test]
-async fn an_operator_whose_connections_are_forgotten_finds_new_ones() {
+async fn an_operator_replaces_half_open_connections() {
     let cluster = TestCluster::new().await;
     let proxy = cluster.fault_proxy().await;
     let _operator = cluster.operator().through(&proxy).start().await;
@@ -205,7 +209,7 @@ async fn an_operator_whose_connections_are_forgotten_finds_new_ones() {
     cluster.delete_node("n1").await;
     cluster.node("n1").create().await;
 
-    // A watch is given up after more than a minute without a word.
+    // A watch without events is restarted after more than a minute.
     eventually_within(Duration::from_mins(3), "n1 has its label again", async || {
         let seen = cluster.labels("n1").await;
         if seen == labels([("team", "ml")]) { Ok(()) } else { Err(format!("{seen:?}")) }
@@ -214,7 +218,7 @@ async fn an_operator_whose_connections_are_forgotten_finds_new_ones() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_asks_for_patience_gets_it() {
+async fn retry_after_is_respected() {
     let cluster = TestCluster::new().await;
     let proxy = cluster.fault_proxy().await;
     let mut operator = cluster.operator().through(&proxy).start().await;
@@ -222,19 +226,19 @@ async fn an_api_server_that_asks_for_patience_gets_it() {
     cluster.wait_for_records(50).await;
     cluster.delete_all_nodes().await;
 
-    // Everything is refused, Leases as well, while fifty nodes return.
+    // Every request is refused, including Leases, while fifty nodes return.
     proxy.inject(|_| Some(Fault::Answered(429, Some(1))));
     cluster.create_many(50, |_| perennial_harness::Labels::new()).await;
-    eventually("it was told to wait", async || {
-        let told = count(&proxy, "answered 429");
-        if told >= 3 { Ok(()) } else { Err(told) }
+    eventually("requests are refused", async || {
+        let refused = count(&proxy, "answered 429");
+        if refused >= 3 { Ok(()) } else { Err(refused) }
     })
     .await;
     assert!(operator.is_running());
     assert_eq!(operator.get("/livez").0, 200);
-    // A second's patience for everyone: not one try for each of fifty nodes.
-    let told = count(&proxy, "answered 429");
-    assert!(told < 50, "{told} requests were refused: it did not wait");
+    // One `Retry-After` for all: not one attempt for each of fifty nodes.
+    let refused = count(&proxy, "answered 429");
+    assert!(refused < 50, "{refused} requests were refused: it did not wait");
     proxy.clear_faults();
 
     cluster.wait_for_complete_nodes(50).await;

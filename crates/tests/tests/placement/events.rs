@@ -1,4 +1,4 @@
-//! What people are told of their workloads.
+//! Events about workloads.
 
 use perennial_harness::eventually;
 
@@ -34,11 +34,11 @@ async fn workloads_are_listed_by_label_and_watched() {
     cluster.scale("web", 4).await;
     eventually("what it has now is printed", async || {
         let output = watching.output();
-        let told = output.lines().any(|line| {
+        let found = output.lines().any(|line| {
             let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
             line.contains("deployment/web 4 2/2 2/2 2 0 0 as asked for")
         });
-        if told { Ok(()) } else { Err(output) }
+        if found { Ok(()) } else { Err(output) }
     })
     .await;
 }

@@ -1,4 +1,5 @@
-//! Certificates from a mounted Secret, as cert-manager writes it and kubelets renew it: at another time on every node.
+//! Certificates from a mounted Secret, as cert-manager writes it and kubelets update it: at a
+//! different time on every node.
 
 use std::{
     collections::BTreeSet,
@@ -17,7 +18,7 @@ use perennial_harness::{LoadBalancer, TestCluster, eventually, eventually_within
 
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// A mounted Secret: links to files of a folder that is swapped as a whole.
+/// A mounted Secret: links into a folder that is replaced as a whole.
 struct Mount {
     path: PathBuf,
     number: usize,
@@ -49,7 +50,7 @@ impl Mount {
     }
 }
 
-/// Of an authority of its own, which a self-signed issuer has anew with every renewal.
+/// Issues a certificate with its own CA, like a self-signed issuer does at every renewal.
 fn certificates() -> Certificates {
     let now = jiff::Timestamp::now().as_second();
     issue::create(&["127.0.0.1".to_owned()], &Lifetimes::default(), now).unwrap()
@@ -71,7 +72,7 @@ async fn a_renewed_secret_is_served_and_no_request_is_lost() {
     let mut mounts = [Mount::new(&cluster, "one", &old), Mount::new(&cluster, "other", &old)];
     let replica = |number: usize| {
         let folder = mounts[number].path.display().to_string();
-        // A request that is lost fails, so that it is noticed.
+        // A lost request fails, so that the test detects it.
         balancer.operator(&cluster, number).set("webhook.certDir", &folder).set("webhook.failurePolicy", "Fail")
     };
     let _replicas = [replica(0).start().await, replica(1).start().await];
@@ -96,7 +97,7 @@ async fn a_renewed_secret_is_served_and_no_request_is_lost() {
     let load = async {
         loop {
             create().await.unwrap_or_else(|error| panic!("a request was lost: {error}"));
-            // A connection of its own goes to either of them.
+            // A new connection reaches either of them.
             let (url, bundle) = (balancer.url(), trusted(&cluster).await);
             let shaken = tokio::task::spawn_blocking(move || handshake(&url, bundle.as_bytes())).await.unwrap();
             shaken.unwrap_or_else(|error| panic!("what is served is not trusted: {error}"));

@@ -1,4 +1,4 @@
-//! What people with some rights in a cluster may write, shown to people with more: it is text, and nothing but text.
+//! Hostile content from users with few permissions is shown as plain text to users with more.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, api::PostParams};
@@ -19,7 +19,7 @@ async fn markup_in_a_cluster_is_shown_as_text() {
     let Some(browser) = Chromium::start() else { return };
     let cluster = TestCluster::new().await;
     let operator = serving(&cluster).set("keeper.annotations", "example.com/*").start().await;
-    // Label values cannot hold markup, annotations can; so can whatever somebody writes into a record by hand.
+    // Label values cannot contain markup; annotations and hand-written records can.
     cluster.node("worker-1").annotation("example.com/note", MARKUP).label("team", "ml").create().await;
     cluster.wait_for_record("worker-1", [("team", "ml")]).await;
     cluster.delete_node("worker-1").await;
@@ -58,9 +58,9 @@ async fn markup_in_a_cluster_is_shown_as_text() {
     page.wait_for_in(".rows", MARKUP).await;
     page.evaluate(&format!("location.hash = '#/node/' + encodeURIComponent({})", json!(MARKUP))).await;
     page.wait_for_in(".keylist", MARKUP).await;
-    // Whoever copies a command gets one word for one name.
+    // A copied command quotes the name as one word.
     page.wait_for_in(".commands", &format!("perennial explain '{}'", MARKUP.replace('\'', r"'\''"))).await;
-    // The address is somebody else's word, too.
+    // The address is untrusted as well.
     page.evaluate(&format!("location.hash = '#/nodes?q=' + encodeURIComponent({})", json!(format!("{MARKUP} none"))))
         .await;
     page.wait_for("in its name").await;

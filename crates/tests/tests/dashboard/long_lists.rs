@@ -1,5 +1,5 @@
-//! Lists of any length: only what is on the screen exists. `PERENNIAL_NODES` says how many nodes; without it as many as a
-//! test run has time for.
+//! Long lists: only visible rows are in the DOM. `PERENNIAL_NODES` sets the number of nodes; the
+//! default fits into a test run.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::{is_clean, serving};
 
-/// As the page writes numbers.
+/// Formats a number as the page does.
 fn grouped(number: usize) -> String {
     if number < 1000 { number.to_string() } else { format!("{},{:03}", number / 1000, number % 1000) }
 }
@@ -46,7 +46,7 @@ async fn tens_of_thousands_of_rows_scroll() {
     }
     assert!(page.evaluate(rows).await.as_u64().unwrap() < 80);
 
-    // Through all of it, a screen at a time: every frame has rows, and nothing piles up.
+    // Scrolls through the whole list: every frame has rows, and their number stays bounded.
     let scrolled = page
         .value(
             "(async () => {
@@ -66,13 +66,13 @@ async fn tens_of_thousands_of_rows_scroll() {
     assert_eq!(scrolled["empty"], json!(0));
     assert!(scrolled["most"].as_u64().unwrap() < 80, "{scrolled}");
 
-    // Search is by the server, over all of them.
+    // The server searches the whole list.
     let last = format!("node-{:05}", count - 1);
     page.go(&format!("#/nodes?q={last}")).await;
     page.wait_for_in("main [role=status]", &format!("1 of {} nodes", grouped(count))).await;
     page.wait_for_in(".rows", &last).await;
     cluster.label(&last, "team", "ml").await;
-    eventually("the row says what is kept", async || {
+    eventually("the row shows the kept labels", async || {
         let seen = page.text_of(".rows .row").await;
         if seen.contains("current") && seen.contains('1') { Ok(()) } else { Err(seen) }
     })

@@ -1,4 +1,5 @@
-//! The chart beside cert-manager and the Prometheus operator: on their real CRDs, with the test in cert-manager's place.
+//! The chart with cert-manager and the Prometheus operator: with their real CRDs, and the test in
+//! place of cert-manager.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -13,7 +14,7 @@ use perennial_harness::{Helm, chart, third_party_crds};
 
 use crate::lifecycle::{NAMESPACE, Stage, nothing_is_left};
 
-/// Everything in the chart that somebody else reads.
+/// Values that render objects of other operators.
 const VALUES: [&str; 4] = [
     r#"certificates={"source":"certManager"}"#,
     r#"monitoring.serviceMonitor={"enabled":true,"labels":{"release":"prometheus"}}"#,
@@ -21,7 +22,7 @@ const VALUES: [&str; 4] = [
     r#"monitoring.prometheusRule={"enabled":true}"#,
 ];
 
-/// cert-manager's part: every Certificate gets its Secret. Ours run on one machine, so they get its address as well.
+/// Acts as cert-manager: creates a Secret for every Certificate, with the local address as well.
 async fn manage_certificates(client: Client) {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("cert-manager.io", "v1", "Certificate"));
     let certificates: Api<DynamicObject> = Api::namespaced_with(client.clone(), NAMESPACE, &kind);
@@ -64,14 +65,14 @@ async fn it_works_with_certificates_of_cert_manager_and_fits_the_third_party_crd
     }
     cluster.kubectl("wait --for=condition=Established --timeout=60s crds --all");
 
-    // Their API servers take every object as it is.
+    // An API server with their CRDs accepts every object.
     let rendered = Helm::V4.template(&VALUES).expect_success();
     for kind in ["Certificate", "Issuer", "ServiceMonitor", "PodMonitor", "PrometheusRule"] {
         assert!(rendered.contains(&format!("kind: {kind}\n")), "{kind} is not rendered");
     }
     cluster.try_kubectl_with("create --dry-run=server --validate=strict", &rendered).expect_success();
 
-    // The operator runs with what cert-manager gives it, and makes nothing itself.
+    // The operator uses the certificate of cert-manager and creates none itself.
     let certificates = tokio::spawn(manage_certificates(cluster.client()));
     let mut values = vec!["--wait", "--set", "check.enabled=true"];
     for value in &VALUES {

@@ -1,10 +1,10 @@
-//! G8: Perennial down, slow or wrong never blocks a node or a delete.
+//! G8: Perennial fails open: down, slow or failing, it never blocks a node create or delete.
 
 use std::time::Duration;
 
 use perennial_harness::{TestCluster, Webhooks, labels};
 
-/// Far more than the webhook's timeout of two seconds, far less than a client's patience.
+/// Much longer than the webhook timeout of two seconds, much shorter than a client's timeout.
 const SOON: Duration = Duration::from_secs(15);
 
 async fn come_and_go(cluster: &TestCluster, node: &str) {
@@ -13,7 +13,7 @@ async fn come_and_go(cluster: &TestCluster, node: &str) {
         cluster.label(node, "own", "2").await;
         cluster.delete_node(node).await;
     };
-    tokio::time::timeout(SOON, requests).await.expect("nobody waits for an operator that does not answer");
+    tokio::time::timeout(SOON, requests).await.expect("requests do not wait for an operator that does not respond");
 }
 
 #[tokio::test]
@@ -53,7 +53,7 @@ async fn an_operator_that_does_not_answer_delays_a_node_by_its_timeout_at_most()
 #[tokio::test]
 async fn an_operator_that_may_not_read_its_records_blocks_nothing() {
     let cluster = TestCluster::new().await;
-    let operator = cluster.operator_as("nobody-in-particular", &[]).webhooks(Webhooks::Off).start_unready().await;
+    let operator = cluster.operator_as("without-permissions", &[]).webhooks(Webhooks::Off).start_unready().await;
 
     come_and_go(&cluster, "n1").await;
 
@@ -77,7 +77,7 @@ async fn the_webhooks_fail_open_and_leave_everything_else_alone() {
             assert_eq!(hook["rules"][0]["resources"], serde_json::json!([of]), "and no subresources");
         }
     }
-    // No finalizer holds what we write.
+    // Neither records nor nodes have finalizers.
     cluster.node("n1").label("team", "ml").create().await;
     cluster.wait_for_record("n1", [("team", "ml")]).await;
     assert_eq!(cluster.config_map("n1").await.unwrap().metadata.finalizers, None);
