@@ -84,7 +84,7 @@ async fn the_browser_itself_refuses_what_would_become_markup() {
     page.wait_for_in("#live", "Live").await;
 
     let refused = page
-        .value(
+        .evaluate(
             "(async () => {
                 const outcome = {};
                 try { document.querySelector('main').innerHTML = '<b>x</b>'; outcome.markup = 'taken'; } catch (error) { outcome.markup = error.name; }

@@ -48,7 +48,7 @@ async fn tens_of_thousands_of_rows_scroll() {
 
     // Scrolls through the whole list: every frame has rows, and their number stays bounded.
     let scrolled = page
-        .value(
+        .evaluate(
             "(async () => {
                 const body = document.querySelector('.rows');
                 let most = 0, empty = 0;

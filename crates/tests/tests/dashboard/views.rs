@@ -27,7 +27,7 @@ async fn a_node_is_shown_with_its_origins_its_lives_and_its_history() {
     page.wait_for_in("h1", "worker-1").await;
     page.wait_for_in(".keylist", "rack=r7").await;
     let origins = page
-        .value("Object.fromEntries([...document.querySelectorAll('.keylist li')].map((li) => [li.querySelector('.key').textContent, li.querySelector('.pill').textContent]))")
+        .evaluate("Object.fromEntries([...document.querySelectorAll('.keylist li')].map((li) => [li.querySelector('.key').textContent, li.querySelector('.pill').textContent]))")
         .await;
     assert_eq!(origins, json!({"team": "restored", "rack": "restored", "kubernetes.io/hostname": "foreign"}));
     let text = page.text().await;
