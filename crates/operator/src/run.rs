@@ -49,9 +49,23 @@ pub struct Parts {
     pub placer: Option<Arc<Placer>>,
 }
 
+/// Dependencies of a process that the program around it provides.
+#[derive(Debug)]
+pub struct Dependencies {
+    pub clock: Clock,
+    /// Wraps the client of the API server.
+    pub wrap_client: fn(Client) -> Client,
+}
+
+impl Default for Dependencies {
+    fn default() -> Self {
+        Self { clock: Clock::system(), wrap_client: |client| client }
+    }
+}
+
 /// Runs the operator until a signal stops it or a task ends.
-pub async fn run(mut settings: Settings, target: &Target) -> anyhow::Result<()> {
-    let env = environment(&settings, target).await?;
+pub async fn run(mut settings: Settings, target: &Target, dependencies: Dependencies) -> anyhow::Result<()> {
+    let env = environment(&settings, target, dependencies).await?;
     let dry_run = settings.controller.dry_run;
     if dry_run {
         info!("dry run: nothing is written and no admission is served");
@@ -120,7 +134,7 @@ pub fn observe(
     }
     let keeper = Keeper::new(settings, env, ownership, events, signatures);
     if settings.dashboard.enabled {
-        keeper.lock().view.board = Some(Board::new(env.clock.clone(), dashboard::INTERVALS));
+        keeper.cache.enable_activity(Board::new(env.clock.clone(), dashboard::INTERVALS));
     }
     tasks.extend(keeper.watch_tasks(env, placer.clone()));
     Ok((Parts { keeper, placer }, tasks))
@@ -132,8 +146,8 @@ pub fn dashboard_tasks(page: Arc<Dashboard>, guard: Guard, bound: http::Bound, s
     [Task::new("dashboard refresh", page.run()), bound.task("dashboard server", routes, stop)]
 }
 
-async fn environment(settings: &Settings, target: &Target) -> anyhow::Result<Environment> {
-    let (metrics, clock) = (Metrics::new(), Clock::system());
+async fn environment(settings: &Settings, target: &Target, dependencies: Dependencies) -> anyhow::Result<Environment> {
+    let (metrics, clock) = (Metrics::new(), dependencies.clock);
     let budget = Budget::new(settings.controller.qps, settings.controller.burst);
     let config = client::config(target).await?;
     info!(version = env!("CARGO_PKG_VERSION"), server = %config.cluster_url, namespace = %settings.namespace, "starting");
@@ -141,7 +155,7 @@ async fn environment(settings: &Settings, target: &Target) -> anyhow::Result<Env
     let listeners =
         client::Listeners { metrics: metrics.clone(), budget: Some(budget.clone()), clock: Some(clock.clone()) };
     Ok(Environment {
-        client: connect(config, listeners)?,
+        client: (dependencies.wrap_client)(connect(config, listeners)?),
         budget,
         metrics,
         clock,

@@ -1,6 +1,7 @@
-//! `KeepPolicy`: what is kept of some nodes, beside what the config file says for all.
+//! `KeepPolicy`: settings of the keeper for the nodes that it selects, over those of the
+//! configuration.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::{Map, Value, json};
 
@@ -11,14 +12,15 @@ use crate::config::{Keeper, LabelSelector, Layers, load};
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeepPolicy {
     pub name: String,
-    /// Where several select a node the highest is taken, among equals the first by name.
+    /// If several policies select a node, the highest priority applies, then the first name.
     pub priority: i64,
     pub selector: LabelSelector,
-    pub policy: Policy,
+    pub policy: Arc<Policy>,
 }
 
 impl KeepPolicy {
-    /// Reads a policy's spec over the config file's settings. All that is wrong at once, each with its path.
+    /// Parses the spec of a policy over the settings of the configuration. Returns all problems at
+    /// once, each with its path.
     pub fn parse(name: &str, spec: &Value, base: &Keeper) -> Result<Self, Vec<String>> {
         let Some(spec) = spec.as_object() else { return Err(vec!["spec: expected a map".to_owned()]) };
         let mut keeper = spec.clone();
@@ -36,12 +38,12 @@ impl KeepPolicy {
         }
         keeper.retain(|key, _| KEYS.contains(&key.as_str()));
 
-        // The same reader as for the config file: one set of rules, one set of messages.
+        // Read as a config file, so that rules and messages are the same.
         let file = json!({ "keeper": keeper, "controller": { "namespaceSelector": selector } });
         match load(&Layers { file: Some(file.to_string()), ..Layers::default() }) {
             Ok(loaded) if problems.is_empty() => {
                 let chosen = overlay(base, &loaded.settings.keeper, &keeper);
-                let policy = Policy { name: name.to_owned(), ..Policy::from_settings(&chosen) };
+                let policy = Arc::new(Policy { name: name.to_owned(), ..Policy::from_settings(&chosen) });
                 let selector = loaded.settings.controller.namespace_selector;
                 Ok(Self { name: name.to_owned(), priority, selector, policy })
             }
@@ -58,10 +60,10 @@ impl KeepPolicy {
     }
 }
 
-/// What a policy may say; the config file's keys of the same name say the same.
+/// Keys of a policy. They have the meaning of the same keys of the configuration.
 const KEYS: &[&str] = &["keep", "drop", "annotations", "taints", "cordon", "merge", "identity", "retention"];
 
-/// The config file's settings, with what the policy says itself in their place.
+/// Returns the settings of the configuration, replaced by those that the policy sets.
 fn overlay(base: &Keeper, said: &Keeper, keys: &Map<String, Value>) -> Keeper {
     let mut keeper = base.clone();
     let has = |key: &str| keys.contains_key(key);
@@ -92,7 +94,7 @@ fn overlay(base: &Keeper, said: &Keeper, keys: &Map<String, Value>) -> Keeper {
     keeper
 }
 
-/// The policy for a node with these labels.
+/// Returns the policy for a node with these labels.
 pub fn choose<'a>(policies: &'a [KeepPolicy], labels: &BTreeMap<String, String>) -> Option<&'a KeepPolicy> {
     let matching = policies.iter().filter(|policy| policy.selector.matches(labels));
     matching.min_by(|a, b| b.priority.cmp(&a.priority).then_with(|| a.name.cmp(&b.name)))

@@ -1,15 +1,16 @@
-//! A fast hash, since hashing states is most of the work.
+//! A fast 128-bit hash for states of a model: hashing them is most of the work of an exploration.
 
 use std::{
     collections::HashMap,
     hash::{BuildHasherDefault, Hash, Hasher},
 };
 
-pub(crate) type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<Fast>>;
+/// A map by this hash.
+pub type FastMap<K, V> = HashMap<K, V, BuildHasherDefault<Fast>>;
 
 /// Two independent 64-bit streams, fed eight bytes at a time.
-#[derive(Clone)]
-pub(crate) struct Fast {
+#[derive(Clone, Debug)]
+pub struct Fast {
     streams: (u64, u64),
     word: u64,
     bytes: u32,
@@ -35,8 +36,8 @@ impl Fast {
         (low ^ (low >> 31), high ^ (high >> 29))
     }
 
-    /// 128 bits of a value: with millions of states a collision is out of the question.
-    pub(crate) fn wide(value: &impl Hash) -> u128 {
+    /// Hashes a value to 128 bits. Among millions of states no collision is to be expected.
+    pub fn wide(value: &impl Hash) -> u128 {
         let mut hasher = Self::default();
         value.hash(&mut hasher);
         let (low, high) = hasher.end();
@@ -65,15 +66,18 @@ impl Hasher for Fast {
         }
     }
 
-    /// Of a hash that is hashed no further.
+    /// Only for keys that are hashes already.
+    #[expect(clippy::cast_possible_truncation, reason = "half of a hash is a hash")]
     fn write_u128(&mut self, value: u128) {
         self.word = value as u64;
     }
 
-    /// Of an enum: few of them.
+    /// Discriminants of enums, which are small.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "enums have few variants")]
     fn write_isize(&mut self, value: isize) {
         self.write_u8(value as u8);
     }
 
+    /// Lengths of collections are left out.
     fn write_usize(&mut self, _length: usize) {}
 }
