@@ -1,4 +1,5 @@
-//! Packages of Perennial, made without Docker or dpkg: the same bytes from the same input, on any machine.
+//! Builds packages of Perennial without Docker or dpkg. The same input gives the same bytes on any
+//! machine.
 
 pub mod deb;
 pub mod image;
@@ -11,7 +12,7 @@ use anyhow::{Context as _, bail};
 
 pub use tar::{Entry, Kind, Tar};
 
-/// What a command prints.
+/// Runs a command and returns its stdout.
 pub fn output(program: &str, args: &[&str]) -> anyhow::Result<Vec<u8>> {
     let output = Command::new(program).args(args).output().with_context(|| format!("running {program}"))?;
     if !output.status.success() {

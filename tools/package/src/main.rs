@@ -1,4 +1,4 @@
-//! Makes packages from programs that are built already. `make image` and `make deb` call it.
+//! Builds packages from compiled programs; called by `make image` and `make deb`.
 
 use std::{
     fs,
@@ -13,16 +13,16 @@ use perennial_package::{
     sbom::{metadata, sbom},
 };
 
-/// Packages of Perennial.
+/// Build packages of Perennial.
 #[derive(Debug, Parser)]
 #[command(version)]
 enum Wish {
-    /// An OCI image layout in a tar file
+    /// Build an OCI image layout in a tar file
     Image {
-        /// ARCHITECTURE=PROGRAM, static; several for an image for several machines
+        /// ARCHITECTURE=PROGRAM, static; repeat it for a multi-architecture image
         #[arg(long = "program", required = true, value_name = "ARCH=FILE", value_parser = pair)]
         programs: Vec<(String, PathBuf)>,
-        /// ARCHITECTURE=SBOM of that program, put into the image beside it
+        /// ARCHITECTURE=SBOM of that program, added to the image
         #[arg(long = "sbom", value_name = "ARCH=FILE", value_parser = pair)]
         sboms: Vec<(String, PathBuf)>,
         #[arg(long, default_value = "perennial")]
@@ -30,21 +30,21 @@ enum Wish {
         #[arg(long)]
         out: PathBuf,
     },
-    /// A Debian package
+    /// Build a Debian package
     Deb {
         #[arg(long = "program", value_name = "ARCH=FILE", value_parser = pair)]
         program: (String, PathBuf),
-        /// The same program for this machine, which prints its man page and completions
+        /// The same program for this machine; prints the man pages and completions
         #[arg(long)]
         native: PathBuf,
         #[arg(long)]
         out: PathBuf,
     },
-    /// An SBOM in CycloneDX, of what is linked for a target
+    /// Write a CycloneDX SBOM of everything that is linked for a target
     Sbom {
         #[arg(long, default_value = "x86_64-unknown-linux-musl")]
         target: String,
-        /// Features that it was built with, as cargo takes them
+        /// Cargo features of the build
         #[arg(long, default_value = "")]
         features: String,
         #[arg(long)]
@@ -70,7 +70,7 @@ fn main() -> anyhow::Result<()> {
             write(&out, &image::image(&name, VERSION, &builds)?)
         }
         Wish::Deb { program: (architecture, path), native, out } => {
-            let native = native.to_str().context("a program with a name that can be read")?;
+            let native = native.to_str().context("program path is not valid UTF-8")?;
             write(&out, &deb::perennial(&architecture, &read(&path)?, native)?)
         }
         Wish::Sbom { target, features, out } => {

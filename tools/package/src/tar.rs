@@ -1,16 +1,16 @@
-//! Archives in the ustar format, with nothing in them that changes from build to build: no times, no names of builders.
+//! Reproducible archives in the ustar format: no timestamps, no user names.
 
-/// What an entry is.
+/// Type of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     File,
     Folder,
 }
 
-/// One entry.
+/// An entry.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// Without a slash before it.
+    /// Path without a leading slash.
     pub path: String,
     pub kind: Kind,
     pub mode: u32,
@@ -27,14 +27,14 @@ impl Entry {
     }
 }
 
-/// An archive; everything in it belongs to root.
+/// An archive. Every entry belongs to root.
 #[derive(Debug, Clone, Default)]
 pub struct Tar(Vec<u8>);
 
 const BLOCK: usize = 512;
 
 impl Tar {
-    /// These files, with the folders above them.
+    /// Archives these files and their parent folders.
     pub fn of(files: &[Entry]) -> anyhow::Result<Self> {
         let mut tar = Self::default();
         let mut folders = std::collections::BTreeSet::new();
@@ -77,7 +77,7 @@ impl Tar {
         Ok(())
     }
 
-    /// The bytes, with the two empty blocks that end an archive.
+    /// Returns the bytes, with the two empty blocks that end an archive.
     pub fn finish(mut self) -> Vec<u8> {
         self.0.extend([0; 2 * BLOCK]);
         self.0
