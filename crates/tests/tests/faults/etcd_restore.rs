@@ -69,7 +69,7 @@ async fn an_operator_with_a_lease_works_again_after_a_restore(#[case] webhooks: 
 #[tokio::test]
 async fn an_operator_without_an_election_works_again_after_a_restore() {
     let cluster = TestCluster::new().await;
-    let operator = cluster.operator().alone().start().await;
+    let operator = cluster.operator().without_leader_election().start().await;
     restored(&cluster, &operator).await;
 
     works(&cluster).await;
