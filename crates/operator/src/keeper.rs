@@ -10,6 +10,7 @@ mod migrate;
 pub mod node;
 pub mod observe;
 pub mod policies;
+pub mod policy_resource;
 mod policy_status;
 mod priority;
 pub mod recall_cache;

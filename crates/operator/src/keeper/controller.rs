@@ -134,7 +134,7 @@ impl Keeper {
         self.ask(asks);
     }
 
-    pub fn on_policy(&self, event: Event<policies::Resource>) {
+    pub fn on_policy(&self, event: Event<policies::KeepPolicyResource>) {
         if self.policies.on_event(event) {
             self.on_policies();
         }

@@ -1,12 +1,10 @@
 //! Which policy is for which node: the KeepPolicies of the cluster over the config file.
 
 use std::{
-    borrow::Cow,
     collections::BTreeMap,
     sync::{Arc, PoisonError, RwLock},
 };
 
-use k8s_openapi::{ClusterResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::runtime::watcher::Event;
 use perennial_core::{
     config::{Identity, Keeper},
@@ -18,45 +16,11 @@ use perennial_core::{
         selection::{Node, Policy},
     },
 };
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::recall_cache::Packed;
+pub use super::policy_resource::KeepPolicyResource;
+use super::{policy_resource::RawStatus, recall_cache::Packed};
 use crate::runtime::error_category::{self, Category};
-
-/// A KeepPolicy as it is in the cluster. Its spec is read by hand: a bad one is reported, not refused by a parser.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Resource {
-    pub metadata: ObjectMeta,
-    #[serde(default)]
-    pub spec: Value,
-    #[serde(default)]
-    pub status: Value,
-}
-
-impl kube::Resource for Resource {
-    type DynamicType = ();
-    type Scope = ClusterResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        "KeepPolicy".into()
-    }
-    fn group((): &()) -> Cow<'_, str> {
-        "perennial.dev".into()
-    }
-    fn version((): &()) -> Cow<'_, str> {
-        "v1alpha1".into()
-    }
-    fn plural((): &()) -> Cow<'_, str> {
-        "keeppolicies".into()
-    }
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
 
 /// One policy of the cluster, read.
 #[derive(Clone, Debug)]
@@ -111,7 +75,7 @@ impl Policies {
 
     /// Reads the policies once, for a command. A cluster without their kind has none; an error says why they are not known.
     pub async fn read_all(&self, client: &kube::Client) -> Result<(), String> {
-        let api: kube::Api<Resource> = kube::Api::all(client.clone());
+        let api: kube::Api<KeepPolicyResource> = kube::Api::all(client.clone());
         let items = match api.list(&kube::api::ListParams::default()).await {
             Ok(list) => list.items,
             Err(error) if Category::of(&error) == Category::NotFound => Vec::new(),
@@ -126,7 +90,7 @@ impl Policies {
     }
 
     /// Takes in what the watch says. True where the policies in force changed.
-    pub fn on_event(&self, event: Event<Resource>) -> bool {
+    pub fn on_event(&self, event: Event<KeepPolicyResource>) -> bool {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         match event {
             Event::Init => state.listing = Some(BTreeMap::new()),
@@ -167,14 +131,14 @@ impl Policies {
         self.state.read().unwrap_or_else(PoisonError::into_inner).known
     }
 
-    fn read(&self, resource: Resource) -> (String, Entry) {
+    fn read(&self, resource: KeepPolicyResource) -> (String, Entry) {
         let name = resource.metadata.name.unwrap_or_default();
         let entry = Entry {
             uid: resource.metadata.uid.unwrap_or_default(),
             generation: resource.metadata.generation.unwrap_or_default(),
             resource_version: resource.metadata.resource_version.unwrap_or_default(),
-            read: KeepPolicy::parse(&name, &resource.spec, &self.keeper),
-            status: resource.status,
+            read: KeepPolicy::parse(&name, &resource.spec.0, &self.keeper),
+            status: resource.status.map(|RawStatus(status)| status).unwrap_or_default(),
         };
         (name, entry)
     }

@@ -199,7 +199,7 @@ fn watch_records(keeper: &Arc<Keeper>, jitter: &Jitter, stop: &CancellationToken
 fn watch_policies(keeper: &Arc<Keeper>, jitter: &Jitter, stop: &CancellationToken) -> impl Future<Output = ()> + use<> {
     let (on, missing) = (Arc::clone(keeper), Arc::clone(keeper));
     follow(
-        Api::<policies::Resource>::all(keeper.client.clone()),
+        Api::<policies::KeepPolicyResource>::all(keeper.client.clone()),
         Subject { what: "keeppolicies", labels: None, page: PAGE },
         jitter.clone(),
         stop.clone(),
