@@ -39,7 +39,11 @@ pub fn perennial(architecture: &str, program: &[u8], native: &str) -> anyhow::Re
 
 /// Builds a package. Files under `etc/` are conffiles: dpkg keeps the changes of administrators.
 pub fn package(control: &Control, scripts: &[Script], files: &[Entry]) -> anyhow::Result<Vec<u8>> {
-    ensure!(!control.version.contains('-'), "a `-` in a Debian version starts the revision, which this package does not have: {}", control.version);
+    ensure!(
+        !control.version.contains('-'),
+        "a `-` in a Debian version starts the revision, which this package does not have: {}",
+        control.version
+    );
     let kilobytes = files.iter().map(|file| file.content.len().div_ceil(1024)).sum::<usize>();
     let about = format!(
         "Package: perennial

@@ -78,7 +78,7 @@ colour: blue
       controller.resyncPerod: unknown key; did you mean `controller.resyncPeriod`?
       keeper.history: expected a whole number up to 65535, got -1
       keeper.identity: "-" is not a key of a label or annotation, got "label:-"
-      keeper.keep[1]: a pattern has letters, digits, `-`, `_`, `.`, `/` and `*`, not ' ', got "a b"
+      keeper.keep[1]: a pattern may contain letters, digits, `-`, `_`, `.`, `/` and `*`, but not ' ', got "a b"
       keeper.keep[2]: expected a pattern such as example.com/*, got 7
       keeper.merge: expected keepExisting or overwrite (did you mean `overwrite`?), got "overwrit"
       keeper.retention: expected a duration such as 300s, 1h30m or 500ms, got 30

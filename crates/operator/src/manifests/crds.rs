@@ -27,6 +27,7 @@ fn make_structural(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
             fields.remove("nullable");
+            fields.remove("title");
             if fields.get("additionalProperties") == Some(&Value::Bool(false)) {
                 fields.remove("additionalProperties");
             }
@@ -35,7 +36,10 @@ fn make_structural(schema: &mut Value) {
             }
             fields.values_mut().for_each(make_structural);
         }
-        Value::Array(items) => items.iter_mut().for_each(make_structural),
+        Value::Array(items) => {
+            items.retain(|item| !item.is_null());
+            items.iter_mut().for_each(make_structural);
+        }
         _ => {}
     }
 }
