@@ -1,4 +1,4 @@
-//! A Debian package: an `ar` archive of two tar archives, see deb(5).
+//! Debian package: an `ar` archive of two tar archives, see deb(5).
 
 use std::fs;
 
@@ -15,29 +15,29 @@ const SCRIPTS: &[Script] = &[
 ];
 const LICENSE: &str = include_str!("../../../LICENSE");
 
-/// Metadata of the package that differs between builds.
+/// Fields of the control file.
 #[derive(Debug, Clone)]
 pub struct Control {
     pub version: String,
-    /// Debian's name of the architecture: `amd64`, `arm64`.
+    /// Debian architecture: `amd64`, `arm64`.
     pub architecture: String,
 }
 
-/// A maintainer script, run by dpkg.
+/// Maintainer script.
 #[derive(Debug, Clone)]
 pub struct Script {
     pub name: &'static str,
     pub text: &'static str,
 }
 
-/// Builds the package of Perennial. `native` is the same program for this machine; it prints the
-/// man pages and the completions.
+/// Builds Perennial's package. `native` is the same program for this machine; it prints the man
+/// pages and completions.
 pub fn perennial(architecture: &str, program: &[u8], native: &str) -> anyhow::Result<Vec<u8>> {
     let control = Control { version: env!("CARGO_PKG_VERSION").to_owned(), architecture: architecture.to_owned() };
     package(&control, SCRIPTS, &files(program, native)?)
 }
 
-/// Builds a package. Files under `etc/` are conffiles: dpkg keeps the changes of administrators.
+/// Builds a package. Files under `etc/` are conffiles: changes of an admin are kept.
 pub fn package(control: &Control, scripts: &[Script], files: &[Entry]) -> anyhow::Result<Vec<u8>> {
     ensure!(
         !control.version.contains('-'),
@@ -63,7 +63,7 @@ Description: {}
         control.version,
         control.architecture,
         env!("CARGO_PKG_REPOSITORY"),
-        "restores the labels of Kubernetes nodes that return",
+        "keeps labels, taints and annotations of Kubernetes nodes",
     );
     let kept: Vec<&str> = files.iter().filter_map(|file| file.path.strip_prefix('.')).collect();
     let kept: Vec<&str> = kept.into_iter().filter(|path| path.starts_with("/etc/")).collect();
@@ -99,7 +99,7 @@ fn files(program: &[u8], native: &str) -> anyhow::Result<Vec<Entry>> {
     Ok(files)
 }
 
-/// Returns the man pages, one for each command.
+/// Returns one man page per command.
 fn man_pages(native: &str) -> anyhow::Result<Vec<Entry>> {
     let folder = std::env::temp_dir().join(format!("perennial-man-{}", std::process::id()));
     output(native, &["man", &folder.to_string_lossy()])?;
@@ -110,7 +110,7 @@ fn man_pages(native: &str) -> anyhow::Result<Vec<Entry>> {
         pages.push(Entry::file(&format!("./usr/share/man/man1/{name}"), 0o644, fs::read(page.path())?));
     }
     fs::remove_dir_all(&folder)?;
-    // The order of a folder differs between machines.
+    // Same order on every machine.
     pages.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(pages)
 }

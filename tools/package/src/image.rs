@@ -1,6 +1,6 @@
-//! An OCI image layout in one tar file, for `docker load`, `podman load`, `skopeo copy oci-archive:`
-//! and `ctr images import`. The image contains only the program: no shell, no libc, no package
-//! manager.
+//! OCI image layout in one tar file, for `docker load`, `podman load`, `skopeo copy oci-archive:`
+//! and `ctr images import`. The image contains the program and nothing else: no shell, no libc, no
+//! package manager.
 
 use std::fmt::Write as _;
 
@@ -10,11 +10,11 @@ use sha2::{Digest, Sha256};
 
 use crate::{Entry, tar};
 
-/// User that the chart and the manifests run the container as.
+/// User ID in the chart and the manifests.
 pub const USER: u32 = 65532;
 pub const PROGRAM: &str = "usr/bin/perennial";
 
-/// The program for one architecture, by OCI's name of it: `amd64`, `arm64`.
+/// Program for one OCI architecture: `amd64`, `arm64`.
 #[derive(Debug, Clone)]
 pub struct Build {
     pub architecture: String,
@@ -80,7 +80,7 @@ fn manifest(blobs: &mut Blobs, version: &str, build: &Build) -> anyhow::Result<V
     Ok(json!({ "schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": [layer] }))
 }
 
-/// Builds the container's root file system.
+/// Root file system of the container.
 fn layer(build: &Build) -> anyhow::Result<Vec<u8>> {
     let mut files = vec![
         Entry::file("etc/passwd", 0o644, format!("perennial:x:{USER}:{USER}::/:/sbin/nologin\n")),
@@ -93,7 +93,7 @@ fn layer(build: &Build) -> anyhow::Result<Vec<u8>> {
     tar(&files)
 }
 
-/// Content-addressed files, each stored once.
+/// Blobs by digest, each once.
 #[derive(Debug, Default)]
 struct Blobs(Vec<Entry>);
 
@@ -122,7 +122,7 @@ pub(crate) fn digest(bytes: &[u8]) -> String {
     text
 }
 
-/// Returns whether an ELF program is static. The image contains no dynamic linker.
+/// Returns whether an ELF program needs no interpreter: the image has none.
 pub fn is_static(program: &[u8]) -> bool {
     const INTERPRETER: u32 = 3;
     let number = |at: usize, size: usize| -> Option<u64> {

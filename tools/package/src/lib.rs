@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 
 pub use archive::{Entry, Kind, tar};
 
-/// Runs a command and returns its standard output.
+/// Runs a command and returns its stdout.
 pub fn output(program: &str, args: &[&str]) -> anyhow::Result<Vec<u8>> {
     let output = Command::new(program).args(args).output().with_context(|| format!("cannot run {program}"))?;
     if !output.status.success() {

@@ -1,4 +1,4 @@
-//! The SBOM: a CycloneDX document of the crates that are linked, from `cargo metadata`.
+//! SBOM: a CycloneDX document of everything that is linked into the program, from `cargo metadata`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::{image::digest, output};
 
-/// Returns the output of `cargo metadata` for a package of this workspace as it is shipped for a
-/// target: with only these features, not with those that other packages enable for their tests.
+/// Runs `cargo metadata` for a package of this workspace as it is shipped for a target: with these
+/// features only, and without features that other packages of the workspace turn on for tests.
 pub fn metadata(cargo: &str, package: &str, target: &str, features: &str) -> anyhow::Result<Value> {
     let features: Vec<String> = features
         .split([',', ' '])
@@ -24,8 +24,8 @@ pub fn metadata(cargo: &str, package: &str, target: &str, features: &str) -> any
     Ok(serde_json::from_slice(&output(cargo, &words)?)?)
 }
 
-/// Returns the document for one package of a workspace, from the output of `cargo metadata`. It
-/// lists linked crates, not build and test dependencies.
+/// Builds the document for one package from the output of `cargo metadata`. It contains only linked
+/// crates, no build or test dependencies.
 pub fn sbom(metadata: &Value, package: &str) -> anyhow::Result<Value> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let id = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -34,7 +34,7 @@ pub fn sbom(metadata: &Value, package: &str) -> anyhow::Result<Value> {
     let nodes: BTreeMap<String, Value> =
         list(&metadata["resolve"]["nodes"]).into_iter().map(|node| (id(&node["id"]), node)).collect();
     let root = packages.values().find(|known| known["name"] == package && known["source"].is_null());
-    let root = root.with_context(|| format!("package {package} is not in the workspace"))?;
+    let root = root.with_context(|| format!("package {package} is not in the output of cargo metadata"))?;
 
     let mut seen = BTreeSet::new();
     let mut waiting = vec![id(&root["id"])];
@@ -87,7 +87,7 @@ pub fn sbom(metadata: &Value, package: &str) -> anyhow::Result<Value> {
         "components": components,
         "dependencies": dependencies,
     });
-    // The serial number is derived from the content.
+    // Derived from the content: equal documents have equal serial numbers.
     let hex = digest(&serde_json::to_vec(&document)?).replace("sha256:", "");
     let parts = [&hex[..8], &hex[8..12], &format!("5{}", &hex[13..16]), &format!("8{}", &hex[17..20]), &hex[20..32]];
     document["serialNumber"] = json!(format!("urn:uuid:{}", parts.join("-")));

@@ -1,7 +1,7 @@
-//! `KeepPolicy`: the keeper's settings for some nodes, over those of the config file.
+//! `KeepPolicy`: settings of the keeper for the nodes that it selects, over those of the
+//! configuration.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Deserializer, de::Error};
@@ -14,11 +14,10 @@ use crate::config::{Identity, Keeper, LabelSelector, Merge, Patterns, duration::
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeepPolicy {
     pub name: String,
-    /// Of several policies that select a node, the one with the highest priority applies; among
-    /// equals the first by name.
-    pub priority: i32,
+    /// If several policies select a node, the highest priority applies, then the first name.
+    pub priority: i64,
     pub selector: LabelSelector,
-    pub policy: Policy,
+    pub policy: Arc<Policy>,
 }
 
 /// Settings of the nodes that the policy selects. Fields that are not set are as in the operator's
@@ -88,7 +87,7 @@ fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duratio
 }
 
 impl KeepPolicy {
-    /// Parses the spec of a policy over the settings of the config file. Returns all problems at
+    /// Parses the spec of a policy over the settings of the configuration. Returns all problems at
     /// once, each with its path.
     pub fn parse(name: &str, spec: &Value, base: &Keeper) -> Result<Self, Vec<String>> {
         let spec: KeepPolicySpec = read::read(&read::without_nulls(spec.clone())).map_err(|refusals| {
@@ -112,9 +111,9 @@ impl KeepPolicy {
         };
         Ok(Self {
             name: name.to_owned(),
-            priority: spec.priority,
+            priority: i64::from(spec.priority),
             selector: spec.node_selector.unwrap_or_default(),
-            policy: Policy { name: name.to_owned(), ..Policy::from_settings(&keeper) },
+            policy: Arc::new(Policy { name: name.to_owned(), ..Policy::from_settings(&keeper) }),
         })
     }
 }
