@@ -27,7 +27,7 @@ use crate::{
     keeper::{
         apply::Held,
         node::Node,
-        policies::{Policies, Resource},
+        policies::{KeepPolicyResource, Policies},
         record_keys::Signatures,
     },
     placement::{
@@ -228,7 +228,7 @@ fn flat(objects: Vec<Value>) -> Vec<Value> {
 fn policies(objects: &[Value], keeper: &Keeper) -> anyhow::Result<Policies> {
     let policies = Policies::new(keeper);
     for object in objects.iter().filter(|object| object["kind"] == "KeepPolicy") {
-        policies.on_event(Event::Apply(read::<Resource>(object)?));
+        policies.on_event(Event::Apply(read::<KeepPolicyResource>(object)?));
     }
     Ok(policies)
 }
