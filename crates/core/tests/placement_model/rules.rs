@@ -14,10 +14,10 @@ use perennial_core::placement::{
     state::{LastMove, PlacementState},
     workload::{self, Kind, NodeView, PendingWrites, Place, PlacementSettings, PodView, ReplicaSetView, WorkloadView},
 };
+use perennial_testkit::state_hash::FastMap;
 
 use super::{
     config::Config,
-    hash::FastMap,
     mutation::Mutation,
     world::{ANY, Expected, NO_SLOT, ON_DEMAND, Pod, Pods, SPOT, State, Workload},
 };
@@ -157,7 +157,7 @@ fn real_class(class: u8) -> Option<Class> {
     [None, Some(Class::Spot), Some(Class::OnDemand)][class as usize]
 }
 
-fn compact_class(class: Class) -> u8 {
+pub(crate) fn compact_class(class: Class) -> u8 {
     if class == Class::Spot { SPOT } else { ON_DEMAND }
 }
 

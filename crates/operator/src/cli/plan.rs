@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::watcher::Event;
 use perennial_core::{
     config::Keeper,
-    keeper::{identity::Identified, record::RECORD_LABEL, selection},
+    keeper::{record::RECORD_LABEL, selection},
     placement::{
         explain::{LEGEND, simulate},
         node_labels::Choice,
@@ -27,7 +27,7 @@ use crate::{
     keeper::{
         apply::Held,
         node::Node,
-        policies::{Policies, Resource},
+        policies::{KeepPolicyResource, Policies},
         record_keys::Signatures,
     },
     placement::{
@@ -196,7 +196,7 @@ impl Told {
     }
 
     fn node(&mut self, look: &Look) {
-        let standing = look.standing();
+        let standing = look.status();
         let _ = writeln!(self.text, "node/{}: {}", look.name(), standing.sentence());
         let mut changed = Vec::new();
         if let Some(difference) = difference(look) {
@@ -206,9 +206,9 @@ impl Told {
                 changed.push(serde_json::json!({"key": change.key, "before": change.before, "after": change.after}));
             }
         }
-        let (name, state) = (format!("node/{}", look.name()), standing.word());
+        let (name, state) = (format!("node/{}", look.name()), standing.state().as_str());
         self.values
-            .push(serde_json::json!({"node": name, "state": state, "policy": look.policy.name, "changes": changed}));
+            .push(serde_json::json!({"node": name, "state": state, "policy": look.policy().name, "changes": changed}));
     }
 }
 
@@ -227,7 +227,7 @@ fn flat(objects: Vec<Value>) -> Vec<Value> {
 fn policies(objects: &[Value], keeper: &Keeper) -> anyhow::Result<Policies> {
     let policies = Policies::new(keeper);
     for object in objects.iter().filter(|object| object["kind"] == "KeepPolicy") {
-        policies.on_event(Event::Apply(read::<Resource>(object)?));
+        policies.on_event(Event::Apply(read::<KeepPolicyResource>(object)?));
     }
     Ok(policies)
 }
@@ -245,9 +245,7 @@ fn looks(objects: &[Value], policies: &Policies) -> anyhow::Result<Vec<Look>> {
             _ => {}
         }
     }
-    let record_of = |node: &selection::Node| {
-        Identified::of(&policies.of(node).identity, node).map(|identity| identity.record_name().0)
-    };
+    let record_of = |node: &selection::Node| policies.current().identify(node).map(|identity| identity.record_name().0);
     let mut claims: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for node in &nodes {
         if let Some(record) = record_of(node) {
@@ -260,11 +258,11 @@ fn looks(objects: &[Value], policies: &Policies) -> anyhow::Result<Vec<Look>> {
             let record = record_of(&node).unwrap_or_default();
             let others = claims.get(&record).into_iter().flatten().filter(|name| **name != node.name);
             let (rivals, held) = (others.cloned().collect(), records.get(&record).cloned());
-            Look { rivals, ..Look::new(policies, Some(node), held) }
+            Look::new(policies, Some(node), held, rivals)
         })
         .collect();
     records.retain(|name, _| !claims.contains_key(name));
-    looks.extend(records.into_values().map(|held| Look::new(policies, None, Some(held))));
+    looks.extend(records.into_values().map(|held| Look::new(policies, None, Some(held), Vec::new())));
     Ok(looks)
 }
 
