@@ -19,7 +19,7 @@ use crate::{
     dashboard::{self, Dashboard, Guard, Server},
     keeper::{activity::Board, controller::Keeper, record_keys::Signatures},
     monitoring,
-    placement::{self, controller::Placer},
+    placement::{self, reconcile::Placer},
     runtime::{
         budget::Budget,
         client::{self, Target},
@@ -103,7 +103,7 @@ async fn run_once(mut settings: Settings, target: &Target, dependencies: Depende
     }
     if settings.controller.roles.contains(&Role::Webhooks) && !dry_run {
         if settings.webhook.enabled {
-            let pods = parts.placer.as_ref().map(|placer| placer.configured.namespaces());
+            let pods = parts.placer.as_ref().map(|placer| placer.cache().configured().namespaces());
             tasks.extend(admission::tasks::tasks(&settings, &env, webhooks(&settings, &parts), pods)?);
         } else {
             admission::tasks::remove_configurations(&env.client).await;

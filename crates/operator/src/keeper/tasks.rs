@@ -21,7 +21,7 @@ use super::{
     record_keys::Signatures,
 };
 use crate::{
-    placement::controller::Placer,
+    placement::reconcile::Placer,
     runtime::{
         budget::Budget, environment::Environment, error_category::Category, events::Events, health::Health,
         ownership::Ownership, reconciler::Reconciler, reporter::Reporter, tasks::Task, watch::Watch,

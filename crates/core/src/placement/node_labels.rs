@@ -1,7 +1,7 @@
-//! Which node labels mean spot and which on-demand, and how a pod says that it wants one of them.
+//! Node labels of each class: reading a class from a node or from a pod's scheduling constraints, and writing a class into
+//! constraints.
 //!
-//! Owns reading a class from a node or from a pod's own scheduling constraints, and writing a class into constraints. Never removes
-//! or loosens a constraint that was there: on a gated pod the API server would refuse it.
+//! Never removes or loosens an existing constraint: on a gated pod the API server would refuse that.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use super::spec::Strength;
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
-/// One `key=value` of a node.
+/// One label of a node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Label {
     pub key: String,
@@ -52,7 +52,7 @@ impl fmt::Display for Label {
     }
 }
 
-/// The labels of each class. A node is of a class when it carries any of them.
+/// Labels of each class. A node belongs to a class if it has any of its labels.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeLabels {
@@ -60,12 +60,12 @@ pub struct NodeLabels {
     on_demand: Vec<Label>,
 }
 
-/// What a pod's own constraints leave open.
+/// Classes that the constraints of a pod allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
     Any,
     Only(Class),
-    /// It excludes both classes: other capacity, or a contradiction.
+    /// The constraints exclude both classes.
     Neither,
 }
 
@@ -78,11 +78,11 @@ impl Choice {
     }
 }
 
-/// What has to be added to a pod to give it a class.
+/// Constraint to be added to a pod to give it a class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selection {
     NodeSelector(Label),
-    /// The whole node affinity, what was there before included.
+    /// The complete node affinity, including the pod's own.
     NodeAffinity(Value),
 }
 
@@ -114,13 +114,13 @@ impl NodeLabels {
         }
     }
 
-    /// A node that claims to be both counts as spot: what the floor rests on must be certain.
+    /// Returns the class of a node. A node with labels of both classes counts as spot, because the floor must be certain.
     pub fn class_of_node(&self, labels: &BTreeMap<String, String>) -> Option<Class> {
-        let carries = |label: &Label| labels.get(&label.key) == Some(&label.value);
-        [Class::Spot, Class::OnDemand].into_iter().find(|class| self.of(*class).iter().any(carries))
+        let has = |label: &Label| labels.get(&label.key) == Some(&label.value);
+        [Class::Spot, Class::OnDemand].into_iter().find(|class| self.of(*class).iter().any(has))
     }
 
-    /// What a pod's nodeSelector and `spec.affinity.nodeAffinity` leave open.
+    /// Returns the classes that a pod's `nodeSelector` and `spec.affinity.nodeAffinity` allow.
     pub fn choice(&self, selector: &BTreeMap<String, String>, node_affinity: Option<&Value>) -> Choice {
         let permits = |class| {
             let allowed = |label: &Label| {
@@ -139,13 +139,13 @@ impl NodeLabels {
         }
     }
 
-    /// How to ask for a class, beside the node affinity that the pod has already.
+    /// Returns the constraint that selects a class, combined with the pod's own node affinity.
     pub fn select(&self, class: Class, strength: Strength, node_affinity: Option<&Value>) -> Selection {
         let labels = self.of(class);
         if strength == Strength::Preferred {
-            let wishes = self.wishes(class);
+            let terms = self.preferred_terms(class);
             return Selection::NodeAffinity(with(node_affinity, PREFERRED, |old| {
-                Value::Array(old.and_then(Value::as_array).into_iter().flatten().cloned().chain(wishes).collect())
+                Value::Array(old.and_then(Value::as_array).into_iter().flatten().cloned().chain(terms).collect())
             }));
         }
         if let [label] = labels {
@@ -156,8 +156,8 @@ impl NodeLabels {
         let new: Vec<Value> = match (&wanted[..], old.is_empty()) {
             (_, true) => wanted.iter().map(|e| json!({"matchExpressions": [e]})).collect(),
             ([one], false) => old.iter().map(|term| tightened(term, std::slice::from_ref(one))).collect(),
-            // Terms are alternatives and a gated pod may not gain any: "one of several keys" cannot be said there, "none of the
-            // other class" can.
+            // Terms are alternatives, and a gated pod may not gain any. "One of several keys" cannot be expressed within a
+            // term, "none of the other class" can.
             (_, false) => {
                 let not = expressions(self.of(class.other()), "NotIn");
                 old.iter().map(|term| tightened(term, &not)).collect()
@@ -166,13 +166,13 @@ impl NodeLabels {
         Selection::NodeAffinity(with(node_affinity, REQUIRED, |_| json!({"nodeSelectorTerms": new})))
     }
 
-    /// Whether a node affinity has what [`Self::select`] writes for a class that is merely preferred.
-    pub fn wishes_for(&self, class: Class, node_affinity: Option<&Value>) -> bool {
+    /// Returns whether a node affinity contains what [`Self::select`] writes for a preferred class.
+    pub fn prefers(&self, class: Class, node_affinity: Option<&Value>) -> bool {
         let there = node_affinity.and_then(|affinity| affinity[PREFERRED].as_array()).map_or(&[][..], Vec::as_slice);
-        self.wishes(class).all(|wish| there.contains(&wish))
+        self.preferred_terms(class).all(|term| there.contains(&term))
     }
 
-    fn wishes(&self, class: Class) -> impl Iterator<Item = Value> {
+    fn preferred_terms(&self, class: Class) -> impl Iterator<Item = Value> {
         let wanted = expressions(self.of(class), "In").into_iter();
         wanted.map(|wanted| json!({"weight": 100, "preference": {"matchExpressions": [wanted]}}))
     }
@@ -181,7 +181,7 @@ impl NodeLabels {
         self.spot.iter().chain(&self.on_demand).any(|label| label.key == key)
     }
 
-    /// Whether a node whose only capacity label is this one could be meant.
+    /// Returns whether the terms allow a node whose only capacity label is this one.
     fn affinity_permits(&self, terms: &[Value], label: &Label) -> bool {
         let holds = |expression: &Value| {
             let key = expression["key"].as_str().unwrap_or_default();
@@ -207,7 +207,7 @@ fn terms(node_affinity: Option<&Value>) -> &[Value] {
     node_affinity.and_then(|a| a[REQUIRED]["nodeSelectorTerms"].as_array()).map_or(&[], Vec::as_slice)
 }
 
-/// One expression for each key.
+/// Renders one expression per key.
 fn expressions(labels: &[Label], operator: &str) -> Vec<Value> {
     let mut keys: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for label in labels {
@@ -254,7 +254,7 @@ mod tests {
     #[case(json!([{"key": "eks", "operator": "In", "values": ["SPOT"]}]), Choice::Only(Class::Spot))]
     #[case(json!([{"key": "cap", "operator": "In", "values": ["other"]}]), Choice::Neither)]
     #[case(json!([{"key": "cap", "operator": "Exists"}]), Choice::Any)]
-    fn a_pod_that_chooses_for_itself_is_recognised(#[case] expressions: Value, #[case] choice: Choice) {
+    fn a_pod_that_selects_its_capacity_is_recognised(#[case] expressions: Value, #[case] choice: Choice) {
         assert_eq!(several().choice(&BTreeMap::new(), Some(&require(&expressions))), choice);
     }
 
@@ -270,7 +270,7 @@ mod tests {
     #[rstest]
     #[case(None)]
     #[case(Some(require(&json!([{"key": "zone", "operator": "In", "values": ["a"]}]))))]
-    fn what_is_written_reads_back_as_its_class(#[case] before: Option<Value>) {
+    fn a_written_selection_reads_back_as_its_class(#[case] before: Option<Value>) {
         for class in [Class::Spot, Class::OnDemand] {
             let Selection::NodeAffinity(after) = several().select(class, Strength::Required, before.as_ref()) else {
                 panic!("several labels need an affinity")
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn one_label_is_a_node_selector_and_a_wish_is_never_a_demand() {
+    fn one_label_is_a_node_selector_and_a_preferred_class_is_never_required() {
         let labels = NodeLabels::default();
         let Selection::NodeSelector(label) = labels.select(Class::Spot, Strength::Required, None) else { panic!() };
         assert_eq!(label.to_string(), "karpenter.sh/capacity-type=spot");

@@ -1,13 +1,11 @@
-//! One annotation value at a time: text in, a value or the reason why not out.
-//!
-//! Owns the syntax of values. Does not know which annotation a value came from, nor what it is for.
+//! Syntax of single annotation values. Each parser returns a value or the reason for which the text is invalid.
 
 use jiff::SignedDuration;
 
-use super::spec::Budget;
+use super::FallbackBudget;
 
-/// Longer waits are mistakes in the unit (`5000h`) more often than wishes.
-const LONGEST: SignedDuration = SignedDuration::from_hours(24 * 31);
+/// Maximum duration. Longer ones are most often mistakes in the unit (`5000h`).
+const MAX_DURATION: SignedDuration = SignedDuration::from_hours(24 * 31);
 
 pub(super) fn percentage(text: &str) -> Result<u8, String> {
     let why = "is not a whole number from 0 to 100 (a % sign may follow)";
@@ -20,11 +18,11 @@ pub(super) fn count(text: &str) -> Result<u32, String> {
     whole(text).filter(|n| *n <= top).ok_or_else(|| "is not a whole number from 0 up".to_owned())
 }
 
-pub(super) fn budget(text: &str) -> Result<Budget, String> {
+pub(super) fn budget(text: &str) -> Result<FallbackBudget, String> {
     let parsed = if text.ends_with('%') {
-        percentage(text).ok().map(Budget::Percentage)
+        percentage(text).ok().map(FallbackBudget::Percentage)
     } else {
-        count(text).ok().map(Budget::Count)
+        count(text).ok().map(FallbackBudget::Count)
     };
     parsed.ok_or_else(|| "is neither a count of replicas (3) nor a percentage of the spot replicas (20%)".to_owned())
 }
@@ -32,8 +30,8 @@ pub(super) fn budget(text: &str) -> Result<Budget, String> {
 pub(super) fn duration(text: &str) -> Result<SignedDuration, String> {
     let parsed: SignedDuration = text.parse().map_err(|_| "is not a duration such as 90s, 5m or 1h30m".to_owned())?;
     if parsed <= SignedDuration::ZERO {
-        Err("must be longer than nothing".to_owned())
-    } else if parsed > LONGEST {
+        Err("must be longer than 0".to_owned())
+    } else if parsed > MAX_DURATION {
         Err("is longer than 31 days".to_owned())
     } else {
         Ok(parsed)
@@ -48,7 +46,7 @@ pub(super) fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Digits and nothing else: `parse` alone would take `+7`.
+/// Parses digits only: `parse` alone would accept `+7`.
 fn whole(text: &str) -> Option<u32> {
     text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
@@ -73,7 +71,7 @@ mod tests {
     #[case("%", None)]
     #[case("7 0", None)]
     #[case("99999999999", None)]
-    fn percentages(#[case] text: &str, #[case] value: Option<u8>) {
+    fn percentages_are_whole_numbers_up_to_100(#[case] text: &str, #[case] value: Option<u8>) {
         assert_eq!(percentage(text).ok(), value);
     }
 
@@ -86,7 +84,7 @@ mod tests {
     #[case("5", None)]
     #[case("soon", None)]
     #[case("9000h", None)]
-    fn durations(#[case] text: &str, #[case] seconds: Option<i64>) {
+    fn durations_are_positive_and_have_a_unit(#[case] text: &str, #[case] seconds: Option<i64>) {
         assert_eq!(duration(text).ok().map(|d| d.as_secs()), seconds);
     }
 }

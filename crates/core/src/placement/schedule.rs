@@ -1,9 +1,9 @@
-//! Cron schedules of five fields, in UTC, and the windows that they open.
+//! Schedule schedules of five fields, in UTC, and the windows that they open.
 //!
-//! Owns parsing and the questions "open now?" and "when next?". Never reads a clock. Time zones are left out on purpose: their rules
-//! live in files of the machine, and two replicas could disagree.
+//! Owns parsing and matching. Never reads a clock. All times are UTC: a time zone would be a parameter of [`Schedule::next`]
+//! and [`Schedule::last`].
 //!
-//! Understood: `*`, numbers, names (`MON`, `jan`), ranges, lists, steps (`*/5`, `1-9/2`, `3/10`), `?` for a day, 7 as Sunday, and
+//! Syntax: `*`, numbers, names (`MON`, `jan`), ranges, lists, steps (`*/5`, `1-9/2`, `3/10`), `?` for a day, 7 as Sunday, and
 //! `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`. When day of month and day of week are both restricted, either is enough,
 //! as in every cron.
 
@@ -11,22 +11,22 @@ use jiff::civil::{Date, DateTime, Weekday};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, ToSpan};
 
-/// Leap days that must also fall on some weekday can be 40 years apart.
+/// Maximum distance of two matches: leap days that must also fall on a weekday can be 40 years apart.
 const HORIZON_DAYS: u32 = 366 * 41;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CronError {
-    #[error("a schedule has five fields (minute hour day-of-month month day-of-week), this has {0}")]
+pub enum ScheduleError {
+    #[error("expected five fields (minute hour day-of-month month day-of-week), found {0}")]
     Fields(usize),
-    #[error("the {field} `{text}` is not understood: {why}")]
+    #[error("invalid {field} `{text}`: {why}")]
     Field { field: &'static str, text: String, why: String },
-    #[error("no date ever matches it")]
+    #[error("no date matches it")]
     Never,
 }
 
-/// A parsed schedule. One bit for each value that matches.
+/// A parsed schedule, with one bit for each matching value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cron {
+pub struct Schedule {
     minutes: u64,
     hours: u64,
     days: u64,
@@ -56,11 +56,11 @@ const WEEKDAY: Field =
     Field { name: "day of week", low: 0, high: 7, names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"] };
 
 impl Field {
-    fn error(&self, text: &str, why: impl Into<String>) -> CronError {
-        CronError::Field { field: self.name, text: text.to_owned(), why: why.into() }
+    fn error(&self, text: &str, why: impl Into<String>) -> ScheduleError {
+        ScheduleError::Field { field: self.name, text: text.to_owned(), why: why.into() }
     }
 
-    fn value(&self, text: &str) -> Result<u32, CronError> {
+    fn value(&self, text: &str) -> Result<u32, ScheduleError> {
         if let Some(at) = self.names.iter().position(|name| text.eq_ignore_ascii_case(name)) {
             return Ok(u32::try_from(at).unwrap_or(0) + self.low);
         }
@@ -73,7 +73,7 @@ impl Field {
         }
     }
 
-    fn part(&self, text: &str) -> Result<u64, CronError> {
+    fn part(&self, text: &str) -> Result<u64, ScheduleError> {
         let (range, step) = match text.split_once('/') {
             None => (text, None),
             Some((range, step)) => match step.parse::<u32>() {
@@ -97,7 +97,7 @@ impl Field {
         Ok((from..=to).step_by(stride).fold(0, |bits, value| bits | (1 << value)))
     }
 
-    fn parse(&self, text: &str) -> Result<u64, CronError> {
+    fn parse(&self, text: &str) -> Result<u64, ScheduleError> {
         if text.contains('?') && self.name != DAY.name && self.name != WEEKDAY.name {
             return Err(self.error(text, "`?` is for days only"));
         }
@@ -105,8 +105,8 @@ impl Field {
     }
 }
 
-impl Cron {
-    pub fn parse(text: &str) -> Result<Self, CronError> {
+impl Schedule {
+    pub fn parse(text: &str) -> Result<Self, ScheduleError> {
         let text = match text.trim() {
             "@hourly" => "0 * * * *",
             "@daily" | "@midnight" => "0 0 * * *",
@@ -117,11 +117,11 @@ impl Cron {
         };
         let fields: Vec<&str> = text.split_whitespace().collect();
         let [minute, hour, day, month, weekday] = fields[..] else {
-            return Err(CronError::Fields(fields.len()));
+            return Err(ScheduleError::Fields(fields.len()));
         };
         let weekdays = WEEKDAY.parse(weekday)?;
         let restricted = |field: &str| !field.starts_with(['*', '?']);
-        let cron = Cron {
+        let cron = Schedule {
             minutes: MINUTE.parse(minute)?,
             hours: HOUR.parse(hour)?,
             days: DAY.parse(day)?,
@@ -130,12 +130,12 @@ impl Cron {
             either_day: restricted(day) && restricted(weekday),
         };
         if cron.next(Timestamp::UNIX_EPOCH).is_none() {
-            return Err(CronError::Never);
+            return Err(ScheduleError::Never);
         }
         Ok(cron)
     }
 
-    /// The first time strictly after `now` that matches.
+    /// Returns the first match after `now`.
     pub fn next(&self, now: Timestamp) -> Option<Timestamp> {
         let from = utc(now).checked_add(1.minute()).ok()?;
         let mut date = from.date();
@@ -153,7 +153,7 @@ impl Cron {
         None
     }
 
-    /// The last time at or before `now` that matches.
+    /// Returns the last match at or before `now`.
     pub fn last(&self, now: Timestamp) -> Option<Timestamp> {
         let from = utc(now);
         let mut date = from.date();
@@ -203,10 +203,10 @@ fn highest(hours: u64, minutes: u64, to: u32) -> Option<u32> {
     (0..=to).rev().find(|&minute| matches(hours, minutes, minute))
 }
 
-/// When running pods may be moved: from each match of the schedule on, for a while.
+/// Times at which running pods may be moved: `duration` from each match of the schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Window {
-    pub schedule: Cron,
+    pub schedule: Schedule,
     pub duration: SignedDuration,
 }
 
@@ -246,13 +246,13 @@ mod tests {
     #[case("5/20 3 ? * 7", "2026-03-01T03:26:00Z", "2026-03-01T03:45:00Z")]
     #[case("0 22 * * fri-sun", "2026-03-01T21:00:00Z", "2026-03-01T22:00:00Z")]
     #[case("@weekly", "2026-03-02T00:00:00Z", "2026-03-08T00:00:00Z")]
-    fn the_next_time_is(#[case] schedule: &str, #[case] now: &str, #[case] next: &str) {
-        assert_eq!(Cron::parse(schedule).unwrap().next(time(now)), Some(time(next)));
+    fn the_next_match_is(#[case] schedule: &str, #[case] now: &str, #[case] next: &str) {
+        assert_eq!(Schedule::parse(schedule).unwrap().next(time(now)), Some(time(next)));
     }
 
     #[rstest]
     #[case("* * * *", "five fields")]
-    #[case("60 * * * *", "minute `60` is not understood: it must be from 0 to 59")]
+    #[case("60 * * * *", "minute `60`: it must be from 0 to 59")]
     #[case("* * 0 * *", "day of month")]
     #[case("* 9-5 * * *", "the range ends before it begins")]
     #[case("*/0 * * * *", "a step is a number above 0")]
@@ -261,16 +261,17 @@ mod tests {
     #[case("? * * * *", "for days only")]
     #[case("1,,2 * * * *", "minute")]
     #[case("-1 * * * *", "minute")]
-    #[case("0 0 31 2 *", "no date ever matches")]
+    #[case("0 0 31 2 *", "no date matches")]
     #[case("every night", "five fields")]
     fn a_bad_schedule_is_refused_with_its_reason(#[case] schedule: &str, #[case] reason: &str) {
-        let error = Cron::parse(schedule).unwrap_err().to_string();
+        let error = Schedule::parse(schedule).unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");
     }
 
     #[test]
     fn a_window_opens_at_its_time_and_closes_after_its_duration() {
-        let window = Window { schedule: Cron::parse("0 2 * * *").unwrap(), duration: SignedDuration::from_hours(3) };
+        let window =
+            Window { schedule: Schedule::parse("0 2 * * *").unwrap(), duration: SignedDuration::from_hours(3) };
         let closed = |opens| WindowState::Closed { opens: Some(time(opens)) };
         let open = WindowState::Open { until: time("2026-03-01T05:00:00Z") };
         assert_eq!(window.state(time("2026-03-01T01:59:59Z")), closed("2026-03-01T02:00:00Z"));
@@ -282,7 +283,7 @@ mod tests {
     proptest! {
         #[test]
         fn next_and_last_are_inverse(m in 0u8..60, h in 0u8..24, d in 1u8..29, seconds in 0i64..4_000_000_000) {
-            let cron = Cron::parse(&format!("{m} {h} {d} * *")).unwrap();
+            let cron = Schedule::parse(&format!("{m} {h} {d} * *")).unwrap();
             let now = Timestamp::from_second(seconds).unwrap();
             let next = cron.next(now).unwrap();
             prop_assert!(next > now);
@@ -292,8 +293,8 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_it_panic(text in "[0-9*/,?a-zA-Z -]{0,24}") {
-            let _ = Cron::parse(&text);
+        fn no_text_makes_the_parser_panic(text in "[0-9*/,?a-zA-Z -]{0,24}") {
+            let _ = Schedule::parse(&text);
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Admission: a pod is gated only by those who can come back for it.
+//! Admission: a pod is gated only by a replica that can remove the gate.
 
-use std::{sync::Mutex, time::Duration};
+use std::time::Duration;
 
 use kube::runtime::watcher::Event;
 use perennial_core::{
@@ -11,15 +11,16 @@ use perennial_core::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{
-    apply::Cluster,
-    controller::{Placer, RETRY},
-    objects::{Deployment, Namespace, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
-    observe::Observed,
-    settings::Configured,
-};
+use super::{managed_label, owner};
 use crate::{
     keeper::node::Node,
+    placement::{
+        apply::Cluster,
+        cache::{MANAGED, Watched},
+        objects::{Deployment, Namespace, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
+        reconcile::{Placer, PlacerParts},
+        settings::Configured,
+    },
     runtime::{
         budget::Budget,
         client::{Listeners, over},
@@ -28,34 +29,28 @@ use crate::{
         jitter::Jitter,
         metrics::Metrics,
         ownership::Ownership,
-        reconciler::Reconciler,
-        reporter::Reporter,
     },
 };
 
-/// One that decides, and has read everything but pods. Of an API server it needs nothing.
+/// Builds a placer that decides and has read every list except pods. It sends no requests.
 fn placer() -> Placer {
     let (metrics, clock) = (Metrics::new(), Clock::system());
     let listeners = Listeners { metrics: metrics.clone(), budget: None, clock: None };
     let client = over(axum::Router::new(), "default", listeners);
     let cluster = Cluster::new(client.clone(), Budget::unlimited());
-    let events = Events::new(client, clock.clone()).0;
-    let placer = Placer {
+    let placer = Placer::from_parts(PlacerParts {
         configured: Configured::new(&Settings::default()).unwrap(),
         cluster: cluster.clone(),
         admission: cluster,
         admission_deadline: Duration::from_secs(1),
-        reporter: Reporter::new(metrics.clone(), events.clone()),
-        reconciler: Reconciler::new("placement", RETRY, Ownership::all(1), Jitter::seeded(1), metrics.clone()),
-        events,
+        events: Events::new(client, clock.clone()).0,
         clock,
         jitter: Jitter::seeded(1),
         metrics,
         ownership: Ownership::all(1),
         decides: true,
         dry_run: false,
-        state: Mutex::default(),
-    };
+    });
     list::<Namespace>(&placer, &[json!({"metadata": {"name": "shop"}})]);
     list::<Deployment>(&placer, &[deployment()]);
     list::<ReplicaSet>(&placer, &[replica_set()]);
@@ -65,7 +60,7 @@ fn placer() -> Placer {
     placer
 }
 
-fn list<K: Observed + DeserializeOwned>(placer: &Placer, objects: &[Value]) {
+fn list<K: Watched + DeserializeOwned>(placer: &Placer, objects: &[Value]) {
     placer.on::<K>(Event::Init);
     for object in objects {
         placer.on(Event::InitApply(K::deserialize(object.clone()).unwrap()));
@@ -110,7 +105,7 @@ fn is_on_demand(answer: &AdmissionResponse) -> bool {
 }
 
 #[tokio::test]
-async fn who_cannot_watch_pods_gates_none() {
+async fn a_replica_that_cannot_watch_pods_gates_none() {
     let placer = placer();
     let answer = admit(&placer).await;
     assert!(!is_gated(&answer) && is_on_demand(&answer), "{answer:?}");
@@ -120,13 +115,35 @@ async fn who_cannot_watch_pods_gates_none() {
 }
 
 #[tokio::test]
-async fn who_stops_gates_none_any_more() {
+async fn a_stopping_replica_gates_none() {
     let placer = placer();
     list::<Pod>(&placer, &[]);
     assert!(is_gated(&admit(&placer).await));
 
-    placer.reconciler.close();
+    placer.close();
 
     let answer = admit(&placer).await;
     assert!(!is_gated(&answer) && is_on_demand(&answer), "{answer:?}");
+}
+
+#[test]
+fn only_pods_of_replica_sets_and_stateful_sets_have_a_managed_owner() {
+    let pod = |kind: &str, version: &str| {
+        let above = json!({"apiVersion": version, "kind": kind, "name": "web", "uid": "u", "controller": true});
+        json!({"metadata": {"ownerReferences": [above]}})
+    };
+    assert!(owner(&pod("ReplicaSet", "apps/v1")).is_some());
+    assert!(owner(&pod("StatefulSet", "apps/v1")).is_some());
+    assert!(owner(&pod("DaemonSet", "apps/v1")).is_none());
+    assert!(owner(&pod("Job", "batch/v1")).is_none());
+    assert!(owner(&pod("StatefulSet", "apps.kruise.io/v1beta1")).is_none());
+    assert!(owner(&json!({"metadata": {}})).is_none());
+}
+
+#[test]
+fn the_label_is_added_once_and_keeps_other_labels() {
+    let with = |labels: Value| json!({"metadata": {"labels": labels}});
+    assert_eq!(managed_label(&with(json!({"app": "web"}))).unwrap()["path"], "/metadata/labels/perennial.dev~1managed");
+    assert!(managed_label(&with(json!({MANAGED: "true"}))).is_none());
+    assert_eq!(managed_label(&json!({"metadata": {}})).unwrap()["path"], "/metadata/labels");
 }
