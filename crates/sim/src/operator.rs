@@ -70,6 +70,7 @@ impl Operator {
             clock,
             jitter: Jitter::seeded(seed),
             identity: format!("operator-{id}"),
+            history: perennial::runtime::history::History::default(),
             health: Health::new(),
             stop: CancellationToken::new(),
         };

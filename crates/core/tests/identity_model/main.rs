@@ -2,8 +2,8 @@
 //!
 //! Two names, two machines and one label. Machines leave and return under either name, report their
 //! providerID late, and two nodes may
-//! claim one machine at once. The real rules decide. Stale views, crashes and lost responses are in
-//! `keeper_model`, which has one name.
+//! claim one machine at once. The real `Case` and `decide` decide, identities and rivals included.
+//! Stale views, crashes and lost answers are in `keeper_model`, where there is one name.
 
 // A state that the model cannot represent is an error in the model.
 #![allow(clippy::expect_used)]

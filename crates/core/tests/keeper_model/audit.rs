@@ -1,9 +1,10 @@
-//! Garbage collection: audits note absences and collect records after their retention. The real `step` decides.
+//! Garbage collection: audits that note absences and delete the records of nodes that stay absent. The real `collect`
+//! decides.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use perennial_core::keeper::collect::{Seen, Step, step};
+use perennial_core::keeper::collect::{Candidate, Collection, collect};
 use perennial_testkit::explorer::Successors;
 
 use super::{
@@ -70,9 +71,9 @@ fn act(state: &State, rules: &Rules, out: &mut Successors<State>) {
     let mut next = *state;
     next.audit = Audit::default();
     match decide(rules, absent, &read.record) {
-        Step::Note if read.fresh => note(&mut next, 1),
-        Step::Clear if read.fresh && rules.mutation != Mutation::KeepNote => note(&mut next, 0),
-        Step::Collect => {
+        Collection::NoteAbsence if read.fresh => note(&mut next, 1),
+        Collection::ClearAbsence if read.fresh && rules.mutation != Mutation::KeepNote => note(&mut next, 0),
+        Collection::Delete => {
             let gone =
                 state.node.uid == 0 || read.record.is_tombstone() || rules.mutation == Mutation::CollectWithoutLook;
             let same = read.fresh || rules.mutation == Mutation::UnconditionalCollect;
@@ -81,7 +82,7 @@ fn act(state: &State, rules: &Rules, out: &mut Successors<State>) {
                 next.write_record(Record::default());
             }
         }
-        Step::Keep | Step::Note | Step::Clear => {}
+        Collection::Keep | Collection::NoteAbsence | Collection::ClearAbsence => {}
     }
     out.push(next, || format!("the audit leaves {}", next.record));
 }
@@ -90,7 +91,7 @@ fn note(state: &mut State, noted: u8) {
     state.write_record(Record { noted, ..state.record });
 }
 
-fn decide(rules: &Rules, absent: bool, record: &Record) -> Step {
+fn decide(rules: &Rules, absent: bool, record: &Record) -> Collection {
     let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(1000);
     let ago = |hours: i64| now - SignedDuration::from_hours(hours);
     let since = match record.noted {
@@ -99,7 +100,7 @@ fn decide(rules: &Rules, absent: bool, record: &Record) -> Step {
         1 => Some(ago(1)),
         _ => Some(ago(100)),
     };
-    let seen = Seen {
+    let candidate = Candidate {
         present: !absent,
         tombstone: record.is_tombstone(),
         bad: false,
@@ -110,5 +111,5 @@ fn decide(rules: &Rules, absent: bool, record: &Record) -> Step {
         confirmed: false,
         retention: RETENTION,
     };
-    step(&seen, now, false)
+    collect(&candidate, now, false)
 }

@@ -1,4 +1,4 @@
-//! Explicit-state model of the keeper: every state of a small world, with the real `plan`.
+//! The keeper's rules, explored: every state that a small world can reach, with the real `decide`.
 //!
 //! A world has one node name with two label keys, its record, the watch log, one or two replicas with stale caches,
 //! DELETE and CREATE requests in admission, people, other machines and changing policies, each with

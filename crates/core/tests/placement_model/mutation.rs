@@ -1,6 +1,6 @@
 //! Broken rules: each alters the input or the output of the real `plan`.
 
-use perennial_core::placement::view::{PodView, ReplicaSetView, WorkloadView};
+use perennial_core::placement::workload::{PodView, ReplicaSetView, WorkloadView};
 
 use super::{rules::Decision, world::SPOT};
 

@@ -64,7 +64,7 @@ pub fn created(world: &World, node: &Value, operations: &mut [Value]) {
 fn complete(world: &World, name: &str, value: &mut Value) {
     let mark = value.as_str().and_then(Mark::parse);
     let (Some(mut mark), Some(record)) = (mark, record_of(world, name)) else { return };
-    let left_out: Vec<_> = record.kept.into_iter().filter(|(key, _)| !mark.speaks_of(key)).collect();
+    let left_out: Vec<_> = record.kept.into_iter().filter(|(key, _)| !mark.covers(key)).collect();
     mark.given.extend(left_out);
     mark.withheld.clear();
     mark.complete = true;
