@@ -218,7 +218,7 @@ impl TestCluster {
     pub fn evictions(&self, operator: &Operator, name: &str) -> usize {
         let whose = format!("/{}/{name}", self.workspace());
         let is_it = |line: &Value| {
-            line["message"] == "evicted" && line["workload"].as_str().is_some_and(|key| key.ends_with(&whose))
+            line["message"] == "evicted pod" && line["workload"].as_str().is_some_and(|key| key.ends_with(&whose))
         };
         operator.log().iter().filter(|line| is_it(line)).count()
     }

@@ -9,6 +9,7 @@ mod gc;
 mod migrate;
 pub mod node;
 pub mod policies;
+pub mod policy_resource;
 mod policy_status;
 mod priority;
 pub mod recall_cache;

@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::{Context as _, ensure};
 
-use crate::{Entry, Tar, output};
+use crate::{Entry, output, tar};
 
 const UNIT: &str = include_str!("../../../packaging/debian/perennial.service");
 const CONFIG: &str = include_str!("../../../packaging/debian/config.yaml");
@@ -39,7 +39,11 @@ pub fn perennial(architecture: &str, program: &[u8], native: &str) -> anyhow::Re
 
 /// Builds a package. Files under `etc/` are conffiles: changes of an admin are kept.
 pub fn package(control: &Control, scripts: &[Script], files: &[Entry]) -> anyhow::Result<Vec<u8>> {
-    ensure!(!control.version.contains('-'), "a Debian version of ours has no `-`: {}", control.version);
+    ensure!(
+        !control.version.contains('-'),
+        "a `-` in a Debian version starts the revision, which this package does not have: {}",
+        control.version
+    );
     let kilobytes = files.iter().map(|file| file.content.len().div_ceil(1024)).sum::<usize>();
     let about = format!(
         "Package: perennial
@@ -52,9 +56,9 @@ Section: admin
 Priority: optional
 Homepage: {}
 Description: {}
- Labels, taints and cordons that people put on Kubernetes nodes survive the
- nodes: they are kept in ConfigMaps and given back when a node returns. This
- package runs the operator beside a cluster, with a kubeconfig.
+ Keeps the labels, annotations, taints and cordons of Kubernetes nodes in
+ ConfigMaps, and restores them when a node returns. This package runs the
+ operator outside of the cluster, with a kubeconfig.
 ",
         control.version,
         control.architecture,
@@ -66,8 +70,8 @@ Description: {}
     let mut meta =
         vec![Entry::file("./control", 0o644, about), Entry::file("./conffiles", 0o644, kept.join("\n") + "\n")];
     meta.extend(scripts.iter().map(|script| Entry::file(&format!("./{}", script.name), 0o755, script.text)));
-    let meta = Tar::of(&meta)?.finish();
-    let data = Tar::of(files)?.finish();
+    let meta = tar(&meta)?;
+    let data = tar(files)?;
 
     let mut archive = b"!<arch>\n".to_vec();
     for (name, bytes) in [("debian-binary", b"2.0\n".to_vec()), ("control.tar", meta), ("data.tar", data)] {
@@ -100,7 +104,7 @@ fn man_pages(native: &str) -> anyhow::Result<Vec<Entry>> {
     let folder = std::env::temp_dir().join(format!("perennial-man-{}", std::process::id()));
     output(native, &["man", &folder.to_string_lossy()])?;
     let mut pages = Vec::new();
-    for page in fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))? {
+    for page in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
         let page = page?;
         let name = page.file_name().to_string_lossy().into_owned();
         pages.push(Entry::file(&format!("./usr/share/man/man1/{name}"), 0o644, fs::read(page.path())?));

@@ -8,7 +8,7 @@ use anyhow::ensure;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::{Entry, Tar};
+use crate::{Entry, tar};
 
 /// User ID in the chart and the manifests.
 pub const USER: u32 = 65532;
@@ -24,7 +24,7 @@ pub struct Build {
 
 /// Builds the tar file of an image for these architectures.
 pub fn image(name: &str, version: &str, builds: &[Build]) -> anyhow::Result<Vec<u8>> {
-    ensure!(!builds.is_empty(), "an image needs a program");
+    ensure!(!builds.is_empty(), "an image needs at least one program");
     let mut blobs = Blobs::default();
     let mut manifests = Vec::new();
     for build in builds {
@@ -48,7 +48,7 @@ pub fn image(name: &str, version: &str, builds: &[Build]) -> anyhow::Result<Vec<
         Entry::file("index.json", 0o644, serde_json::to_vec(&index)?),
     ];
     files.extend(blobs.0);
-    Ok(Tar::of(&files)?.finish())
+    tar(&files)
 }
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -90,7 +90,7 @@ fn layer(build: &Build) -> anyhow::Result<Vec<u8>> {
     if let Some(sbom) = &build.sbom {
         files.push(Entry::file("usr/share/perennial/sbom.cdx.json", 0o644, sbom.clone()));
     }
-    Ok(Tar::of(&files)?.finish())
+    tar(&files)
 }
 
 /// Blobs by digest, each once.
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_for_two_machines_holds_together() {
+    fn an_image_for_two_architectures_is_consistent() {
         let tar = image("perennial", "1.2.3", &[build("amd64"), build("arm64")]).unwrap();
 
         let index = parsed(content(&tar, "index.json").unwrap());
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_needs_an_interpreter_is_refused() {
+    fn a_dynamically_linked_program_is_refused() {
         let dynamic = Build { program: elf(3), ..build("amd64") };
 
         assert!(image("perennial", "1.2.3", &[dynamic]).unwrap_err().to_string().contains("not static"));

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn features_that_only_tests_have_are_not_in_what_is_shipped() {
+    fn features_of_tests_are_not_listed() {
         let names = |features: &str| -> BTreeSet<String> {
             let metadata = metadata(env!("CARGO"), "perennial", "x86_64-unknown-linux-musl", features).unwrap();
             let document = sbom(&metadata, "perennial").unwrap();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_linked_is_listed_and_nothing_else() {
+    fn only_linked_crates_are_listed() {
         let package = |name: &str, source: Value| json!({ "id": name, "name": name, "version": "1.0.0", "license": "MIT/Apache-2.0", "source": source });
         let on = |name: &str, kind: Value| json!({ "pkg": name, "dep_kinds": [{ "kind": kind }] });
         let metadata = json!({

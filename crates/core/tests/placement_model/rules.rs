@@ -1,18 +1,18 @@
-//! The bridge to the real rules: compact states go in, [`plan`] decides, compact decisions come out. Nothing is decided here; a
-//! mutation alters what the rules are told, or what they answer.
+//! The bridge to the real rules: compact states go in, [`decide`] decides, compact decisions come out. Nothing is decided here; a
+//! a mutation alters the input or the output.
 
-use std::{cell::RefCell, collections::BTreeMap};
+use std::{cell::RefCell, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
 use perennial_core::placement::{
     Class, DELETION_COST,
-    action::Action,
-    fallback::{Moved, State as Kept},
-    labels::Choice,
-    rebalance::{Input, plan},
+    decide::decide,
+    decision::Action,
+    node_labels::Choice,
     slots::Split,
     spec::Spec,
-    view::{Kind, NodeView, OwnWrite, OwnWrites, Place, PodView, ReplicaSetView, Settings, WorkloadView},
+    state::{LastMove, PlacementState},
+    workload::{self, Kind, NodeView, PendingWrites, Place, PlacementSettings, PodView, ReplicaSetView, WorkloadView},
 };
 use perennial_testkit::state_hash::FastMap;
 
@@ -24,14 +24,14 @@ use super::{
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Decision {
-    /// A pod is given its class and slot and loses its gate.
+    /// A pod gets its class and slot and loses its gate.
     Place {
         uid: u8,
         class: u8,
         slot: u8,
         costs: bool,
     },
-    /// The gate goes, and nothing is said of a class, or on-demand.
+    /// A pod loses its gate without a class, or with on-demand.
     Free {
         uid: u8,
         class: u8,
@@ -49,18 +49,18 @@ pub(crate) enum Decision {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) decisions: Vec<Decision>,
-    /// The next places, and of which ReplicaSets they speak.
+    /// The next places, and their ReplicaSets.
     pub(crate) open: [(u8, u8, u8); 2],
     pub(crate) said: [bool; 2],
 }
 
-/// What a decision is made on.
+/// Input of a decision.
 type Seen = (Pods, Workload, [Expected; 2]);
 
 pub(crate) struct Rules {
     pub(crate) config: Config,
     pub(crate) mutation: Mutation,
-    settings: Settings,
+    settings: Arc<PlacementSettings>,
     memo: RefCell<FastMap<Seen, Plan>>,
 }
 
@@ -68,7 +68,7 @@ const LONG_AGO: SignedDuration = SignedDuration::from_hours(-24);
 
 impl Rules {
     pub(crate) fn new(config: Config, mutation: Mutation) -> Self {
-        Self { config, mutation, settings: Settings::default(), memo: RefCell::default() }
+        Self { config, mutation, settings: Arc::default(), memo: RefCell::default() }
     }
 
     pub(crate) fn split(&self, workload: &Workload) -> Split {
@@ -79,7 +79,7 @@ impl Rules {
         self.config.floor.min(workload.replicas)
     }
 
-    /// What the operator decides by what it has seen.
+    /// Returns the decision for the observed state.
     pub(crate) fn look(&self, state: &State) -> Plan {
         let key = (state.seen_pods, state.seen_workload, state.expected);
         if let Some(known) = self.memo.borrow().get(&key) {
@@ -94,24 +94,20 @@ impl Rules {
         let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(48);
         let there = pods.iter().filter(|pod| pod.uid != 0);
         let evicted = there.clone().filter(|pod| pod.evicted && !pod.deleting);
-        let own = OwnWrites {
-            pods: evicted.map(|pod| (uid_text(pod.uid), OwnWrite::Removed)).collect::<BTreeMap<_, _>>(),
-            state: None,
-        };
+        let pending = PendingWrites { removed: evicted.map(|pod| uid_text(pod.uid)).collect(), state: None };
         let mut views: Vec<PodView> = there.map(|pod| pod_view(pod, now)).collect();
         views.extend(expected.iter().filter(|expected| expected.on).map(|expected| expected_view(expected, now)));
         let mut sets: Vec<ReplicaSetView> = (0..2).map(|set| set_view(workload, set)).collect();
         let mut view = self.workload_view(workload, now);
         self.mutation.blur(&mut view, &mut sets, &mut views);
-        let spec = Spec::new(self.split(workload));
-        let answer = plan(&Input {
-            settings: &self.settings,
-            spec: &spec,
-            workload: &view,
-            replica_sets: &sets,
-            pods: &views,
-            own: &own,
-            pdbs: &[],
+        let answer = decide(&workload::Workload {
+            view,
+            spec: Ok(Some(Spec::new(self.split(workload)))),
+            replica_sets: sets,
+            pods: views,
+            pdbs: Vec::new(),
+            pending,
+            settings: Arc::clone(&self.settings),
             now,
         });
         let decisions = answer.actions.iter().filter_map(decision).filter_map(|it| self.mutation.distort(it));
@@ -127,10 +123,13 @@ impl Rules {
 
     fn workload_view(&self, workload: &Workload, now: Timestamp) -> WorkloadView {
         let at = if workload.cooling { now } else { now + LONG_AGO };
-        let state = Kept { moved: Some(Moved { at, drift: 0, stalled: 0 }), ..Kept::default() };
+        let state =
+            PlacementState { last_move: Some(LastMove { at, drift: 0, stalled: 0 }), ..PlacementState::default() };
         let [current, updated, available] = workload.status.map(u32::from);
         WorkloadView {
             kind: Kind::Deployment,
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
             resource_version: "1".to_owned(),
             uid: "web".to_owned(),
             generation: 2,
@@ -178,7 +177,7 @@ fn pod_view(pod: &Pod, now: Timestamp) -> PodView {
         uid: uid_text(pod.uid),
         resource_version: "1".to_owned(),
         owner: set_text(pod.set),
-        // Nobody waits for so long that a timeout would end it.
+        // Timeouts are not modelled.
         created: now + SignedDuration::from_secs(i64::from(pod.uid) - 20),
         deleting: pod.deleting,
         finished: false,
@@ -211,7 +210,7 @@ fn decision(action: &Action) -> Option<Decision> {
             let (class, slot) = (compact_class(*class), *slot as u8);
             Decision::Place { uid: uid(&pod.uid), class, slot, costs: costs(patch) }
         }
-        Action::Free { pod, class, .. } => {
+        Action::Ungate { pod, class, .. } => {
             Decision::Free { uid: uid(&pod.uid), class: class.map_or(ANY, compact_class) }
         }
         Action::Relabel { pod, slot, patch, .. } => {
@@ -219,6 +218,6 @@ fn decision(action: &Action) -> Option<Decision> {
         }
         Action::Evict { pod, .. } => Decision::Evict { uid: uid(&pod.uid) },
         Action::Delete { .. } => unreachable!("spot is never short here"),
-        Action::Save { .. } | Action::Hold { .. } | Action::Wait { .. } | Action::Tell(_) => return None,
+        Action::Save { .. } | Action::Hold { .. } | Action::Wait { .. } | Action::Report(_) => return None,
     })
 }

@@ -23,7 +23,7 @@ use perennial_core::keeper::{
 use super::{
     Priority,
     node::Node,
-    policies::Resource,
+    policies::KeepPolicyResource,
     record_keys::{CannotSign, KeysError, Signatures},
 };
 use crate::runtime::{
@@ -213,7 +213,7 @@ impl Error {
 pub struct Cluster {
     nodes: Api<Node>,
     records: Api<ConfigMap>,
-    policies: Api<Resource>,
+    policies: Api<KeepPolicyResource>,
     budget: Budget,
     signatures: Signatures,
 }

@@ -135,7 +135,7 @@ impl Keeper {
         self.enqueue(self.cache.learn_record(held));
     }
 
-    pub fn on_policy(&self, event: Event<policies::Resource>) {
+    pub fn on_policy(&self, event: Event<policies::KeepPolicyResource>) {
         if self.policies.on_event(event) {
             self.on_policies();
         }

@@ -1,12 +1,10 @@
 //! The KeepPolicies of the cluster, as the watch delivers them.
 
 use std::{
-    borrow::Cow,
     collections::BTreeMap,
     sync::{Arc, PoisonError, RwLock},
 };
 
-use k8s_openapi::{ClusterResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::runtime::watcher::Event;
 use perennial_core::{
     config::Keeper,
@@ -16,46 +14,11 @@ use perennial_core::{
         selection::{Node, Policy},
     },
 };
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::recall_cache::Packed;
+pub use super::policy_resource::KeepPolicyResource;
+use super::{policy_resource::RawStatus, recall_cache::Packed};
 use crate::runtime::error_category::{self, Category};
-
-/// A KeepPolicy object. Its spec is validated later, so that an invalid one is reported instead of
-/// failing the watch.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Resource {
-    pub metadata: ObjectMeta,
-    #[serde(default)]
-    pub spec: Value,
-    #[serde(default)]
-    pub status: Value,
-}
-
-impl kube::Resource for Resource {
-    type DynamicType = ();
-    type Scope = ClusterResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        "KeepPolicy".into()
-    }
-    fn group((): &()) -> Cow<'_, str> {
-        "perennial.dev".into()
-    }
-    fn version((): &()) -> Cow<'_, str> {
-        "v1alpha1".into()
-    }
-    fn plural((): &()) -> Cow<'_, str> {
-        "keeppolicies".into()
-    }
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
 
 /// A KeepPolicy of the cluster.
 #[derive(Clone, Debug)]
@@ -116,7 +79,7 @@ impl Policies {
 
     /// Reads the policies once, for a command. A cluster without the CRD has none.
     pub async fn read_all(&self, client: &kube::Client) -> Result<(), String> {
-        let api: kube::Api<Resource> = kube::Api::all(client.clone());
+        let api: kube::Api<KeepPolicyResource> = kube::Api::all(client.clone());
         let items = match api.list(&kube::api::ListParams::default()).await {
             Ok(list) => list.items,
             Err(error) if Category::of(&error) == Category::NotFound => Vec::new(),
@@ -131,7 +94,7 @@ impl Policies {
     }
 
     /// Applies an event of the watch. Returns whether the policies in force changed.
-    pub fn on_event(&self, event: Event<Resource>) -> bool {
+    pub fn on_event(&self, event: Event<KeepPolicyResource>) -> bool {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         match event {
             Event::Init => state.listing = Some(BTreeMap::new()),
@@ -173,14 +136,14 @@ impl Policies {
         self.state.read().unwrap_or_else(PoisonError::into_inner).known
     }
 
-    fn read(&self, resource: Resource) -> (String, Entry) {
+    fn read(&self, resource: KeepPolicyResource) -> (String, Entry) {
         let name = resource.metadata.name.unwrap_or_default();
         let entry = Entry {
             uid: resource.metadata.uid.unwrap_or_default(),
             generation: resource.metadata.generation.unwrap_or_default(),
             resource_version: resource.metadata.resource_version.unwrap_or_default(),
-            read: KeepPolicy::parse(&name, &resource.spec, &self.keeper),
-            status: resource.status,
+            read: KeepPolicy::parse(&name, &resource.spec.0, &self.keeper),
+            status: resource.status.map(|RawStatus(status)| status).unwrap_or_default(),
         };
         (name, entry)
     }

@@ -21,7 +21,7 @@ use super::{
     record_keys::Signatures,
 };
 use crate::{
-    placement::controller::Placer,
+    placement::reconcile::Placer,
     runtime::{
         budget::Budget, environment::Environment, error_category::Category, events::Events, health::Health,
         ownership::Ownership, reconciler::Reconciler, reporter::Reporter, tasks::Task, watch::Watch,
@@ -162,7 +162,7 @@ impl Keeper {
 
     fn watch_policies(self: &Arc<Self>, env: &Environment) -> Task {
         let (keeper, missing) = (Arc::clone(self), Arc::clone(self));
-        let api = Api::<policies::Resource>::all(env.client.clone());
+        let api = Api::<policies::KeepPolicyResource>::all(env.client.clone());
         let watch = Watch::new("keeppolicies", api, &env.jitter, &env.stop);
         let on_error = move |category| {
             if matches!(category, Category::NotFound | Category::Forbidden) && missing.policies.on_missing(category) {

@@ -7,6 +7,7 @@
 
 mod control_plane;
 mod crashes;
+mod etcd_restore;
 mod load;
 mod network;
 mod ports;

@@ -137,7 +137,7 @@ async fn a_spot_node_that_karpenter_disrupts_gets_no_pods() {
     cluster.wait_for_split("web", 0, 6).await;
 
     cluster.annotate_deployment("web", "spot-percentage", "50").await;
-    until_told(&cluster, "a pod that belongs on spot has no node yet").await;
+    until_told(&cluster, "a spot pod is not scheduled yet").await;
     cluster.capacity("spot", 1, 100).await;
 
     cluster.wait_for_split("web", 3, 3).await;

@@ -71,6 +71,7 @@ impl Member {
             identity: identity.to_owned(),
             shards,
             lease: LEASE,
+            history: perennial::runtime::history::History::default(),
             clock: Clock::system(),
             report: Arc::new(|_, _| {}),
         };

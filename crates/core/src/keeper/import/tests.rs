@@ -68,7 +68,7 @@ fn each_shape_is_known(#[case] text: String, #[case] format: Format) {
 #[case::a_number("worker-1: {count: 3}", "put it in quotes")]
 #[case::no_name("'Not A Node': {team: ml}", "is not a node's name")]
 #[case::twice("[{node: a, labels: {x: '1'}}, {node: a, labels: {x: '2'}}]", "more than once")]
-#[case::short_line("node,key,value\na,team\n", "it has 2 columns")]
+#[case::short_line("node,key,value\na,team\n", "expected 3 columns, got 2")]
 #[case::not_yaml("{", "neither JSON, YAML nor CSV")]
 fn bad_entries_are_refused_whole(#[case] text: &str, #[case] why: &str) {
     let found = read(text);

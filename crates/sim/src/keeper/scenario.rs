@@ -1,0 +1,205 @@
+//! The configuration of a keeper history, its operators, and the process and network faults that hit them.
+
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use perennial_core::config::{Gate, Merge, Settings};
+use tokio::time::Instant;
+
+use perennial_testkit::prng::Prng;
+
+use crate::{
+    operator::Operator,
+    server::{
+        fault_plan::FaultRates,
+        kinds::KEEP_POLICIES,
+        world::{Registered, Replica, World},
+    },
+};
+
+/// Retention in histories that collect records.
+pub const RETENTION: Duration = Duration::from_mins(1);
+
+/// Configuration of a history, drawn from the seed.
+#[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one thing that was rolled")]
+pub struct Plan {
+    pub operators: usize,
+    /// Without an election every operator works on all nodes.
+    pub election: bool,
+    pub registered: Registered,
+    pub names: Vec<String>,
+    pub steps: usize,
+    /// Probability of a fault instead of a workload step, in percent.
+    pub trouble: u32,
+    pub merge: Merge,
+    /// Nodes report their providerID late.
+    pub says_later: bool,
+    /// Includes actions beyond the limits of the design: records deleted or overwritten by hand, old manifests.
+    pub rude: bool,
+    /// Records of absent nodes are collected within the history.
+    pub collects: bool,
+    pub settings: Settings,
+}
+
+pub struct Fleet {
+    pub world: World,
+    pub plan: Plan,
+    operators: Vec<Operator>,
+    next: usize,
+}
+
+impl Plan {
+    pub fn roll(prng: &mut Prng) -> Self {
+        let operators = 1 + prng.below(3);
+        let webhooks = prng.below(10);
+        let registered = Registered {
+            node_create: matches!(webhooks, 0..=5 | 8),
+            node_delete: matches!(webhooks, 0..=5 | 9),
+            pods: false,
+        };
+        let mut settings = Settings::default();
+        settings.placement.enabled = false;
+        settings.controller.workers = 2;
+        settings.controller.resync_period = Duration::from_secs(30);
+        settings.controller.audit_period = Duration::from_mins(10);
+        settings.controller.shards = *prng.pick(&[1, 1, 2]);
+        settings.controller.leader_election.enabled = prng.percent(50);
+        settings.controller.leader_election.lease_duration = Duration::from_secs(*prng.pick(&[15, 40, 40]));
+        if prng.percent(20) {
+            settings.keeper.merge = Merge::Overwrite;
+        }
+        settings.keeper.gate = *prng.pick(&[Gate::Never, Gate::Never, Gate::Needed, Gate::Always]);
+        // Enough nodes to exhaust the rate limit when all are deleted.
+        let many = prng.percent(15);
+        if many {
+            (settings.controller.qps, settings.controller.burst) = (5, 5);
+        }
+        let collects = prng.percent(8);
+        if collects {
+            settings.keeper.retention = RETENTION;
+            settings.controller.audit_period = Duration::from_secs(20);
+        }
+        Self {
+            operators,
+            election: settings.controller.leader_election.enabled,
+            registered,
+            names: (1..=1 + if many { 12 } else { prng.below(3) }).map(|i| format!("n{i}")).collect(),
+            steps: 8 + prng.below(40),
+            trouble: 4 + u32::try_from(prng.below(16)).unwrap_or_default(),
+            merge: settings.keeper.merge,
+            says_later: prng.percent(20),
+            rude: prng.percent(10),
+            collects,
+            settings,
+        }
+    }
+}
+
+impl Fleet {
+    /// Starts the operators of a history.
+    pub fn begin(world: &World, plan: Plan, prng: &mut Prng) -> anyhow::Result<Self> {
+        {
+            let mut state = world.lock();
+            state.registered = plan.registered;
+            let bad = *prng.pick(&[0, 0, 1, 1, 2, 3, 5, 8]);
+            state.fault_rates = FaultRates::bad(bad);
+            state.replicas = vec![Replica::default(); 1 + prng.below(3)];
+            state.no_streaming = prng.percent(25);
+            state.latency = *prng.pick(&[(1, 3), (1, 12), (5, 120)]);
+            if prng.percent(60) {
+                state.missing.push(KEEP_POLICIES.plural);
+            }
+            state.note(Duration::ZERO, || format!("{plan:?}; fault_rates {bad}"));
+        }
+        let mut fleet = Self { world: world.clone(), plan, operators: Vec::new(), next: 0 };
+        let first = if prng.percent(20) { 0 } else { fleet.plan.operators };
+        for _ in 0..first {
+            fleet.start_one()?;
+        }
+        Ok(fleet)
+    }
+
+    pub fn running(&self) -> usize {
+        self.operators.len()
+    }
+
+    pub fn start_one(&mut self) -> anyhow::Result<()> {
+        // Clocks of replicas differ.
+        let skew = SignedDuration::from_hours(i64::from(self.next % 3 == 2));
+        let operator = Operator::start(&self.world, self.next, &self.plan.settings, skew)?;
+        self.next += 1;
+        self.operators.push(operator);
+        Ok(())
+    }
+
+    /// Crashes one operator, or all.
+    pub fn crash(&mut self, all: bool, prng: &mut Prng) {
+        while !self.operators.is_empty() {
+            let at = prng.below(self.operators.len());
+            self.operators.remove(at).crash();
+            if !all {
+                return;
+            }
+        }
+    }
+
+    /// Starts missing operators and ends the lag of API servers.
+    pub fn catch_up(&mut self) -> anyhow::Result<()> {
+        while self.operators.len() < self.plan.operators {
+            self.start_one()?;
+        }
+        for replica in &mut self.world.lock().replicas {
+            replica.lag = Duration::ZERO;
+        }
+        self.world.changed().notify_waiters();
+        Ok(())
+    }
+
+    /// Injects a fault: crash, restart, network partition, lag or compaction.
+    pub async fn trouble(&mut self, prng: &mut Prng) -> anyhow::Result<()> {
+        match prng.below(10) {
+            0..=2 if !self.operators.is_empty() => {
+                let at = prng.below(self.operators.len());
+                self.operators.remove(at).crash();
+            }
+            3 if !self.operators.is_empty() => {
+                let at = prng.below(self.operators.len());
+                self.operators.remove(at).stop().await;
+            }
+            4..=5 if self.operators.len() < self.plan.operators => self.start_one()?,
+            6 if !self.operators.is_empty() => {
+                let id = self.operators[prng.below(self.operators.len())].id;
+                let pause = prng.millis(500, 25_000);
+                let mut state = self.world.lock();
+                state.fault("operator cut off", crate::server::authn::User::Operator(id));
+                state.cut_off.insert(id, Instant::now() + pause);
+                drop(state);
+                self.world.note(|| format!("operator-{id} is cut off for {pause:?}"));
+            }
+            7 => {
+                let mut state = self.world.lock();
+                let at = prng.below(state.replicas.len());
+                state.replicas[at].lag = prng.millis(0, 20_000);
+                state.faults.add("API server lags behind");
+            }
+            8 => {
+                let mut state = self.world.lock();
+                state.store.compacted = state.store.rv();
+                state.faults.add("compaction");
+            }
+            _ => {
+                if self.operators.len() < self.plan.operators {
+                    self.start_one()?;
+                }
+                let mut state = self.world.lock();
+                for replica in &mut state.replicas {
+                    replica.lag = Duration::ZERO;
+                }
+                drop(state);
+                self.world.changed().notify_waiters();
+            }
+        }
+        Ok(())
+    }
+}
