@@ -5,6 +5,7 @@ pub mod controller;
 mod execute;
 mod gauges;
 pub mod index;
+pub mod metrics;
 pub mod objects;
 pub mod observe;
 mod reservations;

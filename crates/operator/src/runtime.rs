@@ -1,4 +1,6 @@
-//! What every part of the operator stands on and none is about: a budget, a queue, watches, leases, faults, metrics, logs.
+//! What every part of the operator builds on: client, budget, queue, reconciler, watches, Leases, metrics and logs.
+//!
+//! Contains nothing of nodes, records, workloads or pods.
 
 pub mod budget;
 pub mod client;

@@ -32,7 +32,7 @@ impl Keeper {
         if let Err(error) = self.try_audit().await {
             let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
             warn!(category = error.category().as_str(), why, "the audit ended early: {error}");
-            self.metrics.failed(error.category().as_str());
+            self.reporter.count(error.category());
         }
     }
 
@@ -56,7 +56,7 @@ impl Keeper {
         let absent = records.iter().filter(|record| !record.seen.present && !record.seen.tombstone).count();
         let known = records.iter().filter(|record| !record.seen.tombstone).count();
         let mass = is_mass_absence(nodes, known, absent);
-        self.metrics.mass_absence.set(i64::from(mass));
+        self.metrics.set_mass_absence(mass);
         if mass {
             warn!(nodes, records = known, absent, "most nodes are absent: no record is collected");
         }
@@ -115,7 +115,7 @@ impl Keeper {
         }
         self.cluster.delete_record(&held).await?;
         info!(node = &*record.node, tombstone = record.seen.tombstone, "record collected");
-        self.metrics.records_collected.inc();
+        self.metrics.record_collected();
         Ok(())
     }
 

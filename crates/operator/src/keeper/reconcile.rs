@@ -22,11 +22,11 @@ use super::{
     apply::{Error, Held},
     controller::{Done, Keeper},
     index::NodeEntry,
+    metrics::Via,
 };
 use crate::runtime::{
     error_category::Category,
     events::{About, Severity},
-    labels::{Via, ViaLabels},
 };
 
 impl Keeper {
@@ -255,7 +255,7 @@ impl Keeper {
             "record written"
         );
         if act == Act::Capture {
-            self.metrics.captures.get_or_create(&ViaLabels { via: Via::Watch }).inc();
+            self.metrics.captured(Via::Watch);
         }
         self.learn_record(&written);
         Ok(())
@@ -279,10 +279,9 @@ impl Keeper {
         let sequence =
             held.and_then(|held| held.stored.effective(&self.policies.of(node).select(node))).map(|r| r.sequence);
         info!(node = node.name, set, removed, withheld, sequence, "node restored");
-        self.metrics.restores.get_or_create(&ViaLabels { via: Via::Watch }).inc();
-        self.metrics.labels_restored.inc_by(set as u64);
+        self.metrics.restored(Via::Watch, set);
         if let Some(since) = waits_since {
-            self.metrics.restore_latency.observe(since.elapsed().as_secs_f64());
+            self.metrics.restore_took(since.elapsed());
         }
         let about = About::node(&node.name, &node.uid);
         if set + removed > 0 {
@@ -314,7 +313,7 @@ impl Keeper {
         if refused.is_empty() || self.duties.dry_run {
             return;
         }
-        self.metrics.protected_refusals.inc_by(refused.len() as u64);
+        self.metrics.protected_keys_withheld(refused.len());
         warn!(node = node.name, keys = refused.join(", "), "protected keys belong to another machine: not given");
         self.events.say(About::node(&node.name, &node.uid), Severity::Warning, "Withheld", || {
             format!("not given, since they belong to another machine: {}", refused.join(", "))

@@ -20,7 +20,7 @@ impl Keeper {
             return;
         }
         if let Err(error) = signatures.refresh_after(KEYS_EVERY).await {
-            self.metrics.failed(Category::Refused.as_str());
+            self.reporter.count(Category::Refused);
             warn!(why = %Chain(&error), "the keys of records cannot be read; those that were known are used");
         }
         // Others than those that records were judged by, be it that they were just read or that a record named one: every record is
@@ -68,7 +68,7 @@ impl Keeper {
     }
 
     fn not_signed(&self, error: &Error) {
-        self.metrics.failed(error.category().as_str());
+        self.reporter.count(error.category());
         warn!(category = error.category().as_str(), why = %Chain(error), "not all records are signed yet");
     }
 }

@@ -22,12 +22,10 @@ use super::{
     Priority,
     apply::{Error, Held},
     controller::Keeper,
+    metrics::Via,
     node::Node,
 };
-use crate::runtime::{
-    error_category::Category,
-    labels::{Via, ViaLabels},
-};
+use crate::runtime::error_category::Category;
 
 impl Keeper {
     /// Node CREATE.
@@ -61,8 +59,7 @@ impl Keeper {
             let (set, withheld, complete) = (restore.set.len(), restore.withheld.len(), restore.mark.complete);
             if set > 0 {
                 info!(node = node.name, set, withheld, complete, "restored in the create");
-                self.metrics.restores.get_or_create(&ViaLabels { via: Via::Admission }).inc();
-                self.metrics.labels_restored.inc_by(set as u64);
+                self.metrics.restored(Via::Admission, set);
             }
         }
         AdmissionResponse::patched(admitted.patch)
@@ -132,7 +129,7 @@ impl Keeper {
                         "last state captured before the delete"
                     );
                     if act == Act::Capture {
-                        self.metrics.captures.get_or_create(&ViaLabels { via: Via::Admission }).inc();
+                        self.metrics.captured(Via::Admission);
                     }
                     return Ok(());
                 }
@@ -185,7 +182,7 @@ impl Keeper {
     }
 
     fn failed_open(&self, node: &selection::Node, error: &Error, so: &str) {
-        self.metrics.failed(error.category().as_str());
+        self.reporter.count(error.category());
         let why = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
         warn!(node = node.name, category = error.category().as_str(), why, "{error}; {so}");
     }

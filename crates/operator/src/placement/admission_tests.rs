@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::{
     apply::Cluster,
     controller::{Placer, RETRY},
+    metrics::PlacementMetrics,
     objects::{Deployment, Namespace, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
     observe::Observed,
     settings::Configured,
@@ -50,7 +51,7 @@ fn placer() -> Placer {
         events,
         clock,
         jitter: Jitter::seeded(1),
-        metrics,
+        metrics: PlacementMetrics::register(&metrics),
         ownership: Ownership::all(1),
         decides: true,
         dry_run: false,

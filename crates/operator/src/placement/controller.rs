@@ -27,6 +27,7 @@ use super::{
     apply::{Cluster, Error},
     execute::side_by_side,
     index::{Look, Reading, shard_key},
+    metrics::PlacementMetrics,
     observe::{Asks, Observed, View, pod_entry},
     settings::Configured,
 };
@@ -38,7 +39,6 @@ use crate::{
         error_category::Category,
         events::{Events, Severity},
         jitter::Jitter,
-        metrics::Metrics,
         ownership::Ownership,
         queue::Work,
         reconciler::{Action as Next, Reconcile, Reconciler, RetryPolicy},
@@ -78,7 +78,7 @@ pub struct Placer {
     pub reconciler: Reconciler<Key, Urgency>,
     pub clock: Clock,
     pub jitter: Jitter,
-    pub metrics: Metrics,
+    pub metrics: PlacementMetrics,
     pub events: Events,
     pub reporter: Reporter,
     pub ownership: Ownership,
@@ -182,7 +182,7 @@ impl Placer {
 
     /// Somebody is there to place what is gated.
     pub(super) fn is_attended(&self, key: &str) -> bool {
-        self.ownership.is_attended(self.ownership.shard_of(shard_key(key)))
+        self.ownership.has_owner(self.ownership.shard_of(shard_key(key)))
     }
 
     /// A pod may wait for its place: somebody is there to give it. Whoever cannot watch, for lack of a permission, cannot place or free

@@ -20,15 +20,11 @@ use super::{
     apply::{Error, Eviction, Saved},
     controller::{Placer, REFUSED_PAUSE},
     index::{Look, Reading, Workload},
+    metrics::MoveResult,
     objects::Pod,
     observe::{deployment, pod_entry, stateful_set},
 };
-use crate::runtime::{
-    error_category::Category,
-    events::Severity,
-    labels::{MoveLabels, MoveResult},
-    request::Failure,
-};
+use crate::runtime::{error_category::Category, events::Severity, request::Failure};
 
 /// A disruption budget that said no is asked again after this.
 const BLOCKED_PAUSE: Duration = Duration::from_secs(30);
@@ -151,7 +147,7 @@ impl Placer {
     }
 
     async fn evict(&self, workload: &Workload, pod: &PodRef, reason: &str) -> Result<Option<Duration>, Error> {
-        let count = |result| self.metrics.placement_moves.get_or_create(&MoveLabels { result }).inc();
+        let count = |result| self.metrics.moved(result);
         let answer = self.cluster.evict(&workload.namespace, pod).await.inspect_err(|_| {
             count(MoveResult::Failed);
         })?;

@@ -11,11 +11,9 @@ use super::{
     controller::{Placer, Standing},
     execute::side_by_side,
     index::shard_key,
+    metrics::Totals,
 };
-use crate::runtime::{
-    labels::{Class as ClassLabel, ClassLabels},
-    reporter::Retry,
-};
+use crate::runtime::reporter::Retry;
 
 impl Placer {
     /// Frees pods that have waited too long, whosever they are: no pod stays gated because its owner is away.
@@ -56,23 +54,19 @@ impl Placer {
 
     /// Brings the gauges up to date.
     pub fn survey(&self) {
-        let (mut spot, mut on_demand, mut drift, mut short) = (0, 0, 0, 0);
+        let mut totals = Totals::default();
         {
             let state = self.lock();
             for (key, Standing { counts, short: is_short }) in &state.standings {
                 if self.ownership.is_ours(self.ownership.shard_of(shard_key(key))) {
-                    spot += i64::from(counts.spot);
-                    on_demand += i64::from(counts.on_demand);
-                    drift += i64::from(counts.drift);
-                    short += i64::from(*is_short);
+                    totals.spot += i64::from(counts.spot);
+                    totals.on_demand += i64::from(counts.on_demand);
+                    totals.drift += i64::from(counts.drift);
+                    totals.fallback += i64::from(*is_short);
                 }
             }
         }
-        let replicas = |class| self.metrics.placement_replicas.get_or_create_owned(&ClassLabels { class });
-        replicas(ClassLabel::Spot).set(spot);
-        replicas(ClassLabel::OnDemand).set(on_demand);
-        self.metrics.placement_drift.set(drift);
-        self.metrics.fallback_active.set(short);
+        self.metrics.set_totals(totals);
         self.reconciler.report_depth();
     }
 }

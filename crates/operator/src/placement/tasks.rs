@@ -22,6 +22,7 @@ use tracing::{info, warn};
 use super::{
     apply::Cluster,
     controller::{CONTROLLER, Placer, RETRY},
+    metrics::PlacementMetrics,
     objects::{Deployment, Namespace, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
     observe::{MANAGED, Observed},
     settings::Configured,
@@ -59,7 +60,7 @@ impl Placer {
             reporter: Reporter::new(metrics.clone(), events.clone()),
             clock,
             jitter,
-            metrics,
+            metrics: PlacementMetrics::register(&metrics),
             events,
             ownership,
             decides: controller.roles.contains(&Role::Placement),
@@ -135,7 +136,7 @@ impl Placer {
             watch = watch.labels(labels);
         }
         let on_error = move |category: Category| {
-            metrics.failed(category.as_str());
+            metrics.failed(category);
             // Without permissions placement does nothing, and the rest of the operator keeps working.
             if category == Category::Forbidden {
                 health.set(SYNCED, true);

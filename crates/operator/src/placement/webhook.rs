@@ -50,7 +50,7 @@ impl Placer {
             Known::Unknown => match tokio::time::timeout(self.admission_deadline, self.find(&owner, namespace)).await {
                 Ok(Ok(found)) => found,
                 Ok(Err(error)) => {
-                    self.metrics.failed(error.category().as_str());
+                    self.reporter.count(error.category());
                     warn!(namespace, owner = owner.name, why = %error, "its owner could not be read; the pod passes");
                     None
                 }

@@ -7,17 +7,17 @@ use perennial_core::config::Settings;
 use super::Parts;
 use crate::admission::{
     configuration::{MUTATE_NODES, MUTATE_PODS, VALIDATE_NODES},
+    metrics::AdmissionMetrics,
     server::{Observation, Webhooks},
     tasks::limits,
 };
 
 /// Returns the handlers of all webhook paths, not yet bound to a port.
-pub fn webhooks(settings: &Settings, parts: &Parts) -> Webhooks {
+pub fn webhooks(settings: &Settings, parts: &Parts, metrics: AdmissionMetrics) -> Webhooks {
     let Parts { keeper, placer } = parts;
-    let metrics = keeper.metrics.clone();
     let report = move |seen: &Observation| {
         let code = if seen.outcome.is_answered() { 200 } else { 503 };
-        metrics.admitted(seen.path.trim_start_matches('/'), code, seen.elapsed);
+        metrics.answered(seen.path.trim_start_matches('/'), code, seen.elapsed);
     };
     let (on_create, on_delete) = (Arc::clone(keeper), Arc::clone(keeper));
     let mut webhooks = Webhooks::new(limits(settings), Arc::new(report))
