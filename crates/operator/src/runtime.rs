@@ -22,6 +22,7 @@ pub mod logging;
 pub mod map;
 pub mod metrics;
 pub mod ownership;
+pub mod pages;
 mod process;
 pub mod queue;
 pub mod reconciler;

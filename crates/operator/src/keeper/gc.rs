@@ -6,6 +6,7 @@ use std::{
     sync::Arc,
 };
 
+use futures::TryStreamExt as _;
 use jiff::Timestamp;
 use kube::api::ListParams;
 use perennial_core::keeper::{
@@ -23,8 +24,7 @@ use super::{
     controller::Keeper,
     policies::labels_of,
 };
-
-const PAGE_OF_NODES: u32 = 500;
+use crate::runtime::pages::{PAGE, pages};
 
 impl Keeper {
     /// Reads everything afresh and deals with old records. Failures are reported; the next audit tries again.
@@ -120,34 +120,29 @@ impl Keeper {
     }
 
     pub(super) async fn each_record(&self, mut on: impl FnMut(Held)) -> Result<(), Error> {
-        let mut params =
+        let params =
             ListParams::default().labels(&format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}")).limit(PAGE_OF_RECORDS);
-        loop {
-            let (page, next) = self.cluster.list_records(&params).await?;
+        let list = |params: ListParams| async move { self.cluster.list_records(&params).await };
+        let mut pages = std::pin::pin!(pages(params, list));
+        while let Some(page) = pages.try_next().await? {
             for held in page {
                 self.learn_record(&held);
                 on(held);
             }
-            match next {
-                Some(token) => params.continue_token = Some(token),
-                None => return Ok(()),
-            }
         }
+        Ok(())
     }
 
     pub(super) async fn each_node(
         &self,
         mut on: impl FnMut(perennial_core::keeper::selection::Node),
     ) -> Result<(), Error> {
-        let mut params = ListParams::default().limit(PAGE_OF_NODES);
-        loop {
-            let (page, next) = self.cluster.list_nodes(&params).await?;
+        let list = |params: ListParams| async move { self.cluster.list_nodes(&params).await };
+        let mut pages = std::pin::pin!(pages(ListParams::default().limit(PAGE), list));
+        while let Some(page) = pages.try_next().await? {
             page.into_iter().for_each(&mut on);
-            match next {
-                Some(token) => params.continue_token = Some(token),
-                None => return Ok(()),
-            }
         }
+        Ok(())
     }
 }
 

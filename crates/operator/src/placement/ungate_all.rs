@@ -6,7 +6,9 @@
 
 use std::time::Duration;
 
+use futures::TryStreamExt as _;
 use jiff::Timestamp;
+use kube::api::ListParams;
 use perennial_core::placement::{
     action::Action,
     release::{Why, free},
@@ -19,7 +21,10 @@ use super::{
     observe::pod_entry,
     settings::Configured,
 };
-use crate::runtime::error_category::Category;
+use crate::runtime::{
+    error_category::Category,
+    pages::{PAGE, pages},
+};
 
 /// A pod that others keep changing is read so often.
 const TRIES: u32 = 5;
@@ -63,9 +68,10 @@ async fn pass(
     is_due: &impl Fn(&PodView) -> bool,
     on: &mut impl FnMut(usize),
 ) -> Result<Pass, Error> {
-    let (mut done, mut token) = (Pass::default(), None);
-    loop {
-        let (page, next) = cluster.list_managed(token).await?;
+    let mut done = Pass::default();
+    let list = |params| cluster.list_managed(params);
+    let mut pages = std::pin::pin!(pages(ListParams::default().limit(PAGE), list));
+    while let Some(page) = pages.try_next().await? {
         on(page.len());
         let reading = Reading { configured, now: Timestamp::now(), listed: true };
         let pods = page.into_iter().map(|pod| pod_entry(pod, None, &reading));
@@ -79,9 +85,6 @@ async fn pass(
                 Err(error) => done.failed = Some(error),
             }
         }
-        token = match next {
-            Some(next) => Some(next),
-            None => return Ok(done),
-        };
     }
+    Ok(done)
 }
