@@ -42,6 +42,7 @@ use perennial_core::config::{Layers, Loaded, Settings, load};
 
 use crate::{
     inspect::session::Session,
+    run::Dependencies,
     runtime::{
         client::{self, Target},
         error_category::{self, Category},
@@ -138,11 +139,16 @@ enum Command {
     Candidates(completion::Candidates),
 }
 
-/// The program. Ends with 0, or with 1 and a sentence that says what went wrong.
+/// The program. Exits with 0, or prints an error and exits with 1.
 pub fn main() -> ExitCode {
+    main_in(Dependencies::default())
+}
+
+/// The program, with the dependencies of `perennial run` provided by the caller.
+pub fn main_in(dependencies: Dependencies) -> ExitCode {
     CompleteEnv::with_factory(Cli::command).var(completion::VARIABLE).complete();
     let cli = Cli::parse();
-    match execute(cli) {
+    match execute(cli, dependencies) {
         Ok(code) => code,
         Err(error) if output::is_enough(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -172,10 +178,10 @@ fn complain(error: &anyhow::Error) {
     }
 }
 
-fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
+fn execute(cli: Cli, dependencies: Dependencies) -> anyhow::Result<ExitCode> {
     let global = cli.global;
     match cli.command {
-        Command::Run(run) => run.execute(&global),
+        Command::Run(run) => run.execute(&global, dependencies),
         Command::Status(status) => status.execute(&global),
         Command::Nodes(nodes) => nodes.execute(&global),
         Command::Records(records) => records.execute(&global),

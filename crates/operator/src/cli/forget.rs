@@ -30,7 +30,7 @@ impl Forget {
                 if !self.yes {
                     anyhow::bail!("this forgets what is kept for node {}, history included: say --yes", self.node);
                 }
-                let record = match &subject.held.stored {
+                let record = match subject.held.stored() {
                     Stored::Good(record) => (**record).clone(),
                     // What cannot be read is let go of at a person's word.
                     Stored::Bad { .. } => {
@@ -39,7 +39,7 @@ impl Forget {
                         return Ok(ExitCode::SUCCESS);
                     }
                 };
-                let mut forgotten = forget(&record, subject.seen.as_ref(), &subject.context());
+                let mut forgotten = forget(&subject.case, &record);
                 subject.outlast(&mut forgotten);
                 match write(&session, &subject, &forgotten, None).await {
                     Err(error) if is_conflict(&error) => {}

@@ -17,7 +17,7 @@ use crate::{
         progress::Progress,
         records::{as_json, state},
     },
-    keeper::{apply::Held, policies::labels_of},
+    keeper::apply::Held,
 };
 
 #[derive(Debug, Args)]
@@ -62,17 +62,17 @@ impl Records {
     }
 
     fn selects(&self, held: &Held) -> bool {
-        match (&self.selector, &held.stored) {
+        match (&self.selector, held.stored()) {
             (None, _) => true,
-            (Some(selector), Stored::Good(record)) => selector.matches(&labels_of(record)),
+            (Some(selector), Stored::Good(record)) => selector.matches(&record.labels()),
             (Some(_), Stored::Bad { .. }) => false,
         }
     }
 }
 
 fn item(held: &Held, now: Timestamp) -> Item {
-    let mut row = vec![held.node_name().to_owned(), state(&held.stored).to_owned()];
-    match &held.stored {
+    let mut row = vec![held.node_name().to_owned(), state(held.stored()).to_owned()];
+    match held.stored() {
         Stored::Good(record) => row.extend([
             record.kept.len().to_string(),
             record.sequence.to_string(),

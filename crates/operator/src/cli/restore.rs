@@ -28,11 +28,11 @@ impl Restore {
             session.judges_as_the_operator()?;
             for _ in 0..TRIES {
                 let subject = Subject::read(&session, &self.node).await?;
-                let (Some(node), Some(seen)) = (&subject.node, &subject.seen) else {
+                let Some(node) = subject.case.node() else {
                     anyhow::bail!("node {} is away: its record is given back when it returns", self.node);
                 };
-                let record = subject.record()?;
-                let Some(restore) = restore_now(&record, seen, &subject.context()) else {
+                subject.record()?;
+                let Some(restore) = restore_now(&subject.case) else {
                     println!("node/{} has everything that its record has", self.node);
                     return Ok(ExitCode::SUCCESS);
                 };

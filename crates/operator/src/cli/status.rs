@@ -3,7 +3,7 @@
 use std::{fmt::Write as _, process::ExitCode};
 
 use clap::Args;
-use perennial_core::keeper::status::WORDS;
+use perennial_core::keeper::status::KeepState;
 
 use super::{
     Global, block_on,
@@ -39,9 +39,10 @@ fn story(overview: &Overview) -> String {
     tell_members(overview, &mut text, colours);
     let live: usize = overview.nodes.iter().filter(|(word, _)| **word != "Away").map(|(_, count)| count).sum();
     let current = overview.nodes.get("Current").copied().unwrap_or_default();
-    let others: Vec<String> = WORDS
+    let others: Vec<String> = KeepState::ALL
         .iter()
-        .filter(|word| **word != "Current")
+        .filter(|state| **state != KeepState::Current)
+        .map(|state| state.as_str())
         .filter_map(|word| {
             overview.nodes.get(word).map(|count| format!("{count} {}", Tone::of(word).paint(word, colours)))
         })

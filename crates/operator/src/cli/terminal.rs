@@ -21,7 +21,7 @@ pub(super) enum Tone {
 }
 
 impl Tone {
-    /// For a word of [`perennial_core::keeper::status::WORDS`] or of a record's state.
+    /// For a word of [`perennial_core::keeper::status::KeepState`] or of a record's state.
     pub(super) fn of(word: &str) -> Self {
         match word {
             "Current" | "Good" | "pass" => Self::Good,

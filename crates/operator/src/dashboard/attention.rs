@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{Dashboard, Server, overview::Known, quoted};
-use crate::keeper::index::Row;
+use crate::keeper::cache::Row;
 
 /// So many of those that it is about are named.
 const NAMED: usize = 5;

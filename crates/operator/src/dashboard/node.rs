@@ -7,7 +7,6 @@ use perennial_core::{
     config::names::is_dns_subdomain,
     keeper::{
         explain::{Cause, explain},
-        identity::{Identified, RecordName},
         keys::{Kept, Key},
         mark::MARK,
         stored_record::Stored,
@@ -32,9 +31,9 @@ use crate::{
 
 pub(super) async fn node(dashboard: &Dashboard, name: &str) -> Result<Value, Problem> {
     let look = look(dashboard, name).await?;
-    let standing = look.standing();
+    let standing = look.status();
     let client = &dashboard.parts.keeper.client;
-    let way = match &look.node {
+    let way = match look.node() {
         Some(node) if node.annotations.contains_key(MARK) => way(client, name).await,
         _ => None,
     };
@@ -42,18 +41,18 @@ pub(super) async fn node(dashboard: &Dashboard, name: &str) -> Result<Value, Pro
     let said = if dashboard.server == Server::Command { events(client, name).await } else { Vec::new() };
     let said: Vec<Value> =
         said.iter().rev().map(|said| json!({"at": said.at, "reason": said.reason, "message": said.message})).collect();
-    let mark = look.seen().and_then(|seen| seen.mark);
+    let mark = look.mark();
     let history = stored_versions(look.stored());
     let next =
         next_life(&look).map(|next| json!({"given": next.given, "later": next.later, "withheld": next.withheld}));
     Ok(json!({
         "name": look.name(),
-        "state": standing.word(),
+        "state": standing.state().as_str(),
         "sentence": standing.sentence(),
-        "identity": look.identity.as_ref().map(|identity| identity.text().unwrap_or_else(|| format!("name={name}"))),
-        "uid": look.node.as_ref().map(|node| &node.uid),
-        "created": look.node.as_ref().and_then(|node| Timestamp::from_second(node.created).ok()),
-        "policy": look.policy.name,
+        "identity": look.identity().map(|identity| identity.text().unwrap_or_else(|| format!("name={name}"))),
+        "uid": look.node().map(|node| &node.uid),
+        "created": look.node().and_then(|node| Timestamp::from_second(node.created).ok()),
+        "policy": look.policy().name,
         "restored": mark.map(|mark| json!({
             "at": way.as_ref().and_then(|way| way.at), "by": way.as_ref().map(Way::words),
             "keys": mark.given.len(), "complete": mark.complete,
@@ -70,13 +69,13 @@ pub(super) async fn node(dashboard: &Dashboard, name: &str) -> Result<Value, Pro
 /// A node and its record, found by what is in memory.
 async fn look(dashboard: &Dashboard, name: &str) -> Result<Look, Problem> {
     let keeper = &dashboard.parts.keeper;
-    let known = keeper.lock().view.index.record_name_of(name);
+    let known = keeper.cache.record_name_of(name);
     // Anything else would be a path to somewhere else on the API server. Records, tampered with, may speak of such nodes.
     let node = if is_dns_subdomain(name) { keeper.cluster.read_node(name, Priority::Collect).await } else { Ok(None) };
     let node = node.map_err(|error| Problem::Unread(error.into()))?;
     let named = match &node {
-        Some(node) => Identified::of(&keeper.policies.of(node).identity, node).map(|identity| identity.record_name()),
-        None => known.map(|known| RecordName(known.to_string())),
+        Some(node) => keeper.policies.current().identify(node).map(|identity| identity.record_name()),
+        None => known,
     };
     let held = match &named {
         Some(named) => keeper.cluster.read_record(named, Priority::Collect).await,
@@ -86,19 +85,15 @@ async fn look(dashboard: &Dashboard, name: &str) -> Result<Look, Problem> {
     if node.is_none() && held.is_none() {
         return Err(Problem::NotThere(format!("There is no node {name}, and no record of one.")));
     }
-    let mut look = Look::new(&keeper.policies, node, held);
-    if let Some(RecordName(named)) = &named {
-        let state = keeper.lock();
-        look.rivals =
-            state.view.index.claimants(named).map(ToString::to_string).filter(|other| other != name).collect();
-    }
-    Ok(look)
+    let rivals = named.map(|named| keeper.cache.rivals(&named, None, name)).unwrap_or_default();
+    let rivals = rivals.into_iter().map(|rival| rival.name).collect();
+    Ok(Look::new(&keeper.policies, node, held, rivals))
 }
 
 fn record(look: &Look) -> Option<Value> {
     let held = look.held.as_ref()?;
-    let mut value = json!({"name": held.name(), "state": state(&held.stored)});
-    match &held.stored {
+    let mut value = json!({"name": held.name(), "state": state(held.stored())});
+    match held.stored() {
         Stored::Good(record) => {
             value["sequence"] = json!(record.sequence);
             value["capturedAt"] = json!(record.captured_at);
@@ -115,15 +110,14 @@ fn record(look: &Look) -> Option<Value> {
 
 /// Every label of the node, and whatever else is kept of it, was kept, or should be on it: where it comes from, and why.
 fn keys(look: &Look, history: &[Version]) -> Vec<Value> {
-    let on_node = look.seen().map(|seen| seen.kept).unwrap_or_default();
+    let on_node = look.kept().cloned().unwrap_or_default();
     let in_record = look.record().map(|record| record.kept).unwrap_or_default();
-    let labels = look.node.iter().flat_map(|node| node.labels.keys()).map(|key| Key::label(key));
+    let labels = look.node().into_iter().flat_map(|node| node.labels.keys()).map(|key| Key::label(key));
     let before = history.iter().flat_map(|version| version.kept.keys());
     let all: BTreeSet<Key> = on_node.keys().chain(in_record.keys()).chain(before).cloned().chain(labels).collect();
-    let context = look.context();
     all.into_iter()
         .map(|key| {
-            let cause = explain(&key, look.node.as_ref(), look.stored(), &look.rivals, &context);
+            let cause = explain(&key, &look.case);
             let (why, fix) = words(&key, &cause, look);
             let live = on_node.get(&key).cloned().or_else(|| label(look, &key));
             json!({
@@ -136,7 +130,7 @@ fn keys(look: &Look, history: &[Version]) -> Vec<Value> {
 
 fn label(look: &Look, key: &Key) -> Option<String> {
     match key {
-        Key::Label(key) => look.node.as_ref()?.labels.get(key).cloned(),
+        Key::Label(key) => look.node()?.labels.get(key).cloned(),
         _ => None,
     }
 }
@@ -164,7 +158,7 @@ fn origin(cause: &Cause, is_there: bool) -> &'static str {
 /// The lives of the node, newest first, each with what was captured of it and what that changed.
 fn incarnations(look: &Look, history: &[Version]) -> Vec<Value> {
     let mut lives: Vec<(String, Vec<Value>)> = Vec::new();
-    if let Some(node) = &look.node {
+    if let Some(node) = look.node() {
         lives.push((node.uid.clone(), Vec::new()));
     }
     let nothing = Kept::new();
@@ -184,7 +178,7 @@ fn incarnations(look: &Look, history: &[Version]) -> Vec<Value> {
             None => lives.push((version.uid.clone(), vec![capture])),
         }
     }
-    let alive = look.node.as_ref().map(|node| node.uid.as_str());
+    let alive = look.node().map(|node| node.uid.as_str());
     lives
         .into_iter()
         .map(|(uid, captures)| json!({"alive": alive == Some(&uid), "uid": uid, "captures": captures}))
@@ -195,7 +189,7 @@ fn incarnations(look: &Look, history: &[Version]) -> Vec<Value> {
 fn commands(look: &Look, history: &[Version]) -> Vec<Value> {
     let name = quoted(look.name());
     let mut commands = vec![("the whole story", format!("perennial explain {name}"))];
-    if look.node.is_some() && look.held.is_some() {
+    if look.node().is_some() && look.held.is_some() {
         commands.push(("give it what its record has, now", format!("perennial restore {name}")));
     }
     if let Some(before) = history.get(1) {

@@ -35,19 +35,15 @@ pub(super) async fn overview(dashboard: &Dashboard) -> Value {
     for row in rows.iter() {
         *states.entry(row.state).or_default() += 1;
     }
-    let (survey, synced, churn, recent) = {
-        let mut state = keeper.lock();
-        let survey = state.view.index.survey();
-        let synced = state.view.is_synced();
-        let board = state.view.board.as_ref();
-        let counted = |counts: &Counts| json!([counts.created, counts.deleted, counts.restored, counts.written]);
-        let churn: Vec<Value> = board
-            .map(|board| board.churn.past.iter().chain([&board.churn.now]).map(counted).collect())
-            .unwrap_or_default();
-        let recent: Vec<Value> =
-            board.map(|board| board.recent().take(RECENT).map(|h| json!(**h)).collect()).unwrap_or_default();
-        (survey, synced, churn, recent)
-    };
+    let cache = &keeper.cache;
+    let (survey, synced) = (cache.survey(), cache.is_synced());
+    let counted = |counts: &Counts| json!([counts.created, counts.deleted, counts.restored, counts.written]);
+    let (churn, recent): (Vec<Value>, Vec<Value>) = cache
+        .activity(|activity| {
+            let churn = activity.churn.past.iter().chain([&activity.churn.now]).map(counted).collect();
+            (churn, activity.recent().take(RECENT).map(|event| json!(**event)).collect())
+        })
+        .unwrap_or_default();
     let known = Known { states, workloads: workload::sums(dashboard), groups, unheld, synced };
     let attention = attention::list(dashboard, &rows, &known);
     let count = |words: &[&str]| words.iter().filter_map(|word| known.states.get(word)).sum::<usize>();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use kube::Api;
-use perennial_core::keeper::stored_record::Stored;
+use perennial_core::keeper::{status::KeepState, stored_record::Stored};
 use serde_json::{Value, json};
 
 use super::{leases::Leases, operator_metrics::Samples, records::state, session::Session};
@@ -53,17 +53,17 @@ impl Overview {
             .each_pair(None, false, |page| {
                 for look in page {
                     if let Some(held) = &look.held {
-                        *records.entry(state(&held.stored)).or_default() += 1;
+                        *records.entry(state(held.stored())).or_default() += 1;
                     }
                     if let Some(Stored::Good(record)) = look.stored() {
                         let age = now.as_second() - record.captured_at.as_second();
                         lag.minute += usize::from(age < 60);
                         lag.hour += usize::from(age < 3600);
                     }
-                    let standing = look.standing();
-                    *nodes.entry(standing.word()).or_default() += 1;
+                    let standing = look.status();
+                    *nodes.entry(standing.state().as_str()).or_default() += 1;
                     lag.due += usize::from(standing.is_due());
-                    if let (Some(node), "Unsettled") = (&look.node, standing.word()) {
+                    if let (Some(node), KeepState::Unsettled) = (look.node(), standing.state()) {
                         let age = now.as_second() - node.created;
                         lag.oldest = Some(lag.oldest.map_or(age, |oldest| oldest.max(age)));
                     }

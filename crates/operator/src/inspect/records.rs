@@ -18,8 +18,8 @@ pub(crate) fn state(stored: &Stored) -> &'static str {
 
 /// A record for programs: what it holds, or why it cannot be trusted.
 pub(crate) fn as_json(held: &Held) -> Value {
-    let mut value = json!({"name": held.name(), "node": held.node_name(), "state": state(&held.stored)});
-    match &held.stored {
+    let mut value = json!({"name": held.name(), "node": held.node_name(), "state": state(held.stored())});
+    match held.stored() {
         Stored::Good(record) => {
             let text = record.encode().unwrap_or_default();
             value["record"] = serde_json::from_str(&text).unwrap_or_default();

@@ -21,7 +21,7 @@ use futures::stream::{FuturesUnordered, Stream, StreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::runtime::utils::Backoff;
 use kube::runtime::{WatchStreamExt, watcher};
-use perennial_core::coordination::lease::{Election, ElectionStep, Intent, LeaseWrite, Terms, WriteKind};
+use perennial_core::coordination::lease::{Election, ElectionStep, Intent, LeaseState, LeaseWrite, Terms, WriteKind};
 use perennial_core::coordination::members::Roster;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -48,7 +48,7 @@ struct Candidacy {
 }
 
 enum RequestOutcome {
-    Read(Result<Option<Lease>, LeaseError>),
+    Read { sent: Duration, result: Result<Option<Lease>, LeaseError> },
     Written { write: WriteKind, sent: Duration, result: Result<Lease, LeaseError> },
 }
 
@@ -225,7 +225,11 @@ impl Coordinator {
         let leases = self.leases.clone();
         let name = self.candidacies[index].name.clone();
         self.candidacies[index].busy = true;
-        self.requests.push(Box::pin(async move { (index, RequestOutcome::Read(leases.read(&name).await)) }));
+        let sent = self.now();
+        self.requests.push(Box::pin(async move {
+            let result = leases.read(&name).await;
+            (index, RequestOutcome::Read { sent, result })
+        }));
     }
 
     fn write(&mut self, index: usize, write: &LeaseWrite, until: Option<Duration>) {
@@ -258,13 +262,21 @@ impl Coordinator {
         let now = self.now();
         let candidacy = &mut self.candidacies[index];
         candidacy.busy = false;
-        let succeeded = matches!(outcome, RequestOutcome::Read(Ok(_)) | RequestOutcome::Written { result: Ok(_), .. });
+        let succeeded = matches!(
+            outcome,
+            RequestOutcome::Read { result: Ok(_), .. } | RequestOutcome::Written { result: Ok(_), .. }
+        );
         if succeeded && std::mem::take(&mut self.failing) {
             info!("requests about Leases succeed again");
         }
         match outcome {
-            RequestOutcome::Read(Ok(lease)) => {
-                candidacy.election.observed(now, lease.as_ref().map(state));
+            RequestOutcome::Read { sent, result: Ok(lease) } => {
+                let version = |seen: &LeaseState| seen.resource_version.parse().unwrap_or_default();
+                let (before, read) = (candidacy.election.seen().map(version), lease.as_ref().map(state));
+                if candidacy.election.read(sent, now, read.clone()) {
+                    let now = read.as_ref().map(version);
+                    self.settings.history.report(&candidacy.name, before.unwrap_or_default(), now.unwrap_or_default());
+                }
                 candidacy.last = lease;
             }
             RequestOutcome::Written { write, sent, result: Ok(lease) } => {
@@ -280,7 +292,7 @@ impl Coordinator {
                 debug!(lease, "conflict on a Lease, reading it again");
                 candidacy.election.conflicted();
             }
-            RequestOutcome::Read(Err(error)) | RequestOutcome::Written { result: Err(error), .. } => {
+            RequestOutcome::Read { result: Err(error), .. } | RequestOutcome::Written { result: Err(error), .. } => {
                 // One warning per outage, not one for each Lease and attempt.
                 if self.failing {
                     debug!(lease = candidacy.name, error = %Chain(&error), "request about a Lease failed, retrying");

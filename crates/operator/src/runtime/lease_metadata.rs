@@ -1,7 +1,7 @@
 //! Names, labels and annotations of Leases, which replicas of different versions agree on.
 
-use super::clock::Clock;
 use super::lease::state;
+use super::{clock::Clock, history::History};
 use k8s_openapi::api::coordination::v1::Lease;
 use perennial_core::coordination::members::Announcement;
 use perennial_core::coordination::shards::Member;
@@ -35,6 +35,8 @@ pub struct Coordination {
     pub lease: Duration,
     /// Source of `renewTime`, for people.
     pub clock: Clock,
+    /// Receives the report of a Lease that went back in history.
+    pub history: History,
     pub report: Report,
 }
 

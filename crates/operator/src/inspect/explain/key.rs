@@ -31,7 +31,7 @@ pub(crate) struct KeyExplanation<'a> {
 impl<'a> KeyExplanation<'a> {
     pub(crate) async fn read(session: &Session, look: &'a Look, key: &str) -> Self {
         let key = Key::parse(key);
-        let cause = cause_of(&key, look.node.as_ref(), look.stored(), &look.rivals, &look.context());
+        let cause = cause_of(&key, &look.case);
         let (why, fix) = words(&key, &cause, look);
         let mut more = Vec::new();
         if cause.is_due() {
@@ -49,11 +49,11 @@ impl<'a> KeyExplanation<'a> {
 
     pub(crate) fn to_json(&self) -> Value {
         let Self { look, key, cause, why, fix, more } = self;
-        let live = look.node.as_ref().and_then(|live| value_on(live, key));
+        let live = look.node().and_then(|live| value_on(live, key));
         let record = look.record().and_then(|record| record.kept.get(key).cloned());
         json!({
             "node": look.name(), "key": key, "cause": cause.word(), "why": why, "fix": fix, "more": more,
-            "onNode": live, "inRecord": record, "policy": look.policy.name,
+            "onNode": live, "inRecord": record, "policy": look.policy().name,
         })
     }
 
@@ -141,7 +141,7 @@ pub(crate) fn words(key: &Key, cause: &Cause, look: &Look) -> (String, Option<St
             format!(
                 "nothing is given, since {} says to be the same as this node ({})",
                 rivals.join(", "),
-                look.policy.identity
+                look.policy().identity
             ),
             Some("let only one of them have this identity, or choose another keeper.identity".to_owned()),
         ),

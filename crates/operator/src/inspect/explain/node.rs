@@ -1,21 +1,22 @@
 //! `perennial explain NODE`: the whole story of a node.
 
-use std::{collections::BTreeSet, fmt::Write as _};
+use std::{collections::BTreeSet, fmt::Write as _, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node as FullNode};
 use kube::{Api, Client, api::ListParams};
 use perennial_core::keeper::{
     admission::kubelet_may_set,
+    case::{Case, CaseContext, Phase},
+    decide::{Decision, decide},
     identity::Identified,
-    import::plan::NOBODY,
+    import::decide::IMPORTED_UID,
     keys::{Kept, Key},
-    machine::Machine,
     mark::MARK,
-    plan::{Plan, create, gone},
-    record::{Fault, Record},
-    selection::{Incarnation, Policy, ignored},
-    status::Standing,
+    policy_set::PolicySet,
+    record::Record,
+    selection::{Node, Policy},
+    status::KeepStatus,
     stored_record::Stored,
 };
 use serde_json::{Value, json};
@@ -99,43 +100,35 @@ pub(crate) struct NextLife {
     pub(crate) withheld: Vec<Key>,
 }
 
-/// Played through with the operator's own plans, for the same machine and nothing on the node.
+/// Computed with the operator's own decision, for the same machine and a node without labels.
 pub(crate) fn next_life(look: &Look) -> Option<NextLife> {
-    if look.node.as_ref().is_some_and(ignored) || look.stored().and_then(Stored::fault).is_some_and(Fault::is_newer) {
+    let case = &look.case;
+    if case.is_ignored() || case.has_newer_record() {
         return None;
     }
-    let context = look.context();
-    let record: Option<Record> = match look.seen() {
-        None => look.record(),
-        Some(seen) => match gone(&seen, look.record().as_ref(), &context) {
-            Plan::Write(_, next) => Some(*next),
-            _ => look.record(),
-        },
+    let record: Option<Record> = match decide(&case.deleted()) {
+        Decision::WriteRecord(_, next) if case.node().is_some() => Some(*next),
+        _ => look.record(),
     };
     let record = record?;
-    let machine = look.node.as_ref().map_or_else(|| record.node.machine.clone(), |node| node.machine.clone());
-    let bare = bare(&record, machine);
-    let whole = create(&bare, Some(&record), &context, |_| true)?;
+    let machine = case.node().map_or_else(|| record.node.machine.clone(), |node| node.machine.clone());
+    // A node that is being created has a UID that no record contains.
+    let bare = Node { name: record.node.name.clone(), uid: "next".to_owned(), machine, ..Node::default() };
+    let policies = PolicySet::from(case.policy().clone());
+    let context = CaseContext { policies: &policies, now: Timestamp::now(), by: "cli" };
+    let stored = Some(Arc::new(Stored::Good(Box::new(record))));
+    let phase = Phase::Creating { by_kubelet: false };
+    let Decision::PatchNode(whole) = decide(&Case::new(phase, Some(bare), stored, Vec::new(), &context)) else {
+        return None;
+    };
     let later = whole.set.keys().filter(|key| !kubelet_may_set(key)).cloned().collect();
     Some(NextLife { given: whole.set, later, withheld: whole.withheld.into_iter().collect() })
-}
-
-fn bare(record: &Record, machine: Machine) -> Incarnation {
-    Incarnation {
-        name: record.node.name.clone(),
-        // No UID that a record could have: a node that is being created is nobody's incarnation yet.
-        uid: "next".to_owned(),
-        resource_version: 0,
-        kept: Kept::new(),
-        mark: None,
-        machine,
-    }
 }
 
 /// State, identity, kept keys, restored keys, refusals, Events and future of a node.
 pub(crate) struct NodeExplanation<'a> {
     look: &'a Look,
-    standing: Standing,
+    standing: KeepStatus,
     way: Option<Way>,
     events: Vec<Said>,
     owner: Option<ShardOwner>,
@@ -145,14 +138,14 @@ pub(crate) struct NodeExplanation<'a> {
 impl<'a> NodeExplanation<'a> {
     pub(crate) async fn read(session: &Session, look: &'a Look) -> Self {
         let name = look.name();
-        let way = match &look.node {
+        let way = match look.node() {
             Some(node) if node.annotations.contains_key(MARK) => way(&session.client, name).await,
             _ => None,
         };
         let leases = Leases::read(&session.client, session.settings.namespace.as_str()).await.ok();
         Self {
             look,
-            standing: look.standing(),
+            standing: look.status(),
             way,
             events: events(&session.client, name).await,
             owner: leases.map(|leases| leases.owner(name, "restore")),
@@ -165,13 +158,13 @@ impl<'a> NodeExplanation<'a> {
         let name = look.name();
         json!({
             "node": name,
-            "state": standing.word(),
+            "state": standing.state().as_str(),
             "standing": standing.sentence(),
-            "uid": look.node.as_ref().map(|node| &node.uid),
-            "identity": look.identity.as_ref().map(|identity| identity.text().unwrap_or_else(|| format!("name={name}"))),
-            "policy": look.policy.name,
-            "kept": look.seen().map(|seen| seen.kept),
-            "mark": look.seen().and_then(|seen| seen.mark),
+            "uid": look.node().map(|node| &node.uid),
+            "identity": look.identity().map(|identity| identity.text().unwrap_or_else(|| format!("name={name}"))),
+            "policy": look.policy().name,
+            "kept": look.kept(),
+            "mark": look.mark(),
             "restored": way.as_ref().map(|way| json!({"at": way.at, "by": way.words()})),
             "record": look.held.as_ref().map(as_json),
             "ifDeletedNow": next.as_ref().map(|next| json!({"given": next.given, "later": next.later, "withheld": next.withheld})),
@@ -191,7 +184,7 @@ impl<'a> NodeExplanation<'a> {
             say(format!("  {}.", owner.sentence()));
         }
         say(format!("\nWho it is: {}", self.identity(name)));
-        say(format!("\nPolicy: {}", policy(&self.look.policy)));
+        say(format!("\nPolicy: {}", policy(self.look.policy())));
         say(format!("\nWhat is kept: {}", self.kept()));
         for line in self.keys() {
             say(format!("  {line}"));
@@ -215,8 +208,8 @@ impl<'a> NodeExplanation<'a> {
     }
 
     fn identity(&self, name: &str) -> String {
-        let by = self.look.identity.as_ref().and_then(Identified::text).unwrap_or_else(|| format!("its name, {name}"));
-        let incarnation = match &self.look.node {
+        let by = self.look.identity().and_then(Identified::text).unwrap_or_else(|| format!("its name, {name}"));
+        let incarnation = match self.look.node() {
             Some(node) => {
                 let created = Timestamp::from_second(node.created).unwrap_or(Timestamp::UNIX_EPOCH);
                 format!("this incarnation is {}, created {} ago", node.uid, age(created, Timestamp::now()))
@@ -224,9 +217,9 @@ impl<'a> NodeExplanation<'a> {
             None => "no incarnation of it is alive".to_owned(),
         };
         let last = match self.look.stored() {
-            Some(Stored::Good(record)) if self.look.node.as_ref().is_none_or(|node| node.uid != record.node.uid) => {
+            Some(Stored::Good(record)) if self.look.node().is_none_or(|node| node.uid != record.node.uid) => {
                 match record.node.uid.as_str() {
-                    NOBODY => "; its record was imported".to_owned(),
+                    IMPORTED_UID => "; its record was imported".to_owned(),
                     uid => format!("; its record was last written from {uid}"),
                 }
             }
@@ -237,7 +230,7 @@ impl<'a> NodeExplanation<'a> {
 
     fn kept(&self) -> String {
         let now = Timestamp::now();
-        match self.look.held.as_ref().map(|held| (held, &held.stored)) {
+        match self.look.held.as_ref().map(|held| (held, held.stored())) {
             None => "there is no record.".to_owned(),
             Some((held, Stored::Good(record))) => format!(
                 "{} key(s) in record {}, sequence {}, written {} ago by {}.",
@@ -258,10 +251,10 @@ impl<'a> NodeExplanation<'a> {
 
     /// Every key of node and record, with where it comes from.
     fn keys(&self) -> Vec<String> {
-        let (seen, record) = (self.look.seen(), self.look.record());
-        let on_node = seen.as_ref().map(|seen| seen.kept.clone()).unwrap_or_default();
+        let (live, record) = (self.look.kept(), self.look.record());
+        let on_node = live.cloned().unwrap_or_default();
         let in_record = record.map(|record| record.kept).unwrap_or_default();
-        let mark = seen.as_ref().and_then(|seen| seen.mark.as_ref());
+        let mark = self.look.mark();
         let all: BTreeSet<&Key> = on_node.keys().chain(in_record.keys()).collect();
         all.into_iter()
             .map(|key| {
@@ -272,7 +265,7 @@ impl<'a> NodeExplanation<'a> {
                     (Some(now), Some(then)) if now == then => "the node's own".to_owned(),
                     (Some(_), Some(then)) => format!("the node's own; the record has {then}"),
                     (Some(_), None) => "not in the record yet".to_owned(),
-                    (None, _) if seen.is_none() => "kept".to_owned(),
+                    (None, _) if live.is_none() => "kept".to_owned(),
                     (None, _) => "not on the node".to_owned(),
                 };
                 format!(
@@ -284,8 +277,10 @@ impl<'a> NodeExplanation<'a> {
     }
 
     fn restored(&self) -> String {
-        let Some(seen) = self.look.seen() else { return "nothing, while it is away.".to_owned() };
-        let Some(mark) = seen.mark else {
+        if self.look.node().is_none() {
+            return "nothing, while it is away.".to_owned();
+        }
+        let Some(mark) = self.look.mark() else {
             return "nothing; this incarnation carries no mark of ours.".to_owned();
         };
         let way = match &self.way {
@@ -304,13 +299,13 @@ impl<'a> NodeExplanation<'a> {
         let mut lines = Vec::new();
         let list = |keys: Vec<&Key>| keys.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         match &self.standing {
-            Standing::Waits(keys) => {
+            KeepStatus::Waiting(keys) => {
                 lines.push(format!("{} wait until the node shows which machine it is", list(keys.iter().collect())));
             }
-            Standing::Unsettled(restore) if !restore.withheld.is_empty() => {
+            KeepStatus::Unsettled(restore) if !restore.withheld.is_empty() => {
                 lines.push(format!("{}: not for this machine", list(restore.withheld.iter().collect())));
             }
-            Standing::Contested(rivals) => {
+            KeepStatus::Contested(rivals) => {
                 lines.push(format!("everything, since {} has the same identity", rivals.join(", ")));
             }
             _ => {}
@@ -329,7 +324,7 @@ impl<'a> NodeExplanation<'a> {
         if let Some(Stored::Bad { fault, .. }) = self.look.stored() {
             lines.push(format!("what the record's bytes say: {fault}"));
         }
-        if let Some(mark) = self.look.seen().and_then(|seen| seen.mark)
+        if let Some(mark) = self.look.mark()
             && !mark.own.is_empty()
         {
             lines.push(format!("{}: the node had its own value", list(mark.own.iter().collect())));
