@@ -1,8 +1,9 @@
 //! Execution of a decision: the only place in placement that writes.
 //!
 //! # Guarantees
-//! Placements and relabels of one decision are independent of each other and run in parallel. The state is saved after them and
-//! before any removal. Answers are stored in the cache at once, so that the next decision is based on them.
+//! Placements and relabels of one decision are independent of each other and run in parallel. The
+//! state is saved after them and before any removal. Answers are stored in the cache at once, so
+//! that the next decision is based on them.
 
 mod cluster;
 
@@ -37,7 +38,8 @@ const BLOCKED_PAUSE: Duration = Duration::from_secs(30);
 const CANNOT_EVICT_PAUSE: Duration = Duration::from_mins(5);
 /// Maximum number of parallel writes to the pods of one workload.
 const PARALLEL_WRITES: usize = 32;
-/// Maximum number of pod writes per decision. The rest follows after a new permit and a new decision.
+/// Maximum number of pod writes per decision. The rest follows after a new permit and a new
+/// decision.
 const MAX_WRITES: usize = 64;
 
 /// Executes decisions.
@@ -141,8 +143,8 @@ impl Applier {
         }
     }
 
-    /// Ungates a pod whose class the API server refused. If that is refused as well, a permission is missing and no Event is
-    /// written.
+    /// Ungates a pod whose class the API server refused. If that is refused as well, a permission
+    /// is missing and no Event is written.
     async fn ungate_refused(&self, workload: &Workload, pod: &PodRef, failure: &Failure) -> Result<(), Error> {
         let strength = workload.managed_spec().map_or(Strength::Required, |spec| spec.strength);
         if let Some(known) = workload.pods.iter().find(|known| known.uid == pod.uid) {

@@ -1,7 +1,9 @@
-//! The placement controller: events of the watches become work, and each workload is observed, decided and applied.
+//! The placement controller: events of the watches become work, and each workload is observed,
+//! decided and applied.
 //!
 //! # Guarantees
-//! A new owner of a workload reads its pods before it decides. A failure delays only the workload that it is about.
+//! A new owner of a workload reads its pods before it decides. A failure delays only the workload
+//! that it is about.
 
 use std::{sync::Arc, time::Duration};
 
@@ -69,7 +71,8 @@ pub struct PlacerParts {
     pub metrics: Metrics,
     pub events: Events,
     pub ownership: Ownership,
-    /// This replica decides about workloads. Otherwise it only answers admission and ungates overdue pods.
+    /// This replica decides about workloads. Otherwise it only answers admission and ungates
+    /// overdue pods.
     pub decides: bool,
     /// Decisions are logged and not executed.
     pub dry_run: bool,

@@ -1,4 +1,5 @@
-//! A cache of placement that is filled by lists, and kept up to date by watches if needed: the input of commands.
+//! A cache of placement that is filled by lists, and kept up to date by watches if needed: the
+//! input of commands.
 
 use std::fmt::{self, Debug};
 
@@ -45,7 +46,8 @@ impl Debug for Change {
     }
 }
 
-/// Watches the objects of placement: first all of them, then every change. `selector` restricts the workloads.
+/// Watches the objects of placement: first all of them, then every change. `selector` restricts the
+/// workloads.
 pub fn changes(client: &Client, selector: Option<&str>) -> impl Stream<Item = Change> + use<> {
     futures::stream::select_all([
         watch::<Namespace>(client, None),
@@ -75,8 +77,8 @@ fn managed() -> String {
 }
 
 impl Snapshot {
-    /// Lists the objects of placement. `selector` restricts the workloads. `on_page` is called with the number of objects of
-    /// each page.
+    /// Lists the objects of placement. `selector` restricts the workloads. `on_page` is called with
+    /// the number of objects of each page.
     pub async fn read(
         client: &Client,
         configured: Configured,

@@ -1,8 +1,9 @@
-//! Removal of scheduling gates outside of decisions: pods that are gated for too long, and all gated pods when placement is
-//! switched off or Perennial is uninstalled.
+//! Removal of scheduling gates outside of decisions: pods that are gated for too long, and all
+//! gated pods when placement is switched off or Perennial is uninstalled.
 //!
 //! # Guarantees
-//! A pod that cannot be ungated does not affect other pods. After a conflict the pods are listed again.
+//! A pod that cannot be ungated does not affect other pods. After a conflict the pods are listed
+//! again.
 
 use std::time::Duration;
 
@@ -44,7 +45,8 @@ pub(super) async fn ungate_overdue(
     failed.collect()
 }
 
-/// Ungates every gated pod that is due and returns their number. `on_page` is called with the number of pods of each page.
+/// Ungates every gated pod that is due and returns their number. `on_page` is called with the
+/// number of pods of each page.
 pub async fn ungate_all(
     cluster: &Cluster,
     configured: &Configured,

@@ -1,5 +1,5 @@
-//! Requests of placement for pods and workloads. Every write is conditional, every request has a deadline and is within the
-//! budget.
+//! Requests of placement for pods and workloads. Every write is conditional, every request has a
+//! deadline and is within the budget.
 
 use std::{fmt::Debug, time::Duration};
 
@@ -131,7 +131,8 @@ impl Cluster {
         self.ask(Urgency::Immediate, api.patch(name, &params(), &Patch::Strategic(patch))).await
     }
 
-    /// Removes the gate. If the API server refuses the patch, sends `on_refusal`. Returns None if the pod is gone.
+    /// Removes the gate. If the API server refuses the patch, sends `on_refusal`. Returns None if
+    /// the pod is gone.
     pub async fn ungate_pod(
         &self,
         namespace: &str,
@@ -175,7 +176,8 @@ impl Cluster {
     }
 
     pub async fn evict(&self, namespace: &str, pod: &PodRef) -> Result<Eviction, Error> {
-        // kube 5 serializes this field as `delete_options`, which the API server ignores together with the precondition.
+        // kube 5 serializes this field as `delete_options`, which the API server ignores together
+        // with the precondition.
         let eviction = json!({
             "apiVersion": "policy/v1",
             "kind": "Eviction",
