@@ -29,7 +29,7 @@ const PAGE: u32 = 500;
 
 /// A list of a workload's pods.
 #[derive(Debug)]
-pub struct Listed {
+pub struct ListedPods {
     pub pods: Vec<Pod>,
     /// resourceVersion of the list. A cached pod that is not newer and not in the list is gone.
     pub as_of: u64,
@@ -206,7 +206,7 @@ impl Cluster {
     }
 
     /// Lists the pods that the workload's selector matches.
-    pub async fn list_pods(&self, workload: &WorkloadEntry) -> Result<Listed, Error> {
+    pub async fn list_pods(&self, workload: &WorkloadEntry) -> Result<ListedPods, Error> {
         let api = self.pods(&workload.view.namespace);
         let mut params = ListParams::default().labels(&workload.selector.to_string()).limit(PAGE);
         let mut pods = Vec::new();
@@ -216,7 +216,7 @@ impl Cluster {
             pods.extend(page.items);
             let Some(token) = page.metadata.continue_.filter(|token| !token.is_empty()) else {
                 let as_of = version(page.metadata.resource_version.as_deref().unwrap_or_default());
-                return Ok(Listed { pods, as_of });
+                return Ok(ListedPods { pods, as_of });
             };
             params.continue_token = Some(token);
         }
