@@ -1,7 +1,7 @@
-//! What the account of the operator may do: for each feature the least that works.
+//! Minimum permissions of the operator's account, by feature.
 //!
-//! A test runs the operator with exactly these and compares what it used with what it was given: a verb that nothing
-//! uses fails it, as does one that is missing.
+//! A test runs the operator with exactly these permissions and compares them with the requests in the
+//! audit log. It fails on an unused and on a missing verb.
 
 use perennial_core::keeper::signature;
 use serde::Serialize;
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::admission::{certificates, configuration::NAME};
 
-/// One rule of a role, as RBAC has it.
+/// A rule of an RBAC role.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rule {
@@ -35,7 +35,7 @@ impl Rule {
     }
 }
 
-/// Rules for the whole cluster, and those for our own namespace.
+/// Rules of the ClusterRole, and of the Role in Perennial's namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Permissions {
     pub cluster: Vec<Rule>,
@@ -46,7 +46,7 @@ const WEBHOOKS: &[&str] = &["mutatingwebhookconfigurations", "validatingwebhookc
 const ADMISSION: &str = "admissionregistration.k8s.io";
 
 impl Permissions {
-    /// All that an operator with these features needs.
+    /// Returns all permissions for these features.
     pub fn of(features: Features) -> Self {
         let mut parts = vec![Self::keeper()];
         parts.push(if features.webhooks { Self::webhooks() } else { Self::no_webhooks() });
@@ -63,7 +63,7 @@ impl Permissions {
         }
     }
 
-    /// Records, policies, Leases, Events.
+    /// Returns the permissions for records, policies, Leases and Events.
     pub fn keeper() -> Self {
         Self {
             cluster: vec![
@@ -79,8 +79,8 @@ impl Permissions {
         }
     }
 
-    /// Two webhook configurations of our own. `create` cannot be held to a name; `delete` is for the day when they are
-    /// switched off.
+    /// Returns the permissions for Perennial's webhook configurations. `create` cannot be restricted to a
+    /// name; `delete` is needed when webhooks are disabled.
     pub fn webhooks() -> Self {
         Self {
             cluster: vec![
@@ -91,12 +91,12 @@ impl Permissions {
         }
     }
 
-    /// Where webhooks are off, those that were on before are removed.
+    /// Returns the permissions to remove existing webhook configurations if webhooks are disabled.
     pub fn no_webhooks() -> Self {
         Self { cluster: vec![Rule::new(ADMISSION, WEBHOOKS, &["delete"]).named(NAME)], namespaced: Vec::new() }
     }
 
-    /// The Secret with the webhooks' own authority.
+    /// Returns the permissions for the Secret with the CA of the webhooks.
     pub fn certificates() -> Self {
         Self {
             cluster: Vec::new(),
@@ -107,12 +107,13 @@ impl Permissions {
         }
     }
 
-    /// The one Secret with the keys that sign records, which somebody else writes.
+    /// Returns the permissions for the Secret with the record keys, which the operator only reads.
     pub fn signatures() -> Self {
         Self { cluster: Vec::new(), namespaced: vec![Rule::new("", &["secrets"], &["get"]).named(signature::SECRET)] }
     }
 
-    /// Reading workloads; placing, moving and replacing their pods; one annotation on the workload.
+    /// Returns the permissions to read workloads, to place, move and replace their pods, and to annotate
+    /// workloads.
     pub fn placement() -> Self {
         Self {
             cluster: vec![
@@ -127,12 +128,12 @@ impl Permissions {
         }
     }
 
-    /// Where nothing is placed, pods that were gated before are freed.
+    /// Returns the permissions to remove gates from pods if placement is disabled.
     pub fn no_placement() -> Self {
         Self { cluster: vec![Rule::new("", &["pods"], &["list", "patch"])], namespaced: Vec::new() }
     }
 
-    /// The roles and their bindings to the account of the same name.
+    /// Returns the roles and their bindings to the account of the same name.
     pub fn objects(&self, account: &str, namespace: &str) -> Vec<Value> {
         let object = |kind: &str, mut metadata: Value| {
             metadata["name"] = json!(account);
@@ -160,7 +161,7 @@ impl Permissions {
     }
 }
 
-/// What `perennial uninstall` needs: an account of its own has it, so that the operator need not.
+/// Returns the permissions of `perennial uninstall`, which runs with a separate account.
 pub fn uninstall() -> Permissions {
     Permissions {
         cluster: vec![
@@ -174,7 +175,7 @@ pub fn uninstall() -> Permissions {
             Rule::new("coordination.k8s.io", &["leases"], &["deletecollection"]),
             Rule::new("", &["secrets"], &["delete"]).named(certificates::SECRET),
             Rule::new("", &["configmaps"], &["deletecollection"]),
-            // Nothing but a word to the admission policy that guards records.
+            // A virtual resource that the admission policy for records checks.
             Rule::new(GROUP, &[RECORDS], &["delete"]),
         ],
     }

@@ -1,7 +1,8 @@
-//! Cache of placement: workloads, ReplicaSets, pods, PodDisruptionBudgets, namespaces and node classes, filled by watches.
+//! Cache of placement: workloads, ReplicaSets, pods, PodDisruptionBudgets, namespaces and node
+//! classes, filled by watches.
 //!
-//! Owns the indexes and turns them into the input of a decision. Pure: no requests, no clock. Of two versions of an object the
-//! newer one stays, in whichever order they arrive.
+//! Owns the indexes and turns them into the input of a decision. Pure: no requests, no clock. Of
+//! two versions of an object the newer one stays, in whichever order they arrive.
 
 mod entry;
 mod freshness;
@@ -127,7 +128,8 @@ impl Cache {
         &mut self.reservations
     }
 
-    /// Returns the workload that a controller belongs to: a ReplicaSet's Deployment, or the StatefulSet itself.
+    /// Returns the workload that a controller belongs to: a ReplicaSet's Deployment, or the
+    /// StatefulSet itself.
     pub fn key_of_owner(&self, uid: &str) -> Option<&Key> {
         let workload = self.sets.get(uid).and_then(|set| set.owner.as_deref()).unwrap_or(uid);
         self.by_uid.get(workload)
@@ -141,7 +143,8 @@ impl Cache {
         }
     }
 
-    /// Returns a workload with everything that a decision about it depends on, pending writes excepted.
+    /// Returns a workload with everything that a decision about it depends on, pending writes
+    /// excepted.
     pub fn observe(&self, key: &str, configured: &Configured, now: Timestamp) -> Option<Workload> {
         let workload = self.workloads.get(key)?;
         let uid = workload.view.uid.as_str();

@@ -1,7 +1,8 @@
 //! Completeness of the cached pods of each workload.
 //!
-//! A new owner must read the pods of a workload before it decides. Later, a workload whose status counts other pods than the
-//! cache for some time is read again: pods without the label are not watched, and deletions may have been missed.
+//! A new owner must read the pods of a workload before it decides. Later, a workload whose status
+//! counts other pods than the cache for some time is read again: pods without the label are not
+//! watched, and deletions may have been missed.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -10,7 +11,8 @@ use tokio::time::Instant;
 
 use super::super::Key;
 
-/// Time for which the status of a workload may differ from the cache before its pods are read again.
+/// Time for which the status of a workload may differ from the cache before its pods are read
+/// again.
 const MISMATCH_PATIENCE: Duration = Duration::from_secs(2);
 /// Maximum number of times that the patience doubles.
 const MAX_DOUBLINGS: u32 = 5;
@@ -18,7 +20,8 @@ const MAX_DOUBLINGS: u32 = 5;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Fresh,
-    /// The pods differ from the status, but not for long enough. The workload is checked again after the delay.
+    /// The pods differ from the status, but not for long enough. The workload is checked again
+    /// after the delay.
     Mismatch(Duration),
     /// The pods must be read before a decision.
     Stale,
@@ -46,7 +49,8 @@ impl Freshness {
         let cached = workload.pods.iter().filter(|pod| pod.occupies()).count();
         let view = &workload.view;
         let counted = usize::try_from(view.current).unwrap_or_default();
-        // While a workload grows, its status lags behind its pods. A complete status counts every pod.
+        // While a workload grows, its status lags behind its pods. A complete status counts every
+        // pod.
         let complete = view.current == view.replicas && view.observed_generation >= view.generation;
         if counted == cached || counted < cached && !complete {
             self.mismatches.remove(key);

@@ -1,4 +1,5 @@
-//! The list protocol of the watches, and how each kind of object changes the cache and affects workloads.
+//! The list protocol of the watches, and how each kind of object changes the cache and affects
+//! workloads.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -16,10 +17,11 @@ use super::{
 };
 use crate::keeper::node::Node;
 
-/// Delay that collects the pods of one burst before their workload is reconciled: for gated pods, and for a ReplicaSet whose
-/// pods are about to be created.
+/// Delay that collects the pods of one burst before their workload is reconciled: for gated pods,
+/// and for a ReplicaSet whose pods are about to be created.
 const BURST_DELAY: Duration = Duration::from_millis(4);
-/// Delay of every other change. In a burst each pod and the counts of its owners change several times.
+/// Delay of every other change. In a burst each pod and the counts of its owners change several
+/// times.
 const CHANGE_DELAY: Duration = Duration::from_millis(200);
 
 /// Progress of the list of each kind.
@@ -84,7 +86,8 @@ pub trait Watched: Sized {
 }
 
 impl Cache {
-    /// Applies an event of a watch and returns the workloads to be reconciled: none before the cache is synced.
+    /// Applies an event of a watch and returns the workloads to be reconciled: none before the
+    /// cache is synced.
     pub fn on<K: Watched>(&mut self, event: Event<K>, reading: Reading<'_>) -> Affected {
         let affected = match event {
             Event::Init => {
@@ -233,7 +236,8 @@ impl Watched for Pod {
 }
 
 impl Watched for PodDisruptionBudget {
-    /// Only a budget that starts to allow disruptions, or that selects other pods, affects workloads.
+    /// Only a budget that starts to allow disruptions, or that selects other pods, affects
+    /// workloads.
     fn put(self, cache: &mut Cache, _: &Reading<'_>) -> Affected {
         let (namespace, name) = names(&self.metadata);
         let pdb = pdb_entry(self);
