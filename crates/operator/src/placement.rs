@@ -7,6 +7,7 @@
 pub mod apply;
 pub mod cache;
 mod gauges;
+pub mod metrics;
 pub mod objects;
 pub mod reconcile;
 mod reservations;

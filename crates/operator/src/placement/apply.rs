@@ -22,14 +22,13 @@ use tracing::{debug, info};
 pub use self::cluster::{Cluster, Error, Eviction, ListedPods, Saved};
 use super::{
     cache::{SharedCache, WorkloadEntry, about, key_of},
+    metrics::{MoveResult, PlacementMetrics},
     reconcile::PlacerParts,
 };
 use crate::runtime::{
     error_category::Category,
     events::{Events, Severity},
     jitter::Jitter,
-    labels::{MoveLabels, MoveResult},
-    metrics::Metrics,
     request::Failure,
 };
 
@@ -48,18 +47,18 @@ pub(super) struct Applier {
     cluster: Cluster,
     cache: Arc<SharedCache>,
     events: Events,
-    metrics: Metrics,
+    metrics: PlacementMetrics,
     jitter: Jitter,
     dry_run: bool,
 }
 
 impl Applier {
-    pub(super) fn new(parts: &PlacerParts, cache: Arc<SharedCache>) -> Self {
+    pub(super) fn new(parts: &PlacerParts, cache: Arc<SharedCache>, metrics: PlacementMetrics) -> Self {
         Self {
             cluster: parts.cluster.clone(),
             cache,
             events: parts.events.clone(),
-            metrics: parts.metrics.clone(),
+            metrics,
             jitter: parts.jitter.clone(),
             dry_run: parts.dry_run,
         }
@@ -188,7 +187,7 @@ impl Applier {
     }
 
     async fn evict(&self, workload: &Workload, pod: &PodRef, reason: &str) -> Result<Option<Duration>, Error> {
-        let count = |result| self.metrics.placement_moves.get_or_create(&MoveLabels { result }).inc();
+        let count = |result| self.metrics.moved(result);
         let key = key_of(&workload.view);
         let answer = self.cluster.evict(&workload.view.namespace, pod).await.inspect_err(|_| {
             count(MoveResult::Failed);

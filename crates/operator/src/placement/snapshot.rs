@@ -3,7 +3,7 @@
 
 use std::fmt::{self, Debug};
 
-use futures::{Stream, StreamExt, stream::BoxStream};
+use futures::{Stream, StreamExt, TryStreamExt as _, stream::BoxStream};
 use jiff::Timestamp;
 use kube::{
     Api, Client, Resource,
@@ -19,9 +19,13 @@ use super::{
     objects::{Deployment, Namespace, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
     settings::Configured,
 };
-use crate::{keeper::node::Node, runtime::request::Failure};
-
-const PAGE: u32 = 500;
+use crate::{
+    keeper::node::Node,
+    runtime::{
+        pages::{PAGE, next_token, pages},
+        request::Failure,
+    },
+};
 
 /// The cache of the operator at one time.
 #[derive(Debug)]
@@ -110,21 +114,24 @@ impl Snapshot {
         let api: Api<K> = Api::all(client.clone());
         let mut params = ListParams::default().limit(PAGE);
         params.label_selector = labels.map(ToOwned::to_owned);
-        loop {
+        let api = &api;
+        let list = |params: ListParams| async move {
             let page = api.list(&params).await.map_err(|error| Error::Read {
                 what: K::plural(&()).into_owned(),
                 source: Failure::Request(Box::new(error)),
             })?;
-            on_page(page.items.len());
+            let next = next_token(&page.metadata);
+            Ok::<_, Error>((page.items, next))
+        };
+        let mut pages = std::pin::pin!(pages(params, list));
+        while let Some(page) = pages.try_next().await? {
+            on_page(page.len());
             let reading = Reading { configured: &self.configured, now: self.now, listed: true };
-            for object in page.items {
+            for object in page {
                 object.put(&mut self.cache, &reading);
             }
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params.continue_token = Some(token),
-                None => return Ok(()),
-            }
         }
+        Ok(())
     }
 
     /// Returns a workload with everything that a decision about it depends on.

@@ -129,7 +129,7 @@ impl Placer {
             watch = watch.labels(labels);
         }
         let on_error = move |category: Category| {
-            metrics.failed(category.as_str());
+            metrics.failed(category);
             // Without permissions placement does nothing, and the rest of the operator keeps
             // working.
             if category == Category::Forbidden {

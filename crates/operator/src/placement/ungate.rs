@@ -8,7 +8,9 @@
 use std::time::Duration;
 
 use futures::FutureExt;
+use futures::TryStreamExt as _;
 use jiff::Timestamp;
+use kube::api::ListParams;
 use perennial_core::placement::{
     decision::Action,
     ungate::{UngateReason, ungate},
@@ -20,7 +22,10 @@ use super::{
     cache::{Reading, SharedCache, pod_entry},
     settings::Configured,
 };
-use crate::runtime::error_category::Category;
+use crate::runtime::{
+    error_category::Category,
+    pages::{PAGE, pages},
+};
 
 /// Maximum number of passes while pods conflict.
 const MAX_PASSES: u32 = 5;
@@ -79,9 +84,10 @@ async fn pass(
     is_due: &impl Fn(&PodView) -> bool,
     on_page: &mut impl FnMut(usize),
 ) -> Result<Pass, Error> {
-    let (mut result, mut token) = (Pass::default(), None);
-    loop {
-        let (page, next) = cluster.list_managed(token).await?;
+    let mut result = Pass::default();
+    let list = |params| cluster.list_managed(params);
+    let mut pages = std::pin::pin!(pages(ListParams::default().limit(PAGE), list));
+    while let Some(page) = pages.try_next().await? {
         on_page(page.len());
         let reading = Reading { configured, now: Timestamp::now(), listed: true };
         let pods = page.into_iter().map(|pod| pod_entry(pod, None, &reading));
@@ -95,9 +101,6 @@ async fn pass(
                 Err(error) => result.failed = Some(error),
             }
         }
-        token = match next {
-            Some(next) => Some(next),
-            None => return Ok(result),
-        };
     }
+    Ok(result)
 }

@@ -149,7 +149,7 @@ impl PodWebhook {
         match tokio::time::timeout(self.deadline, self.read_owner(owner, namespace)).await {
             Ok(Ok(found)) => found,
             Ok(Err(error)) => {
-                self.metrics.failed(error.category().as_str());
+                self.metrics.failed(error.category());
                 warn!(namespace, owner = owner.name, %error, "cannot read the owner of a pod, pod admitted unchanged");
                 None
             }
