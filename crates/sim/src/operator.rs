@@ -10,6 +10,7 @@ use axum::body::{Body, to_bytes};
 use http::Request;
 use jiff::SignedDuration;
 use perennial::{
+    admission::metrics::AdmissionMetrics,
     keeper::record_keys::Signatures,
     run,
     runtime::{
@@ -76,7 +77,7 @@ impl Operator {
         };
         let (parts, tasks) = run::operate(settings, &env, Signatures::none())?;
         let tasks = Supervisor::start(tasks);
-        let router = run::webhooks(settings, &parts).router();
+        let router = run::webhooks(settings, &parts, AdmissionMetrics::register(&env.metrics)).router();
         let call: Call = Arc::new(move |path, review| {
             let router = router.clone();
             Box::pin(async move {

@@ -152,7 +152,7 @@ fn nodes(namespace: &str, account: &str) -> Value {
             { "name": "oldTaints", "expression": list("oldObject") },
         ],
         "validations": [
-            rule("variables.update".to_owned(), "Perennial may only update nodes: no create, no delete, no subresource"),
+            rule("variables.update".to_owned(), "Perennial may update nodes but not create or delete them or write subresources"),
             rule(guarded(&spec), "Perennial may only change taints and the cordon in the spec of a node"),
             rule(guarded(&owners), "Perennial may not change finalizers or owner references"),
             rule(guarded(&fixed), "Perennial may not change the hostname, os and arch labels of a kubelet"),
