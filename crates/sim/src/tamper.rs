@@ -41,7 +41,7 @@ use crate::{
 const GATE: &str = "perennial.dev/restoring";
 const SPOT_PERCENTAGE: &str = "perennial.dev/spot-percentage";
 const MIN_ON_DEMAND: &str = "perennial.dev/min-on-demand";
-/// How long a deletion is delayed where successors are reconciled first.
+/// Interval at which a delayed deletion is checked for a successor.
 const SUCCESSOR_LEAD: Duration = Duration::from_millis(1500);
 
 /// State of a broken rule, per operator process.
@@ -139,6 +139,12 @@ pub fn event(world: &World, asked: &ApiRequest, event: &mut Value) -> bool {
 pub fn delay(world: &World, asked: &ApiRequest, event: &Value) -> Option<Duration> {
     let applies = world.broken() == Some(BrokenRule::SuccessorFirst) && asked.who.is_operator();
     (applies && is(asked.target.kind, &NODES) && event["type"] == "DELETED").then_some(SUCCESSOR_LEAD)
+}
+
+/// How much longer the delivery of a delayed event takes: as long as the successor of the node exists.
+pub fn delay_again(world: &World, event: &Value) -> Option<Duration> {
+    let name = text(event, "/object/metadata/name");
+    world.lock().store.get(&NODES, "", name).is_some().then_some(SUCCESSOR_LEAD)
 }
 
 /// Rewrites an object that an operator receives.

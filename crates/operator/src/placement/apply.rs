@@ -19,7 +19,7 @@ use perennial_core::placement::{
 use serde_json::Value;
 use tracing::{debug, info};
 
-pub use self::cluster::{Cluster, Error, Eviction, Listed, Saved};
+pub use self::cluster::{Cluster, Error, Eviction, ListedPods, Saved};
 use super::{
     cache::{SharedCache, WorkloadEntry, about, key_of},
     metrics::{MoveResult, PlacementMetrics},

@@ -31,7 +31,7 @@ pub use self::{
     shared::{OverduePod, OwnerLookup, SharedCache, Step},
     watched::Watched,
 };
-use self::{nodes::Nodes, watched::Listings};
+use self::{nodes::Nodes, watched::Lists};
 use super::{Key, reservations::Reservations, settings::Configured};
 use crate::runtime::{events::About, map::HashMap};
 
@@ -82,13 +82,13 @@ pub struct Cache {
     pdbs: HashMap<String, BTreeMap<String, PdbEntry>>,
     nodes: Nodes,
     reservations: Reservations,
-    listings: Listings,
+    lists: Lists,
 }
 
 impl Cache {
     /// Returns whether every list was read: an object that is not in the cache does not exist.
     pub fn is_synced(&self) -> bool {
-        self.listings.is_synced()
+        self.lists.is_synced()
     }
 
     /// Returns every workload, or none before the cache is synced.

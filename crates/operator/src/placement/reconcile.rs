@@ -187,7 +187,7 @@ impl Placer {
 
     /// Ungates pods that have been gated for too long, whichever replica owns their workload.
     pub async fn ungate_overdue(&self) {
-        let is_attended = |key: &str| self.ownership.is_attended(self.ownership.shard_of(shard_key(key)));
+        let is_attended = |key: &str| self.ownership.has_owner(self.ownership.shard_of(shard_key(key)));
         for (pod, error) in ungate_overdue(&self.cache, &self.applier, is_attended).await {
             self.report_failure(&pod, &error, Retry::default());
         }

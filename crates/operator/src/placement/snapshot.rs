@@ -36,19 +36,19 @@ pub struct Snapshot {
 }
 
 /// A change that a watch delivered.
-pub struct Change(Box<ApplyChange>);
+pub struct CacheChange(Box<ApplyChange>);
 
 type ApplyChange = dyn FnOnce(&mut Cache, Reading<'_>) + Send;
 
-impl Debug for Change {
+impl Debug for CacheChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Change")
+        f.write_str("CacheChange")
     }
 }
 
 /// Watches the objects of placement: first all of them, then every change. `selector` restricts the
 /// workloads.
-pub fn changes(client: &Client, selector: Option<&str>) -> impl Stream<Item = Change> + use<> {
+pub fn changes(client: &Client, selector: Option<&str>) -> impl Stream<Item = CacheChange> + use<> {
     futures::stream::select_all([
         watch::<Namespace>(client, None),
         watch::<Node>(client, None),
@@ -60,7 +60,7 @@ pub fn changes(client: &Client, selector: Option<&str>) -> impl Stream<Item = Ch
     ])
 }
 
-fn watch<K>(client: &Client, labels: Option<&str>) -> BoxStream<'static, Change>
+fn watch<K>(client: &Client, labels: Option<&str>) -> BoxStream<'static, CacheChange>
 where
     K: Watched + Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
@@ -68,7 +68,7 @@ where
     let config = labels.map_or(config.clone(), |labels| config.labels(labels));
     let events = watcher(Api::<K>::all(client.clone()), config).default_backoff();
     let change =
-        |event| Change(Box::new(move |cache: &mut Cache, reading: Reading<'_>| drop(cache.on(event, reading))));
+        |event| CacheChange(Box::new(move |cache: &mut Cache, reading: Reading<'_>| drop(cache.on(event, reading))));
     events.filter_map(move |event| std::future::ready(event.ok().map(change))).boxed()
 }
 
@@ -98,7 +98,7 @@ impl Snapshot {
     }
 
     /// Applies a change.
-    pub fn apply(&mut self, Change(change): Change) {
+    pub fn apply(&mut self, CacheChange(change): CacheChange) {
         change(&mut self.cache, Reading { configured: &self.configured, now: self.now, listed: false });
     }
 

@@ -141,7 +141,7 @@ impl PodWebhook {
     /// replica that cannot watch, for lack of a permission, cannot ungate pods, and the others have
     /// the same permissions. A replica that is stopping does not know which other replicas run.
     fn may_gate(&self, key: &str) -> bool {
-        let attended = self.ownership.is_attended(self.ownership.shard_of(shard_key(key)));
+        let attended = self.ownership.has_owner(self.ownership.shard_of(shard_key(key)));
         attended && self.cache.is_synced() && !self.reconciler.is_closed()
     }
 

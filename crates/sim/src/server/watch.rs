@@ -133,7 +133,12 @@ impl Watching {
             told.as_mut().enable();
             let now = Instant::now();
             if self.late.front().is_some_and(|(due, _)| *due <= now) {
-                return self.late.pop_front().map(|(_, event)| event);
+                let (_, event) = self.late.pop_front()?;
+                match tamper::delay_again(&self.world, &event) {
+                    Some(delay) => self.late.push_back((now + delay, event)),
+                    None => return Some(event),
+                }
+                continue;
             }
             let wait = self.waits(now);
             if wait.is_none_or(|until| until <= now) {

@@ -29,7 +29,7 @@ use crate::runtime::{
 
 /// A list of a workload's pods.
 #[derive(Debug)]
-pub struct Listed {
+pub struct ListedPods {
     pub pods: Vec<Pod>,
     /// resourceVersion of the list. A cached pod that is not newer and not in the list is gone.
     pub as_of: u64,
@@ -206,7 +206,7 @@ impl Cluster {
     }
 
     /// Lists the pods that the workload's selector matches.
-    pub async fn list_pods(&self, workload: &WorkloadEntry) -> Result<Listed, Error> {
+    pub async fn list_pods(&self, workload: &WorkloadEntry) -> Result<ListedPods, Error> {
         let api = self.pods(&workload.view.namespace);
         let api = &api;
         let list = |params: ListParams| async move {
@@ -217,7 +217,7 @@ impl Cluster {
         };
         let params = ListParams::default().labels(&workload.selector.to_string()).limit(PAGE);
         let mut pages = std::pin::pin!(pages(params, list));
-        let mut listed = Listed { pods: Vec::new(), as_of: 0 };
+        let mut listed = ListedPods { pods: Vec::new(), as_of: 0 };
         while let Some(page) = pages.try_next().await? {
             listed.pods.extend(page.items);
             listed.as_of = version(page.metadata.resource_version.as_deref().unwrap_or_default());

@@ -18,8 +18,8 @@ const MISMATCH_PATIENCE: Duration = Duration::from_secs(2);
 const MAX_DOUBLINGS: u32 = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
-    Fresh,
+pub(super) enum Completeness {
+    Complete,
     /// The pods differ from the status, but not for long enough. The workload is checked again
     /// after the delay.
     Mismatch(Duration),
@@ -42,9 +42,9 @@ struct Mismatch {
 }
 
 impl Freshness {
-    pub(super) fn check(&mut self, key: &Key, workload: &Workload, term: u64) -> Verdict {
+    pub(super) fn check(&mut self, key: &Key, workload: &Workload, term: u64) -> Completeness {
         if self.read_in.get(key) != Some(&term) {
-            return Verdict::Stale;
+            return Completeness::Stale;
         }
         let cached = workload.pods.iter().filter(|pod| pod.occupies()).count();
         let view = &workload.view;
@@ -54,13 +54,13 @@ impl Freshness {
         let complete = view.current == view.replicas && view.observed_generation >= view.generation;
         if counted == cached || counted < cached && !complete {
             self.mismatches.remove(key);
-            return Verdict::Fresh;
+            return Completeness::Complete;
         }
         let mismatch =
             *self.mismatches.entry(Arc::clone(key)).or_insert_with(|| Mismatch { since: Instant::now(), reads: 0 });
         // A mismatch that reading did not end will probably not end by reading again soon.
         let patience = MISMATCH_PATIENCE * (1 << mismatch.reads.min(MAX_DOUBLINGS));
-        if mismatch.since.elapsed() < patience { Verdict::Mismatch(patience) } else { Verdict::Stale }
+        if mismatch.since.elapsed() < patience { Completeness::Mismatch(patience) } else { Completeness::Stale }
     }
 
     /// Notes that the pods of a workload were read.

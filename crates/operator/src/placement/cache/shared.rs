@@ -24,13 +24,13 @@ use tokio::time::Instant;
 use super::{
     super::{
         Key,
-        apply::{Listed, Saved},
+        apply::{ListedPods, Saved},
         objects::Pod,
         settings::Configured,
     },
     Affected, Cache,
     entry::{NamespaceEntry, Reading, WorkloadEntry, deployment, pod_entry, stateful_set},
-    freshness::{Freshness, Verdict},
+    freshness::{Completeness, Freshness},
     watched::Watched,
 };
 use crate::runtime::clock::Clock;
@@ -150,9 +150,9 @@ impl SharedCache {
             return Step::Decided { decided: Box::new((workload, decision)), recheck: None };
         }
         let recheck = match freshness.check(key, &workload, term) {
-            Verdict::Fresh => None,
-            Verdict::Mismatch(delay) => Some(delay),
-            Verdict::Stale => {
+            Completeness::Complete => None,
+            Completeness::Mismatch(delay) => Some(delay),
+            Completeness::Stale => {
                 let Some(entry) = cache.workload(key).cloned() else { return Step::Gone };
                 return Step::Stale(Box::new((entry, workload)));
             }
@@ -177,7 +177,7 @@ impl SharedCache {
 
     /// Stores the pods of a workload that were just listed. Returns those without the label, which
     /// the watch does not deliver.
-    pub fn store_listed(&self, workload: &Workload, listed: Listed) -> Vec<PodRef> {
+    pub fn store_listed(&self, workload: &Workload, listed: ListedPods) -> Vec<PodRef> {
         let reading = self.reading(true);
         let mut state = self.lock();
         let cache = &mut state.cache;

@@ -26,17 +26,17 @@ const CHANGE_DELAY: Duration = Duration::from_millis(200);
 
 /// Progress of the list of each kind.
 #[derive(Debug, Default)]
-pub(super) struct Listings([Listing; 7]);
+pub(super) struct Lists([ListState; 7]);
 
 #[derive(Debug, Default)]
-struct Listing {
+struct ListState {
     /// Identities in the current list.
     seen: Option<HashSet<String>>,
     done: bool,
 }
 
 #[derive(Clone, Copy)]
-enum Listed {
+enum ListKind {
     Namespaces,
     Deployments,
     StatefulSets,
@@ -46,25 +46,25 @@ enum Listed {
     Nodes,
 }
 
-impl Listings {
+impl Lists {
     pub(super) fn is_synced(&self) -> bool {
-        self.0.iter().all(|listing| listing.done)
+        self.0.iter().all(|list| list.done)
     }
 
-    fn begin(&mut self, kind: Listed) {
+    fn begin(&mut self, kind: ListKind) {
         self.0[kind as usize].seen = Some(HashSet::new());
     }
 
-    fn mark(&mut self, kind: Listed, identity: String) {
+    fn mark(&mut self, kind: ListKind, identity: String) {
         if let Some(seen) = &mut self.0[kind as usize].seen {
             seen.insert(identity);
         }
     }
 
-    fn end(&mut self, kind: Listed) -> HashSet<String> {
-        let listing = &mut self.0[kind as usize];
-        listing.done = true;
-        listing.seen.take().unwrap_or_default()
+    fn end(&mut self, kind: ListKind) -> HashSet<String> {
+        let list = &mut self.0[kind as usize];
+        list.done = true;
+        list.seen.take().unwrap_or_default()
     }
 }
 
@@ -113,15 +113,15 @@ impl Cache {
 macro_rules! list_protocol {
     ($kind:ident, |$cache:ident, $seen:ident| $retain:expr) => {
         fn begin_list(cache: &mut Cache) {
-            cache.listings.begin(Listed::$kind);
+            cache.lists.begin(ListKind::$kind);
         }
 
         fn mark_listed(cache: &mut Cache, identity: String) {
-            cache.listings.mark(Listed::$kind, identity);
+            cache.lists.mark(ListKind::$kind, identity);
         }
 
         fn end_list($cache: &mut Cache) {
-            let $seen = $cache.listings.end(Listed::$kind);
+            let $seen = $cache.lists.end(ListKind::$kind);
             $retain;
         }
     };
@@ -287,7 +287,7 @@ impl Watched for &Node {
 
     fn end_list(cache: &mut Cache) {
         cache.end_node_list();
-        cache.listings.end(Listed::Nodes);
+        cache.lists.end(ListKind::Nodes);
     }
 }
 
