@@ -24,14 +24,14 @@ use crate::{
 /// Maximum number of attempts of a write that keeps conflicting.
 pub(super) const TRIES: usize = 5;
 
-/// A node and its record, read for one try.
+/// A node and its record, read for one attempt.
 pub(super) struct Subject {
     pub(super) node: Option<Node>,
     pub(super) seen: Option<Incarnation>,
     policy: Arc<Policy>,
     pub(super) held: Held,
     identity: Option<String>,
-    /// Where the node is away: a resourceVersion at which it was.
+    /// Resource version at which the node did not exist, if it does not.
     away_at: Option<u64>,
 }
 
@@ -57,12 +57,12 @@ impl Subject {
     pub(super) fn record(&self) -> anyhow::Result<Record> {
         match &self.held.stored {
             Stored::Good(record) => Ok((**record).clone()),
-            Stored::Bad { fault, .. } => anyhow::bail!("record {} cannot be trusted: {fault}", self.held.name()),
+            Stored::Bad { fault, .. } => anyhow::bail!("record {} is quarantined: {fault}", self.held.name()),
         }
     }
 
-    /// A node that is away: what a person says now is newer than any last state of it that an operator still remembers.
-    pub(super) fn outlast(&self, record: &mut Record) {
+    /// Makes the record newer than every last state of an absent node that an operator may still have to write.
+    pub(super) fn supersede_last_state(&self, record: &mut Record) {
         record.node.resource_version = record.node.resource_version.max(self.away_at.unwrap_or_default());
     }
 
@@ -75,7 +75,7 @@ impl Subject {
     }
 }
 
-/// The record first, then the node: in between the controller finds the record current.
+/// Writes the record first, then the node: in between, the controller finds the record current.
 pub(super) async fn write(
     session: &Session,
     subject: &Subject,

@@ -1,4 +1,4 @@
-//! `perennial show NODE`.
+//! `perennial show NODE`: the record of a node.
 
 use std::{fmt::Write as _, process::ExitCode};
 
@@ -16,17 +16,18 @@ use super::{Global, block_on, output::Telling};
 use crate::{
     inspect::{
         format::{age, pairs},
-        records::{as_json, state},
+        records::as_json,
+        states::RecordState,
     },
     keeper::apply::Held,
 };
 
 #[derive(Debug, Args)]
 pub(super) struct Show {
-    /// The node's name; also of a node that is away
+    /// Name of the node, which may be deleted
     #[arg(add = super::completion::nodes())]
     node: String,
-    /// How to print: table, json or yaml
+    /// Output format: table, json or yaml
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Telling,
 }
@@ -50,14 +51,14 @@ impl Show {
                     "record": held.as_ref().map(as_json),
                 })
             };
-            let story = || story(&self.node, node.as_ref(), seen.as_ref(), held.as_ref(), &standing);
-            self.output.print(value, story)?;
+            let text = || to_text(&self.node, node.as_ref(), seen.as_ref(), held.as_ref(), &standing);
+            self.output.print(value, text)?;
             Ok(ExitCode::SUCCESS)
         })
     }
 }
 
-fn story(
+fn to_text(
     name: &str,
     node: Option<&selection::Node>,
     seen: Option<&Incarnation>,
@@ -75,7 +76,7 @@ fn story(
     match held.map(|held| (held, &held.stored)) {
         None => line("Record:", "none"),
         Some((held, Stored::Good(record))) => {
-            line("Record:", &format!("{} ({})", held.name(), state(&held.stored)));
+            line("Record:", &format!("{} ({})", held.name(), RecordState::of(&held.stored)));
             line("Sequence:", &record.sequence.to_string());
             line("Captured:", &format!("{} ago by {}", age(record.captured_at, now), record.captured_by));
             line("From UID:", &record.node.uid);
@@ -106,7 +107,7 @@ fn keys(on_node: &Kept, record: Option<&Record>, seen: Option<&Incarnation>) -> 
     let kept = record.map_or(&empty, |record| &record.kept);
     let all: std::collections::BTreeSet<&Key> = on_node.keys().chain(kept.keys()).collect();
     if all.is_empty() {
-        return "Kept:       nothing\n".to_owned();
+        return "Kept:       none\n".to_owned();
     }
     let mut text = "Kept:\n".to_owned();
     for key in all {

@@ -1,4 +1,4 @@
-//! The workloads that ask for placement: how they stand, and one of them with its slots.
+//! Workloads with placement annotations, and one of them with its slots.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -14,43 +14,45 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{Dashboard, api::Problem};
-use crate::placement::{
-    controller::Placer,
-    index::{Look, key},
+use super::{Dashboard, api::ApiError};
+use crate::{
+    inspect::states::WorkloadState,
+    placement::{
+        controller::Placer,
+        index::{Look, key},
+    },
 };
 
-/// All workloads are judged afresh at most so often.
+/// Minimum time between two evaluations of all workloads.
 const FRESH_FOR: Duration = Duration::from_secs(2);
 
-/// One workload as a line of a list.
+/// One workload in the list.
 #[derive(Debug)]
-pub(super) struct Row {
+pub(super) struct WorkloadRow {
     pub(super) key: String,
-    /// `Exact`, `Drift`, `Fallback` or `Invalid`.
-    pub(super) state: &'static str,
-    /// Its replicas are where they are: none of them is moved because of its class.
+    pub(super) state: WorkloadState,
+    /// Replicas in the wrong class are not moved.
     stays: bool,
     value: Value,
     counts: Option<[u32; 5]>,
 }
 
-impl Row {
+impl WorkloadRow {
     pub(super) fn to_json(&self) -> Value {
         self.value.clone()
     }
 }
 
-/// How all of them stood a moment ago.
+/// Rows of the last evaluation.
 #[derive(Debug, Default)]
-pub(super) struct Kept(Option<(Instant, Arc<Vec<Row>>)>);
+pub(super) struct CachedRows(Option<(Instant, Arc<Vec<WorkloadRow>>)>);
 
-/// All of them together.
+/// Totals over all workloads.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Sums {
     enabled: bool,
-    /// All of them are known. Whoever may not read them never has that.
+    /// All workloads are cached. Stays false without permission to read them.
     synced: bool,
     all: usize,
     replicas: u32,
@@ -58,24 +60,24 @@ pub(super) struct Sums {
     on_demand: u32,
     drift: u32,
     fallback: u32,
-    pub(super) states: BTreeMap<&'static str, usize>,
-    /// How many of those in `Drift` stay as they are.
+    pub(super) states: BTreeMap<WorkloadState, usize>,
+    /// Number of workloads in `Drift` whose replicas are not moved.
     #[serde(skip)]
     pub(super) staying: usize,
-    /// The first of each state.
+    /// First keys in each state.
     #[serde(skip)]
-    pub(super) keys: BTreeMap<&'static str, Vec<String>>,
+    pub(super) keys: BTreeMap<WorkloadState, Vec<String>>,
 }
 
-/// Sorted by key.
-pub(super) fn rows(dashboard: &Dashboard) -> Arc<Vec<Row>> {
-    let mut kept = dashboard.kept_workloads();
-    if let Some((at, rows)) = &kept.0
+/// Returns all workloads, sorted by key.
+pub(super) fn rows(dashboard: &Dashboard) -> Arc<Vec<WorkloadRow>> {
+    let mut cache = dashboard.cached_workloads();
+    if let Some((at, rows)) = &cache.0
         && at.elapsed() < FRESH_FOR
     {
         return Arc::clone(rows);
     }
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<WorkloadRow> = Vec::new();
     if let Some(placer) = &dashboard.parts.placer {
         let keys: Vec<Arc<str>> =
             placer.lock().view.index.workloads().map(|workload| Arc::clone(&workload.key)).collect();
@@ -86,7 +88,7 @@ pub(super) fn rows(dashboard: &Dashboard) -> Arc<Vec<Row>> {
     }
     rows.sort_unstable_by(|a, b| a.key.cmp(&b.key));
     let rows = Arc::new(rows);
-    kept.0 = Some((Instant::now(), Arc::clone(&rows)));
+    cache.0 = Some((Instant::now(), Arc::clone(&rows)));
     rows
 }
 
@@ -97,7 +99,7 @@ pub(super) fn sums(dashboard: &Dashboard) -> Sums {
     let mut sums = Sums { enabled: placer.is_some(), synced, all: rows.len(), ..Sums::default() };
     for row in rows.iter() {
         *sums.states.entry(row.state).or_default() += 1;
-        sums.staying += usize::from(row.state == "Drift" && row.stays);
+        sums.staying += usize::from(row.state == WorkloadState::Drift && row.stays);
         let named = sums.keys.entry(row.state).or_default();
         if named.len() < 10 {
             named.push(row.key.clone());
@@ -112,8 +114,8 @@ pub(super) fn sums(dashboard: &Dashboard) -> Sums {
     sums
 }
 
-/// None: it asks for nothing.
-fn row(placer: &Placer, look: &Look) -> Option<Row> {
+/// Returns `None` for a workload without placement annotations.
+fn row(placer: &Placer, look: &Look) -> Option<WorkloadRow> {
     let workload = &look.workload;
     let (kind, namespace, name) = (workload.kind.to_ascii_lowercase(), &workload.namespace, &workload.name);
     let key = workload.key.to_string();
@@ -124,26 +126,26 @@ fn row(placer: &Placer, look: &Look) -> Option<Row> {
             let counts = plan.counts;
             let (state, _) = State::read(workload.view.state.as_deref());
             let state = if state.breaker.is_open() || counts.fallback > 0 {
-                "Fallback"
+                WorkloadState::Fallback
             } else if counts.drift > 0 {
-                "Drift"
+                WorkloadState::Drift
             } else {
-                "Exact"
+                WorkloadState::Exact
             };
             let value = json!({
                 "kind": kind, "namespace": namespace, "name": name, "state": state, "counts": counts,
                 "why": why(&workload.view, spec, &plan, placer.clock.now()),
             });
             let sums = [counts.replicas, counts.spot, counts.on_demand, counts.drift, counts.fallback];
-            Row { key, state, stays: stays(&workload.view, spec).is_some(), value, counts: Some(sums) }
+            WorkloadRow { key, state, stays: stays(&workload.view, spec).is_some(), value, counts: Some(sums) }
         }
         Err(problems) => {
             let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
             let value = json!({
-                "kind": kind, "namespace": namespace, "name": name, "state": "Invalid", "counts": Value::Null,
+                "kind": kind, "namespace": namespace, "name": name, "state": WorkloadState::Invalid, "counts": Value::Null,
                 "replicas": workload.view.replicas, "why": problems.join("; "),
             });
-            Row { key, state: "Invalid", stays: true, value, counts: None }
+            WorkloadRow { key, state: WorkloadState::Invalid, stays: true, value, counts: None }
         }
     })
 }
@@ -152,7 +154,7 @@ fn decide(placer: &Placer, look: &Look, spec: &Spec) -> Plan {
     look.plan(&placer.configured.settings, spec, &OwnWrites::default(), placer.clock.now())
 }
 
-/// The command that tells the story of a workload by its key, `kind/namespace/name`.
+/// Returns the command that explains a workload with the key `kind/namespace/name`.
 pub(super) fn explain_command(key: &str) -> String {
     let mut parts = key.splitn(3, '/');
     let (kind, namespace, name) = (parts.next(), parts.next(), parts.next());
@@ -160,24 +162,26 @@ pub(super) fn explain_command(key: &str) -> String {
     format!("perennial explain {kind}/{name} -n {namespace}")
 }
 
-/// One workload with its slots.
-pub(super) fn workload(dashboard: &Dashboard, kind: &str, namespace: &str, name: &str) -> Result<Value, Problem> {
+/// Returns one workload with its slots.
+pub(super) fn workload(dashboard: &Dashboard, kind: &str, namespace: &str, name: &str) -> Result<Value, ApiError> {
     let Some(placer) = &dashboard.parts.placer else {
-        return Err(Problem::NotThere("Placement is off.".to_owned()));
+        return Err(ApiError::NotFound("Placement is disabled.".to_owned()));
     };
     let key = key(kind, namespace, name);
     let look = placer.lock().view.index.look(&key, &placer.configured.prefixes);
-    let missing = || Problem::NotThere(format!("There is no {kind} {name} in namespace {namespace} that is watched."));
+    let missing = || ApiError::NotFound(format!("There is no {kind} {name} in namespace {namespace}."));
     let look = look.ok_or_else(missing)?;
     let Some(row) = row(placer, &look) else {
-        return Err(Problem::NotThere(format!("{name} asks for nothing: its pods run where the scheduler puts them.")));
+        return Err(ApiError::NotFound(format!(
+            "{name} has no placement annotations: its pods run where the scheduler puts them."
+        )));
     };
     let mut value = row.to_json();
     value["commands"] = json!([
-        {"what": "the whole story", "command": explain_command(&key)},
-        {"what": "leave running pods where they are", "command":
+        {"what": "explain the placement", "command": explain_command(&key)},
+        {"what": "pause moves", "command":
             format!("kubectl annotate {kind} {name} -n {namespace} perennial.dev/paused=true")},
-        {"what": "place all pods anew, at once", "command": format!("kubectl rollout restart {kind}/{name} -n {namespace}")},
+        {"what": "replace all pods now", "command": format!("kubectl rollout restart {kind}/{name} -n {namespace}")},
     ]);
     let Ok(Some(spec)) = &look.spec else { return Ok(value) };
     let plan = decide(placer, &look, spec);
@@ -197,13 +201,13 @@ pub(super) fn workload(dashboard: &Dashboard, kind: &str, namespace: &str, name:
     Ok(value)
 }
 
-/// One place of a workload, and who is in it.
+/// One slot of a workload, and its pod.
 #[derive(Debug, Serialize)]
 struct Slot {
     #[serde(rename = "slot")]
     number: u32,
     wants: Class,
-    /// The class of who is in it.
+    /// Class of the pod.
     has: Option<Class>,
     pod: Option<String>,
     node: Option<String>,
@@ -211,7 +215,7 @@ struct Slot {
     gated: bool,
 }
 
-/// The places, and the pods that are in none of them.
+/// Returns the slots, and the pods without a slot.
 fn slots(placer: &Placer, look: &Look, spec: &Spec, replicas: u32) -> (Vec<Slot>, Vec<Value>) {
     let mut slots: Vec<Slot> = (0..replicas.min(DRAWN))
         .map(|number| Slot {
@@ -229,14 +233,14 @@ fn slots(placer: &Placer, look: &Look, spec: &Spec, replicas: u32) -> (Vec<Slot>
     for pod in look.pods.iter().filter(|pod| pod.occupies()) {
         let node = state.view.index.pod(&pod.uid).and_then(|entry| entry.node.as_deref()).map(ToOwned::to_owned);
         let has = pod.counts_as(spec.strength);
-        let place = place(look, pod).and_then(|slot| slots.get_mut(usize::try_from(slot).ok()?));
-        match place.filter(|place| place.pod.is_none()) {
-            Some(place) => {
-                place.has = has;
-                place.pod = Some(pod.name.clone());
-                place.node = node;
-                place.ready = pod.ready;
-                place.gated = pod.gated;
+        let slot = slot_of(look, pod).and_then(|slot| slots.get_mut(usize::try_from(slot).ok()?));
+        match slot.filter(|slot| slot.pod.is_none()) {
+            Some(slot) => {
+                slot.has = has;
+                slot.pod = Some(pod.name.clone());
+                slot.node = node;
+                slot.ready = pod.ready;
+                slot.gated = pod.gated;
             }
             None => others.push(json!({
                 "pod": pod.name, "node": node, "has": has, "ready": pod.ready, "gated": pod.gated,
@@ -246,7 +250,7 @@ fn slots(placer: &Placer, look: &Look, spec: &Spec, replicas: u32) -> (Vec<Slot>
     (slots, others)
 }
 
-fn place(look: &Look, pod: &PodView) -> Option<u32> {
+fn slot_of(look: &Look, pod: &PodView) -> Option<u32> {
     match look.workload.view.kind {
         Kind::Deployment => pod.slot,
         Kind::StatefulSet { start } => pod.ordinal.and_then(|ordinal| ordinal.checked_sub(start)),
@@ -258,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_names_the_workload_as_kubectl_does() {
+    fn explain_command_uses_kubectl_notation() {
         assert_eq!(explain_command("deployment/shop/web"), "perennial explain deployment/web -n shop");
     }
 }

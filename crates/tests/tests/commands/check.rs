@@ -54,7 +54,7 @@ async fn a_check_says_of_each_thing_whether_it_is_right_and_what_to_do() {
     let answer = cluster.perennial("check");
     assert_eq!(answer.code, Some(1));
     assert!(
-        answer.stdout.contains("fail   admission") && answer.stdout.contains("gets no answer"),
+        answer.stdout.contains("fail   admission") && answer.stdout.contains("gets no response"),
         "{}",
         answer.stdout
     );
@@ -62,12 +62,12 @@ async fn a_check_says_of_each_thing_whether_it_is_right_and_what_to_do() {
     // With read-only rights everything is looked at that can be, and what is missing is named.
     let reader = cluster.reader();
     let told = cluster.perennial_as(&reader, &[], "check").stdout;
-    assert!(told.contains("you may not patch nodes") || told.contains("patch nodes,"), "{told}");
-    assert!(told.contains("warn   admission    not tried"), "{told}");
+    assert!(told.contains("your account is not allowed to patch nodes") || told.contains("patch nodes,"), "{told}");
+    assert!(told.contains("warn   admission    not checked"), "{told}");
     // And of an account that has nothing.
     let told = cluster.perennial("check --service-account nobody").stdout;
     assert!(
-        told.contains(&format!("system:serviceaccount:{}:nobody may not get nodes", cluster.namespace())),
+        told.contains(&format!("system:serviceaccount:{}:nobody is not allowed to get nodes", cluster.namespace())),
         "{told}"
     );
 }
@@ -84,7 +84,7 @@ async fn top_shows_churn_lag_and_shards() {
 
     assert!(frame.contains("2 live, 2 current, 0 to capture, 0 to restore"), "{frame}");
     assert!(frame.contains("Records    1, 0 without a node") && frame.contains("Churn      ▁"), "{frame}");
-    assert!(frame.contains("Members    1 of 1 alive (perennial)") && frame.contains("  shard 0"), "{frame}");
+    assert!(frame.contains("Replicas   1 of 1 alive (perennial)") && frame.contains("  shard 0"), "{frame}");
     assert!(!frame.contains('\u{1b}'), "no escapes where there is no terminal");
     // As it goes on, what happens is counted.
     let live = cluster.perennial_in_background("top --interval 100ms");
@@ -96,7 +96,7 @@ async fn top_shows_churn_lag_and_shards() {
         cluster.wait_for_record(&name, [("a", "b")]).await;
         cluster.delete_node(&name).await;
         let output = live.output();
-        let last = output.lines().rev().find(|line| line.starts_with("in all")).unwrap_or_default();
+        let last = output.lines().rev().find(|line| line.starts_with("total")).unwrap_or_default();
         let counts: Vec<u64> = last.split_whitespace().skip(2).filter_map(|count| count.parse().ok()).collect();
         if counts.len() == 5 && counts[0] > 0 && counts[1] > 0 && counts[4] > 0 { Ok(()) } else { Err(output) }
     })
@@ -112,10 +112,10 @@ async fn what_takes_longer_than_a_second_shows_that_it_goes_on_and_only_on_a_ter
     let piped = cluster.shell("perennial check --wait=3s");
 
     let before = shown.split("version").next().unwrap_or_default();
-    assert!(before.contains("waiting until all is well (") && before.contains('\u{1b}'), "{shown:?}");
+    assert!(before.contains("waiting for all checks to pass (") && before.contains('\u{1b}'), "{shown:?}");
     assert!(shown.contains("leases"), "{shown:?}");
     assert_eq!((piped.code, piped.stderr.as_str()), (Some(1), ""));
-    assert!(!piped.stdout.contains("waiting until") && !piped.stdout.contains('\u{1b}'), "{}", piped.stdout);
+    assert!(!piped.stdout.contains("waiting for") && !piped.stdout.contains('\u{1b}'), "{}", piped.stdout);
     // What is quick shows nothing, on a terminal either.
     let quick = cluster.shell("script -qec 'perennial simulate --replicas 4 --spot 50' /dev/null").stdout;
     assert!(!quick.contains('\u{1b}'), "{quick:?}");

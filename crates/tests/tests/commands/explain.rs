@@ -99,12 +99,12 @@ async fn the_true_cause_is_named_for_each_of_thirteen() {
     cluster.node("stopped").create().await;
     eventually("its Lease is seen to be stale", async || {
         let told = cluster.perennial("explain team --node stopped").expect_success();
-        if told.contains("the operator is gone") { Ok(()) } else { Err(told) }
+        if told.contains("the operator is not running") { Ok(()) } else { Err(told) }
     })
     .await;
-    asks(&cluster, "team", "stopped", "ToGive", &["about to be given", "has been silent for"]);
+    asks(&cluster, "team", "stopped", "ToGive", &["about to be given", "has not renewed the Lease"]);
     let story = cluster.perennial("explain stopped").expect_success();
-    assert!(story.contains("unsettled") && story.contains("the operator is gone"), "{story}");
+    assert!(story.contains("unsettled") && story.contains("the operator is not running"), "{story}");
     cluster.kubectl("delete keeppolicies --all");
 }
 

@@ -64,7 +64,7 @@ async fn everything_can_be_looked_at_with_read_only_rights() {
     assert!(ask("export -l team=web").expect_success().contains("n2"));
     assert!(ask("top --once --interval 200ms").expect_success().contains("Records    2, 1 without a node"));
     let said = ask("workloads").expect_failure();
-    assert!(said.contains("You need to be allowed to get and list nodes, namespaces, deployments"), "{said}");
+    assert!(said.contains("You need permission to get and list nodes, namespaces, deployments"), "{said}");
 
     // Nothing is due now, and something is once nobody is there to do it.
     let answer = ask("diff");
@@ -75,11 +75,11 @@ async fn everything_can_be_looked_at_with_read_only_rights() {
     cluster.node("n2").create().await;
     let answer = ask("diff");
     assert_eq!(answer.code, Some(1), "{answer:?}");
-    let expected = "node/n1: its record would follow it\n  ~ disk=nvme -> ssd\n\
-                    node/n2: it would be given what its record has\n  + team=web\n";
+    let expected = "node/n1: record would be updated\n  ~ disk=nvme -> ssd\n\
+                    node/n2: node would be restored\n  + team=web\n";
     assert_eq!(answer.stdout, expected);
     assert_eq!(ask("diff n2 -o name").stdout, "node/n2\n");
-    let wide = "node/n1: its record would follow it\n  ~ disk=nvme -> ssd\n    team=ml\n";
+    let wide = "node/n1: record would be updated\n  ~ disk=nvme -> ssd\n    team=ml\n";
     assert_eq!(ask("diff n1 -o wide").stdout, wide, "with what stays");
     let list: serde_json::Value = serde_json::from_str(&ask("diff -o json").stdout).unwrap();
     assert_eq!((&list["kind"], list["items"].as_array().unwrap().len()), (&json!("DiffList"), 2), "{list}");
@@ -89,12 +89,12 @@ async fn everything_can_be_looked_at_with_read_only_rights() {
     assert_eq!(ask("diff nobody").code, Some(2));
     eventually("the holder is seen to be silent", async || {
         let told = ask("status").expect_success();
-        if told.contains("nobody holds perennial") { Ok(()) } else { Err(told) }
+        if told.contains("no replica holds perennial") { Ok(()) } else { Err(told) }
     })
     .await;
     // What needs more than reading says so, and what to do.
     let said = ask("restore n2").expect_failure();
-    assert!(said.contains("You need to be allowed to patch nodes"), "{said}");
+    assert!(said.contains("You need permission to patch nodes"), "{said}");
 }
 
 #[tokio::test]
@@ -156,7 +156,7 @@ async fn a_context_chooses_the_cluster() {
     let answer = cluster.shell(script);
 
     assert_eq!(answer.stdout, "1\nnode/n1\n0\n1\n", "{}", answer.stderr);
-    assert!(answer.stderr.contains("--context and --kubeconfig choose another"), "{}", answer.stderr);
+    assert!(answer.stderr.contains("--context and --kubeconfig select the right one"), "{}", answer.stderr);
     assert!(answer.stderr.contains("nowhere"), "{}", answer.stderr);
 }
 
@@ -193,8 +193,8 @@ async fn a_plan_of_files_is_what_the_operator_would_do() {
     let script = "for kind in nodes configmaps; do echo ---; kubectl get $kind -n $PERENNIAL_NAMESPACE -o yaml; done > $FOLDER/all.yaml
         KUBECONFIG=/nowhere perennial plan -f - < $FOLDER/all.yaml";
     let told = cluster.shell(script).expect_success();
-    assert!(told.contains("  its record would follow it\n  + disk=ssd\n"), "{told}");
-    assert!(told.contains("  it would be given what its record has\n  + team=web\n"), "{told}");
+    assert!(told.contains("  record would be updated\n  + disk=ssd\n"), "{told}");
+    assert!(told.contains("  node would be restored\n  + team=web\n"), "{told}");
 
     // With another policy something else would be done, and a policy that cannot be obeyed is a failure.
     let script = "export KUBECONFIG=/nowhere

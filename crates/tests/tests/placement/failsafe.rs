@@ -218,7 +218,7 @@ async fn uninstalling_goes_on_past_what_changed_or_went_meanwhile() {
     let said = cluster.perennial_through(&proxy, "uninstall --yes").expect_success();
 
     assert_eq!(proxy.faults().values().sum::<u64>(), 4, "{said}");
-    assert!(said.contains("3 node(s) freed") && said.contains("3 pod(s) freed"), "{said}");
+    assert!(said.contains("from 3 node(s)") && said.contains("from 3 pod(s)"), "{said}");
     assert!(!cluster.kubectl("get nodes -o jsonpath={.items[*].spec.taints[*].key}").contains("perennial.dev"));
     assert!(!cluster.pods_with("perennial.dev/managed=true").await.iter().any(is_gated));
 }

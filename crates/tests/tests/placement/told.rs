@@ -20,7 +20,7 @@ async fn workloads_are_listed_by_label_and_watched() {
     );
     assert_eq!(cluster.about_workloads(&format!("workloads {here} -o name -l tier=gold")), format!("{}\n", key("web")));
     let wide = cluster.about_workloads(&format!("workloads {here} -o wide -l tier"));
-    assert!(wide.contains("ASKED") && wide.contains("50% on spot, 0 on-demand at least"), "{wide}");
+    assert!(wide.contains("ASKED") && wide.contains("50% on spot, at least 0 on-demand"), "{wide}");
 
     let watching = cluster.about_workloads_in_background(&format!("workloads {here} -w"));
     eventually("the list", async || {
