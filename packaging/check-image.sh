@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Unpacks an image as a container runtime would, and runs it as its user in a root of its own.
+# Unpacks an image like a container runtime and runs it as its user in its own root.
 #   packaging/check-image.sh IMAGE.tar ARCH
-# Of another machine than this one it is run by qemu-user-static, where that is installed.
+# Uses qemu-user-static for another architecture, if it is installed.
 set -euo pipefail
 image=$1 arch=$2
 dir=$(mktemp -d)
@@ -12,7 +12,7 @@ tar -xf "$image" -C "$dir/layout"
 blob() { echo "$dir/layout/blobs/${1/://}"; }
 checked() {
     file=$(blob "$1")
-    [ "sha256:$(sha256sum "$file" | cut -d' ' -f1)" = "$1" ] || { echo "$1 is not what it says" >&2; exit 1; }
+    [ "sha256:$(sha256sum "$file" | cut -d' ' -f1)" = "$1" ] || { echo "digest mismatch: $1" >&2; exit 1; }
     echo "$file"
 }
 field() { python3 -c 'import json,sys; v=json.load(open(sys.argv[1]))
@@ -31,9 +31,9 @@ tar -xf "$layer" -C "$dir/root"
 user=$(field "$config" config User)
 program=$(field "$config" config Entrypoint 0)
 echo "user $user, program $program, $(find "$dir/root" -type f | wc -l) files"
-if find "$dir/root" -name sh -o -name bash | grep -q .; then echo "there is a shell in the image" >&2; exit 1; fi
+if find "$dir/root" -name sh -o -name bash | grep -q .; then echo "the image contains a shell" >&2; exit 1; fi
 
-# What the program says is in it (cargo-auditable) is in the SBOM beside it.
+# The dependencies listed in the binary (cargo-auditable) must be in the SBOM.
 python3 - "$dir/root$program" "$dir/root/usr/share/perennial/sbom.cdx.json" <<'PYTHON'
 import json, struct, sys, zlib
 program = open(sys.argv[1], "rb").read()
@@ -56,14 +56,14 @@ case $arch in amd64) machine=x86_64 ;; arm64) machine=aarch64 ;; *) machine=$arc
 emulated=()
 if [ "$machine" != "$(uname -m)" ]; then
     if ! emulator=$(command -v "qemu-$machine-static"); then
-        echo "the image for $arch was not run: that needs qemu-user-static"
+        echo "skipped running the image for $arch: qemu-user-static is not installed"
         exit
     fi
     install -m 0755 "$emulator" "$dir/root/.emulator"
     emulated=(/.emulator)
 fi
 
-# Nothing but the image, as its user: no libc, no shell, no files to write to. Changing the root needs root, or a user namespace.
+# Runs the image alone, as its user: no libc, no shell, no writable files. chroot needs root or a user namespace.
 chmod -R go+rX "$dir"
 run() {
     if [ "$(id -u)" = 0 ]; then
@@ -74,7 +74,7 @@ run() {
 }
 run --version
 run simulate --help >/dev/null
-# It starts as an operator, and says what it lacks.
-said=$(run run --kubeconfig /nowhere 2>&1) && { echo "it ran without a cluster" >&2; exit 1; }
-grep -q 'could not read the kubeconfig /nowhere' <<<"$said" || { echo "$said" >&2; exit 1; }
+# The operator starts and reports the missing kubeconfig.
+output=$(run run --kubeconfig /nowhere 2>&1) && { echo "the operator ran without a cluster" >&2; exit 1; }
+grep -q 'could not read the kubeconfig /nowhere' <<<"$output" || { echo "$output" >&2; exit 1; }
 echo "the image for $arch runs"

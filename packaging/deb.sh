@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds a Debian package of a static program for this machine.
+# Builds a Debian package with a static binary for this architecture.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds static programs and an OCI image of them, and checks that it runs: unpacked, as its user, with nothing around it.
-#   packaging/image.sh [--programs-only] [amd64] [arm64]     without an architecture: for this machine
-#   FEATURES=otlp packaging/image.sh                         with a feature that is not on by default
-# Needs gcc for this machine; the Rust targets *-unknown-linux-musl come by rustup. For another machine a C compiler is needed
-# that knows it: CC_<target> in the environment, clang, zig, or the zig that pip brings.
+# Builds static binaries and an OCI image, and checks that the unpacked image runs as its user.
+#   packaging/image.sh [--programs-only] [amd64] [arm64]     default: the architecture of this machine
+#   FEATURES=otlp packaging/image.sh                         with an optional feature
+# Needs gcc for this architecture; rustup installs the Rust targets *-unknown-linux-musl. Another architecture needs a C
+# cross compiler: CC_<target> in the environment, clang or zig. If there is none, zig is installed with pip.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -12,10 +12,10 @@ out=$target_dir/package
 case $(uname -m) in x86_64) here=amd64 ;; aarch64) here=arm64 ;; *) here=$(uname -m) ;; esac
 cargo=${CARGO:-cargo}
 build=(build)
-# What is in the program is written into it, for `cargo audit bin`, where cargo-auditable is there.
+# With cargo-auditable, the binary contains its list of dependencies, for `cargo audit bin`.
 if command -v cargo-auditable >/dev/null; then build=(auditable build); fi
 
-# Zig, as words of a shell; brought where it is missing.
+# Prints the command line of zig. Installs zig with pip if it is missing.
 zig_program() {
     local own=$target_dir/tools/zig
     if command -v zig; then return; fi
@@ -36,7 +36,7 @@ for arch in "${@:-$here}"; do
     case $arch in
         amd64) target=x86_64-unknown-linux-musl zig=x86_64-linux-musl ;;
         arm64) target=aarch64-unknown-linux-musl zig=aarch64-linux-musl ;;
-        *) echo "no such architecture: $arch (amd64, arm64)" >&2; exit 1 ;;
+        *) echo "unknown architecture $arch: expected amd64 or arm64" >&2; exit 1 ;;
     esac
     if [ "$(rustup target list --installed 2>/dev/null | grep -c "^$target$")" = 0 ]; then rustup target add "$target"; fi
     cc=CC_${target//-/_} ar=AR_${target//-/_}
@@ -47,24 +47,24 @@ for arch in "${@:-$here}"; do
             export "$cc=clang"
         elif zig_bin=$(zig_program); then
             mkdir -p "$out/cc"
-            # The compiler crate names the target in Rust's way, which zig does not know.
+            # The cc crate passes the target in Rust's notation, which zig does not accept.
             printf '#!/bin/sh\nfor a; do shift; case $a in --target=*) ;; *) set -- "$@" "$a" ;; esac; done\nexec %s cc -target %s "$@"\n' "$zig_bin" "$zig" >"$out/cc/$zig"
             printf '#!/bin/sh\nexec %s ar "$@"\n' "$zig_bin" >"$out/cc/ar"
             chmod +x "$out/cc/$zig" "$out/cc/ar"
             export "$cc=$out/cc/$zig" "$ar=$out/cc/ar"
         else
-            echo "a C compiler for $target is needed: clang, zig, pip to bring it, or $cc" >&2; exit 1
+            echo "no C compiler for $target: install clang or zig, or pip to install zig, or set $cc" >&2; exit 1
         fi
     fi
     if [ "$arch" != "$here" ]; then
-        # musl and its start files come with Rust, and so does a linker.
+        # Rust provides musl, its start files and a linker.
         upper=${target//-/_}
         export "CARGO_TARGET_${upper^^}_LINKER=rust-lld"
     fi
     "$cargo" "${build[@]}" --release --locked --target "$target" -p perennial ${FEATURES:+--features "$FEATURES"}
     program=$target_dir/$target/release/perennial
     if [ "${build[0]}" = auditable ] && [ "$(readelf --sections --wide "$program" | grep -c '\.dep-v0')" = 0 ]; then
-        echo "$program does not say what is in it" >&2; exit 1
+        echo "$program does not contain its list of dependencies" >&2; exit 1
     fi
     programs+=(--program "$arch=$program")
     if [ -z "$only" ]; then

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Perennial on kind. Needs Docker, kind, kubectl and helm; CI has none of them and does not run this.
+# Runs Perennial on kind. Needs Docker, kind, kubectl and helm. CI does not run this.
 #   packaging/kind.sh up|down
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The archives of the kubectl plugin, and krew's manifest with their checksums: the same bytes from the same programs.
+# Builds the archives of the kubectl plugin and krew's manifest with their checksums. The output is reproducible.
 #   packaging/krew.sh VERSION FOLDER amd64=PROGRAM arm64=PROGRAM
 # Then: kubectl krew install --manifest=FOLDER/perennial.yaml --archive=FOLDER/perennial-linux-amd64.tar.gz
 set -euo pipefail

@@ -1,4 +1,4 @@
-{{/* There is one Perennial in a cluster: its webhook configurations and its Service have fixed names. */}}
+{{/* A cluster can have only one Perennial: its webhook configurations and its Service have fixed names. */}}
 {{- define "perennial.selector" -}}
 app.kubernetes.io/name: perennial
 app.kubernetes.io/instance: perennial
@@ -19,7 +19,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end }}
 
-{{/* The value of a key of the config, with its default: (list . "webhook" "enabled" true). */}}
+{{/* Returns a config key or its default: (list . "webhook" "enabled" true). */}}
 {{- define "perennial.setting" -}}
 {{- $root := index . 0 -}}
 {{- $section := get ($root.Values.config | default dict) (index . 1) | default dict -}}
@@ -52,7 +52,7 @@ true
 {{- end -}}
 {{- end }}
 
-{{/* The Secret that is mounted for the webhooks; empty where Perennial makes its own. */}}
+{{/* Name of the mounted certificate Secret. Empty if Perennial creates its own certificate. */}}
 {{- define "perennial.certificate" -}}
 {{- if include "perennial.webhooks" . -}}
 {{- if eq .Values.certificates.source "certManager" -}}
@@ -63,7 +63,7 @@ true
 {{- end -}}
 {{- end }}
 
-{{/* The config file: the values, the release's namespace, and where the certificate is. */}}
+{{/* The config file: the values, the release namespace and the certificate directory. */}}
 {{- define "perennial.config" -}}
 {{- $config := deepCopy (.Values.config | default dict) -}}
 {{- $_ := set $config "namespace" .Release.Namespace -}}
@@ -75,7 +75,7 @@ true
 {{ toYaml $config }}
 {{- end }}
 
-{{/* Rules of a role: (list . "cluster"), of the parts that the config needs. */}}
+{{/* Rules of a role for the features that the config enables: (list . "cluster"). */}}
 {{- define "perennial.rules" -}}
 {{- $root := index . 0 -}}
 {{- $scope := index . 1 -}}
@@ -104,7 +104,7 @@ true
 {{ toYaml $rules }}
 {{- end }}
 
-{{/* ValidatingAdmissionPolicies: what the API server says it has; without one, what its version has. */}}
+{{/* Whether the API server supports ValidatingAdmissionPolicies. Without a cluster, decided by the Kubernetes version. */}}
 {{- define "perennial.hasAdmissionPolicies" -}}
 {{- if .Capabilities.APIVersions.Has "v1/Pod" -}}
 {{- if .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy" -}}true{{- end -}}

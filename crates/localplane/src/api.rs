@@ -1,4 +1,4 @@
-//! The few calls that localplane itself makes to the servers that it starts.
+//! HTTP client for the few requests that localplane sends to the servers it starts.
 
 use std::time::Duration;
 
@@ -10,18 +10,18 @@ use ureq::{
 
 use crate::pki::Credentials;
 
-/// A call that got no answer, or one that is not what was asked for.
+/// A request without a response, or with an error status.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    #[error("the credentials cannot be used")]
+    #[error("invalid client credentials")]
     Credentials(#[source] Box<ureq::Error>),
-    #[error("{method} {path} got no answer")]
+    #[error("{method} {path}: no response")]
     Call { method: &'static str, path: String, source: Box<ureq::Error> },
     #[error("{method} {path} answered {status}: {message}")]
     Refused { method: &'static str, path: String, status: u16, message: String },
 }
 
-/// A client of one server.
+/// Client of one server.
 #[derive(Debug, Clone)]
 pub(crate) struct Api {
     agent: Agent,
@@ -29,7 +29,7 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    /// A client that trusts `ca` and shows `credentials`.
+    /// Returns a client that trusts `ca` and authenticates with `credentials`.
     pub(crate) fn new(base: String, ca: &str, credentials: &Credentials) -> Result<Self, ApiError> {
         let fail = |error| ApiError::Credentials(Box::new(error));
         let certificate = Certificate::from_pem(credentials.certificate.as_bytes()).map_err(fail)?;
@@ -42,7 +42,7 @@ impl Api {
         Ok(Self { agent: agent().tls_config(tls).build().new_agent(), base })
     }
 
-    /// A client of a server that has no TLS.
+    /// Returns a client of a server without TLS.
     pub(crate) fn plain(base: String) -> Self {
         Self { agent: agent().build().new_agent(), base }
     }
@@ -58,7 +58,7 @@ impl Api {
 
 fn agent() -> ureq::config::ConfigBuilder<ureq::typestate::AgentScope> {
     Agent::config_builder()
-        // Loopback: whatever proxy the environment names, it is not for us.
+        // Requests go to loopback, so a proxy of the environment must not be used.
         .proxy(None)
         .http_status_as_error(false)
         .timeout_connect(Some(Duration::from_secs(2)))

@@ -1,8 +1,9 @@
 //! The command line.
 
-mod access;
 mod down;
 mod fetch;
+mod kubeconfig;
+mod kubectl;
 mod status;
 mod supervise;
 mod up;
@@ -15,76 +16,77 @@ use crate::{plane::PlaneFolder, versions::Kubernetes};
 
 /// A real Kubernetes control plane on this machine, as child processes.
 ///
-/// A plane is a folder (certificates, data, logs, kubeconfig). Its processes belong to a supervisor that `up` leaves
-/// behind, and end with it. The programs are taken from a folder that you name (--assets, LOCALPLANE_ASSETS,
-/// KUBEBUILDER_ASSETS), the cache (LOCALPLANE_CACHE, else ~/.cache/localplane), the official releases, or built with Go.
+/// A plane is a folder with certificates, data, logs and a kubeconfig. Its processes are children
+/// of a supervisor that `up` starts in the background, and end with it. The programs come from a
+/// folder that you name (--assets, LOCALPLANE_ASSETS, KUBEBUILDER_ASSETS), the cache
+/// (LOCALPLANE_CACHE, default ~/.cache/localplane), the official releases, or a build with Go.
 #[derive(Debug, Parser)]
 #[command(name = "localplane", version, max_term_width = 110)]
 pub struct Cli {
     #[command(subcommand)]
-    command: Act,
+    command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Act {
+enum CliCommand {
     /// Start a plane and leave it running
     Up(up::Up),
-    /// End a plane and remove its folder
+    /// Stop a plane and remove its folder
     Down(down::Down),
-    /// Say what runs
+    /// Show the components of a plane
     Status(status::Status),
     /// Print a kubeconfig for any identity
-    Kubeconfig(access::Kubeconfig),
-    /// Run kubectl as the plane's admin
-    Kubectl(access::Kubectl),
-    /// Get all programs into the cache and print where they are
+    Kubeconfig(kubeconfig::Kubeconfig),
+    /// Run kubectl as the admin of a plane
+    Kubectl(kubectl::Kubectl),
+    /// Download or build all programs and print their paths
     Fetch(fetch::Fetch),
-    /// What `up` leaves behind
+    /// Run the components of a plane in the foreground (started by `up`)
     #[command(hide = true)]
     Supervise(supervise::Supervise),
 }
 
 impl Cli {
-    /// Does what was asked.
+    /// Runs the command.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
-            Act::Up(act) => act.run(),
-            Act::Down(act) => act.run(),
-            Act::Status(act) => act.run(),
-            Act::Kubeconfig(act) => act.run(),
-            Act::Kubectl(act) => act.run(),
-            Act::Fetch(act) => act.run(),
-            Act::Supervise(act) => act.run(),
+            CliCommand::Up(command) => command.run(),
+            CliCommand::Down(command) => command.run(),
+            CliCommand::Status(command) => command.run(),
+            CliCommand::Kubeconfig(command) => command.run(),
+            CliCommand::Kubectl(command) => command.run(),
+            CliCommand::Fetch(command) => command.run(),
+            CliCommand::Supervise(command) => command.run(),
         }
     }
 }
 
-/// Which plane.
+/// Arguments that select a plane.
 #[derive(Debug, Args)]
-struct Place {
-    /// The plane's folder
+struct PlaneArgs {
+    /// Folder of the plane
     #[arg(long, value_name = "DIR", default_value = ".localplane", env = "LOCALPLANE_DIR")]
     dir: PathBuf,
 }
 
-impl Place {
+impl PlaneArgs {
     fn folder(&self) -> PlaneFolder {
         PlaneFolder::at(&self.dir)
     }
 }
 
-/// Which programs.
+/// Arguments that select the programs.
 #[derive(Debug, Args)]
-struct Selection {
-    /// Which Kubernetes: 1.36 or 1.34
+struct ProgramArgs {
+    /// Kubernetes version: 1.36 or 1.34
     #[arg(long, value_name = "VERSION", env = crate::versions::KUBERNETES_ENV, default_value_t)]
     kubernetes: Kubernetes,
-    /// A folder with ready-made programs; those that it lacks come from elsewhere
+    /// Folder with existing programs; missing ones come from the other sources
     #[arg(long, value_name = "DIR")]
     assets: Option<PathBuf>,
 }
 
-impl Selection {
+impl ProgramArgs {
     fn sources(&self) -> crate::Sources {
         let sources = crate::Sources::from_env();
         match &self.assets {

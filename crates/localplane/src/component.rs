@@ -1,4 +1,4 @@
-//! The running parts of a plane.
+//! The components of a plane.
 
 use std::{fmt, str::FromStr};
 
@@ -8,7 +8,7 @@ use crate::programs::Program;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Component {
     Etcd,
-    /// API servers are counted from 0; all of them share the etcd.
+    /// Numbered from 0. All API servers share one etcd.
     ApiServer(usize),
     ControllerManager,
     Scheduler,
@@ -27,7 +27,8 @@ impl Component {
     }
 }
 
-/// `etcd`, `kube-apiserver-0`, `kube-controller-manager`, `kube-scheduler`, `kwok`: also the names of the log files.
+/// Writes `etcd`, `kube-apiserver-0`, `kube-controller-manager`, `kube-scheduler` or `kwok`; also
+/// the log file names.
 impl fmt::Display for Component {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -37,9 +38,9 @@ impl fmt::Display for Component {
     }
 }
 
-/// Not the name of a component.
+/// A string that is not a component name.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("{0:?} is not a component: etcd, kube-apiserver-N, kube-controller-manager, kube-scheduler or kwok")]
+#[error("unknown component {0:?}: expected etcd, kube-apiserver-N, kube-controller-manager, kube-scheduler or kwok")]
 pub struct UnknownComponent(String);
 
 impl FromStr for Component {
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_can_be_read_back() {
+    fn component_names_round_trip() {
         use Component::{ApiServer, ControllerManager, Etcd, Kwok, Scheduler};
         for component in [Etcd, ApiServer(0), ApiServer(12), ControllerManager, Scheduler, Kwok] {
             assert_eq!(component.to_string().parse::<Component>().unwrap(), component);

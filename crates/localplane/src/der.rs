@@ -1,7 +1,7 @@
-//! The little DER and base64 that certificates with several groups need.
+//! DER, PEM and base64 encoding for certificates with several groups.
 //!
-//! rcgen keeps one value per kind of name, but a Kubernetes identity carries one `O` per group. So a certificate is made
-//! with rcgen, its subject is replaced here, and it is signed again.
+//! rcgen supports one value per attribute type, but a Kubernetes identity has one `O` per group. A
+//! certificate is created with rcgen, then its subject is replaced here and it is signed again.
 
 use rcgen::SigningKey;
 
@@ -11,14 +11,16 @@ const OBJECT_IDENTIFIER: u8 = 0x06;
 const UTF8_STRING: u8 = 0x0c;
 const BIT_STRING: u8 = 0x03;
 
-/// `2.5.4.3` and `2.5.4.10`, encoded.
+/// Encoded object identifiers `2.5.4.3` and `2.5.4.10`.
 const COMMON_NAME: [u8; 3] = [0x55, 0x04, 0x03];
 const ORGANIZATION: [u8; 3] = [0x55, 0x04, 0x0a];
 
-/// version, serial number, signature algorithm, issuer, validity: the subject is the sixth.
+/// Number of fields before the subject: version, serial number, signature algorithm, issuer,
+/// validity.
 const BEFORE_SUBJECT: usize = 5;
 
-/// The same certificate for another subject: `CN=name` and one `O` per group.
+/// Returns the certificate with the subject `CN=name` and one `O` per group, signed again by
+/// `issuer`.
 pub(crate) fn with_subject(
     certificate: &[u8],
     name: &str,
@@ -62,13 +64,13 @@ fn tlv(tag: u8, content: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The elements inside this element, each with its header.
+/// Returns the elements inside this element, each with its header.
 fn children_of(element: &[u8]) -> Option<Vec<&[u8]>> {
     let (header, _) = extent(element)?;
     children(&element[header..])
 }
 
-/// The elements that stand one after the other in these bytes.
+/// Splits a sequence of elements.
 fn children(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
     let mut found = Vec::new();
     while !bytes.is_empty() {
@@ -80,7 +82,7 @@ fn children(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
     Some(found)
 }
 
-/// The length of the header and of the content of the first element.
+/// Returns the lengths of header and content of the first element.
 fn extent(bytes: &[u8]) -> Option<(usize, usize)> {
     let first = usize::from(*bytes.get(1)?);
     if first < 0x80 {
@@ -91,7 +93,7 @@ fn extent(bytes: &[u8]) -> Option<(usize, usize)> {
     Some((2 + count, digits.iter().try_fold(0_usize, |n, byte| n.checked_mul(256)?.checked_add((*byte).into()))?))
 }
 
-/// Standard base64 with padding.
+/// Encodes as standard base64 with padding.
 pub(crate) fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
@@ -105,9 +107,9 @@ pub(crate) fn base64(bytes: &[u8]) -> String {
     text
 }
 
-/// A PEM block.
+/// Encodes as a PEM block.
 pub(crate) fn pem(label: &str, bytes: &[u8]) -> String {
-    // 48 bytes make a line of 64 digits.
+    // 48 bytes are 64 base64 characters.
     let lines: Vec<_> = bytes.chunks(48).map(base64).collect();
     format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
 }
@@ -117,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base64_is_as_in_the_rfc() {
+    fn base64_matches_the_vectors_of_rfc_4648() {
         for (plain, coded) in
             [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("foobar", "Zm9vYmFy")]
         {
@@ -126,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_in_the_short_and_in_the_long_form() {
+    fn lengths_use_the_short_and_the_long_form() {
         assert_eq!(tlv(4, &[7])[..2], [4, 1]);
         assert_eq!(tlv(4, &[7; 0x80])[..3], [4, 0x81, 0x80]);
         assert_eq!(tlv(4, &[7; 0x1234])[..4], [4, 0x82, 0x12, 0x34]);
@@ -137,10 +139,10 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_not_der_are_refused() {
+    fn invalid_der_is_rejected() {
         for bytes in [&[][..], &[0x30], &[0x30, 5, 1], &[0x30, 0x89, 1, 1, 1, 1, 1, 1, 1, 1, 1]] {
             let key = rcgen::KeyPair::generate().unwrap();
-            assert!(with_subject(bytes, "someone", &[], &key).is_err(), "{bytes:?}");
+            assert!(with_subject(bytes, "user", &[], &key).is_err(), "{bytes:?}");
         }
     }
 }

@@ -1,27 +1,27 @@
-//! kubeconfig files with everything inlined, so that one file is all that a client needs.
+//! Renders self-contained kubeconfig files with inlined certificates.
 
 use serde_json::json;
 
 use crate::{der::base64, pki::Credentials};
 
-/// How a client proves who it is.
+/// How a client authenticates.
 #[derive(Debug)]
-pub(crate) enum Proof<'a> {
+pub(crate) enum Authentication<'a> {
     Certificate(&'a Credentials),
     Token(&'a str),
 }
 
-/// A kubeconfig for one server and one user.
-pub(crate) fn render(server: &str, ca: &str, user: &str, proof: &Proof<'_>) -> String {
-    // A JSON string is a YAML string: user names have colons and may have anything.
+/// Renders a kubeconfig for one server and one user.
+pub(crate) fn render(server: &str, ca: &str, user: &str, authentication: &Authentication<'_>) -> String {
+    // Encoded as a JSON string, which is also a YAML string: user names may contain any character.
     let user = json!(user);
-    let proof = match proof {
-        Proof::Certificate(credentials) => format!(
+    let authentication = match authentication {
+        Authentication::Certificate(credentials) => format!(
             "client-certificate-data: {}\n    client-key-data: {}",
             base64(credentials.certificate.as_bytes()),
             base64(credentials.key.as_bytes())
         ),
-        Proof::Token(token) => format!("token: {}", json!(token)),
+        Authentication::Token(token) => format!("token: {}", json!(token)),
     };
     format!(
         "apiVersion: v1
@@ -34,7 +34,7 @@ clusters:
 users:
 - name: {user}
   user:
-    {proof}
+    {authentication}
 contexts:
 - name: localplane
   context:

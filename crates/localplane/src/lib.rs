@@ -12,8 +12,8 @@
 //! # }
 //! ```
 //!
-//! The programs come from a folder that the user names, the cache, a download, or a build from Go modules: see [`programs`].
-//! Nothing that is started here outlives the process that started it.
+//! The programs come from a folder that the user names, the cache, a download, or a build from Go
+//! modules: see [`programs`]. Child processes never outlive the process that started them.
 
 mod api;
 pub mod cli;
@@ -31,7 +31,7 @@ mod versions;
 pub use api::ApiError;
 pub use component::{Component, UnknownComponent};
 pub use pki::{Credentials, Identity, PkiError};
-pub use plane::{Builder, ComponentState, Plane, PlaneError, PlaneFolder, ProcessState, State};
+pub use plane::{Builder, ComponentState, Plane, PlaneError, PlaneFolder, PlaneState, ProcessState};
 pub use process::Process;
 pub use programs::{Program, Sources, Unavailable};
 pub use versions::{KUBERNETES_ENV, KWOK, Kubernetes, UnknownKubernetes};

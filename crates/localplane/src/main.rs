@@ -1,4 +1,4 @@
-//! `localplane`: a real Kubernetes control plane on this machine. Everything is in the library.
+//! `localplane`: a real Kubernetes control plane on this machine. The library contains everything.
 
 use std::process::ExitCode;
 

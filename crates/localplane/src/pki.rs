@@ -1,6 +1,8 @@
-//! The certificates of a plane: authorities of its own (Kubernetes, etcd, front proxy) and identities signed by them.
+//! The certificates of a plane: its CAs (Kubernetes, etcd, front proxy) and the certificates that
+//! they sign.
 //!
-//! They are three as in production: an identity of the cluster must not open etcd, nor speak for others as a front proxy.
+//! There are three CAs, as in production: a cluster identity must not be accepted by etcd or as a
+//! front proxy.
 
 use std::{
     fs, io,
@@ -17,20 +19,20 @@ use rcgen::{
 
 use crate::der;
 
-/// The first address of the service range: what pods would call the API server.
+/// First address of the service range, at which pods would reach the API server.
 const SERVICE_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 96, 0, 1));
 
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
-    #[error("making a certificate for {subject}")]
+    #[error("cannot create a certificate for {subject}")]
     Make { subject: String, source: rcgen::Error },
-    #[error("reading the key {path}", path = path.display())]
+    #[error("cannot parse the key {path}", path = path.display())]
     Key { path: PathBuf, source: rcgen::Error },
-    #[error("{act} {path}", path = path.display())]
+    #[error("cannot {act} {path}", path = path.display())]
     File { act: &'static str, path: PathBuf, source: io::Error },
 }
 
-/// Who a certificate is for.
+/// Subject of a client certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     pub user: String,
@@ -42,18 +44,18 @@ impl Identity {
         Self { user: user.into(), groups: groups.iter().map(|&g| g.to_owned()).collect() }
     }
 
-    /// May do everything.
+    /// Returns an identity with all permissions.
     pub fn admin() -> Self {
         Self::new("admin", &["system:masters"])
     }
 
-    /// The kubelet of this node.
+    /// Returns the identity of the kubelet of this node.
     pub fn kubelet(node: &str) -> Self {
         Self::new(format!("system:node:{node}"), &["system:nodes"])
     }
 }
 
-/// A certificate and its key, both PEM.
+/// A certificate and its private key, both PEM encoded.
 #[derive(Debug, Clone)]
 pub struct Credentials {
     pub certificate: String,
@@ -67,13 +69,9 @@ pub(crate) struct Pki {
 }
 
 impl Pki {
-    /// Uses what is in the folder and makes what is missing.
+    /// Opens the folder and creates its content if it is incomplete.
     pub(crate) fn ensure(folder: PathBuf) -> Result<Self, PkiError> {
-        fs::create_dir_all(&folder).map_err(|source| PkiError::File {
-            act: "creating",
-            path: folder.clone(),
-            source,
-        })?;
+        fs::create_dir_all(&folder).map_err(|source| PkiError::File { act: "create", path: folder.clone(), source })?;
         let pki = Self { folder };
         if pki.path("sa.pub").exists() {
             return Ok(pki);
@@ -88,7 +86,7 @@ impl Pki {
         pki.store("etcd-client", &client)?;
         let client = pki.issue(&Authority::FRONT_PROXY, &Identity::new("front-proxy-client", &[]))?;
         pki.store("front-proxy-client", &client)?;
-        // Written last: its presence says that the folder is complete.
+        // Written last: its presence marks the folder as complete.
         let signer = generate("service accounts")?;
         pki.write("sa.key", &signer.serialize_pem())?;
         pki.write("sa.pub", &signer.public_key_pem())?;
@@ -101,15 +99,15 @@ impl Pki {
 
     pub(crate) fn read(&self, file: &str) -> Result<String, PkiError> {
         let path = self.path(file);
-        fs::read_to_string(&path).map_err(|source| PkiError::File { act: "reading", path, source })
+        fs::read_to_string(&path).map_err(|source| PkiError::File { act: "read", path, source })
     }
 
-    /// The certificate that clients trust.
+    /// Returns the CA certificate that clients trust.
     pub(crate) fn ca(&self) -> Result<String, PkiError> {
         self.read("ca.crt")
     }
 
-    /// A client certificate for anyone.
+    /// Issues a client certificate for any identity.
     pub(crate) fn client(&self, identity: &Identity) -> Result<Credentials, PkiError> {
         self.issue(&Authority::KUBERNETES, identity)
     }
@@ -135,7 +133,7 @@ impl Pki {
         params.subject_alt_names.extend([IpAddr::V4(Ipv4Addr::LOCALHOST), SERVICE_ADDRESS].map(SanType::IpAddress));
         params.distinguished_name = common_name(name);
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        // etcd's own gateway calls etcd with the server's certificate.
+        // etcd's gateway uses the server certificate as a client certificate.
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let certificate = params.signed_by(&key, &issuer).map_err(fail)?;
         self.store(name, &Credentials { certificate: certificate.pem(), key: key.serialize_pem() })
@@ -148,11 +146,11 @@ impl Pki {
 
     fn write(&self, file: &str, text: &str) -> Result<(), PkiError> {
         let path = self.path(file);
-        write_private(&path, text).map_err(|source| PkiError::File { act: "writing", path, source })
+        write_private(&path, text).map_err(|source| PkiError::File { act: "write", path, source })
     }
 }
 
-/// A certificate authority, known by the name of its files.
+/// A CA, identified by the name of its files.
 struct Authority {
     file: &'static str,
     name: &'static str,
@@ -179,7 +177,7 @@ impl Authority {
         pki.store(self.file, &Credentials { certificate: certificate.pem(), key: key.serialize_pem() })
     }
 
-    /// The name and the key are all that signing needs, and the name is ours.
+    /// Loads the CA for signing. Signing needs only the name, which is constant, and the key.
     fn load(&self, pki: &Pki) -> Result<Issuer<'static, KeyPair>, PkiError> {
         let file = format!("{}.key", self.file);
         let key =
@@ -198,7 +196,7 @@ fn generate(subject: &str) -> Result<KeyPair, PkiError> {
     KeyPair::generate().map_err(|source| PkiError::Make { subject: subject.to_owned(), source })
 }
 
-/// Writes a file that only its owner may read, whole or not at all.
+/// Writes a file atomically, readable only by its owner.
 pub(crate) fn write_private(path: &Path, text: &str) -> io::Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}.new", std::process::id()));

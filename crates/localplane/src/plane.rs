@@ -1,4 +1,4 @@
-//! A control plane: a folder, and processes that live as long as the [`Plane`] that started them.
+//! A control plane: a folder, and processes that end when their [`Plane`] is dropped.
 
 mod commands;
 mod error;
@@ -21,7 +21,7 @@ use std::{
 
 pub use self::{
     error::PlaneError,
-    folder::{ComponentState, PlaneFolder, ProcessState, State},
+    folder::{ComponentState, PlaneFolder, PlaneState, ProcessState},
     spec::Builder,
 };
 pub(crate) use self::{folder::tail, spec::Spec};
@@ -38,8 +38,9 @@ use crate::{
 ///
 /// # Guarantees
 /// - Its processes end with it: when it is dropped, when this process panics, exits or is killed.
-/// - A plane in a temporary folder is removed when it is dropped, except after a panic or with `LOCALPLANE_KEEP` set:
-///   then it says where the logs are. One that was never dropped (in a `static`) is removed by the next plane that starts.
+/// - A temporary folder is removed on drop, except after a panic or with `LOCALPLANE_KEEP` set;
+///   then the path of the logs is printed. A plane that was never dropped (in a `static`) is
+///   removed by the next plane that starts.
 ///
 /// All methods take `&self`: a plane can be shared between threads.
 #[derive(Debug)]
@@ -50,11 +51,11 @@ pub struct Plane {
     programs: Programs,
     inner: Mutex<Inner>,
     temporary: bool,
-    /// Held as long as we live: it tells other processes that the plane runs.
+    /// Held while the plane exists, so that other processes can see that it is running.
     lock: File,
 }
 
-/// What changes while a plane runs.
+/// Mutable state of a running plane.
 #[derive(Debug, Default)]
 struct Inner {
     ports: BTreeMap<Component, Port>,
@@ -69,86 +70,90 @@ impl Inner {
 }
 
 impl Plane {
-    /// A plane to be.
+    /// Returns a builder with default settings.
     pub fn builder() -> Builder {
         Builder::new()
     }
 
-    /// One plane for the whole process (etcd and one API server), started by whoever asks first. For test binaries.
+    /// Returns one plane (etcd and one API server) for the whole process, started by the first
+    /// call. For test binaries.
     pub fn shared() -> Result<&'static Self, &'static PlaneError> {
         static SHARED: OnceLock<Result<Plane, PlaneError>> = OnceLock::new();
         SHARED.get_or_init(|| Self::builder().start()).as_ref()
     }
 
-    /// The plane's folder.
+    /// Returns the path of the plane's folder.
     pub fn dir(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The folder with all that can be asked of it.
+    /// Returns the plane's folder.
     pub fn folder(&self) -> &PlaneFolder {
         &self.folder
     }
 
-    /// The admin's kubeconfig, a file.
+    /// Returns the path of the admin's kubeconfig.
     pub fn kubeconfig_path(&self) -> PathBuf {
         self.folder.kubeconfig()
     }
 
-    /// The text of a kubeconfig for anyone: `kubeconfig_for("system:node:n1", &["system:nodes"])` is a kubelet.
+    /// Returns a kubeconfig for any identity: `kubeconfig_for("system:node:n1", &["system:nodes"])`
+    /// is a kubelet.
     pub fn kubeconfig_for(&self, user: &str, groups: &[&str]) -> Result<String, PlaneError> {
         self.folder.kubeconfig_at(&self.url(0), &Identity::new(user, groups))
     }
 
-    /// The same for the API server with this number.
+    /// Like [`Plane::kubeconfig_for`], for the API server with this number.
     pub fn kubeconfig_for_server(&self, number: usize, user: &str, groups: &[&str]) -> Result<String, PlaneError> {
         self.folder.kubeconfig_at(&self.url(number), &Identity::new(user, groups))
     }
 
-    /// The text of a kubeconfig for a service account that exists.
+    /// Returns a kubeconfig for an existing service account.
     pub fn kubeconfig_for_service_account(&self, namespace: &str, name: &str) -> Result<String, PlaneError> {
         self.folder.kubeconfig_for_service_account(namespace, name)
     }
 
-    /// The address of an API server: `https://127.0.0.1:PORT`. Port 0, where nobody serves, for one that is not there.
+    /// Returns the address of an API server: `https://127.0.0.1:PORT`. The port is 0 if there is no
+    /// such API server.
     pub fn url(&self, number: usize) -> String {
         let port = self.inner().port(Component::ApiServer(number)).unwrap_or_default();
         format!("https://127.0.0.1:{port}")
     }
 
-    /// How many API servers there are.
+    /// Returns the number of API servers.
     pub fn apiservers(&self) -> usize {
         self.spec.api_servers
     }
 
-    /// `kubectl` as the admin.
+    /// Returns a `kubectl` command with the admin's kubeconfig.
     pub fn kubectl(&self) -> Command {
         let mut command = Command::new(self.programs.path(Program::Kubectl).unwrap_or(Path::new("kubectl")));
         command.env("KUBECONFIG", self.kubeconfig_path());
         command
     }
 
-    /// The process of a component; `None` if it does not run.
+    /// Returns the process id of a component; `None` if it is not running.
     pub fn pid(&self, component: Component) -> Option<u32> {
         self.inner().running.get(&component).map(Process::pid)
     }
 
-    /// The port that a component serves on; `None` if there is no such component.
+    /// Returns the port of a component; `None` if there is no such component.
     pub fn port(&self, component: Component) -> Option<u16> {
         self.inner().port(component)
     }
 
-    /// The log of a component; restarts append to it.
+    /// Returns the path of a component's log. Restarts append to it.
     pub fn log_path(&self, component: Component) -> PathBuf {
         self.folder.log(component)
     }
 
-    /// The components of this plane, whether they run now or not.
+    /// Returns the components of this plane, running or not.
     pub fn components(&self) -> Vec<Component> {
         self.spec.components()
     }
 
-    /// Whether the folder is still the one that we made: not removed, nor removed and made again by others.
+    /// Reports whether the folder is still the one that this plane created, and was not removed or
+    /// created again.
     pub fn is_in_place(&self) -> bool {
         let there = fs::metadata(self.dir().join(scratch::LOCK)).map(|file| (file.dev(), file.ino()));
         let held = self.lock.metadata().map(|file| (file.dev(), file.ino()));
@@ -162,14 +167,14 @@ impl Plane {
 
 impl Drop for Plane {
     fn drop(&mut self) {
-        // SIGKILL: nobody will miss what these processes still wanted to do, and dropping is quick.
+        // Dropping a process sends SIGKILL, which is fast; the data is not needed any more.
         self.inner().running.clear();
         if !self.temporary {
             return;
         }
         if thread::panicking() || std::env::var_os(scratch::KEEP_ENV).is_some_and(|value| !value.is_empty()) {
             scratch::keep(self.dir());
-            eprintln!("localplane: the plane's folder is kept; logs are in {}", self.folder.logs().display());
+            eprintln!("localplane: kept the folder of the plane; see the logs in {}", self.folder.logs().display());
         } else {
             let _ = fs::remove_dir_all(self.dir());
         }

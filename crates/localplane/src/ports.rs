@@ -1,8 +1,9 @@
-//! Free ports that stay ours.
+//! Reserves free ports.
 //!
-//! Ports come from below the range that the kernel hands to outgoing connections. A client that keeps calling a stopped
-//! server on a port of that range would sooner or later be given the very port it calls, and connect to itself; then the
-//! server can never come back. A lock per port keeps other planes away while a component is stopped.
+//! Ports are below the ephemeral range. A client that keeps connecting to a stopped server on an
+//! ephemeral port would eventually get that port as its own source port and connect to itself, and
+//! the server could never start again. A lock per port prevents that another plane takes the port
+//! while a component is stopped.
 
 use std::{
     collections::hash_map::RandomState,
@@ -18,16 +19,17 @@ use crate::scratch;
 const FIRST: u16 = 20_000;
 const COUNT: u16 = 10_000;
 
-/// A port that no other plane takes as long as this value lives.
+/// A port that is reserved until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Port {
     number: u16,
-    /// `None` where the lock could not be made: then only the check at the start protects us.
+    /// `None` if the lock could not be created; then only the check in [`Port::this`] protects the
+    /// port.
     _lock: Option<File>,
 }
 
 impl Port {
-    /// Any free port.
+    /// Reserves any free port.
     pub(crate) fn any() -> io::Result<Self> {
         let start = RandomState::new().hash_one(std::process::id());
         (0..u64::from(COUNT))
@@ -35,10 +37,10 @@ impl Port {
                 let offset = u16::try_from(start.wrapping_add(step) % u64::from(COUNT)).ok()?;
                 Self::this(FIRST + offset)
             })
-            .ok_or_else(|| io::Error::new(io::ErrorKind::AddrInUse, "no port is free from 20000 to 29999"))
+            .ok_or_else(|| io::Error::new(io::ErrorKind::AddrInUse, "no free port between 20000 and 29999"))
     }
 
-    /// This port, if it is free.
+    /// Reserves this port if it is free.
     pub(crate) fn this(number: u16) -> Option<Self> {
         let lock = match scratch::home() {
             Ok(home) => {
@@ -48,7 +50,7 @@ impl Port {
             }
             Err(_) => None,
         };
-        // Also taken by those who know nothing of our locks.
+        // Processes other than planes do not use the locks, so check that the port is not in use.
         TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
         Some(Self { number, _lock: lock })
     }
@@ -69,16 +71,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_given_to_one_only_until_it_is_let_go() {
+    fn a_port_is_reserved_until_it_is_dropped() {
         let port = Port::any().unwrap();
         let number = port.number();
-        assert!(Port::this(number).is_none(), "taken while the first lives, although nobody listens");
+        assert!(Port::this(number).is_none(), "reserved although no process listens");
         drop(port);
-        assert!(Port::this(number).is_some(), "free again");
+        assert!(Port::this(number).is_some(), "free after the drop");
     }
 
     #[test]
-    fn a_port_that_someone_listens_on_is_not_given() {
+    fn a_port_in_use_is_not_reserved() {
         let number = Port::any().unwrap().number();
         let _listener = TcpListener::bind((Ipv4Addr::LOCALHOST, number)).unwrap();
         assert!(Port::this(number).is_none());

@@ -1,12 +1,14 @@
-//! Child processes that never outlive this one: not after a panic, not after SIGKILL.
+//! Child processes that never outlive this process, not even after a panic or SIGKILL.
 //!
 //! # Guarantees
-//! - However this process ends, the kernel (or a guard that waits on a pipe which only we hold) ends its children.
-//! - A child that was started while we were dying does not begin its work.
+//! - However this process ends, its children are killed by the kernel, or by a guard that waits on
+//!   a pipe held only by this process.
+//! - A child that was forked while this process was dying does not start its program.
 //!
-//! Two ways, because `unsafe` and with it `pre_exec` are out: `setpriv --pdeathsig` where util-linux has it, and elsewhere
-//! a shell per child that reads from a pipe until it closes. The death signal is sent when the *thread* that forked dies,
-//! so one thread does all the forking and lives as long as the process.
+//! There are two mechanisms, because `unsafe` and therefore `pre_exec` are forbidden:
+//! `setpriv --pdeathsig` where util-linux provides it, and otherwise one shell per child that reads
+//! from a pipe until it closes. The kernel sends the death signal when the *thread* that forked
+//! ends, so one thread does all forking and lives as long as the process.
 
 use std::{
     fs::File,
@@ -21,17 +23,17 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Set to `guard`: use the second way although the first would work. For tests.
+/// Set to `guard` to use the guard even if the death signal works. For tests.
 const TETHER_ENV: &str = "LOCALPLANE_TETHER";
 
-/// How a child is tied to our life.
+/// Mechanism that ends a child with this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tether {
     DeathSignal,
     Guard,
 }
 
-/// A running child. It ends when this is dropped, and when this process ends in whatever way.
+/// A running child process. It is killed on drop, and when this process ends for any reason.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -39,7 +41,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a program; both its outputs are appended to `log`.
+    /// Starts a program and appends its stdout and stderr to `log`.
     pub fn start(program: &Path, args: &[String], log: &Path) -> io::Result<Self> {
         let log = File::options().create(true).append(true).open(log)?;
         match tether() {
@@ -49,7 +51,8 @@ impl Process {
     }
 
     fn start_with_death_signal(program: &Path, args: &[String], log: &File) -> io::Result<Self> {
-        // Once the signal is armed, the shell looks whether we are still there; then all of them are one process.
+        // After the signal is armed, the shell checks that the parent still exists, then `exec`s
+        // the program.
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL", "--", "sh", "-c", r#"test "$PPID" = "$0" || exit 1; exec "$@""#])
@@ -64,7 +67,8 @@ impl Process {
     }
 
     fn start_with_guard(program: &Path, args: &[String], log: &File) -> io::Result<Self> {
-        // The child waits for a word that comes only when its guard stands; if we die before, it reads the end of the pipe.
+        // The child waits for a line that is sent once its guard is running. If this process dies
+        // before, the child reads the end of the pipe and exits.
         let mut command = Command::new("sh");
         command
             .args(["-c", r#"read -r _ && exec "$0" "$@" </dev/null"#])
@@ -94,35 +98,36 @@ impl Process {
         self.child.id()
     }
 
-    /// How it ended; `None` while it runs.
+    /// Returns the exit status; `None` while the process is running.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         let status = self.child.try_wait().ok().flatten();
         if status.is_some() {
-            self.dismiss_guard();
+            self.stop_guard();
         }
         status
     }
 
-    /// Sends a signal, unless it has ended: then its number may already belong to someone else.
+    /// Sends a signal. Fails if the process has ended, because its id may belong to another
+    /// process.
     pub fn signal(&mut self, signal: Signal) -> io::Result<()> {
         if self.ended().is_some() {
-            return Err(io::Error::new(io::ErrorKind::NotFound, "the process has ended"));
+            return Err(io::Error::new(io::ErrorKind::NotFound, "process has ended"));
         }
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
         Ok(kill_process(pid, signal)?)
     }
 
-    /// SIGKILL, and waits until it is gone.
+    /// Sends SIGKILL and waits for the end of the process.
     pub fn kill(&mut self) {
-        // An error means that it is gone already.
+        // An error means that the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        self.dismiss_guard();
+        self.stop_guard();
     }
 
-    /// SIGTERM, and SIGKILL for what has not ended within `patience`.
-    pub fn terminate(&mut self, patience: Duration) {
-        let deadline = Instant::now() + patience;
+    /// Sends SIGTERM, and SIGKILL if the process has not ended within `timeout`.
+    pub fn terminate(&mut self, timeout: Duration) {
+        let deadline = Instant::now() + timeout;
         if self.signal(Signal::TERM).is_ok() {
             while self.ended().is_none() && Instant::now() < deadline {
                 thread::sleep(Duration::from_millis(5));
@@ -131,8 +136,9 @@ impl Process {
         self.kill();
     }
 
-    /// The guard knows a number, not a process: it must go before the number can be given to someone else.
-    fn dismiss_guard(&mut self) {
+    /// Kills the guard. The guard holds only a process id, so it must end before the id can be
+    /// reused.
+    fn stop_guard(&mut self) {
         if let Some(mut guard) = self.guard.take() {
             let _ = guard.kill();
             let _ = guard.wait();
@@ -166,31 +172,32 @@ fn tether() -> Tether {
     })
 }
 
-type Order = (Command, mpsc::Sender<io::Result<Child>>);
+type SpawnRequest = (Command, mpsc::Sender<io::Result<Child>>);
 
-/// Starts a command from the one thread that lives as long as the process.
+/// Spawns a command on the one thread that lives as long as the process.
 fn fork(command: Command) -> io::Result<Child> {
-    static ORDERS: OnceLock<mpsc::Sender<Order>> = OnceLock::new();
-    let orders = ORDERS.get_or_init(|| {
-        let (orders, inbox) = mpsc::channel::<Order>();
+    static REQUESTS: OnceLock<mpsc::Sender<SpawnRequest>> = OnceLock::new();
+    let requests = REQUESTS.get_or_init(|| {
+        let (requests, inbox) = mpsc::channel::<SpawnRequest>();
         thread::spawn(move || {
             for (mut command, answer) in inbox {
                 let _ = answer.send(command.spawn());
             }
         });
-        orders
+        requests
     });
-    let gone = || io::Error::other("the thread that starts processes is gone");
+    let gone = || io::Error::other("the thread that spawns processes has ended");
     let (answer, result) = mpsc::channel();
-    orders.send((command, answer)).map_err(|_| gone())?;
+    requests.send((command, answer)).map_err(|_| gone())?;
     result.recv().map_err(|_| gone())?
 }
 
-/// When this process started, in the kernel's ticks: with the pid it names a process for good.
-/// `None` if there is no such process, or no `/proc`.
+/// Returns the start time of a process in clock ticks, which together with the pid identifies it
+/// uniquely. `None` if the process does not exist, or without `/proc`.
 pub(crate) fn started(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name of the program is in parentheses and may hold anything; what follows is regular.
+    // The program name is in parentheses and may contain any character, so parse from the last
+    // parenthesis.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
     if state == "Z" || state == "X" {
@@ -199,7 +206,7 @@ pub(crate) fn started(pid: u32) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// Whether this process, and not another one with the same number, is there.
+/// Reports whether this process, and not another one with the same pid, exists.
 pub(crate) fn is_alive(pid: u32, since: Option<u64>) -> bool {
     match since {
         Some(_) => started(pid) == since,

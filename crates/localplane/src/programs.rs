@@ -1,15 +1,16 @@
-//! The programs that a plane is made of, and where they come from.
+//! The programs of a plane and their sources.
 //!
-//! In this order, for each program on its own: a folder that the user names, the cache, the official release by download
-//! (SHA-256 checked), a build from Go modules. Whoever downloads or builds holds a file lock, so that two processes that
-//! ask at the same time share one result. This module never starts a plane and never writes outside the cache.
+//! Each program comes from the first source that has it: a folder that the user names, the cache, a
+//! download of the official release (SHA-256 checked), a build from Go modules. Downloads and
+//! builds hold a file lock, so that two processes share one result. This module never starts a
+//! plane and never writes outside the cache.
 
 mod cache;
 mod download;
 mod error;
 mod go;
 mod progress;
-mod reach;
+mod reachability;
 mod sources;
 
 use std::{collections::BTreeMap, fmt, path::Path, path::PathBuf};
@@ -34,11 +35,11 @@ pub enum Program {
 }
 
 impl Program {
-    /// All of them, in the order in which a plane starts them.
+    /// Every program, in the order in which a plane starts them.
     pub const ALL: [Self; 6] =
         [Self::Etcd, Self::KubeApiserver, Self::KubeControllerManager, Self::KubeScheduler, Self::Kubectl, Self::Kwok];
 
-    /// The name of its file, in every source.
+    /// Returns the file name, which is the same in every source.
     pub fn file_name(self) -> &'static str {
         match self {
             Self::Etcd => "etcd",
@@ -50,7 +51,7 @@ impl Program {
         }
     }
 
-    /// The Go package that it is built from.
+    /// Returns the Go package from which the program is built.
     fn package(self) -> &'static str {
         match self {
             Self::Etcd => "./cmd/etcd",
@@ -91,7 +92,7 @@ impl Bundle {
         }
     }
 
-    /// Its folder in the cache.
+    /// Returns the name of the folder in the cache.
     fn folder(self) -> String {
         match self {
             Self::Kubernetes(_) => format!("kubernetes-{}", self.version()),
@@ -106,7 +107,8 @@ impl Bundle {
         }
     }
 
-    /// What the linker writes into the programs, so that they say their version as the official ones do.
+    /// Returns linker flags that set the version, so that built programs report it like official
+    /// ones.
     fn ldflags(self) -> String {
         match self {
             Self::Kubernetes(kubernetes) => {
@@ -132,7 +134,8 @@ impl fmt::Display for Bundle {
     }
 }
 
-/// A small Go module that pins a bundle; its files travel inside the binary, so that a build works from anywhere.
+/// A small Go module that pins a bundle. Its files are embedded in the binary, so that a build
+/// works from anywhere.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Module {
     pub(crate) files: &'static [ModuleFile],
@@ -144,19 +147,19 @@ pub(crate) struct ModuleFile {
     pub(crate) text: &'static str,
 }
 
-/// Programs that were found, each with its path.
+/// Paths of the programs that were found.
 #[derive(Debug, Clone, Default)]
 pub struct Programs {
     paths: BTreeMap<Program, PathBuf>,
 }
 
 impl Programs {
-    /// Where this program is; `None` if it was not asked for.
+    /// Returns the path of a program; `None` if it was not requested.
     pub fn path(&self, program: Program) -> Option<&Path> {
         self.paths.get(&program).map(PathBuf::as_path)
     }
 
-    /// Every program that was found.
+    /// Iterates over all programs that were found.
     pub fn iter(&self) -> impl Iterator<Item = (Program, &Path)> {
         self.paths.iter().map(|(program, path)| (*program, path.as_path()))
     }

@@ -1,7 +1,8 @@
-//! A private folder of this user below the system's temporary folder: ports that are taken, planes that nobody named.
+//! Private folder of this user in the system's temporary folder: locks of ports, and folders of
+//! temporary planes.
 //!
-//! Whoever holds the lock of a folder in `planes/` lives; what is not locked was left behind by a dead process and is
-//! removed by the next one that comes, unless it was kept on purpose.
+//! A folder in `planes/` is locked while its plane is running. The next plane that starts removes
+//! unlocked folders, which belong to dead processes, unless they were kept on purpose.
 
 use std::{
     env, fs,
@@ -11,14 +12,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Set to anything: planes in temporary folders are not removed.
+/// If set, folders of temporary planes are not removed.
 pub(crate) const KEEP_ENV: &str = "LOCALPLANE_KEEP";
-/// A folder with this file in it is not removed by others.
+/// Name of the file that prevents the removal of a folder.
 const KEPT: &str = "kept";
-/// The name of the file whose lock says that a plane is alive.
+/// Name of the file that a running plane locks.
 pub(crate) const LOCK: &str = "lock";
 
-/// The private folder, made if need be.
+/// Returns the private folder and creates it if needed.
 pub(crate) fn home() -> io::Result<PathBuf> {
     let uid = rustix::process::getuid().as_raw();
     let path = env::temp_dir().join(format!("localplane-{uid}"));
@@ -26,21 +27,22 @@ pub(crate) fn home() -> io::Result<PathBuf> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    // The temporary folder is everyone's: do not walk into what somebody else put there under our name.
+    // The temporary folder is shared: refuse a folder that another user created with this name.
     let found = fs::symlink_metadata(&path)?;
     if found.is_dir() && found.uid() == uid {
         Ok(path)
     } else {
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{} belongs to someone else", path.display())))
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{} belongs to another user", path.display())))
     }
 }
 
-/// A new folder for a plane, locked. Removes those of dead processes first.
+/// Creates and locks a new folder for a plane. Removes folders of dead processes first.
 pub(crate) fn plane_folder() -> io::Result<(PathBuf, File)> {
     let home = home()?;
     let planes = home.join("planes");
     fs::create_dir_all(&planes)?;
-    // Without this a process that cleans could take a folder that another has made and not locked yet.
+    // Held so that cleanup never removes a folder that another process created but has not locked
+    // yet.
     let all = File::options().create(true).append(true).open(home.join("planes.lock"))?;
     all.lock()?;
     remove_abandoned(&planes);
@@ -64,7 +66,7 @@ pub(crate) fn lock_file(folder: &Path) -> io::Result<File> {
     File::options().create(true).append(true).open(folder.join(LOCK))
 }
 
-/// Keeps this folder from being removed by others.
+/// Marks this folder so that it is not removed.
 pub(crate) fn keep(folder: &Path) {
     let _ = fs::write(folder.join(KEPT), "remove this folder by hand\n");
 }

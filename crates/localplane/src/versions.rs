@@ -1,37 +1,38 @@
-//! The one place where versions are pinned: which Kubernetes, with which etcd, and which kwok.
+//! Pinned versions of Kubernetes, etcd and kwok.
 //!
-//! Raising a version means: change it here, change the `go.mod` of its folder under `modules/`, run `go mod tidy` there.
+//! To raise a version, change it here and in the `go.mod` of its folder in `modules/`, and run
+//! `go mod tidy` there.
 
 use std::{fmt, str::FromStr};
 
 use crate::programs::{Module, ModuleFile};
 
-/// Which Kubernetes a plane runs, when [`Plane::builder`](crate::Plane::builder) does not say it.
+/// Kubernetes version of a plane if [`Plane::builder`](crate::Plane::builder) does not set one.
 pub const KUBERNETES_ENV: &str = "LOCALPLANE_KUBERNETES";
 
-/// The fake kubelet that all Kubernetes versions share.
+/// Version of kwok, the fake kubelet, for all Kubernetes versions.
 pub const KWOK: &str = "v0.8.0";
 
-/// A Kubernetes minor that localplane can run, with everything that is pinned for it.
+/// A Kubernetes minor version that localplane can run, with the versions pinned for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum Kubernetes {
-    /// The older minor, for tests that ask whether we still work there.
+    /// The older version, for compatibility tests.
     V1_34,
     /// The default.
     #[default]
     V1_36,
 }
 
-/// A minor that is not pinned here.
+/// A Kubernetes version that is not supported.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("Kubernetes {0:?} is not one that localplane knows: it has {known}", known = known())]
+#[error("unsupported Kubernetes version {0:?}: expected {supported}", supported = supported())]
 pub struct UnknownKubernetes(String);
 
 impl Kubernetes {
-    /// Every minor that is pinned, newest first.
+    /// Every supported version, newest first.
     pub const ALL: [Self; 2] = [Self::V1_36, Self::V1_34];
 
-    /// What `LOCALPLANE_KUBERNETES` says, or the default.
+    /// Returns the version in `LOCALPLANE_KUBERNETES`, or the default.
     pub fn from_env() -> Result<Self, UnknownKubernetes> {
         match std::env::var(KUBERNETES_ENV) {
             Ok(text) if !text.is_empty() => text.parse(),
@@ -55,7 +56,7 @@ impl Kubernetes {
         }
     }
 
-    /// The etcd that this release is tested with by its own developers.
+    /// Returns the etcd version that this Kubernetes release is tested with upstream.
     pub fn etcd(self) -> &'static str {
         match self {
             Self::V1_34 => "v3.6.4",
@@ -74,7 +75,7 @@ impl Kubernetes {
 impl FromStr for Kubernetes {
     type Err = UnknownKubernetes;
 
-    /// Takes `1.36`, `v1.36` and the full `v1.36.3`.
+    /// Parses `1.36`, `v1.36` and the full `v1.36.3`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let wanted = text.trim().trim_start_matches('v');
         Self::ALL
@@ -90,8 +91,8 @@ impl fmt::Display for Kubernetes {
     }
 }
 
-fn known() -> String {
-    Kubernetes::ALL.map(|k| format!("{} ({})", k.minor(), k.version())).join(" and ")
+fn supported() -> String {
+    Kubernetes::ALL.map(|k| format!("{} ({})", k.minor(), k.version())).join(" or ")
 }
 
 macro_rules! module_file {
@@ -120,19 +121,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_minor_is_understood_however_it_is_written() {
+    fn a_version_is_parsed_in_every_notation() {
         for text in ["1.34", "v1.34", "v1.34.4", "1.34.4", " 1.34 "] {
             assert_eq!(text.parse::<Kubernetes>().unwrap(), Kubernetes::V1_34, "{text}");
         }
     }
 
     #[test]
-    fn an_unknown_minor_is_refused_with_those_that_are_known() {
+    fn an_unsupported_version_is_rejected_with_the_supported_ones() {
         let error = "1.12".parse::<Kubernetes>().unwrap_err().to_string();
         assert!(error.contains("1.12") && error.contains("1.36 (v1.36.3)") && error.contains("1.34"), "{error}");
     }
 
-    /// The version is written here and in `go.mod`; this is what keeps the two together.
+    /// Each version is stored here and in `go.mod`; this test compares them.
     #[test]
     fn the_modules_build_the_versions_that_are_pinned_here() {
         for kubernetes in Kubernetes::ALL {

@@ -11,8 +11,17 @@ pub mod node;
 pub mod observe;
 pub mod policies;
 mod policy_status;
+mod priority;
 pub mod recall_cache;
 mod reconcile;
 pub mod record_keys;
 mod resign;
 mod webhook;
+
+use std::sync::Arc;
+
+pub use priority::Priority;
+
+/// Name of a node: the key of the caches and of the queue.
+pub type Key = Arc<str>;
+type Work = crate::runtime::queue::Work<Key, Priority>;

@@ -19,7 +19,7 @@ pub use self::{
     permissions::{Permissions, Rule, uninstall},
     policies::subject,
 };
-pub use crate::serve::configuration::NAME;
+pub use crate::admission::configuration::NAME;
 
 /// What an installation has that changes what it needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

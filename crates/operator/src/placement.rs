@@ -13,6 +13,9 @@ pub mod snapshot;
 pub mod ungate_all;
 pub mod webhook;
 
+/// Kind, namespace and name of a workload: the key of the caches and of the queue.
+pub type Key = std::sync::Arc<str>;
+
 #[cfg(test)]
 mod admission_tests;
 #[cfg(test)]

@@ -24,6 +24,7 @@ use self::{
 use crate::{
     dashboard::{self, Dashboard, Guard, Server},
     keeper::{activity::Board, controller::Keeper, record_keys::Signatures},
+    monitoring::{self, health::Health},
     placement::{apply::Cluster, controller::Placer},
     runtime::{
         budget::Budget,
@@ -32,13 +33,13 @@ use crate::{
         coordinator::coordinate,
         error_category::{self, Category},
         events::Events,
+        http,
         jitter::Jitter,
         lease_metadata::{Coordination, identity},
         lease_observer::{Attendance, attend},
         metrics::Metrics,
         ownership::Ownership,
     },
-    serve::{health::Health, http},
 };
 
 const SURVEY_EVERY: Duration = Duration::from_secs(2);
@@ -118,7 +119,7 @@ pub async fn run(mut settings: Settings, target: &Target) -> anyhow::Result<()> 
         info!(address = %bound.address(), "serving /metrics, /livez and /readyz");
         let (health, stop) = (health.clone(), stop.clone());
         tasks.spawn(async move {
-            if let Err(error) = bound.serve(metrics, health, stop).await {
+            if let Err(error) = bound.serve(monitoring::router(metrics, health), stop).await {
                 error!(%error, "the server of /metrics ended");
             }
         });
@@ -160,7 +161,7 @@ pub fn serve_dashboard(
     let stop = stop.clone();
     tasks.spawn(dashboard.run());
     tasks.spawn(async move {
-        if let Err(error) = bound.serve_routes(routes, stop).await {
+        if let Err(error) = bound.serve(routes, stop).await {
             error!(%error, "the server of the dashboard ended");
         }
     });

@@ -11,6 +11,7 @@ use http::Request;
 use jiff::SignedDuration;
 use perennial::{
     keeper::record_keys::Signatures,
+    monitoring::health::Health,
     run::{self, World as Surroundings},
     runtime::{
         budget::Budget,
@@ -19,7 +20,6 @@ use perennial::{
         jitter::Jitter,
         metrics::Metrics,
     },
-    serve::health::Health,
 };
 use perennial_core::config::Settings;
 use tokio::task::JoinSet;

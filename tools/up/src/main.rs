@@ -14,7 +14,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use localplane::{Kubernetes, PlaneFolder, ProcessState, Program, Sources, State};
+use localplane::{Kubernetes, PlaneFolder, PlaneState, ProcessState, Program, Sources};
 use perennial_harness::install;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -154,7 +154,7 @@ fn operator(place: &Place) -> Option<ProcessState> {
 
 /// The lock said that a supervisor lives; the number and the time of its start say that it is this process. Its children
 /// end with it.
-fn end(place: &Place, state: &State) -> anyhow::Result<()> {
+fn end(place: &Place, state: &PlaneState) -> anyhow::Result<()> {
     let supervisor = state.supervisor;
     if !supervisor.is_alive() {
         bail!("{FOLDER}/ is locked, but not by the process {} that it names", supervisor.pid);

@@ -4,13 +4,13 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::Selection;
+use super::ProgramArgs;
 use crate::programs::Program;
 
 #[derive(Debug, Args)]
 pub(super) struct Fetch {
     #[command(flatten)]
-    selection: Selection,
+    selection: ProgramArgs,
 }
 
 impl Fetch {

@@ -4,23 +4,23 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::Place;
+use super::PlaneArgs;
 
 #[derive(Debug, Args)]
 pub(super) struct Status {
     #[command(flatten)]
-    place: Place,
+    plane: PlaneArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 impl Status {
-    /// Fails (1) if nothing runs, so that scripts can ask.
+    /// Exits with 1 if no plane is running, so that scripts can check it.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let folder = self.place.folder();
+        let folder = self.plane.folder();
         let Some(state) = folder.running()? else {
-            eprintln!("localplane: no plane runs in {}", folder.path().display());
+            eprintln!("localplane: no plane is running in {}", folder.path().display());
             return Ok(ExitCode::FAILURE);
         };
         if self.json {

@@ -1,47 +1,49 @@
-//! The process that `up` leaves behind: it holds the plane, and the plane ends with it.
+//! `localplane supervise`: the background process of `up`. It owns the plane and restarts crashed
+//! components.
 
 use std::{process::ExitCode, thread, time::Duration};
 
 use anyhow::Context;
 use clap::Args;
 
-use super::Place;
+use super::PlaneArgs;
 use crate::plane::Plane;
 
 const POLL: Duration = Duration::from_millis(500);
-/// The longest pause between attempts to bring back a component that crashes again and again.
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// Maximum backoff between attempts to restart a component that keeps crashing.
+const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 pub(super) struct Supervise {
     #[command(flatten)]
-    place: Place,
+    plane: PlaneArgs,
 }
 
 impl Supervise {
-    /// SIGTERM is not caught: ending this process in any way ends its children, and etcd bears it.
+    /// SIGTERM is not handled: the children end with this process, and etcd tolerates SIGKILL.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let folder = self.place.folder();
-        let spec = folder.spec()?.with_context(|| format!("no plane is described in {}", folder.path().display()))?;
+        let folder = self.plane.folder();
+        let spec =
+            folder.spec()?.with_context(|| format!("no plane in {}: spec.json is missing", folder.path().display()))?;
         let plane = Plane::from_spec(spec, folder.path())?;
-        // Somebody who removes the folder by hand means the plane, too.
         let mut pause = POLL;
         loop {
             thread::sleep(pause);
+            // Removing the folder stops the plane.
             if !plane.is_in_place() {
                 break;
             }
             let mut failed = false;
             for (component, status) in plane.dead() {
-                eprintln!("{component} ended ({status}), starting it again");
+                eprintln!("{component} exited ({status}), restarting");
                 if let Err(error) = plane.restart(component) {
-                    eprintln!("{component} did not come back: {error}");
+                    eprintln!("{component} could not be restarted: {error}");
                     failed = true;
                 }
             }
-            pause = if failed { (pause * 2).min(LONGEST_PAUSE) } else { POLL };
+            pause = if failed { (pause * 2).min(MAX_BACKOFF) } else { POLL };
         }
-        eprintln!("the folder is gone, and so are we");
+        eprintln!("the folder of the plane was removed, exiting");
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -1,4 +1,4 @@
-//! `localplane up`: starts a supervisor that stays, and waits until the plane is of use.
+//! `localplane up`: starts a supervisor in the background and waits until the plane is ready.
 
 use std::{
     fs::{self, File},
@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, bail};
 use clap::Args;
 
-use super::{Place, Selection};
+use super::{PlaneArgs, ProgramArgs};
 use crate::{
     plane::{PlaneFolder, Spec, tail},
     programs::{Program, Progress},
@@ -21,28 +21,28 @@ use crate::{
 const POLL: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Args)]
-#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
+#[expect(clippy::struct_excessive_bools, reason = "command line flags")]
 pub(super) struct Up {
     #[command(flatten)]
-    place: Place,
+    plane: PlaneArgs,
     #[command(flatten)]
-    selection: Selection,
-    /// Create so many fake nodes: node-0, node-1, …
+    selection: ProgramArgs,
+    /// Number of fake nodes to create: node-0, node-1, …
     #[arg(long, value_name = "N", default_value_t = 0)]
     nodes: usize,
-    /// So many API servers on the same etcd
+    /// Number of API servers, which share one etcd
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=9))]
     apiservers: u8,
-    /// Leave the scheduler out
+    /// Do not start the scheduler
     #[arg(long)]
     no_scheduler: bool,
-    /// Leave the controller manager out
+    /// Do not start the controller manager
     #[arg(long)]
     no_controller_manager: bool,
-    /// Leave kwok out: nodes do not become Ready and pods do not run
+    /// Do not start kwok: nodes do not become Ready and pods do not run
     #[arg(long)]
     no_kwok: bool,
-    /// One more argument for kube-apiserver (repeatable), as in --apiserver-arg=--v=4
+    /// Additional argument of kube-apiserver (repeatable), for example --apiserver-arg=--v=4
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     apiserver_arg: Vec<String>,
     /// Print only the path of the kubeconfig
@@ -52,21 +52,21 @@ pub(super) struct Up {
 
 impl Up {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let folder = self.place.folder();
+        let folder = self.plane.folder();
         if folder.is_running()? {
-            eprintln!("localplane: a plane runs in {} already", folder.path().display());
+            eprintln!("localplane: a plane is already running in {}", folder.path().display());
             wait(&folder, None)?;
             self.report(&folder);
             return Ok(ExitCode::SUCCESS);
         }
         let spec = self.spec();
-        // Here and not in the supervisor: this is where a person sees the progress.
+        // Done here and not in the supervisor, so that progress is shown on the terminal.
         let programs = self.selection.sources().find(self.selection.kubernetes, &spec.programs())?;
 
-        fs::create_dir_all(folder.logs()).with_context(|| format!("creating {}", folder.logs().display()))?;
+        fs::create_dir_all(folder.logs()).with_context(|| format!("cannot create {}", folder.logs().display()))?;
         folder.write_spec(&spec)?;
         let step = Progress::start(format!("starting Kubernetes {}", self.selection.kubernetes.version()));
-        // As a search path: the supervisor takes each program from where we found it.
+        // Passed as a search path, so that the supervisor uses exactly these programs.
         let mut assets: Vec<_> = programs.iter().filter_map(|(_, path)| path.parent()).collect();
         assets.dedup();
         let supervisor = detach(&folder, &std::env::join_paths(assets)?)?;
@@ -107,15 +107,16 @@ impl Up {
     }
 }
 
-/// Starts ourselves again as the supervisor, in a process group of its own: a Ctrl-C here is not for it.
+/// Starts this program as the supervisor, in its own process group so that Ctrl-C does not reach
+/// it.
 fn detach(folder: &PlaneFolder, assets: &std::ffi::OsStr) -> anyhow::Result<Child> {
     let path = supervisor_log(folder);
     let log = File::options()
         .create(true)
         .append(true)
         .open(&path)
-        .with_context(|| format!("creating {}", path.display()))?;
-    Command::new(std::env::current_exe().context("finding our own program")?)
+        .with_context(|| format!("cannot create {}", path.display()))?;
+    Command::new(std::env::current_exe().context("cannot determine the path of this program")?)
         .arg("supervise")
         .arg("--dir")
         .arg(folder.path())
@@ -126,12 +127,13 @@ fn detach(folder: &PlaneFolder, assets: &std::ffi::OsStr) -> anyhow::Result<Chil
         .stderr(log)
         .process_group(0)
         .spawn()
-        .context("starting the supervisor")
+        .context("cannot start the supervisor")
 }
 
-/// Until the plane is of use. The supervisor is the one that we started, unless somebody else was faster.
+/// Waits until the plane is ready. `ours` is the supervisor that this process started; another `up`
+/// may have started one before it.
 fn wait(folder: &PlaneFolder, mut ours: Option<Child>) -> anyhow::Result<()> {
-    // The supervisor has its own deadlines for each part; this one is for a supervisor that hangs.
+    // The supervisor has a deadline for each component; this one covers a supervisor that hangs.
     let deadline = Instant::now() + Duration::from_mins(5);
     loop {
         if let Some(supervisor) = &mut ours
@@ -142,19 +144,19 @@ fn wait(folder: &PlaneFolder, mut ours: Option<Child>) -> anyhow::Result<()> {
             }
             ours = None;
         }
-        // What an earlier supervisor wrote does not count.
+        // Ignore a state file of an earlier supervisor.
         if folder.state()?.is_some_and(|state| state.ready && state.supervisor.is_alive()) {
             return Ok(());
         }
         if ours.is_none() && !folder.is_running()? {
-            bail!("the plane ended while it was starting:\n{}", tail(&supervisor_log(folder)));
+            bail!("the plane exited during startup:\n{}", tail(&supervisor_log(folder)));
         }
         if Instant::now() > deadline {
             if let Some(mut supervisor) = ours {
                 supervisor.kill()?;
                 supervisor.wait()?;
             }
-            bail!("the plane was not ready after 5 minutes; logs are in {}", folder.logs().display());
+            bail!("the plane was not ready after 5 minutes; see the logs in {}", folder.logs().display());
         }
         thread::sleep(POLL);
     }

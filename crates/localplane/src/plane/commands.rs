@@ -1,21 +1,21 @@
-//! The command line of each component. All that is particular about our planes is visible here.
+//! Command line of each component. Everything that differs from the defaults is set here.
 
 use super::{PlaneFolder, spec::Spec};
 use crate::{component::Component, pki::Pki};
 
-/// The users that the components act as, as in production.
+/// Users of the components, as in production.
 pub(super) const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
 pub(super) const SCHEDULER: &str = "system:kube-scheduler";
 
-/// What the command lines are made from.
-pub(super) struct Context<'a> {
+/// Input of the command lines.
+pub(super) struct CommandContext<'a> {
     pub(super) folder: &'a PlaneFolder,
     pub(super) pki: &'a Pki,
     pub(super) spec: &'a Spec,
     pub(super) etcd_url: &'a str,
 }
 
-impl Context<'_> {
+impl CommandContext<'_> {
     pub(super) fn args(&self, component: Component, port: u16) -> Vec<String> {
         let mut args = match component {
             Component::Etcd => self.etcd(),
@@ -36,13 +36,13 @@ impl Context<'_> {
             format!("--data-dir={}", data.display()),
             format!("--listen-client-urls={url}"),
             format!("--advertise-client-urls={url}"),
-            // A single member has no peers; port 0 keeps it from taking a fixed one.
+            // A single member has no peers. Port 0 avoids a fixed port.
             "--listen-peer-urls=http://127.0.0.1:0".into(),
             "--client-cert-auth".into(),
             self.file("--trusted-ca-file", "etcd-ca.crt"),
             self.file("--cert-file", "etcd-server.crt"),
             self.file("--key-file", "etcd-server.key"),
-            // The data must survive our processes, not the machine.
+            // The data must survive a crash of the process, not of the machine.
             "--unsafe-no-fsync".into(),
             "--quota-backend-bytes=8589934592".into(),
             "--auto-compaction-retention=5m".into(),
@@ -76,7 +76,7 @@ impl Context<'_> {
             "--authorization-mode=Node,RBAC".into(),
             "--enable-admission-plugins=NodeRestriction".into(),
             "--allow-privileged=true".into(),
-            // Loopback addresses are refused as endpoints, and no pod is there to use them.
+            // Loopback addresses are not valid endpoints, and no pod uses them.
             "--endpoint-reconciler-type=none".into(),
             "--max-requests-inflight=3000".into(),
             "--max-mutating-requests-inflight=2000".into(),
@@ -123,7 +123,7 @@ impl Context<'_> {
             format!("--server-address=127.0.0.1:{port}"),
             "--manage-all-nodes=true".into(),
             "--node-lease-duration-seconds=40".into(),
-            // Without an address for its node a pod gets none either.
+            // A pod gets no address if its node has none.
             "--node-ip=10.0.0.1".into(),
             "--cidr=10.244.0.1/16".into(),
         ]
@@ -145,7 +145,7 @@ impl Context<'_> {
     }
 }
 
-/// The file in `pki/` that a component uses to reach the API server.
+/// Returns the name of a component's kubeconfig in `pki/`.
 pub(super) fn kubeconfig_file(component: Component) -> String {
     format!("{component}.kubeconfig")
 }

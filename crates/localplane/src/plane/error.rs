@@ -1,4 +1,4 @@
-//! What can go wrong with a plane, each named after the failed act.
+//! Errors of a plane.
 
 use std::{error::Error, fmt, io, path::PathBuf, process::ExitStatus, time::Duration};
 
@@ -16,31 +16,32 @@ pub enum PlaneError {
     Api(#[from] ApiError),
     #[error("a plane needs at least one API server")]
     NoApiServer,
-    #[error("a plane runs in {dir} already{}", supervisor.map(|pid| format!(" (supervisor {pid})")).unwrap_or_default())]
+    #[error("a plane is already running in {dir}{}", supervisor.map(|pid| format!(" (supervisor {pid})")).unwrap_or_default())]
     AlreadyRunning { dir: PathBuf, supervisor: Option<u32> },
-    #[error("no plane runs in {dir}")]
+    #[error("no plane is running in {dir}")]
     NotRunning { dir: PathBuf },
-    #[error("{act} {path}", path = path.display())]
+    #[error("cannot {act} {path}", path = path.display())]
     File { act: &'static str, path: PathBuf, source: io::Error },
-    #[error("{path} cannot be read as what a plane wrote there", path = path.display())]
+    #[error("cannot parse {path}", path = path.display())]
     State { path: PathBuf, source: serde_json::Error },
-    #[error("finding a free port for {component}")]
+    #[error("cannot find a free port for {component}")]
     Port { component: Component, source: io::Error },
     #[error("this plane has no {0}")]
     NoComponent(Component),
-    #[error("starting {component}")]
+    #[error("cannot start {component}")]
     Start { component: Component, source: io::Error },
-    #[error("{component} ended while it was starting ({status}); the end of {log}:\n{tail}", log = log.display())]
-    Died { component: Component, status: ExitStatus, log: PathBuf, tail: String },
-    #[error("{component} was not ready within {patience:?}: {why}; the end of {log}:\n{tail}", log = log.display())]
-    NotReady { component: Component, patience: Duration, why: String, log: PathBuf, tail: String },
-    #[error("{what} did not appear within {patience:?}: {why}")]
-    NotThere { what: String, patience: Duration, why: String },
-    #[error("sending a signal to {component}")]
+    #[error("{component} exited during startup ({status}); end of {log}:\n{tail}", log = log.display())]
+    Exited { component: Component, status: ExitStatus, log: PathBuf, tail: String },
+    #[error("{component} was not ready within {timeout:?}: {reason}; end of {log}:\n{tail}", log = log.display())]
+    NotReady { component: Component, timeout: Duration, reason: String, log: PathBuf, tail: String },
+    #[error("timed out after {timeout:?} waiting for {what}: {reason}")]
+    TimedOut { what: String, timeout: Duration, reason: String },
+    #[error("cannot send a signal to {component}")]
     Signal { component: Component, source: io::Error },
 }
 
-/// As a sentence with its causes: this is what a test shows that unwraps it, and logs in it should be readable.
+/// Formats the error with its causes. Tests that unwrap a result print this, so logs in it must
+/// stay readable.
 impl fmt::Debug for PlaneError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}")?;
@@ -59,8 +60,8 @@ impl PlaneError {
         move |source| Self::File { act, path, source }
     }
 
-    /// Somebody else was faster on one of our ports: new ports will do.
-    pub(crate) fn is_taken_port(&self) -> bool {
-        matches!(self, Self::Died { tail, .. } if tail.contains("address already in use"))
+    /// Reports whether another process took one of the ports. A retry with new ports helps.
+    pub(crate) fn is_port_conflict(&self) -> bool {
+        matches!(self, Self::Exited { tail, .. } if tail.contains("address already in use"))
     }
 }

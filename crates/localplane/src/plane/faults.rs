@@ -1,4 +1,4 @@
-//! What reliability tests do to a plane: stop, kill, restart and pause its parts.
+//! Faults for reliability tests: stop, kill, restart and pause components, compact etcd.
 
 use std::{process::ExitStatus, time::Duration};
 
@@ -8,78 +8,83 @@ use serde_json::json;
 use super::{Plane, PlaneError};
 use crate::{api::Api, component::Component, pki::Credentials, process::Process};
 
-/// How long a component may take to end in good order.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Maximum time for a component to shut down gracefully.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Plane {
-    /// Stops everything in good order. Data, ports and kubeconfigs stay; [`Plane::start_again`] brings it back.
+    /// Stops all components gracefully. Data, ports and kubeconfigs stay; [`Plane::start_again`]
+    /// starts them again.
     pub fn stop(&self) {
         let mut running: Vec<_> = {
             let mut inner = self.inner();
             inner.ready = false;
             std::mem::take(&mut inner.running).into_iter().collect()
         };
-        // Clients before servers, and etcd at the very end.
+        // Stop clients before servers, and etcd last.
         running.sort_by_key(|(component, _)| std::cmp::Reverse(*component));
         for (component, process) in &mut running {
             match component {
-                Component::Etcd => process.terminate(PATIENCE),
-                // An API server would wait for its watches to end; its state is in etcd.
+                Component::Etcd => process.terminate(SHUTDOWN_TIMEOUT),
+                // A graceful shutdown of an API server waits for its watches; its state is in etcd.
                 _ => process.kill(),
             }
         }
-        // Nothing to tell those who read it that the lock does not tell already.
-        let _ = self.publish();
+        // An error is ignored: readers check the lock, which is authoritative.
+        let _ = self.write_state();
     }
 
-    /// SIGKILL, as a crash. Returns when the process is gone; nothing restarts it but [`Plane::restart`].
+    /// Kills a component with SIGKILL and waits for its end. Only [`Plane::restart`] starts it
+    /// again.
     pub fn kill(&self, component: Component) -> Result<(), PlaneError> {
         self.with_process(component, |process| {
             process.kill();
             Ok(())
         })?;
         self.inner().running.remove(&component);
-        self.publish()
+        self.write_state()
     }
 
-    /// Kills it if it runs, starts it on the same port, and waits until it is healthy.
+    /// Kills a component if it is running, starts it on the same port and waits until it is
+    /// healthy.
     pub fn restart(&self, component: Component) -> Result<(), PlaneError> {
         self.restart_with(component, &[])
     }
 
-    /// The same with more arguments this time, after all others: the last one counts.
+    /// Like [`Plane::restart`], with additional arguments for this start. They come last, so they
+    /// take precedence.
     pub fn restart_with(&self, component: Component, args: &[String]) -> Result<(), PlaneError> {
         if let Some(mut process) = self.inner().running.remove(&component) {
             process.kill();
         }
         self.launch(component, args)?;
-        self.publish()?;
+        self.write_state()?;
         self.wait_component(component)
     }
 
-    /// SIGSTOP: it keeps its connections and its locks, and answers nothing.
+    /// Sends SIGSTOP: the component keeps its connections and locks but does not answer.
     pub fn pause(&self, component: Component) -> Result<(), PlaneError> {
         self.signal(component, Signal::STOP)
     }
 
-    /// SIGCONT, after [`Plane::pause`].
+    /// Sends SIGCONT after [`Plane::pause`].
     pub fn resume(&self, component: Component) -> Result<(), PlaneError> {
         self.signal(component, Signal::CONT)
     }
 
-    /// Makes etcd forget all versions but the newest: watches from older ones are refused.
+    /// Compacts etcd to the newest revision: watches from older revisions fail.
     pub fn compact(&self) -> Result<(), PlaneError> {
         let port = self.port(Component::Etcd).ok_or(PlaneError::NoComponent(Component::Etcd))?;
         let credentials =
             Credentials { certificate: self.pki.read("etcd-client.crt")?, key: self.pki.read("etcd-client.key")? };
         let etcd = Api::new(format!("https://127.0.0.1:{port}"), &self.pki.read("etcd-ca.crt")?, &credentials)?;
-        // Any question is answered with the newest revision; this one asks for the key of one zero byte.
+        // Every response contains the newest revision. This request reads the key that is one zero
+        // byte.
         let newest = etcd.post("/v3/kv/range", &json!({"key": "AA=="}))?["header"]["revision"].clone();
         etcd.post("/v3/kv/compaction", &json!({"revision": newest, "physical": true}))?;
         Ok(())
     }
 
-    /// Components that have ended although nobody asked them to.
+    /// Returns components that exited without being stopped.
     pub fn dead(&self) -> Vec<(Component, ExitStatus)> {
         let mut inner = self.inner();
         inner.running.iter_mut().filter_map(|(component, process)| Some((*component, process.ended()?))).collect()

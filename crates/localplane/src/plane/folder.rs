@@ -1,4 +1,4 @@
-//! The folder of a plane: where its files are, and what it says about itself to other processes.
+//! The folder of a plane: paths of its files, and the state that other processes can read.
 
 use std::{
     collections::BTreeMap,
@@ -13,31 +13,31 @@ use super::{PlaneError, spec::Spec};
 use crate::{
     api::Api,
     component::Component,
-    kubeconfig::{self, Proof},
+    kubeconfig::{self, Authentication},
     pki::{self, Credentials, Identity, Pki},
     process, scratch,
 };
 
-/// How much of a log is worth showing.
+/// Limits for the part of a log that is shown in errors.
 const TAIL_LINES: usize = 15;
 const TAIL_BYTES: usize = 16 * 1024;
 
-/// What a running plane says about itself in `plane.json`.
+/// State of a running plane, stored in `plane.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct State {
-    /// All parts are up and the default objects exist.
+pub struct PlaneState {
+    /// All components are running and the default objects exist.
     pub ready: bool,
     pub kubernetes: String,
-    /// The process that the plane lives and dies with.
+    /// Process that owns the plane. The plane ends with it.
     pub supervisor: ProcessState,
-    /// By name; those that run now.
+    /// Components by name.
     pub components: BTreeMap<String, ComponentState>,
-    /// The addresses of the API servers.
+    /// Addresses of the API servers.
     pub urls: Vec<String>,
 }
 
-/// A process, named for good by its number and the time of its start.
+/// A process, identified uniquely by its id and start time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessState {
     pub pid: u32,
@@ -45,12 +45,12 @@ pub struct ProcessState {
 }
 
 impl ProcessState {
-    /// The process that has this number now.
+    /// Returns the process that has this id now.
     pub fn of(pid: u32) -> Self {
         Self { pid, started: process::started(pid) }
     }
 
-    /// Whether this very process is there.
+    /// Reports whether exactly this process exists.
     pub fn is_alive(&self) -> bool {
         process::is_alive(self.pid, self.started)
     }
@@ -59,18 +59,18 @@ impl ProcessState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ComponentState {
     pub port: u16,
-    /// `None` while it is stopped.
+    /// `None` if it is stopped.
     pub process: Option<ProcessState>,
 }
 
-/// The folder, whether or not something runs in it.
+/// The folder of a plane, running or not.
 #[derive(Debug, Clone)]
 pub struct PlaneFolder {
     path: PathBuf,
 }
 
 impl PlaneFolder {
-    /// The plane in this folder. Nothing is read or written yet.
+    /// Returns the plane folder at this path, without reading or writing it.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
         Self { path: std::path::absolute(&path).unwrap_or(path) }
@@ -80,7 +80,7 @@ impl PlaneFolder {
         &self.path
     }
 
-    /// The admin's kubeconfig.
+    /// Returns the path of the admin's kubeconfig.
     pub fn kubeconfig(&self) -> PathBuf {
         self.path.join("kubeconfig")
     }
@@ -117,8 +117,8 @@ impl PlaneFolder {
         self.path.join("spec.json")
     }
 
-    /// What the plane last said about itself; `None` if there never was one.
-    pub fn state(&self) -> Result<Option<State>, PlaneError> {
+    /// Returns the last stored state; `None` if no plane ever ran here.
+    pub fn state(&self) -> Result<Option<PlaneState>, PlaneError> {
         read_json(&self.state_file())
     }
 
@@ -126,7 +126,7 @@ impl PlaneFolder {
         read_json(&self.spec_file())
     }
 
-    pub(crate) fn write_state(&self, state: &State) -> Result<(), PlaneError> {
+    pub(crate) fn write_state(&self, state: &PlaneState) -> Result<(), PlaneError> {
         write_json(&self.state_file(), state)
     }
 
@@ -134,19 +134,19 @@ impl PlaneFolder {
         write_json(&self.spec_file(), spec)
     }
 
-    /// Whether some process holds this plane, ready or not.
+    /// Reports whether a process owns this plane, ready or not.
     pub fn is_running(&self) -> Result<bool, PlaneError> {
         Ok(self.path.join(scratch::LOCK).exists() && self.try_lock()?.is_none())
     }
 
-    /// The state of a plane whose supervisor is alive.
-    pub fn running(&self) -> Result<Option<State>, PlaneError> {
+    /// Returns the state if a process owns this plane.
+    pub fn running(&self) -> Result<Option<PlaneState>, PlaneError> {
         if self.is_running()? { self.state() } else { Ok(None) }
     }
 
-    /// Takes the lock that says "a plane runs here"; `None` if another process has it.
+    /// Takes the lock of a running plane; `None` if another process holds it.
     pub(crate) fn try_lock(&self) -> Result<Option<File>, PlaneError> {
-        let fail = |source| PlaneError::File { act: "locking", path: self.path.join(scratch::LOCK), source };
+        let fail = |source| PlaneError::File { act: "lock", path: self.path.join(scratch::LOCK), source };
         let file = scratch::lock_file(&self.path).map_err(fail)?;
         match file.try_lock() {
             Ok(()) => Ok(Some(file)),
@@ -155,19 +155,19 @@ impl PlaneFolder {
         }
     }
 
-    /// The address of an API server of a plane that runs, or ran.
+    /// Returns the address of an API server of a running or stopped plane.
     pub fn url(&self, number: usize) -> Result<String, PlaneError> {
         let state = self.state()?.ok_or_else(|| PlaneError::NotRunning { dir: self.path.clone() })?;
         let url = state.urls.get(number).cloned();
         url.ok_or(PlaneError::NoComponent(Component::ApiServer(number)))
     }
 
-    /// A client certificate for anyone, signed by the plane's authority.
+    /// Issues a client certificate for any identity, signed by the plane's CA.
     pub fn credentials(&self, identity: &Identity) -> Result<Credentials, PlaneError> {
         Ok(self.pki()?.client(identity)?)
     }
 
-    /// A kubeconfig for anyone, by client certificate.
+    /// Returns a kubeconfig for any identity, with a client certificate.
     pub fn kubeconfig_for(&self, identity: &Identity) -> Result<String, PlaneError> {
         self.kubeconfig_at(&self.url(0)?, identity)
     }
@@ -175,10 +175,10 @@ impl PlaneFolder {
     pub(crate) fn kubeconfig_at(&self, url: &str, identity: &Identity) -> Result<String, PlaneError> {
         let pki = self.pki()?;
         let credentials = pki.client(identity)?;
-        Ok(kubeconfig::render(url, &pki.ca()?, &identity.user, &Proof::Certificate(&credentials)))
+        Ok(kubeconfig::render(url, &pki.ca()?, &identity.user, &Authentication::Certificate(&credentials)))
     }
 
-    /// A token for a service account that exists, from the API server.
+    /// Requests a token for an existing service account.
     pub fn service_account_token(&self, namespace: &str, name: &str) -> Result<String, PlaneError> {
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
         let request = serde_json::json!({
@@ -190,11 +190,11 @@ impl PlaneFolder {
         Ok(answer["status"]["token"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// A kubeconfig for a service account that exists, by token.
+    /// Returns a kubeconfig for an existing service account, with a token.
     pub fn kubeconfig_for_service_account(&self, namespace: &str, name: &str) -> Result<String, PlaneError> {
         let token = self.service_account_token(namespace, name)?;
         let user = format!("system:serviceaccount:{namespace}:{name}");
-        Ok(kubeconfig::render(&self.url(0)?, &self.pki()?.ca()?, &user, &Proof::Token(&token)))
+        Ok(kubeconfig::render(&self.url(0)?, &self.pki()?.ca()?, &user, &Authentication::Token(&token)))
     }
 
     pub(crate) fn admin_api(&self, url: &str) -> Result<Api, PlaneError> {
@@ -202,19 +202,20 @@ impl PlaneFolder {
         Ok(Api::new(url.to_owned(), &pki.ca()?, &pki.client(&Identity::admin())?)?)
     }
 
-    /// The end of a component's log.
+    /// Returns the end of a component's log.
     pub fn log_tail(&self, component: Component) -> String {
         tail(&self.log(component))
     }
 }
 
-/// The end of a file; empty if there is none.
+/// Returns the end of a file; empty if the file does not exist.
 pub(crate) fn tail(path: &Path) -> String {
     let bytes = fs::read(path).unwrap_or_default();
     ending(&String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(TAIL_BYTES)..]))
 }
 
-/// The last lines of a log, or those from where its program panicked: a Go program says why before its stacks.
+/// Returns the last lines of a log, or the lines from a panic on: Go prints the reason before the
+/// stacks.
 fn ending(log: &str) -> String {
     let lines: Vec<_> = log.lines().collect();
     let last = lines.len().saturating_sub(TAIL_LINES);
@@ -228,14 +229,14 @@ fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, PlaneError> 
             .map(Some)
             .map_err(|source| PlaneError::State { path: path.to_owned(), source }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(PlaneError::file("reading", path)(error)),
+        Err(error) => Err(PlaneError::file("read", path)(error)),
     }
 }
 
 fn write_json(path: &Path, value: &impl Serialize) -> Result<(), PlaneError> {
     let text =
         serde_json::to_string_pretty(value).map_err(|source| PlaneError::State { path: path.to_owned(), source })?;
-    pki::write_private(path, &text).map_err(PlaneError::file("writing", path))
+    pki::write_private(path, &text).map_err(PlaneError::file("write", path))
 }
 
 #[cfg(test)]
@@ -243,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_shown_by_what_it_says_and_not_by_its_last_stack() {
+    fn the_message_of_a_panic_is_shown_instead_of_its_last_stack() {
         let stack = "frame\n".repeat(40);
 
         let shown = ending(&format!("starting\npanic: no space left on device\n\n{stack}"));

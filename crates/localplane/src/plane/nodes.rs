@@ -1,4 +1,4 @@
-//! Fake nodes, for planes on which pods shall run.
+//! Fake nodes on which pods can run.
 
 use std::{sync::atomic::AtomicUsize, sync::atomic::Ordering, thread};
 
@@ -7,12 +7,12 @@ use serde_json::json;
 use super::{Plane, PlaneError};
 use crate::api::{Api, ApiError};
 
-/// Enough to keep an API server busy from one client.
+/// Number of concurrent requests; enough to saturate an API server from one client.
 const WORKERS: usize = 8;
 
 impl Plane {
-    /// Creates `node-0` to `node-{count-1}` as kwok knows them; those that exist are left alone. With kwok running it
-    /// returns when all are Ready and pods can be scheduled on them.
+    /// Creates `node-0` to `node-{count-1}` for kwok; existing nodes stay unchanged. If kwok is
+    /// running, returns when all are Ready and schedulable.
     pub fn create_nodes(&self, count: usize) -> Result<(), PlaneError> {
         let api = self.folder.admin_api(&self.url(0))?;
         let next = AtomicUsize::new(0);

@@ -1,4 +1,4 @@
-//! Waiting for what must be there before a plane is of use.
+//! Waits until components, default objects and nodes are ready.
 
 use std::{
     thread,
@@ -10,29 +10,30 @@ use serde_json::Value;
 use super::{Inner, Plane, PlaneError};
 use crate::{api::Api, component::Component, pki::Credentials};
 
-/// Far longer than a start takes on an idle machine: test machines are rarely idle.
-pub(super) const PATIENCE: Duration = Duration::from_secs(90);
+/// Timeout of every wait. Much longer than a start takes on an idle machine, because test machines
+/// are busy.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(15);
-/// A list of all nodes is not a small thing to ask for.
+/// Longer than [`POLL`], because each check lists all nodes.
 const POLL_NODES: Duration = Duration::from_millis(300);
 
 impl Plane {
-    /// Until this component answers that it is healthy. Ends early if it dies.
+    /// Waits until this component is healthy. Fails early if it exits.
     pub(super) fn wait_component(&self, component: Component) -> Result<(), PlaneError> {
         let (api, path) = self.health(component)?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
-            let why = match api.get(path) {
+            let reason = match api.get(path) {
                 Ok(_) => return Ok(()),
                 Err(error) => with_source(&error),
             };
             if let Some(status) = self.inner().ended(component) {
                 let (log, tail) = (self.log_path(component), self.folder.log_tail(component));
-                return Err(PlaneError::Died { component, status, log, tail });
+                return Err(PlaneError::Exited { component, status, log, tail });
             }
             if Instant::now() > deadline {
                 let (log, tail) = (self.log_path(component), self.folder.log_tail(component));
-                return Err(PlaneError::NotReady { component, patience: PATIENCE, why, log, tail });
+                return Err(PlaneError::NotReady { component, timeout: TIMEOUT, reason, log, tail });
             }
             thread::sleep(POLL);
         }
@@ -57,7 +58,7 @@ impl Plane {
         })
     }
 
-    /// The objects that everything else takes for granted.
+    /// Waits for the objects that clients expect in every cluster.
     pub(super) fn wait_default_objects(&self) -> Result<(), PlaneError> {
         let mut paths = vec![
             "/api/v1/namespaces/default",
@@ -75,9 +76,9 @@ impl Plane {
         Ok(())
     }
 
-    /// Until so many fake nodes are Ready and open for pods.
+    /// Waits until `count` fake nodes are Ready and schedulable.
     pub(super) fn wait_nodes(&self, api: &Api, count: usize) -> Result<(), PlaneError> {
-        // Only the controller manager takes the taint away that new nodes are born with.
+        // Only the controller manager removes the not-ready taint of new nodes.
         let taints_go = self.spec.controller_manager;
         eventually(&format!("{count} Ready nodes"), POLL_NODES, || {
             let list = api
@@ -85,7 +86,7 @@ impl Plane {
                 .map_err(|error| with_source(&error))?;
             let nodes = list["items"].as_array().map_or(&[][..], Vec::as_slice);
             let ready = nodes.iter().filter(|node| is_ready(node) && !(taints_go && is_tainted(node))).count();
-            if ready >= count { Ok(()) } else { Err(format!("{ready} are")) }
+            if ready >= count { Ok(()) } else { Err(format!("{ready} are ready")) }
         })
     }
 }
@@ -107,12 +108,12 @@ fn is_tainted(node: &Value) -> bool {
 }
 
 fn eventually(what: &str, poll: Duration, mut check: impl FnMut() -> Result<(), String>) -> Result<(), PlaneError> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         match check() {
             Ok(()) => return Ok(()),
-            Err(why) if Instant::now() > deadline => {
-                return Err(PlaneError::NotThere { what: what.to_owned(), patience: PATIENCE, why });
+            Err(reason) if Instant::now() > deadline => {
+                return Err(PlaneError::TimedOut { what: what.to_owned(), timeout: TIMEOUT, reason });
             }
             Err(_) => thread::sleep(poll),
         }

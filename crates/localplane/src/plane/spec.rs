@@ -1,4 +1,4 @@
-//! What a plane shall be: the builder, and the form in which it is kept beside the plane.
+//! The specification of a plane: the builder, and the form stored in `spec.json`.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -11,7 +11,7 @@ use crate::{
     versions::Kubernetes,
 };
 
-/// The parts of a plane and their settings.
+/// Components of a plane and their settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Spec {
@@ -21,7 +21,7 @@ pub(crate) struct Spec {
     pub(crate) scheduler: bool,
     pub(crate) kwok: bool,
     pub(crate) nodes: usize,
-    /// More arguments, by the name of the program.
+    /// Additional arguments by program name.
     #[serde(default)]
     pub(crate) args: BTreeMap<String, Vec<String>>,
 }
@@ -48,7 +48,8 @@ impl Spec {
     }
 }
 
-/// How a plane shall be. Without further words: the default Kubernetes, etcd and one API server, in a temporary folder.
+/// Builder of a plane. Default: the default Kubernetes version, etcd and one API server, in a
+/// temporary folder.
 #[derive(Debug, Clone)]
 pub struct Builder {
     pub(super) kubernetes: Option<Kubernetes>,
@@ -71,22 +72,22 @@ impl Builder {
         Self { kubernetes: None, spec, dir: None, sources: Sources::from_env() }
     }
 
-    /// Which Kubernetes; otherwise what `LOCALPLANE_KUBERNETES` says, or the default.
+    /// Sets the Kubernetes version. Default: `LOCALPLANE_KUBERNETES`, or the newest.
     #[must_use]
     pub fn kubernetes(mut self, kubernetes: Kubernetes) -> Self {
         self.kubernetes = Some(kubernetes);
         self
     }
 
-    /// The plane's folder, which stays. If there is one already, its data is used. Without this: a temporary folder,
-    /// removed when the plane is dropped.
+    /// Sets a persistent folder. Existing data in it is used. Default: a temporary folder that is
+    /// removed on drop.
     #[must_use]
     pub fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.dir = Some(dir.into());
         self
     }
 
-    /// How many API servers share the etcd.
+    /// Sets the number of API servers, which share one etcd.
     #[must_use]
     pub fn apiservers(mut self, count: usize) -> Self {
         self.spec.api_servers = count;
@@ -105,27 +106,28 @@ impl Builder {
         self
     }
 
-    /// kwok, which plays the kubelet of every node: nodes become Ready, pods on them run.
+    /// Runs kwok, which simulates the kubelet of every node: nodes become Ready and their pods run.
     #[must_use]
     pub fn kwok(mut self, run: bool) -> Self {
         self.spec.kwok = run;
         self
     }
 
-    /// Scheduler, controller manager and kwok.
+    /// Runs scheduler, controller manager and kwok.
     #[must_use]
     pub fn everything(self) -> Self {
         self.controller_manager(true).scheduler(true).kwok(true)
     }
 
-    /// So many nodes (`node-0`, `node-1`, …) exist when the plane has started; Ready if kwok runs.
+    /// Sets the number of fake nodes (`node-0`, `node-1`, …) to create at the start. They become
+    /// Ready if kwok runs.
     #[must_use]
     pub fn nodes(mut self, count: usize) -> Self {
         self.spec.nodes = count;
         self
     }
 
-    /// More arguments for a program, after our own: the last one counts.
+    /// Adds arguments to a program. They come last, so they take precedence.
     #[must_use]
     pub fn args(mut self, program: Program, args: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let all = self.spec.args.entry(program.file_name().to_owned()).or_default();
@@ -133,14 +135,15 @@ impl Builder {
         self
     }
 
-    /// Where the programs may come from; otherwise as the environment says.
+    /// Sets the sources of the programs. Default: [`Sources::from_env`].
     #[must_use]
     pub fn sources(mut self, sources: Sources) -> Self {
         self.sources = sources;
         self
     }
 
-    /// Gets the programs, starts everything, and returns when the API answers and the default objects exist.
+    /// Obtains the programs, starts all components and returns when the API server is ready and the
+    /// default objects exist.
     pub fn start(self) -> Result<Plane, PlaneError> {
         Plane::start(self)
     }

@@ -1,10 +1,10 @@
-//! Starting a plane: folder, ports, certificates, processes, in this order.
+//! Starts a plane: folder, certificates, ports, processes.
 
 use std::{collections::btree_map::Entry, fs, path::Path};
 
 use super::{
-    Builder, ComponentState, Inner, Plane, PlaneError, PlaneFolder, ProcessState, Spec, State,
-    commands::{CONTROLLER_MANAGER, Context, SCHEDULER, kubeconfig_file},
+    Builder, ComponentState, Inner, Plane, PlaneError, PlaneFolder, PlaneState, ProcessState, Spec,
+    commands::{CONTROLLER_MANAGER, CommandContext, SCHEDULER, kubeconfig_file},
 };
 use crate::{
     component::Component,
@@ -15,11 +15,11 @@ use crate::{
     versions::Kubernetes,
 };
 
-/// How often new ports are tried when others are faster.
+/// Maximum number of starts if other processes take the chosen ports.
 const PORT_ATTEMPTS: usize = 4;
 
 impl Plane {
-    /// A plane as it was described in its folder.
+    /// Starts the plane that is described in its folder.
     pub(crate) fn from_spec(spec: Spec, dir: &Path) -> Result<Self, PlaneError> {
         let kubernetes = spec.kubernetes.parse()?;
         let builder = Self::builder().kubernetes(kubernetes).dir(dir);
@@ -37,32 +37,32 @@ impl Plane {
 
         let temporary = dir.is_none();
         let (folder, lock) = if let Some(dir) = dir {
-            fs::create_dir_all(&dir).map_err(PlaneError::file("creating", &dir))?;
+            fs::create_dir_all(&dir).map_err(PlaneError::file("create", &dir))?;
             let folder = PlaneFolder::at(dir);
             let lock = folder.try_lock()?.ok_or_else(|| already_running(&folder))?;
             (folder, lock)
         } else {
             let home = std::env::temp_dir();
-            let (path, lock) = scratch::plane_folder().map_err(PlaneError::file("creating a folder in", home))?;
+            let (path, lock) = scratch::plane_folder().map_err(PlaneError::file("create a folder in", home))?;
             (PlaneFolder::at(path), lock)
         };
-        fs::create_dir_all(folder.logs()).map_err(PlaneError::file("creating", folder.logs()))?;
+        fs::create_dir_all(folder.logs()).map_err(PlaneError::file("create", folder.logs()))?;
         folder.write_spec(&spec)?;
-        // People start planes inside their repositories.
+        // Planes are often started inside a repository.
         let ignore = folder.path().join(".gitignore");
-        fs::write(&ignore, "*\n").map_err(PlaneError::file("writing", ignore))?;
+        fs::write(&ignore, "*\n").map_err(PlaneError::file("write", ignore))?;
         if spec.kwok {
             let path = folder.kwok_config();
-            fs::write(&path, include_str!("kwok.yaml")).map_err(PlaneError::file("writing", path))?;
+            fs::write(&path, include_str!("kwok.yaml")).map_err(PlaneError::file("write", path))?;
         }
         let pki = Pki::ensure(folder.pki_folder())?;
         let plane = Self { folder, spec, pki, programs, inner: Inner::default().into(), temporary, lock };
 
-        plane.take_former_ports()?;
+        plane.reserve_former_ports()?;
         for attempt in 1.. {
-            plane.take_ports()?;
+            plane.reserve_ports()?;
             match plane.bring_up() {
-                Err(error) if error.is_taken_port() && attempt < PORT_ATTEMPTS => {
+                Err(error) if error.is_port_conflict() && attempt < PORT_ATTEMPTS => {
                     plane.stop();
                     plane.inner().ports.clear();
                 }
@@ -75,45 +75,46 @@ impl Plane {
         if plane.spec.nodes > 0 {
             plane.create_nodes(plane.spec.nodes)?;
         }
-        plane.declare_ready()?;
+        plane.mark_ready()?;
         Ok(plane)
     }
 
-    /// Starts everything again after [`Plane::stop`], on the same data and the same ports, and waits for it.
-    /// What still runs is left alone.
+    /// Starts all stopped components after [`Plane::stop`], with the same data and ports, and waits
+    /// until they are ready. Running components are not restarted.
     pub fn start_again(&self) -> Result<(), PlaneError> {
         self.bring_up()?;
-        self.declare_ready()
+        self.mark_ready()
     }
 
     fn bring_up(&self) -> Result<(), PlaneError> {
         self.write_kubeconfigs()?;
         let components = self.components();
-        // The first API server makes the default objects; the others would only be in its way.
+        // The first API server creates the default objects. Starting the others at the same time
+        // causes conflicts.
         let (first, rest) = components.split_at(components.len().min(2));
         for component in first {
             self.launch(*component, &[])?;
-            // Before it is ready: whoever wants to end us now must know whom to end.
-            self.publish()?;
+            // Stored before the component is ready, so that `down` can find the process.
+            self.write_state()?;
             self.wait_component(*component)?;
         }
         for component in rest {
             self.launch(*component, &[])?;
         }
-        self.publish()?;
+        self.write_state()?;
         for component in rest {
             self.wait_component(*component)?;
         }
         self.wait_default_objects()
     }
 
-    fn declare_ready(&self) -> Result<(), PlaneError> {
+    fn mark_ready(&self) -> Result<(), PlaneError> {
         self.inner().ready = true;
-        self.publish()
+        self.write_state()
     }
 
-    /// Starts a component unless it runs, with these arguments after all others. Does not wait.
-    pub(super) fn launch(&self, component: Component, more: &[String]) -> Result<(), PlaneError> {
+    /// Starts a component unless it is running, with `extra_args` after all others. Does not wait.
+    pub(super) fn launch(&self, component: Component, extra_args: &[String]) -> Result<(), PlaneError> {
         let mut inner = self.inner();
         if inner.running.get_mut(&component).is_some_and(|process| process.ended().is_none()) {
             return Ok(());
@@ -121,18 +122,19 @@ impl Plane {
         let port = inner.port(component).ok_or(PlaneError::NoComponent(component))?;
         let etcd_port = inner.port(Component::Etcd).ok_or(PlaneError::NoComponent(Component::Etcd))?;
         let etcd_url = format!("https://127.0.0.1:{etcd_port}");
-        let context = Context { folder: &self.folder, pki: &self.pki, spec: &self.spec, etcd_url: &etcd_url };
+        let context = CommandContext { folder: &self.folder, pki: &self.pki, spec: &self.spec, etcd_url: &etcd_url };
         let program = self.programs.path(component.program()).ok_or(PlaneError::NoComponent(component))?;
         let mut args = context.args(component, port);
-        args.extend_from_slice(more);
+        args.extend_from_slice(extra_args);
         let process = Process::start(program, &args, &self.folder.log(component))
             .map_err(|source| PlaneError::Start { component, source })?;
         inner.running.insert(component, process);
         Ok(())
     }
 
-    /// A plane that comes back keeps its addresses, so that kubeconfigs stay true, where they are still free.
-    fn take_former_ports(&self) -> Result<(), PlaneError> {
+    /// Reserves the ports of the previous run if they are still free, so that existing kubeconfigs
+    /// stay valid.
+    fn reserve_former_ports(&self) -> Result<(), PlaneError> {
         let former = self.folder.state()?.map(|state| state.components).unwrap_or_default();
         let mut inner = self.inner();
         for component in self.components() {
@@ -143,7 +145,7 @@ impl Plane {
         Ok(())
     }
 
-    fn take_ports(&self) -> Result<(), PlaneError> {
+    fn reserve_ports(&self) -> Result<(), PlaneError> {
         let mut inner = self.inner();
         for component in self.components() {
             if let Entry::Vacant(place) = inner.ports.entry(component) {
@@ -163,7 +165,8 @@ impl Plane {
                 self.spec.controller_manager,
             ),
             (self.pki.path(&kubeconfig_file(Component::Scheduler)), Identity::new(SCHEDULER, &[]), self.spec.scheduler),
-            // kwok plays every kubelet at once; no single identity of a node would do.
+            // kwok acts as every kubelet at once, so the identity of a single node is not
+            // sufficient.
             (
                 self.pki.path(&kubeconfig_file(Component::Kwok)),
                 Identity::new("kwok", &["system:masters"]),
@@ -171,18 +174,18 @@ impl Plane {
             ),
         ];
         for (path, identity, wanted) in wanted {
-            // A kubeconfig that is still true stays: others may have it open.
+            // A valid kubeconfig is not replaced, because other processes may use it.
             let current = || fs::read_to_string(&path).is_ok_and(|text| text.contains(&format!("server: {url}\n")));
             if wanted && !current() {
                 let text = self.folder.kubeconfig_at(&url, &identity)?;
-                write_private(&path, &text).map_err(PlaneError::file("writing", path))?;
+                write_private(&path, &text).map_err(PlaneError::file("write", path))?;
             }
         }
         Ok(())
     }
 
-    /// Tells other processes what runs here.
-    pub(super) fn publish(&self) -> Result<(), PlaneError> {
+    /// Writes the state for other processes.
+    pub(super) fn write_state(&self) -> Result<(), PlaneError> {
         let state = {
             let mut inner = self.inner();
             let Inner { ports, running, ready } = &mut *inner;
@@ -192,7 +195,7 @@ impl Plane {
                     .and_then(|process| process.ended().is_none().then(|| ProcessState::of(process.pid())));
                 (component.to_string(), ComponentState { port: port.number(), process })
             });
-            State {
+            PlaneState {
                 ready: *ready,
                 kubernetes: self.spec.kubernetes.clone(),
                 supervisor: ProcessState::of(std::process::id()),
@@ -201,7 +204,7 @@ impl Plane {
             }
         };
         let urls = (0..self.spec.api_servers).map(|number| self.url(number)).collect();
-        self.folder.write_state(&State { urls, ..state })
+        self.folder.write_state(&PlaneState { urls, ..state })
     }
 }
 

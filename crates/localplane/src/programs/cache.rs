@@ -1,4 +1,4 @@
-//! The cache: one folder per version, one lock per folder, files that appear only when they are whole.
+//! The cache: one folder and one lock per version. Files appear atomically.
 
 use std::{
     env, fs,
@@ -9,7 +9,8 @@ use std::{
 
 use super::{Bundle, Program, Progress, sources::CACHE_ENV};
 
-/// `$LOCALPLANE_CACHE`, `$XDG_CACHE_HOME/localplane` or `~/.cache/localplane`; the system's temporary folder without a home.
+/// Returns `$LOCALPLANE_CACHE`, `$XDG_CACHE_HOME/localplane` or `~/.cache/localplane`, or a folder
+/// in the system's temporary folder if there is no home.
 pub(crate) fn cache_home() -> PathBuf {
     let set = |name| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     set(CACHE_ENV)
@@ -18,14 +19,14 @@ pub(crate) fn cache_home() -> PathBuf {
         .unwrap_or_else(|| env::temp_dir().join("localplane-cache"))
 }
 
-/// The folder of one bundle.
+/// Cache folder of one bundle.
 #[derive(Debug)]
-pub(super) struct Store {
+pub(super) struct BundleCache {
     folder: PathBuf,
     lock: PathBuf,
 }
 
-impl Store {
+impl BundleCache {
     pub(super) fn of(cache: &Path, bundle: Bundle) -> Self {
         let name = bundle.folder();
         Self { folder: cache.join(&name), lock: cache.join(format!("{name}.lock")) }
@@ -35,20 +36,21 @@ impl Store {
         &self.folder
     }
 
-    /// The program, if it is here.
+    /// Returns the path of a program if it is cached.
     pub(super) fn get(&self, program: Program) -> Option<PathBuf> {
         let path = self.folder.join(program.file_name());
         path.is_file().then_some(path)
     }
 
-    /// Waits until no other process fills this store. The lock ends with the returned file, or with the process.
+    /// Takes the lock, waiting for other processes. It is released when the returned file is
+    /// dropped, or with the process.
     pub(super) fn lock(&self, bundle: Bundle) -> io::Result<File> {
         fs::create_dir_all(&self.folder)?;
         let file = File::options().create(true).append(true).open(&self.lock)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                let waiting = Progress::start(format!("waiting for another process that is getting {bundle}"));
+                let waiting = Progress::start(format!("waiting for another process that is fetching {bundle}"));
                 file.lock()?;
                 waiting.finish();
             }
@@ -57,18 +59,19 @@ impl Store {
         Ok(file)
     }
 
-    /// An empty folder to work in, on the same file system, so that [`Store::put`] is one rename.
-    /// Call it with the lock held: what an interrupted process left behind goes first.
-    pub(super) fn workbench(&self) -> io::Result<Workbench> {
+    /// Creates an empty working folder on the same file system, so that [`BundleCache::put`] is one
+    /// rename. Must be called with the lock held, because it removes the folder of an interrupted
+    /// process.
+    pub(super) fn work_dir(&self) -> io::Result<WorkDir> {
         let path = self.folder.join(".partial");
         match fs::remove_dir_all(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => fs::create_dir_all(&path)?,
         }
-        Ok(Workbench { path })
+        Ok(WorkDir { path })
     }
 
-    /// Takes a finished file in. It becomes visible whole or not at all.
+    /// Moves a finished file into the cache atomically.
     pub(super) fn put(&self, program: Program, finished: &Path) -> io::Result<PathBuf> {
         make_executable(finished)?;
         let path = self.folder.join(program.file_name());
@@ -77,15 +80,15 @@ impl Store {
     }
 }
 
-/// A folder for half-done work, removed when it goes out of scope.
+/// A folder for incomplete files, removed on drop.
 #[derive(Debug)]
-pub(super) struct Workbench {
+pub(super) struct WorkDir {
     pub(super) path: PathBuf,
 }
 
-impl Drop for Workbench {
+impl Drop for WorkDir {
     fn drop(&mut self) {
-        // What stays behind is removed by the next workbench.
+        // On an error the next call of `work_dir` removes it.
         let _ = fs::remove_dir_all(&self.path);
     }
 }

@@ -1,4 +1,4 @@
-//! Official release binaries by download, each checked against the SHA-256 that is published next to it.
+//! Downloads official release binaries and checks their published SHA-256.
 
 use std::{
     env, fs,
@@ -11,7 +11,7 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::{Program, Progress, reach};
+use super::{Program, Progress, reachability};
 use crate::versions::{self, Kubernetes};
 
 const KUBERNETES_ENV: &str = "LOCALPLANE_DOWNLOAD_BASE";
@@ -19,19 +19,21 @@ const ETCD_ENV: &str = "LOCALPLANE_ETCD_DOWNLOAD_BASE";
 const KWOK_ENV: &str = "LOCALPLANE_KWOK_DOWNLOAD_BASE";
 pub(super) const ENVS: [&str; 3] = [KUBERNETES_ENV, ETCD_ENV, KWOK_ENV];
 
-/// Where releases are downloaded from. Mirrors have the same layout below their base address.
+/// Base addresses of the downloads. Mirrors must have the same layout.
 #[derive(Debug, Clone)]
 pub struct Downloads {
     /// `{base}/{version}/bin/{os}/{arch}/{program}`, with `.sha256` beside it.
     pub kubernetes: String,
     /// `{base}/{version}/etcd-{version}-{os}-{arch}.tar.gz`, with `SHA256SUMS` beside it.
     pub etcd: String,
-    /// `{base}/{version}/kwok-{os}-{arch}`, with `.sha256` beside it (kwok itself publishes none; GitHub says it).
+    /// `{base}/{version}/kwok-{os}-{arch}`, with `.sha256` beside it (kwok publishes none; GitHub's
+    /// API provides it).
     pub kwok: String,
 }
 
 const OFFICIAL_KWOK: &str = "https://github.com/kubernetes-sigs/kwok/releases/download";
-/// kwok's releases have no checksum files; GitHub itself states the SHA-256 of each file of a release.
+/// kwok's releases have no checksum files. GitHub's API returns the SHA-256 of each file of a
+/// release.
 const OFFICIAL_KWOK_DIGESTS: &str = "https://api.github.com/repos/kubernetes-sigs/kwok/releases/tags";
 
 impl Default for Downloads {
@@ -44,38 +46,38 @@ impl Default for Downloads {
     }
 }
 
-/// Why a download gave nothing. Every variant means: nothing was kept, try the next source.
+/// Why a download failed. Nothing was stored; the caller tries the next source.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DownloadError {
-    #[error("there is no official release of {0} for {os} on {arch}", os = env::consts::OS, arch = env::consts::ARCH)]
+    #[error("no official release of {0} for {os} on {arch}", os = env::consts::OS, arch = env::consts::ARCH)]
     NoRelease(Program),
     #[error("{0}")]
     Unreachable(String),
     #[error("{url}: {source}")]
     Request { url: String, source: Box<ureq::Error> },
-    #[error("{url}: the transfer broke off after {got} bytes{}: {source}", expected.map(|n| format!(" of {n}")).unwrap_or_default())]
+    #[error("{url}: the transfer was interrupted after {got} bytes{}: {source}", expected.map(|n| format!(" of {n}")).unwrap_or_default())]
     Cut { url: String, got: u64, expected: Option<u64>, source: io::Error },
-    #[error("{url} holds no SHA-256 for {file}")]
+    #[error("{url} contains no SHA-256 for {file}")]
     NoChecksum { url: String, file: String },
-    #[error("{url}: wrong checksum, SHA-256 is {got} and should be {expected}")]
+    #[error("{url}: checksum mismatch: SHA-256 is {got}, expected {expected}")]
     WrongChecksum { url: String, got: String, expected: String },
-    #[error("unpacking {file}: {why}")]
-    Unpack { file: String, why: String },
-    #[error("writing {path}: {source}", path = path.display())]
+    #[error("cannot unpack {file}: {reason}")]
+    Unpack { file: String, reason: String },
+    #[error("cannot write {path}: {source}", path = path.display())]
     Write { path: PathBuf, source: io::Error },
 }
 
-/// What to get for one program, and how it is checked.
+/// Download of one program.
 #[derive(Debug)]
 struct Release {
     url: String,
     checksum_url: String,
-    /// The path inside the archive, if it is one.
+    /// Path inside the archive, if the download is an archive.
     member: Option<String>,
 }
 
 impl Downloads {
-    /// The official addresses, or those that the environment names.
+    /// Returns the addresses set in the environment, or the official ones.
     pub fn from_env() -> Self {
         let or = |name, default| env::var(name).ok().filter(|v| !v.is_empty()).unwrap_or(default);
         let official = Self::default();
@@ -86,20 +88,20 @@ impl Downloads {
         }
     }
 
-    /// Which of the hosts answer, asked for all programs at once.
+    /// Checks which hosts are reachable, for all programs at once.
     pub(super) fn probe(&self, programs: &[Program]) {
         let mut bases: Vec<_> = programs.iter().map(|program| self.base(*program)).collect();
         bases.sort_unstable();
         bases.dedup();
-        reach::probe(bases.iter().copied());
-        let mut refused: Vec<_> = bases.into_iter().filter_map(reach::refused).collect();
-        refused.dedup();
-        for why in refused {
-            Progress::note(&format!("no download: {why}"));
+        reachability::probe(bases.iter().copied());
+        let mut errors: Vec<_> = bases.into_iter().filter_map(reachability::unreachable).collect();
+        errors.dedup();
+        for error in errors {
+            Progress::note(&format!("cannot download: {error}"));
         }
     }
 
-    /// The address that stands for this program's downloads, for messages.
+    /// Returns the base address of a program.
     pub(super) fn base(&self, program: Program) -> &str {
         match program {
             Program::Etcd => &self.etcd,
@@ -116,8 +118,8 @@ impl Downloads {
         folder: &Path,
     ) -> Result<PathBuf, DownloadError> {
         let release = self.release(program, kubernetes)?;
-        if let Some(why) = reach::refused(self.base(program)) {
-            return Err(DownloadError::Unreachable(why));
+        if let Some(reason) = reachability::unreachable(self.base(program)) {
+            return Err(DownloadError::Unreachable(reason));
         }
         let step = Progress::start(format!("downloading {program}"));
         let result = transfer(program, &release, folder, &step);
@@ -128,7 +130,7 @@ impl Downloads {
         if let Err(DownloadError::Request { source, .. }) = &result
             && !matches!(**source, ureq::Error::StatusCode(_))
         {
-            reach::mark_refused(self.base(program), &source.to_string());
+            reachability::mark_unreachable(self.base(program), &source.to_string());
         }
         result
     }
@@ -146,7 +148,7 @@ impl Downloads {
                     _ => release,
                 }
             }
-            // On macOS etcd comes as .zip and the servers of Kubernetes do not come at all.
+            // For macOS, etcd is released as .zip and the Kubernetes servers are not released.
             _ if os != "linux" && program != Program::Kubectl => return Err(DownloadError::NoRelease(program)),
             Program::Etcd => {
                 let version = kubernetes.etcd();
@@ -199,7 +201,7 @@ fn transfer(program: Program, release: &Release, folder: &Path, step: &Progress)
         agent.get(url).call().map_err(|source| DownloadError::Request { url: url.to_owned(), source: Box::new(source) })
     };
 
-    // The checksum first: it is small, and without it the rest would be for nothing.
+    // The checksum first: it is small, and without it the download is useless.
     let sums = request(&release.checksum_url)?
         .body_mut()
         .read_to_string()
@@ -253,8 +255,8 @@ fn save(
     Ok(hex(&hash.finalize()))
 }
 
-/// The checksum of `file` in a `.sha256` (the bare sum), in a list (`sum  file` on each line), or in GitHub's description
-/// of a release.
+/// Returns the checksum of `file` from a `.sha256` file, a list (`sum  file` per line), or GitHub's
+/// JSON of a release.
 fn published_checksum(text: &str, file: &str) -> Option<String> {
     if let Ok(release) = serde_json::from_str::<serde_json::Value>(text) {
         let asset = release["assets"].as_array()?.iter().find(|asset| asset["name"] == file)?;
@@ -270,7 +272,7 @@ fn published_checksum(text: &str, file: &str) -> Option<String> {
 }
 
 fn unpack(program: Program, archive: &Path, member: &str, folder: &Path) -> Result<PathBuf, DownloadError> {
-    let fail = |why: String| DownloadError::Unpack { file: archive.display().to_string(), why };
+    let fail = |reason: String| DownloadError::Unpack { file: archive.display().to_string(), reason };
     let output = Command::new("tar")
         .args(["-xzf"])
         .arg(archive)
@@ -278,7 +280,7 @@ fn unpack(program: Program, archive: &Path, member: &str, folder: &Path) -> Resu
         .arg(folder)
         .arg(member)
         .output()
-        .map_err(|e| fail(format!("tar did not start: {e}")))?;
+        .map_err(|e| fail(format!("cannot start tar: {e}")))?;
     let _ = fs::remove_file(archive);
     if output.status.success() {
         Ok(folder.join(program.file_name()))
@@ -300,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_checksum_is_read_from_both_layouts() {
+    fn a_checksum_is_parsed_from_a_file_and_from_a_list() {
         let sum = "a".repeat(64);
         assert_eq!(published_checksum(&format!("{sum}\n"), "kubectl").as_deref(), Some(sum.as_str()));
         let list = format!("{}  other.tar.gz\n{sum}  etcd.tar.gz\n", "b".repeat(64));
@@ -308,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_is_read_from_the_description_of_a_release() {
+    fn a_checksum_is_parsed_from_the_json_of_a_release() {
         let sum = "c".repeat(64);
         let text = format!(
             r#"{{"assets":[{{"name":"x","digest":"sha256:00"}},{{"name":"kwok-linux-amd64","digest":"sha256:{sum}"}}]}}"#
@@ -318,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_checksum_is_not_taken_for_one() {
+    fn text_without_a_checksum_is_rejected() {
         for text in ["", "<html>not found</html>", &"g".repeat(64), &format!("{}  another-file", "a".repeat(64))] {
             assert_eq!(published_checksum(text, "kubectl"), None, "{text}");
         }

@@ -1,4 +1,4 @@
-//! A build from Go modules, at the pinned version, through the user's own `go`.
+//! Builds programs from Go modules at the pinned version, with the installed `go`.
 
 use std::{
     collections::VecDeque,
@@ -10,23 +10,23 @@ use std::{
 
 use super::{Bundle, Program, Progress};
 
-/// How much of the compiler's output is worth showing when it fails.
+/// Number of lines of compiler output in an error.
 const TAIL: usize = 12;
 
-/// The `go` to use, instead of the one in PATH.
+/// Path of the `go` to use instead of the one in PATH.
 const GO_ENV: &str = "LOCALPLANE_GO";
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BuildError {
-    #[error("go is not installed (looked at {0})")]
+    #[error("go not found (searched {0})")]
     NoGo(String),
-    #[error("writing the module to {path}: {source}", path = path.display())]
+    #[error("cannot write the module to {path}: {source}", path = path.display())]
     Write { path: PathBuf, source: io::Error },
-    #[error("{go} did not start: {source}", go = go.display())]
+    #[error("cannot start {go}: {source}", go = go.display())]
     Start { go: PathBuf, source: io::Error },
     #[error("go build failed ({status}):\n{tail}")]
     Failed { status: std::process::ExitStatus, tail: String },
-    #[error("go build ended well but made no {0}")]
+    #[error("go build succeeded but created no {0}")]
     Nothing(Program),
 }
 
@@ -46,7 +46,7 @@ pub(super) fn build(
             .map_err(|source| BuildError::Write { path, source })?;
     }
     let names = programs.iter().map(|p| p.file_name()).collect::<Vec<_>>().join(", ");
-    let step = Progress::start(format!("building {names} ({bundle}) with Go: minutes, but only once"));
+    let step = Progress::start(format!("building {names} ({bundle}) with Go; this takes minutes, but only once"));
     match compile(&go, bundle, programs, &source, folder, &step) {
         Ok(()) => step.finish(),
         Err(error) => {
@@ -72,7 +72,7 @@ fn compile(
     step: &Progress,
 ) -> Result<(), BuildError> {
     let start_error = |source| BuildError::Start { go: go.to_owned(), source };
-    // The trailing slash makes go write one file per package into the folder.
+    // With the trailing slash, go writes one file per package into the folder.
     let out = format!("{}/", out.display());
     let mut child = Command::new(go)
         .args([
@@ -104,7 +104,7 @@ fn compile(
     if let Some(stderr) = child.stderr.take() {
         for line in BufReader::new(stderr).split(b'\n').map_while(Result::ok) {
             let line = String::from_utf8_lossy(&line).into_owned();
-            // `-v` prints each package as it is compiled, as a bare import path.
+            // `-v` prints the import path of each compiled package.
             if is_import_path(&line) {
                 packages += 1;
                 step.detail(&format!("{packages} packages"));

@@ -1,4 +1,4 @@
-//! Says what is going on: a bar on a terminal, one line per step elsewhere. Always on stderr.
+//! Progress on stderr: a bar on a terminal, otherwise one line per step.
 
 use std::{
     io::{self, IsTerminal},
@@ -7,7 +7,7 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// One step that takes a while.
+/// A long-running step.
 #[derive(Debug)]
 pub(crate) struct Progress {
     what: String,
@@ -16,7 +16,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Begins a step of unknown size.
+    /// Starts a step of unknown size.
     pub(crate) fn start(what: impl Into<String>) -> Self {
         let what = what.into();
         let bar = io::stderr().is_terminal().then(|| {
@@ -30,12 +30,12 @@ impl Progress {
         Self { what, began: Instant::now(), bar }
     }
 
-    /// Something to know that is no step of its own.
+    /// Prints a message that is not a step.
     pub(crate) fn note(text: &str) {
         eprintln!("localplane: {text}");
     }
 
-    /// Now the size is known: the spinner becomes a bar.
+    /// Sets the size: the spinner becomes a bar.
     pub(crate) fn expect_bytes(&self, total: u64) {
         if let Some(bar) = &self.bar {
             bar.set_length(total);
@@ -51,14 +51,14 @@ impl Progress {
         }
     }
 
-    /// More about the step, for those who watch; no line of its own without a terminal.
+    /// Shows details of the step on a terminal. Prints nothing otherwise.
     pub(crate) fn detail(&self, text: &str) {
         if let Some(bar) = &self.bar {
             bar.set_message(format!("{} ({text}, {} s)", self.what, self.began.elapsed().as_secs()));
         }
     }
 
-    /// The step is done.
+    /// Ends the step successfully.
     pub(crate) fn finish(self) {
         let line = format!("localplane: {}: done in {:.1} s", self.what, self.began.elapsed().as_secs_f32());
         match &self.bar {
@@ -70,11 +70,11 @@ impl Progress {
         }
     }
 
-    /// The step failed; the reason travels as an error, this is the one line for those who watch.
-    pub(crate) fn fail(self, why: &str) {
+    /// Ends the step with one line. The caller returns the complete error.
+    pub(crate) fn fail(self, reason: &str) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
-        eprintln!("localplane: {}: {}", self.what, why.lines().next().unwrap_or_default());
+        eprintln!("localplane: {}: {}", self.what, reason.lines().next().unwrap_or_default());
     }
 }

@@ -1,4 +1,4 @@
-//! The order of the sources, and what is done when one of them has nothing.
+//! The sources of programs, tried in order.
 
 use std::{
     env, fs,
@@ -7,23 +7,23 @@ use std::{
 
 use super::{
     Attempt, Bundle, Downloads, Program, Programs, Unavailable,
-    cache::{Store, cache_home},
+    cache::{BundleCache, cache_home},
     go,
 };
 use crate::versions::Kubernetes;
 
-/// Folders (separated as in `PATH`) that hold ready-made programs.
+/// Folders with existing programs, separated as in `PATH`.
 pub const ASSETS_ENV: &str = "LOCALPLANE_ASSETS";
-/// Where programs are kept once they are downloaded or built.
+/// Folder of the cache for downloaded and built programs.
 pub const CACHE_ENV: &str = "LOCALPLANE_CACHE";
-/// Set to anything: nothing is downloaded as a release binary.
+/// If set, release binaries are not downloaded.
 pub const NO_DOWNLOAD_ENV: &str = "LOCALPLANE_NO_DOWNLOAD";
-/// Set to anything: nothing is built.
+/// If set, programs are not built.
 pub const NO_BUILD_ENV: &str = "LOCALPLANE_NO_BUILD";
-/// The name that controller-runtime's envtest gave to the same thing.
+/// The equivalent of [`ASSETS_ENV`] in controller-runtime's envtest.
 const KUBEBUILDER_ENV: &str = "KUBEBUILDER_ASSETS";
 
-/// Where programs may come from. [`Sources::from_env`] is what everyone wants; tests narrow it.
+/// Sources of programs. Use [`Sources::from_env`]; tests restrict it.
 #[derive(Debug, Clone)]
 pub struct Sources {
     folders: Vec<PathBuf>,
@@ -33,7 +33,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// As the environment says.
+    /// Returns the sources configured in the environment.
     pub fn from_env() -> Self {
         let set = |name| env::var_os(name).filter(|v| !v.is_empty());
         let folders = [ASSETS_ENV, KUBEBUILDER_ENV]
@@ -49,47 +49,47 @@ impl Sources {
         }
     }
 
-    /// Looks in this folder before all others. One that has only some of the programs is used for those.
+    /// Searches this folder before all others. It may contain only some of the programs.
     #[must_use]
     pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
         self.folders.insert(0, folder.into());
         self
     }
 
-    /// Forgets the folders that the environment named.
+    /// Removes the folders set in the environment.
     #[must_use]
     pub fn without_folders(mut self) -> Self {
         self.folders.clear();
         self
     }
 
-    /// Keeps what is downloaded or built here.
+    /// Sets the folder of the cache.
     #[must_use]
     pub fn cache(mut self, folder: impl Into<PathBuf>) -> Self {
         self.cache = folder.into();
         self
     }
 
-    /// Downloads from there; `None` never downloads.
+    /// Sets the download addresses; `None` disables downloads.
     #[must_use]
     pub fn downloads(mut self, downloads: Option<Downloads>) -> Self {
         self.downloads = downloads;
         self
     }
 
-    /// Whether building from Go modules is allowed.
+    /// Enables or disables builds from Go modules.
     #[must_use]
     pub fn build(mut self, allowed: bool) -> Self {
         self.build = allowed;
         self
     }
 
-    /// Finds or makes these programs. From the cache it takes no time; a build takes minutes, and says so.
+    /// Finds, downloads or builds these programs. A build takes minutes and shows its progress.
     pub fn find(&self, kubernetes: Kubernetes, wanted: &[Program]) -> Result<Programs, Unavailable> {
         let mut found = Programs::default();
         let mut missing = Vec::new();
         for program in wanted {
-            match self.at_hand(*program, kubernetes) {
+            match self.find_local(*program, kubernetes) {
                 Some(path) => {
                     found.paths.insert(*program, path);
                 }
@@ -102,44 +102,44 @@ impl Sources {
         for bundle in [Bundle::Kubernetes(kubernetes), Bundle::Kwok] {
             let programs: Vec<_> = missing.iter().copied().filter(|p| p.bundle(kubernetes) == bundle).collect();
             if !programs.is_empty() {
-                found.paths.extend(self.obtain(bundle, kubernetes, programs)?);
+                found.paths.extend(self.download_or_build(bundle, kubernetes, programs)?);
             }
         }
         Ok(found)
     }
 
-    /// What needs no work: a named folder or the cache.
-    fn at_hand(&self, program: Program, kubernetes: Kubernetes) -> Option<PathBuf> {
+    /// Returns the path of a program in a named folder or in the cache.
+    fn find_local(&self, program: Program, kubernetes: Kubernetes) -> Option<PathBuf> {
         self.folders
             .iter()
             .map(|folder| folder.join(program.file_name()))
             .find(|path| is_executable(path))
             .map(|path| fs::canonicalize(&path).unwrap_or(path))
-            .or_else(|| Store::of(&self.cache, program.bundle(kubernetes)).get(program))
+            .or_else(|| BundleCache::of(&self.cache, program.bundle(kubernetes)).get(program))
     }
 
-    /// Downloads or builds, under the lock of the bundle.
-    fn obtain(
+    /// Downloads or builds programs, holding the lock of the bundle.
+    fn download_or_build(
         &self,
         bundle: Bundle,
         kubernetes: Kubernetes,
         mut missing: Vec<Program>,
     ) -> Result<Vec<(Program, PathBuf)>, Unavailable> {
-        let store = Store::of(&self.cache, bundle);
-        let mut attempts = self.in_vain(&missing, &store);
+        let store = BundleCache::of(&self.cache, bundle);
+        let mut attempts = self.failed_lookups(&missing, &store);
         let mut found = Vec::new();
         let unavailable =
             |programs: Vec<Program>, attempts| Err(Unavailable { programs, version: bundle.to_string(), attempts });
-        let cache_way = format!("writing to the cache {}", store.folder().display());
+        let cache_write = format!("writing to the cache {}", store.folder().display());
 
-        let (_lock, workbench) = match store.lock(bundle).and_then(|lock| Ok((lock, store.workbench()?))) {
+        let (_lock, work_dir) = match store.lock(bundle).and_then(|lock| Ok((lock, store.work_dir()?))) {
             Ok(held) => held,
             Err(error) => {
-                attempts.push(Attempt::new(cache_way, error.to_string()));
+                attempts.push(Attempt::new(cache_write, error.to_string()));
                 return unavailable(missing, attempts);
             }
         };
-        // Whoever held the lock before us may have brought what we want.
+        // The previous lock holder may have added the programs.
         missing.retain(|program| match store.get(*program) {
             Some(path) => {
                 found.push((*program, path));
@@ -149,19 +149,19 @@ impl Sources {
         });
 
         match &self.downloads {
-            None => attempts.push(Attempt::new("download", "switched off")),
+            None => attempts.push(Attempt::new("download", "disabled")),
             Some(downloads) => missing.retain(|program| {
                 let result = downloads
-                    .get(*program, kubernetes, &workbench.path)
+                    .get(*program, kubernetes, &work_dir.path)
                     .map_err(|error| (format!("download from {}", downloads.base(*program)), error.to_string()))
-                    .and_then(|file| store.put(*program, &file).map_err(|e| (cache_way.clone(), e.to_string())));
+                    .and_then(|file| store.put(*program, &file).map_err(|e| (cache_write.clone(), e.to_string())));
                 match result {
                     Ok(path) => {
                         found.push((*program, path));
                         false
                     }
-                    Err((way, why)) => {
-                        let attempt = Attempt::new(way, why);
+                    Err((source, reason)) => {
+                        let attempt = Attempt::new(source, reason);
                         if !attempts.contains(&attempt) {
                             attempts.push(attempt);
                         }
@@ -175,16 +175,16 @@ impl Sources {
         }
 
         if !self.build {
-            attempts.push(Attempt::new("build from Go modules", "switched off"));
+            attempts.push(Attempt::new("build from Go modules", "disabled"));
             return unavailable(missing, attempts);
         }
-        match go::build(bundle, &missing, &workbench.path) {
+        match go::build(bundle, &missing, &work_dir.path) {
             Ok(built) => {
                 for (program, file) in built {
                     match store.put(program, &file) {
                         Ok(path) => found.push((program, path)),
                         Err(error) => {
-                            attempts.push(Attempt::new(cache_way, error.to_string()));
+                            attempts.push(Attempt::new(cache_write, error.to_string()));
                             return unavailable(missing, attempts);
                         }
                     }
@@ -198,25 +198,25 @@ impl Sources {
         }
     }
 
-    /// What is to be said of the folders and the cache, had they not what was wanted.
-    fn in_vain(&self, missing: &[Program], store: &Store) -> Vec<Attempt> {
+    /// Returns the failed attempts for the named folders and the cache.
+    fn failed_lookups(&self, missing: &[Program], store: &BundleCache) -> Vec<Attempt> {
         let names = missing.iter().map(|p| p.file_name()).collect::<Vec<_>>().join(", ");
         let mut attempts: Vec<_> = self
             .folders
             .iter()
             .map(|folder| {
-                let why = if folder.is_dir() {
-                    format!("no executable {names} in it")
+                let reason = if folder.is_dir() {
+                    format!("contains no executable {names}")
                 } else {
-                    "there is no such folder".to_owned()
+                    "no such folder".to_owned()
                 };
-                Attempt::new(format!("folder {}", folder.display()), why)
+                Attempt::new(format!("folder {}", folder.display()), reason)
             })
             .collect();
         if attempts.is_empty() {
-            attempts.push(Attempt::new(format!("a named folder ({ASSETS_ENV}, {KUBEBUILDER_ENV})"), "none was named"));
+            attempts.push(Attempt::new(format!("a named folder ({ASSETS_ENV}, {KUBEBUILDER_ENV})"), "not set"));
         }
-        attempts.push(Attempt::new(format!("cache {}", store.folder().display()), format!("no {names} in it")));
+        attempts.push(Attempt::new(format!("cache {}", store.folder().display()), format!("contains no {names}")));
         attempts
     }
 }

@@ -1,4 +1,4 @@
-//! The commands, as a person types them.
+//! The command line.
 
 use std::{
     fs,
@@ -6,11 +6,11 @@ use std::{
     process::{Command, Stdio},
 };
 
-use localplane::{Component, PlaneFolder, State};
+use localplane::{Component, PlaneFolder, PlaneState};
 
 use crate::support::{Folder, eventually, is_alive, localplane, succeed, text};
 
-/// A plane that `up` left running; ends with the test, whatever happens.
+/// A plane started by `up`. It is stopped when the test ends, also after a failure.
 struct Up {
     folder: Folder,
 }
@@ -30,14 +30,14 @@ impl Up {
         command
     }
 
-    /// `up` without what takes longest.
+    /// Returns `up` without the slowest components.
     fn up(&self) -> Command {
         let mut command = self.command("up");
         command.args(["--no-scheduler", "--no-controller-manager", "--no-kwok"]);
         command
     }
 
-    fn state(&self) -> State {
+    fn state(&self) -> PlaneState {
         PlaneFolder::at(self.dir()).state().unwrap().unwrap()
     }
 
@@ -54,7 +54,7 @@ impl Drop for Up {
     }
 }
 
-fn everyone(state: &State) -> Vec<u32> {
+fn all_pids(state: &PlaneState) -> Vec<u32> {
     let mut pids: Vec<_> =
         state.components.values().filter_map(|component| component.process).map(|process| process.pid).collect();
     pids.push(state.supervisor.pid);
@@ -62,14 +62,14 @@ fn everyone(state: &State) -> Vec<u32> {
 }
 
 fn wait_until_gone(pids: &[u32]) {
-    eventually("all processes are gone", || {
+    eventually("all processes have ended", || {
         let left: Vec<_> = pids.iter().filter(|pid| is_alive(**pid)).collect();
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?} are alive")) }
     });
 }
 
 #[test]
-fn up_leaves_a_whole_cluster_and_down_leaves_nothing() {
+fn up_starts_a_complete_cluster_and_down_removes_it() {
     let plane = Up::new("whole");
 
     let printed = succeed(plane.command("up").args(["--nodes", "2"]));
@@ -85,13 +85,13 @@ fn up_leaves_a_whole_cluster_and_down_leaves_nothing() {
     for name in ["etcd", "kube-apiserver-0", "kube-controller-manager", "kube-scheduler", "kwok", "supervisor"] {
         assert!(status.contains(name), "{name} is not in\n{status}");
     }
-    assert!(everyone(&state).into_iter().all(|pid| !is_alive(pid)), "down returned too early");
+    assert!(all_pids(&state).into_iter().all(|pid| !is_alive(pid)), "down returned too early");
     assert!(!plane.dir().exists());
     assert!(!plane.command("status").output().unwrap().status.success());
 }
 
 #[test]
-fn a_second_up_says_that_it_runs_and_gives_the_kubeconfig() {
+fn a_second_up_reports_the_running_plane_and_prints_the_kubeconfig() {
     let plane = Up::new("second");
     succeed(&mut plane.up());
     let before = plane.state();
@@ -99,7 +99,7 @@ fn a_second_up_says_that_it_runs_and_gives_the_kubeconfig() {
     let output = plane.up().arg("--quiet").output().unwrap();
 
     assert!(output.status.success());
-    assert!(text(&output.stderr).contains("runs in"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("already running in"), "{}", text(&output.stderr));
     assert_eq!(text(&output.stdout).trim_end(), plane.dir().join("kubeconfig").display().to_string());
     assert_eq!(plane.state(), before);
 }
@@ -119,7 +119,7 @@ fn two_ups_at_once_start_one_plane() {
 }
 
 #[test]
-fn data_is_kept_if_asked_for() {
+fn keep_data_keeps_the_data() {
     let plane = Up::new("keep");
     succeed(&mut plane.up());
     succeed(&mut plane.kubectl(&["create", "configmap", "kept", "--from-literal=a=b"]));
@@ -137,7 +137,7 @@ fn children_die_with_a_supervisor_that_is_killed() {
         let plane = Up::new(tether);
         succeed(plane.up().env("LOCALPLANE_TETHER", tether));
         let state = plane.state();
-        let pids = everyone(&state);
+        let pids = all_pids(&state);
         assert_eq!(pids.len(), 3, "etcd, an API server and the supervisor");
         assert!(pids.iter().all(|pid| is_alive(*pid)));
 
@@ -157,11 +157,11 @@ fn a_paused_child_dies_with_its_supervisor_too() {
 
     succeed(Command::new("kill").args(["-KILL", &state.supervisor.pid.to_string()]));
 
-    wait_until_gone(&everyone(&state));
+    wait_until_gone(&all_pids(&state));
 }
 
 #[test]
-fn the_supervisor_brings_back_what_crashed() {
+fn the_supervisor_restarts_a_crashed_component() {
     let plane = Up::new("crash");
     succeed(&mut plane.up());
     let server = Component::ApiServer(0).to_string();
@@ -169,7 +169,7 @@ fn the_supervisor_brings_back_what_crashed() {
 
     succeed(Command::new("kill").args(["-KILL", &before.pid.to_string()]));
 
-    eventually("another API server answers", || {
+    eventually("a new API server answers", || {
         let now = plane.state().components[&server].process;
         let output = plane.kubectl(&["get", "namespaces", "--request-timeout=5s"]).output().unwrap();
         if now.is_some_and(|now| now != before) && output.status.success() { Ok(()) } else { Err(text(&output.stderr)) }
@@ -177,15 +177,15 @@ fn the_supervisor_brings_back_what_crashed() {
 }
 
 #[test]
-fn a_folder_that_is_removed_by_hand_takes_the_plane_with_it() {
+fn removing_the_folder_stops_the_plane() {
     let plane = Up::new("removed");
     succeed(&mut plane.up());
-    let pids = everyone(&plane.state());
+    let pids = all_pids(&plane.state());
 
-    // etcd may be writing while we remove.
+    // Retried because etcd may write at the same time.
     eventually("the folder is removed", || fs::remove_dir_all(plane.dir()).map_err(|error| error.to_string()));
 
-    // A new plane in the same place is not mistaken for the old one.
+    // A new plane in the same folder is not confused with the old one.
     succeed(&mut plane.up());
     wait_until_gone(&pids);
     succeed(&mut plane.kubectl(&["get", "namespaces"]));
@@ -199,13 +199,13 @@ fn a_failed_up_shows_the_log_of_the_component_and_leaves_nothing_running() {
 
     let error = text(&output.stderr);
     assert!(!output.status.success());
-    assert!(error.contains("kube-apiserver-0 ended while it was starting"), "{error}");
+    assert!(error.contains("kube-apiserver-0 exited during startup"), "{error}");
     assert!(error.contains("unknown flag: --no-such-flag"), "{error}");
-    wait_until_gone(&everyone(&plane.state()));
+    wait_until_gone(&all_pids(&plane.state()));
 }
 
 #[test]
-fn a_kubeconfig_for_anyone_is_printed() {
+fn a_kubeconfig_for_any_identity_is_printed() {
     let plane = Up::new("identity");
     succeed(&mut plane.up());
     let kubeconfig = plane.folder.join("kubelet");
@@ -219,7 +219,7 @@ fn a_kubeconfig_for_anyone_is_printed() {
 }
 
 #[test]
-fn down_without_a_plane_is_no_error_and_removes_nothing_foreign() {
+fn down_without_a_plane_succeeds_and_removes_no_other_files() {
     let plane = Up::new("none");
     fs::create_dir_all(plane.dir()).unwrap();
     fs::write(plane.dir().join("precious"), "mine").unwrap();
@@ -227,6 +227,6 @@ fn down_without_a_plane_is_no_error_and_removes_nothing_foreign() {
     let output = plane.command("down").output().unwrap();
 
     assert!(output.status.success());
-    assert!(text(&output.stderr).contains("no plane runs"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("no plane is running"), "{}", text(&output.stderr));
     assert!(Path::new(&plane.dir().join("precious")).exists());
 }

@@ -1,4 +1,4 @@
-//! What is done to planes on purpose: stop, kill, restart, pause.
+//! Faults: stop, kill, restart, pause.
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -6,7 +6,7 @@ use localplane::{Component, Plane, Program, Sources};
 
 use crate::support::{Folder, eventually, is_alive, kubectl, kubectl_ok, text};
 
-/// A plane that tests break one after the other, and find whole.
+/// A shared plane for tests that break it. It is complete at the start of each test.
 fn plane_to_break() -> MutexGuard<'static, Plane> {
     static PLANE: OnceLock<Mutex<Plane>> = OnceLock::new();
     let plane = PLANE.get_or_init(|| Mutex::new(Plane::builder().start().unwrap()));
@@ -23,16 +23,16 @@ fn data_survives_a_stop_and_a_start() {
     let pids: Vec<_> = plane.components().into_iter().map(|component| plane.pid(component).unwrap()).collect();
 
     plane.stop();
-    assert!(pids.iter().all(|pid| !is_alive(*pid)), "everything has ended");
+    assert!(pids.iter().all(|pid| !is_alive(*pid)), "all processes have ended");
     assert!(!kubectl(&plane, &["get", "configmaps", "--request-timeout=2s"]).status.success());
     plane.start_again().unwrap();
 
-    assert_eq!(plane.url(0), url, "kubeconfigs stay true");
+    assert_eq!(plane.url(0), url, "existing kubeconfigs stay valid");
     assert_eq!(kubectl_ok(&plane, &["get", "configmap", "kept", "-o", "jsonpath={.data.a}"]), "b");
 }
 
 #[test]
-fn a_killed_api_server_comes_back_by_restart_only() {
+fn only_restart_starts_a_killed_api_server() {
     let plane = plane_to_break();
     let server = Component::ApiServer(0);
     let pid = plane.pid(server).unwrap();
@@ -55,7 +55,7 @@ fn a_killed_etcd_loses_nothing() {
     plane.kill(Component::Etcd).unwrap();
     plane.restart(Component::Etcd).unwrap();
 
-    // The API server finds its way back by itself.
+    // The API server reconnects by itself.
     let value = eventually("the API server answers again", || {
         let output =
             kubectl(&plane, &["get", "configmap", "acknowledged", "-o", "jsonpath={.data.a}", "--request-timeout=5s"]);
@@ -65,7 +65,7 @@ fn a_killed_etcd_loses_nothing() {
 }
 
 #[test]
-fn a_compacted_etcd_serves_on() {
+fn a_compacted_etcd_keeps_serving() {
     let plane = plane_to_break();
     kubectl_ok(&plane, &["create", "configmap", "newer", "--from-literal=a=b"]);
 
@@ -76,7 +76,7 @@ fn a_compacted_etcd_serves_on() {
 }
 
 #[test]
-fn arguments_for_one_start_are_gone_with_the_next() {
+fn arguments_of_one_start_do_not_apply_to_the_next() {
     let plane = plane_to_break();
     let server = Component::ApiServer(0);
     let args = || std::fs::read_to_string(format!("/proc/{}/cmdline", plane.pid(server).unwrap())).unwrap();
@@ -100,7 +100,7 @@ fn a_paused_api_server_answers_nothing_until_it_is_resumed() {
 
     assert!(!paused.status.success(), "{}", text(&paused.stdout));
     kubectl_ok(&plane, &["get", "namespaces"]);
-    assert_eq!(plane.pid(server), pid, "it is the same process");
+    assert_eq!(plane.pid(server), pid, "same process");
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn two_api_servers_share_one_cluster_and_one_may_fail() {
 }
 
 #[test]
-fn a_component_that_is_not_there_is_an_error_not_a_surprise() {
+fn a_fault_in_a_missing_component_is_an_error() {
     let plane = plane_to_break();
 
     let error = plane.kill(Component::Scheduler).unwrap_err();
@@ -144,10 +144,10 @@ fn pods_run_on_fake_nodes() {
 }
 
 #[test]
-fn somebody_else_on_a_port_is_no_reason_to_fail() {
+fn a_port_conflict_is_retried_with_other_ports() {
     let real = Sources::from_env().find(localplane::Kubernetes::from_env().unwrap(), &[Program::Etcd]).unwrap();
     let assets = Folder::new("taken");
-    let marker = assets.join("first-time-over");
+    let marker = assets.join("failed-once");
     assets.script(
         "etcd",
         &format!(
@@ -168,6 +168,6 @@ exec {real} \"$@\"",
 fn an_api_server_that_does_not_start_shows_its_log() {
     let error = Plane::builder().args(Program::KubeApiserver, ["--no-such-flag"]).start().unwrap_err().to_string();
 
-    assert!(error.contains("kube-apiserver-0 ended while it was starting"), "{error}");
+    assert!(error.contains("kube-apiserver-0 exited during startup"), "{error}");
     assert!(error.contains("unknown flag: --no-such-flag"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Who one can be on a plane, and what that allows. One plane for all of these tests.
+//! Identities on a plane and their permissions. All tests share one plane.
 
 use std::{fs, path::PathBuf};
 
@@ -10,7 +10,7 @@ fn plane() -> &'static Plane {
     Plane::shared().unwrap()
 }
 
-/// A kubeconfig file for someone.
+/// Writes a kubeconfig file.
 fn kubeconfig(folder: &Folder, text: &str) -> PathBuf {
     let path = folder.join("kubeconfig");
     fs::write(&path, text).unwrap();
@@ -28,7 +28,7 @@ fn the_admin_creates_a_node() {
 }
 
 #[test]
-fn a_kubelet_may_label_its_own_node_but_not_with_a_protected_key() {
+fn a_kubelet_can_label_its_own_node_but_not_with_a_protected_key() {
     let plane = plane();
     let folder = Folder::new("kubelet");
     let kubelet = kubeconfig(&folder, &plane.kubeconfig_for("system:node:mine", &["system:nodes"]).unwrap());
@@ -47,7 +47,7 @@ fn a_kubelet_may_label_its_own_node_but_not_with_a_protected_key() {
 }
 
 #[test]
-fn a_certificate_carries_every_group() {
+fn a_certificate_contains_every_group() {
     let plane = plane();
     let folder = Folder::new("groups");
     let text = plane.kubeconfig_for("jane: \"the\" first", &["one", "two", "three", "four"]).unwrap();
@@ -64,10 +64,10 @@ fn a_certificate_carries_every_group() {
 }
 
 #[test]
-fn a_stranger_may_do_nothing() {
+fn an_unknown_user_has_no_permissions() {
     let plane = plane();
-    let folder = Folder::new("stranger");
-    let kubeconfig = kubeconfig(&folder, &plane.kubeconfig_for("stranger", &[]).unwrap());
+    let folder = Folder::new("unknown");
+    let kubeconfig = kubeconfig(&folder, &plane.kubeconfig_for("unknown", &[]).unwrap());
 
     let output = plane.kubectl().env("KUBECONFIG", kubeconfig).args(["get", "nodes"]).output().unwrap();
 
@@ -75,13 +75,13 @@ fn a_stranger_may_do_nothing() {
 }
 
 #[test]
-fn a_service_account_has_a_token_that_works() {
+fn a_service_account_token_authenticates() {
     let plane = plane();
     let folder = Folder::new("account");
     kubectl_ok(plane, &["create", "serviceaccount", "robot", "-n", "default"]);
 
     let kubeconfig = kubeconfig(&folder, &plane.kubeconfig_for_service_account("default", "robot").unwrap());
-    let missing = plane.kubeconfig_for_service_account("default", "nobody").unwrap_err();
+    let missing = plane.kubeconfig_for_service_account("default", "missing").unwrap_err();
 
     let who = succeed(plane.kubectl().env("KUBECONFIG", kubeconfig).args(["auth", "whoami", "-o", "json"]));
     assert!(who.contains("system:serviceaccount:default:robot"), "{who}");
@@ -89,20 +89,20 @@ fn a_service_account_has_a_token_that_works() {
 }
 
 #[test]
-fn an_identity_of_the_cluster_does_not_open_etcd() {
+fn etcd_rejects_a_cluster_identity() {
     let plane = plane();
     let state = plane.folder().state().unwrap().unwrap();
     let url = format!("https://127.0.0.1:{}/health", state.components["etcd"].port);
 
-    let refused = ask_etcd(plane, &url, "apiserver");
-    let allowed = ask_etcd(plane, &url, "etcd-client");
+    let refused = query_etcd(plane, &url, "apiserver");
+    let allowed = query_etcd(plane, &url, "etcd-client");
 
     assert!(refused.is_err(), "{refused:?}");
     assert!(allowed.unwrap().contains("true"));
 }
 
-/// Asks etcd with a certificate from the plane's `pki` folder.
-fn ask_etcd(plane: &Plane, url: &str, certificate: &str) -> Result<String, String> {
+/// Sends a request to etcd with a certificate from the plane's `pki` folder.
+fn query_etcd(plane: &Plane, url: &str, certificate: &str) -> Result<String, String> {
     use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
     let read = |name: String| fs::read(plane.dir().join("pki").join(name)).unwrap();
     let own = Certificate::from_pem(&read(format!("{certificate}.crt"))).unwrap();
@@ -128,14 +128,14 @@ fn node_file(folder: &Folder, name: &str, label: &str) -> String {
 }
 
 #[test]
-fn an_identity_signed_by_another_plane_is_not_believed() {
+fn an_identity_signed_by_another_plane_is_rejected() {
     let plane = plane();
     let folder = Folder::new("foreign");
     let foreign = localplane::PlaneFolder::at(folder.path()).credentials(&localplane::Identity::admin()).unwrap();
     fs::write(folder.join("crt"), foreign.certificate).unwrap();
     fs::write(folder.join("key"), foreign.key).unwrap();
-    let own = kubeconfig(&folder, &plane.kubeconfig_for("someone", &[]).unwrap());
-    // The plane's address and authority with the foreign certificate.
+    let own = kubeconfig(&folder, &plane.kubeconfig_for("user", &[]).unwrap());
+    // The plane's address and CA with the certificate of the other plane.
     let set = |args: &[&str]| succeed(plane.kubectl().env("KUBECONFIG", &own).args(["config"]).args(args));
     let (crt, key) = (folder.join("crt").display().to_string(), folder.join("key").display().to_string());
     set(&["set-credentials", "foreign", "--client-certificate", &crt, "--client-key", &key]);
@@ -143,6 +143,6 @@ fn an_identity_signed_by_another_plane_is_not_believed() {
 
     let output = plane.kubectl().env("KUBECONFIG", &own).args(["get", "namespaces"]).output().unwrap();
 
-    assert!(kubectl(plane, &["get", "namespaces"]).status.success(), "the plane's own admin may");
+    assert!(kubectl(plane, &["get", "namespaces"]).status.success(), "the plane's own admin is accepted");
     assert!(!output.status.success(), "{}", text(&output.stdout));
 }

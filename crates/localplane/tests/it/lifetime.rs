@@ -1,4 +1,4 @@
-//! How long planes and their folders live: no longer than those who started them.
+//! Lifetime of planes and their folders.
 
 use std::{fs, panic, thread};
 
@@ -24,17 +24,17 @@ fn a_dropped_plane_leaves_nothing_behind() {
 
 #[test]
 fn a_panic_ends_the_plane_and_keeps_its_logs() {
-    let told = thread::spawn(|| {
+    let started = thread::spawn(|| {
         let plane = Plane::builder().start().unwrap();
-        let told = (plane.dir().to_owned(), pids(&plane));
+        let started = (plane.dir().to_owned(), pids(&plane));
         let caught = panic::catch_unwind(panic::AssertUnwindSafe(move || {
             let _plane = plane;
-            panic!("as a failing test does");
+            panic!("a failing test");
         }));
         assert!(caught.is_err());
-        told
+        started
     });
-    let (dir, pids) = told.join().unwrap();
+    let (dir, pids) = started.join().unwrap();
 
     assert!(pids.into_iter().all(|pid| !is_alive(pid)));
     assert!(dir.join("logs/kube-apiserver-0.log").exists());
@@ -50,7 +50,7 @@ fn a_plane_outlives_the_thread_that_started_it() {
 }
 
 #[test]
-fn a_plane_in_a_folder_of_its_own_goes_on_with_its_data() {
+fn a_plane_in_a_persistent_folder_keeps_its_data() {
     let folder = Folder::new("own");
     let dir = folder.join("plane");
     let first = Plane::builder().dir(&dir).start().unwrap();
@@ -61,13 +61,13 @@ fn a_plane_in_a_folder_of_its_own_goes_on_with_its_data() {
 
     let second = Plane::builder().dir(&dir).start().unwrap();
 
-    assert!(running.to_string().contains("runs in") && running.to_string().contains("already"), "{running}");
+    assert!(running.to_string().contains("already running in"), "{running}");
     assert_eq!(second.url(0), url);
     assert_eq!(kubectl_ok(&second, &["get", "configmap", "kept", "-o", "jsonpath={.data.a}"]), "b");
 }
 
 #[test]
-fn an_abandoned_folder_goes_when_the_next_plane_starts() {
+fn the_next_plane_removes_an_abandoned_folder() {
     let plane = Plane::builder().start().unwrap();
     let planes = plane.dir().parent().unwrap().to_owned();
     let abandoned = planes.join(format!("abandoned-{}", std::process::id()));
@@ -79,7 +79,7 @@ fn an_abandoned_folder_goes_when_the_next_plane_starts() {
     let _next = Plane::builder().start().unwrap();
 
     assert!(!abandoned.exists());
-    assert!(kept.exists(), "what somebody kept stays");
-    assert!(plane.dir().exists() && plane.pid(Component::Etcd).is_some(), "what lives stays");
+    assert!(kept.exists(), "a kept folder stays");
+    assert!(plane.dir().exists() && plane.pid(Component::Etcd).is_some(), "a running plane stays");
     fs::remove_dir_all(kept).unwrap();
 }

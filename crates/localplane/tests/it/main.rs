@@ -1,8 +1,9 @@
-//! Tests of localplane from outside: where programs come from, what planes bear, what the commands do.
+//! Integration tests of localplane: sources of programs, faults of planes, and the command line.
 //!
-//! Those with a real plane take the programs from wherever the environment says, and build them if need be.
+//! Tests with a real plane use the programs configured in the environment, and build them if
+//! needed.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail as tests do")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "test helpers may panic")]
 
 mod cli;
 mod faults;

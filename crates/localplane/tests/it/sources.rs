@@ -1,4 +1,4 @@
-//! Where programs come from, in which order, and what is said when nothing works.
+//! Sources of programs: their order, and the error if none has a program.
 
 use std::{
     fs,
@@ -26,7 +26,7 @@ fn kubernetes_path(program: &str) -> String {
     format!("/{}/bin/linux/{}/{program}", K.version(), arch())
 }
 
-/// Sources with nothing but a cache and this server.
+/// Returns sources with only a cache and this server.
 fn only(cache: &Folder, server: &str) -> Sources {
     let downloads = Downloads { kubernetes: server.into(), etcd: server.into(), kwok: server.into() };
     Sources::from_env().without_folders().cache(cache.path()).downloads(Some(downloads)).build(false)
@@ -37,7 +37,7 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-/// Everything that is in the cache, apart from locks.
+/// Returns the names of all files in the cache, except locks.
 fn cached(cache: &Folder) -> Vec<String> {
     let mut found = Vec::new();
     for folder in fs::read_dir(cache.path()).unwrap().flatten().filter(|entry| entry.path().is_dir()) {
@@ -66,12 +66,12 @@ fn a_release_is_downloaded_once_and_is_executable() {
     assert_eq!(fs::read(path).unwrap(), body);
     assert_eq!(mode(path), 0o755);
     assert_eq!(again.path(Program::Kubectl), Some(path));
-    assert_eq!(server.asked().len(), 2, "the checksum and the file, once each: {:?}", server.asked());
-    assert_eq!(cached(&cache), ["kubectl"], "nothing half-done is left");
+    assert_eq!(server.requests().len(), 2, "the checksum and the file, once each: {:?}", server.requests());
+    assert_eq!(cached(&cache), ["kubectl"], "no incomplete files are left");
 }
 
 #[test]
-fn etcd_is_taken_out_of_its_archive() {
+fn etcd_is_extracted_from_its_archive() {
     let cache = Folder::new("etcd");
     let work = Folder::new("etcd-archive");
     let name = format!("etcd-{}-linux-{}", K.etcd(), arch());
@@ -92,12 +92,12 @@ fn etcd_is_taken_out_of_its_archive() {
 
 fn failure(cache: &Folder, server: &str) -> Unavailable {
     let error = only(cache, server).find(K, &[Program::Kubectl]).unwrap_err();
-    assert_eq!(cached(cache), [""; 0], "nothing of a failed download is kept");
+    assert_eq!(cached(cache), [""; 0], "a failed download leaves no files");
     error
 }
 
 #[test]
-fn a_wrong_checksum_is_refused() {
+fn a_wrong_checksum_is_rejected() {
     let cache = Folder::new("wrong");
     let server = Server::start([
         (kubernetes_path("kubectl"), Reply::Body(b"tampered".to_vec())),
@@ -106,12 +106,12 @@ fn a_wrong_checksum_is_refused() {
 
     let error = failure(&cache, &server.url).to_string();
 
-    let expected = format!("wrong checksum, SHA-256 is {} and should be {}", sha256(b"tampered"), sha256(b"genuine"));
+    let expected = format!("checksum mismatch: SHA-256 is {}, expected {}", sha256(b"tampered"), sha256(b"genuine"));
     assert!(error.contains(&expected), "{error}");
 }
 
 #[test]
-fn a_release_without_a_checksum_is_refused() {
+fn a_release_without_a_checksum_is_rejected() {
     let cache = Folder::new("none");
     let server = Server::start([
         (kubernetes_path("kubectl"), Reply::Body(b"whatever".to_vec())),
@@ -120,11 +120,11 @@ fn a_release_without_a_checksum_is_refused() {
 
     let error = failure(&cache, &server.url).to_string();
 
-    assert!(error.contains("holds no SHA-256 for kubectl"), "{error}");
+    assert!(error.contains("contains no SHA-256 for kubectl"), "{error}");
 }
 
 #[test]
-fn a_transfer_that_breaks_off_is_refused() {
+fn an_interrupted_transfer_is_rejected() {
     let cache = Folder::new("cut");
     let body = vec![7; 100_000];
     let server = Server::start([
@@ -134,26 +134,26 @@ fn a_transfer_that_breaks_off_is_refused() {
 
     let error = failure(&cache, &server.url).to_string();
 
-    assert!(error.contains("broke off after 60000 bytes of 100000"), "{error}");
+    assert!(error.contains("interrupted after 60000 bytes of 100000"), "{error}");
 }
 
 #[test]
-fn a_network_that_says_no_costs_little_and_is_not_asked_again() {
+fn an_unreachable_host_is_not_tried_again() {
     let cache = Folder::new("refused");
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let base = format!("http://127.0.0.1:{port}");
     let error = failure(&cache, &base).to_string();
     assert!(error.contains(&format!("127.0.0.1:{port} cannot be reached")), "{error}");
 
-    // Even though somebody answers there now.
+    // Not even after the host became reachable.
     let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
     listener.set_nonblocking(true).unwrap();
     failure(&cache, &base);
-    assert!(listener.accept().is_err(), "it was asked again");
+    assert!(listener.accept().is_err(), "the host was tried again");
 }
 
 #[test]
-fn hosts_that_never_answer_cost_less_than_two_seconds_in_all() {
+fn unreachable_hosts_cost_less_than_two_seconds_in_total() {
     let cache = Folder::new("silent");
     // Addresses for documentation (RFC 5737) and a name that cannot exist (RFC 6761).
     let downloads = Downloads {
@@ -170,7 +170,7 @@ fn hosts_that_never_answer_cost_less_than_two_seconds_in_all() {
 }
 
 #[test]
-fn a_named_folder_is_used_for_what_it_has() {
+fn a_named_folder_provides_the_programs_that_it_contains() {
     let cache = Folder::new("named-cache");
     let assets = Folder::new("named");
     let kubectl = fs::canonicalize(assets.script("kubectl", "true")).unwrap();
@@ -187,11 +187,11 @@ fn a_named_folder_is_used_for_what_it_has() {
 
     assert_eq!(found.path(Program::Kubectl), Some(kubectl.as_path()));
     assert_eq!(fs::read(found.path(Program::KubeScheduler).unwrap()).unwrap(), body);
-    assert!(error.contains(&format!("folder {}: no executable etcd in it", assets.path().display())), "{error}");
+    assert!(error.contains(&format!("folder {}: contains no executable etcd", assets.path().display())), "{error}");
 }
 
 #[test]
-fn envtest_users_need_not_set_anything_else() {
+fn the_assets_variable_of_envtest_is_sufficient() {
     let cache = Folder::new("envtest-cache");
     let assets = Folder::new("envtest");
     for program in Program::ALL {
@@ -214,7 +214,7 @@ fn envtest_users_need_not_set_anything_else() {
     assert!(printed.lines().all(|line| Path::new(line).starts_with(&root)), "{printed}");
 }
 
-/// `localplane fetch` with an empty cache, no network and this `go`.
+/// Returns `localplane fetch` with an empty cache, no network and this `go`.
 fn fetch(cache: &Folder, go: &Path) -> Command {
     let mut command = localplane();
     command
@@ -229,7 +229,7 @@ fn fetch(cache: &Folder, go: &Path) -> Command {
 }
 
 #[test]
-fn when_nothing_works_the_error_says_each_way_and_what_to_install() {
+fn the_error_lists_every_source_and_what_to_install() {
     let cache = Folder::new("nothing");
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let output = fetch(&cache, Path::new("/nowhere/go"))
@@ -244,11 +244,11 @@ fn when_nothing_works_the_error_says_each_way_and_what_to_install() {
     let error = text(&output.stderr);
     assert!(!output.status.success());
     for expected in [
-        "no way led to etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl (Kubernetes v1.36.3)",
-        "1. folder /nowhere/assets: there is no such folder",
-        &format!("2. cache {}/kubernetes-v1.36.3: no etcd", cache.path().display()),
+        "cannot find etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl (Kubernetes v1.36.3)",
+        "1. folder /nowhere/assets: no such folder",
+        &format!("2. cache {}/kubernetes-v1.36.3: contains no etcd", cache.path().display()),
         &format!("3. download from http://127.0.0.1:{port}: 127.0.0.1:{port} cannot be reached"),
-        "4. build from Go modules: go is not installed (looked at /nowhere/go)",
+        "4. build from Go modules: go not found (searched /nowhere/go)",
         "install Go 1.26 or newer",
         "LOCALPLANE_DOWNLOAD_BASE",
         "LOCALPLANE_ASSETS",
@@ -258,7 +258,7 @@ fn when_nothing_works_the_error_says_each_way_and_what_to_install() {
 }
 
 #[test]
-fn a_build_that_fails_shows_what_the_compiler_said() {
+fn a_failed_build_shows_the_compiler_output() {
     let cache = Folder::new("broken");
     let bin = Folder::new("broken-go");
     let go = bin.script("go", "echo 'go: downloading something'; echo 'undefined: frobnicate' >&2; exit 3");
@@ -274,7 +274,8 @@ fn a_build_that_fails_shows_what_the_compiler_said() {
     assert_eq!(cached(&cache), [""; 0]);
 }
 
-/// A `go` that makes scripts instead of programs. It waits for the file `release` if there is a file `wait`.
+/// Returns a `go` that creates scripts instead of programs. It waits for the file `release` if the
+/// file `wait` exists.
 fn fake_go(bin: &Folder) -> std::path::PathBuf {
     bin.script(
         "go",
@@ -298,7 +299,7 @@ done"#,
 }
 
 #[test]
-fn two_processes_that_ask_at_once_share_one_build() {
+fn two_concurrent_processes_share_one_build() {
     let cache = Folder::new("once");
     let bin = Folder::new("once-go");
     let go = fake_go(&bin);
@@ -308,11 +309,11 @@ fn two_processes_that_ask_at_once_share_one_build() {
     let mut first = start();
     let mut lines = BufReader::new(first.stderr.take().unwrap()).lines();
     let building = lines.by_ref().map_while(Result::ok).find(|line| line.contains("building etcd"));
-    assert!(building.is_some(), "the first one builds");
+    assert!(building.is_some(), "the first process builds");
     let mut second = start();
     let mut other_lines = BufReader::new(second.stderr.take().unwrap()).lines();
     let waiting = other_lines.by_ref().map_while(Result::ok).find(|line| line.contains("waiting for another process"));
-    assert!(waiting.is_some(), "the second one waits");
+    assert!(waiting.is_some(), "the second process waits");
     fs::write(bin.join("release"), "").unwrap();
     lines.for_each(drop);
     other_lines.for_each(drop);
@@ -326,7 +327,7 @@ fn two_processes_that_ask_at_once_share_one_build() {
 }
 
 #[test]
-fn what_a_killed_build_left_behind_does_no_harm() {
+fn incomplete_files_of_a_killed_build_are_removed() {
     let cache = Folder::new("killed");
     let bin = Folder::new("killed-go");
     let go = fake_go(&bin);

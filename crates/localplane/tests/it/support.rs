@@ -1,4 +1,4 @@
-//! What the tests have in common.
+//! Test helpers.
 
 use std::{
     collections::HashMap,
@@ -17,7 +17,7 @@ use std::{
 
 use localplane::Plane;
 
-/// A folder that goes with the test.
+/// A folder that is removed after a successful test.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
@@ -37,7 +37,7 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// An executable script in this folder.
+    /// Writes an executable script into this folder.
     pub(crate) fn script(&self, name: &str, text: &str) -> PathBuf {
         use std::os::unix::fs::PermissionsExt;
         let path = self.join(name);
@@ -56,7 +56,7 @@ impl Drop for Folder {
     }
 }
 
-/// The `localplane` program.
+/// Returns the `localplane` program.
 pub(crate) fn localplane() -> Command {
     Command::new(env!("CARGO_BIN_EXE_localplane"))
 }
@@ -65,14 +65,14 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Runs a command that must succeed and returns what it printed.
+/// Runs a command that must succeed and returns its stdout.
 pub(crate) fn succeed(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}: {}\n{}", output.status, text(&output.stderr));
     text(&output.stdout)
 }
 
-/// `kubectl` as the admin of this plane.
+/// Runs `kubectl` as the admin of this plane.
 pub(crate) fn kubectl(plane: &Plane, args: &[&str]) -> Output {
     plane.kubectl().args(args).output().unwrap()
 }
@@ -81,36 +81,37 @@ pub(crate) fn kubectl_ok(plane: &Plane, args: &[&str]) -> String {
     succeed(plane.kubectl().args(args))
 }
 
-/// Polls until it is so. Fails with the last answer after a while that is long even for a busy machine.
+/// Polls until `check` succeeds. Panics with the last error after a timeout that suffices for a
+/// busy machine.
 pub(crate) fn eventually<T>(what: &str, mut check: impl FnMut() -> Result<T, String>) -> T {
     let deadline = Instant::now() + Duration::from_mins(1);
     loop {
         match check() {
             Ok(value) => return value,
-            Err(why) if Instant::now() > deadline => panic!("{what}: {why}"),
+            Err(reason) if Instant::now() > deadline => panic!("{what}: {reason}"),
             Err(_) => thread::sleep(Duration::from_millis(20)),
         }
     }
 }
 
-/// Whether there is such a process, other than one that only waits to be collected.
+/// Reports whether a process exists and is not a zombie.
 pub(crate) fn is_alive(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z')))
 }
 
-/// What a loopback server does when it is asked for a path.
+/// Response of the test server to a path.
 #[derive(Clone)]
 pub(crate) enum Reply {
     Body(Vec<u8>),
-    /// Announces the whole length and closes after so many bytes.
+    /// Announces the full length and closes the connection after this number of bytes.
     Cut(Vec<u8>, usize),
 }
 
-/// An HTTP server on loopback that counts what it is asked for.
+/// An HTTP server on loopback that records requested paths.
 pub(crate) struct Server {
     pub(crate) url: String,
-    asked: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl Server {
@@ -118,24 +119,24 @@ impl Server {
         let replies: HashMap<_, _> = replies.into_iter().collect();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let log = asked.clone();
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let log = requests.clone();
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 serve(stream, &replies, &log);
             }
         });
-        Self { url, asked }
+        Self { url, requests }
     }
 
-    pub(crate) fn asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap().clone()
+    pub(crate) fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
     }
 }
 
 fn serve(mut stream: TcpStream, replies: &HashMap<String, Reply>, log: &Mutex<Vec<String>>) {
     let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
-    // A connection without a request is the probe whether anyone is there.
+    // A connection without a request is a reachability check.
     let Some(request) = lines.next() else { return };
     let _headers = lines.take_while(|line| !line.is_empty()).count();
     let path = request.split(' ').nth(1).unwrap_or_default().to_owned();

@@ -22,6 +22,7 @@ use super::{
     terminal::{colours, paint_state},
 };
 use crate::{
+    admission::certificates::SecretStore,
     inspect::{
         format::span,
         leases::{Leases, ReplicaGroup, server_time},
@@ -29,7 +30,6 @@ use crate::{
         session::Session,
     },
     runtime::error_category,
-    serve::certs::SecretStore,
 };
 
 /// Oldest supported minor version of Kubernetes: scheduling gates are stable since 1.30.

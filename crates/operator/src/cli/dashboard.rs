@@ -14,19 +14,20 @@ use crate::{
     dashboard::{Guard, Server},
     inspect::session::record_pages,
     keeper::{apply::Cluster, record_keys::Signatures},
+    monitoring::health::Health,
     run::{World, observe, serve_dashboard, stop_signal},
     runtime::{
         budget::Budget,
         client::{self, Listeners},
         clock::Clock,
         error_chain::Chain,
+        http,
         jitter::Jitter,
         logging,
         metrics::Metrics,
         ownership::Ownership,
         traces::Sender,
     },
-    serve::{health::Health, http},
 };
 
 /// Serve the dashboard at an unguessable address on localhost until interrupted. The dashboard is read-only

@@ -14,11 +14,12 @@ use perennial_core::keeper::{
 
 use crate::{
     inspect::session::Session,
+    keeper::Priority,
     keeper::{
         apply::{Error, Held},
         policies::labels_of,
     },
-    runtime::{budget::Priority, error_category::Category},
+    runtime::error_category::Category,
 };
 
 /// Maximum number of attempts of a write that keeps conflicting.

@@ -38,8 +38,7 @@ use super::{
 };
 use crate::{
     inspect::{diff::changes, progress::Progress, session::Session},
-    keeper::apply::Held,
-    runtime::budget::Priority,
+    keeper::{Priority, apply::Held},
 };
 
 #[derive(Debug, Args)]

@@ -21,13 +21,13 @@ use serde_json::json;
 
 use super::{Global, block_on};
 use crate::{
+    admission::{certificates, configuration::Configurations},
     inspect::{progress::Progress, session::Session},
     placement::{self, objects::Pod, settings::Configured, ungate_all::sweep},
     runtime::{
         budget::Budget,
         error_category::{self, Category},
     },
-    serve::{certs, configuration::Configurations},
 };
 
 /// Exceeds the termination grace period of the operator's pods.
@@ -73,7 +73,7 @@ impl Uninstall {
                 .await?;
             println!("leases removed");
             let secrets: Api<Secret> = Api::namespaced(session.client.clone(), &namespace);
-            match secrets.delete(certs::SECRET, &DeleteParams::default()).await {
+            match secrets.delete(certificates::SECRET, &DeleteParams::default()).await {
                 Ok(_) => println!("certificates removed"),
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
                 Err(error) => anyhow::bail!("could not remove the certificates: {}", error_category::message(&error)),

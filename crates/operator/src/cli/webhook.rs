@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 use super::{Global, block_on};
-use crate::serve::configuration::Configurations;
+use crate::admission::configuration::Configurations;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Webhook {

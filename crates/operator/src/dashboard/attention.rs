@@ -184,7 +184,7 @@ fn about_moves(workloads: usize, staying: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::queue::Key;
+    use crate::keeper::Key;
 
     fn row(name: &str, state: &'static str, bad: bool) -> Row {
         Row { name: Key::from(name), state, record: None, bad }

@@ -27,7 +27,7 @@ use crate::{
         look::Look,
         states::{KeyOrigin, RecordState},
     },
-    runtime::budget::Priority,
+    keeper::Priority,
 };
 
 pub(super) async fn node(dashboard: &Dashboard, name: &str) -> Result<Value, ApiError> {

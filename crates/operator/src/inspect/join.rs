@@ -16,7 +16,7 @@ use super::{
     progress::Progress,
     session::{Session, node_pages, record_pages},
 };
-use crate::{keeper::apply::Held, runtime::budget::Priority};
+use crate::keeper::{Priority, apply::Held};
 
 /// One of the two lists: the rest of its current page.
 struct Pages<T> {

@@ -9,7 +9,7 @@ use perennial_core::keeper::stored_record::Stored;
 use serde_json::{Value, json};
 
 use super::{leases::Leases, operator_metrics::Samples, session::Session, states::RecordState};
-use crate::{runtime::error_category, serve::configuration::NAME};
+use crate::{admission::configuration::NAME, runtime::error_category};
 
 /// Status of an installation.
 pub(crate) struct Overview {

@@ -13,14 +13,12 @@ use perennial_core::{
 use super::{look::Look, progress::Progress};
 use crate::{
     keeper::{
+        Priority,
         apply::{Cluster, Held},
         policies::Policies,
         record_keys::Signatures,
     },
-    runtime::{
-        budget::{Budget, Priority},
-        error_chain::Chain,
-    },
+    runtime::{budget::Budget, error_chain::Chain},
 };
 
 pub(crate) const PAGE: u32 = 500;

@@ -10,8 +10,8 @@ use perennial_core::keeper::{keys::Kept, mark::Mark, selection, stored_record::S
 use serde::{Serialize, Serializer};
 use tokio::sync::broadcast;
 
-use super::apply::Held;
-use crate::runtime::{clock::Clock, map::HashMap, queue::Key};
+use super::{Key, apply::Held};
+use crate::runtime::{clock::Clock, map::HashMap};
 
 /// So many happenings are remembered for those who come later.
 const REMEMBERED: usize = 100;

@@ -21,12 +21,13 @@ use perennial_core::keeper::{
 };
 
 use super::{
+    Priority,
     node::Node,
     policies::Resource,
     record_keys::{CannotSign, KeysError, Signatures},
 };
 use crate::runtime::{
-    budget::{Budget, Priority},
+    budget::Budget,
     error_category::Category,
     request::{FIELD_MANAGER, Failure, ask},
 };

@@ -15,30 +15,29 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Client, runtime::watcher::Event};
 use perennial_core::{config::Gate, keeper::selection};
 use tokio::{sync::Notify, time::Instant};
-use tracing::{Instrument as _, debug, field, info_span, warn};
+use tracing::{Span, debug, field, info_span, warn};
 
 use super::{
+    Key, Priority, Work,
     apply::{Cluster, Error, Held},
     node::Node,
     observe::{Asks, View},
     policies::{self, Policies},
 };
 use crate::runtime::{
-    budget::Priority,
     clock::Clock,
     error_category::Category,
-    events::{About, Events, Severity},
+    events::{About, Events},
     jitter::Jitter,
-    labels::{Outcome, QueueLabels},
     metrics::Metrics,
     ownership::Ownership,
-    queue::{Key, Queue, Work},
+    reconciler::{Action, Reconcile, Reconciler, RetryPolicy},
+    reporter::{CategorizedError, Reporter, Retry, log_failure},
     traces,
 };
 
 /// The name of the controller and its queue, in metrics.
 pub const CONTROLLER: &str = "keeper";
-pub(super) const QUEUE: QueueLabels = QueueLabels { name: CONTROLLER };
 /// Captures of one node are at least so far apart: a burst of changes costs its first and its last state.
 const CAPTURE_PAUSE: Duration = Duration::from_secs(1);
 /// From so many changes back and forth on, a node is captured less often.
@@ -46,8 +45,13 @@ pub(super) const FLAPS: u32 = 3;
 pub(super) const FLAP_MEMORY: Duration = Duration::from_mins(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
-/// What is refused is tried again after this: the reason may be gone.
-const REFUSED_PAUSE: Duration = Duration::from_mins(5);
+pub const RETRY: RetryPolicy = RetryPolicy {
+    backoff: (FIRST_PAUSE, LONGEST_PAUSE),
+    immediate_conflicts: 3,
+    longest_conflict: LONGEST_PAUSE,
+    refused: (Duration::from_secs(270), Duration::from_secs(330)),
+    forbidden: (Duration::from_secs(30), Duration::from_mins(1)),
+};
 
 /// What the keeper may do in this process.
 #[derive(Clone, Copy, Debug)]
@@ -64,11 +68,12 @@ pub struct Keeper {
     pub client: Client,
     pub cluster: Cluster,
     pub policies: Policies,
-    pub queue: Queue,
+    pub reconciler: Reconciler<Key, Priority>,
     pub clock: Clock,
     pub jitter: Jitter,
     pub metrics: Metrics,
     pub events: Events,
+    pub reporter: Reporter,
     pub duties: Duties,
     /// The way in for admission: with a budget of its own, since the API server waits for it.
     pub admission: Cluster,
@@ -89,7 +94,6 @@ pub struct Keeper {
 #[derive(Debug, Default)]
 pub struct State {
     pub view: View,
-    pub(super) attempts: HashMap<Key, u32>,
     pub(super) captured: HashMap<Key, Instant>,
     /// How often a node's labels went back and forth of late, and when last.
     pub(super) flaps: HashMap<Key, (u32, Instant)>,
@@ -191,9 +195,8 @@ impl Keeper {
                 self.lock().view.take_hot(&key);
                 continue;
             }
-            self.metrics.queue_adds.get_or_create(&QUEUE).inc();
             let pause = if priority == Priority::Capture { self.capture_pause(&key) } else { Duration::ZERO };
-            self.queue.add_after(&key, priority, pause);
+            self.reconciler.add_after(&key, priority, pause);
         }
     }
 
@@ -206,82 +209,54 @@ impl Keeper {
 
     /// Works until the queue is closed.
     pub async fn work(self: Arc<Self>) {
-        while let Some(work) = self.queue.next().await {
-            self.metrics.queue_duration.get_or_create(&QUEUE).observe(work.waited.as_secs_f64());
-            let start = Instant::now();
-            // Another replica's by now: it has seen the same events.
-            let Some(permit) = self.ownership.may_act(&work.key) else { continue };
-            let span = info_span!(target: traces::TARGET, "keeper", node = &*work.key, outcome = field::Empty);
-            let settled = self.settle(&work).instrument(span.clone());
-            let done = match tokio::time::timeout(permit.remaining(), settled).await {
-                Ok(done) => done,
-                Err(_) => Ok(Done::Again),
-            };
-            drop(permit);
-            let outcome = self.conclude(&work, done);
-            span.record("outcome", outcome.as_str());
-            self.metrics.queue_work_duration.get_or_create(&QUEUE).observe(start.elapsed().as_secs_f64());
-            self.metrics.reconciled(CONTROLLER, outcome, start.elapsed());
-        }
+        self.reconciler.work(&*self).await;
     }
 
-    /// Decides when to look again.
-    fn conclude(&self, work: &Work, done: Result<Done, Error>) -> Outcome {
-        let key = &work.key;
-        match done {
-            Ok(Done::Quiet | Done::Wrote) => {
-                self.lock().attempts.remove(key);
-                Outcome::Success
-            }
-            Ok(Done::Again) => {
-                self.queue.add(key, work.priority);
-                Outcome::Requeue
-            }
-            Err(error) => {
-                let attempt = {
-                    let mut state = self.lock();
-                    let attempt = state.attempts.entry(Arc::clone(key)).or_default();
-                    *attempt = attempt.saturating_add(1);
-                    *attempt - 1
-                };
-                let pause = self.pause_after(&error, attempt);
-                self.report(key, &error, attempt, pause);
-                self.metrics.queue_retries.get_or_create(&QUEUE).inc();
-                self.queue.add_after(key, work.priority, pause);
-                if error.category() == Category::Conflict { Outcome::Requeue } else { Outcome::Error }
-            }
-        }
-    }
-
-    fn pause_after(&self, error: &Error, attempt: u32) -> Duration {
-        let backoff = self.jitter.backoff(attempt, FIRST_PAUSE, LONGEST_PAUSE);
-        match error.category() {
-            // Somebody was faster: look again at once, unless that goes on.
-            Category::Conflict if attempt < 3 => Duration::ZERO,
-            Category::Throttled => error.retry_after().unwrap_or(backoff).max(backoff),
-            Category::Refused => REFUSED_PAUSE.mul_f64(0.9 + self.jitter.fraction() / 5.0),
-            Category::Forbidden => LONGEST_PAUSE.mul_f64(0.5 + self.jitter.fraction() / 2.0),
-            _ => backoff,
-        }
-    }
-
-    pub(super) fn report(&self, node: &str, error: &Error, attempt: u32, pause: Duration) {
-        let category = error.category();
-        self.metrics.failed(category.as_str());
-        let why = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
-        let (category, retry_in) = (category.as_str(), pause.as_secs_f32());
-        match error.missing_permission() {
-            Some(missing) => warn!(node, category, missing, why, retry_in, "{error}: a permission is missing"),
-            None if error.category() == Category::Conflict => debug!(node, category, why, retry_in, "{error}"),
-            None => warn!(node, category, attempt, why, retry_in, "{error}"),
-        }
-        if error.category() == Category::Refused {
-            let about = About::node(node, "");
-            self.events.say(about, Severity::Warning, "PerennialRefused", || format!("{error}: {why}"));
-        }
+    pub(super) fn report(&self, node: &str, error: &Error, retry: Retry) {
+        let report = self.reporter.failure(error, retry, Some(About::node(node, "")));
+        log_failure!(report, node = node);
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reconcile for Keeper {
+    type Key = Key;
+    type Priority = Priority;
+    type Error = Error;
+
+    fn shard_key(key: &Key) -> &str {
+        key
+    }
+
+    fn span(&self, key: &Key) -> Span {
+        info_span!(target: traces::TARGET, "keeper", node = &**key, outcome = field::Empty)
+    }
+
+    async fn reconcile(&self, work: &Work, _term: u64) -> Result<Action, Error> {
+        Ok(match self.settle(work).await? {
+            Done::Quiet | Done::Wrote => Action::Done,
+            Done::Again => Action::Requeue,
+        })
+    }
+
+    fn report(&self, key: &Key, error: &Error, retry: Retry) {
+        self.report(key, error, retry);
+    }
+}
+
+impl CategorizedError for Error {
+    fn category(&self) -> Category {
+        self.category()
+    }
+
+    fn retry_after(&self) -> Option<Duration> {
+        self.retry_after()
+    }
+
+    fn missing_permission(&self) -> Option<&'static str> {
+        self.missing_permission()
     }
 }

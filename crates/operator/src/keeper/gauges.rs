@@ -1,21 +1,21 @@
 //! What is noticed over time rather than about one event: gauges, nodes that have waited too long, labels that flap.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use perennial_core::keeper::{keys::Kept, record::Record, selection, stored_record::Stored};
 use tokio::time::Instant;
 use tracing::warn;
 
 use super::{
+    Key, Priority,
     apply::Held,
-    controller::{FLAP_MEMORY, FLAPS, Keeper, QUEUE},
+    controller::{FLAP_MEMORY, FLAPS, Keeper},
     index::Survey,
 };
 use crate::runtime::{
-    budget::Priority,
     events::{About, Severity},
     labels::{NodeLabels, NodeState, RecordLabels, RecordState},
-    queue::Key,
+    reporter::Retry,
 };
 
 impl Keeper {
@@ -69,7 +69,7 @@ impl Keeper {
         let all = survey.current + survey.to_capture + survey.to_restore + survey.unidentified;
         #[expect(clippy::cast_precision_loss)]
         self.metrics.nodes_current_ratio.set(if all == 0 { 1.0 } else { survey.current as f64 / all as f64 });
-        self.metrics.queue_depth.get_or_create(&QUEUE).set(count(self.queue.len()));
+        self.reconciler.report_depth();
         survey
     }
 
@@ -84,7 +84,7 @@ impl Keeper {
                 }
             };
             if let Err(error) = freed.await {
-                self.report(&name, &error, 0, Duration::ZERO);
+                self.report(&name, &error, Retry::default());
             }
         }
     }

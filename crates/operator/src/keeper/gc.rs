@@ -18,11 +18,11 @@ use perennial_core::keeper::{
 use tracing::{debug, info, warn};
 
 use super::{
+    Key, Priority,
     apply::{Error, Held, PAGE_OF_RECORDS},
     controller::Keeper,
     policies::labels_of,
 };
-use crate::runtime::{budget::Priority, queue::Key};
 
 const PAGE_OF_NODES: u32 = 500;
 

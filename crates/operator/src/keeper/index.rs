@@ -19,12 +19,8 @@ use perennial_core::keeper::{
     stored_record::Stored,
 };
 
-use super::apply::Held;
-use crate::runtime::{
-    budget::Priority,
-    map::{HashMap, HashSet},
-    queue::Key,
-};
+use super::{Key, Priority, apply::Held};
+use crate::runtime::map::{HashMap, HashSet};
 
 /// What is known of one live node.
 #[derive(Clone, Debug)]

@@ -4,11 +4,12 @@ use perennial_core::keeper::{commands::migrate, identity::RecordName, stored_rec
 use tracing::{info, warn};
 
 use super::{
+    Priority,
     apply::{Error, Held},
     controller::Keeper,
     policies::labels_of,
 };
-use crate::runtime::{budget::Priority, error_category::Category};
+use crate::runtime::error_category::Category;
 
 impl Keeper {
     /// Moves the records that the identity in force would look for under another name.

@@ -17,6 +17,7 @@ use perennial_core::{
 use tokio::time::Instant;
 
 use super::{
+    Key, Priority,
     activity::Board,
     apply::{Held, resource_version},
     index::{Index, NodeEntry, RecordEntry, Verdict},
@@ -25,7 +26,7 @@ use super::{
     recall_cache::{Packed, Past},
     record_keys::Signatures,
 };
-use crate::runtime::{budget::Priority, map::HashMap, queue::Key};
+use crate::runtime::map::HashMap;
 
 /// So many nodes that wait for their restore are held in memory with their labels; the others are read again.
 const HOT: usize = 2048;

@@ -11,7 +11,8 @@ use std::{
 
 use perennial_core::keeper::selection::{self, DOMAIN};
 
-use crate::runtime::{map::HashMap, queue::Key};
+use super::Key;
+use crate::runtime::map::HashMap;
 
 /// A node as a few hundred bytes instead of thousands.
 #[derive(Clone, Debug)]

@@ -18,16 +18,15 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::{
+    Key, Priority, Work,
     apply::{Error, Held},
     controller::{Done, Keeper},
     index::NodeEntry,
 };
 use crate::runtime::{
-    budget::Priority,
     error_category::Category,
     events::{About, Severity},
     labels::{Via, ViaLabels},
-    queue::{Key, Work},
 };
 
 impl Keeper {

@@ -23,8 +23,9 @@ use perennial_core::{
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::Priority;
 use crate::runtime::{
-    budget::{Budget, Priority},
+    budget::Budget,
     error_category::Category,
     map::HashMap,
     request::{Failure, ask},

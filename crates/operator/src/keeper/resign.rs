@@ -6,8 +6,8 @@ use std::time::Duration;
 use perennial_core::{config::settings::Hmac, keeper::identity::RecordName};
 use tracing::{info, warn};
 
-use super::{apply::Error, controller::Keeper};
-use crate::runtime::{budget::Priority, error_category::Category, error_chain::Chain};
+use super::{Priority, apply::Error, controller::Keeper};
+use crate::runtime::{error_category::Category, error_chain::Chain};
 
 /// How often the keys are read again without a reason.
 const KEYS_EVERY: Duration = Duration::from_secs(30);

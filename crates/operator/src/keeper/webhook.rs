@@ -19,12 +19,12 @@ use perennial_core::{
 use tracing::{debug, info, warn};
 
 use super::{
+    Priority,
     apply::{Error, Held},
     controller::Keeper,
     node::Node,
 };
 use crate::runtime::{
-    budget::Priority,
     error_category::Category,
     labels::{Via, ViaLabels},
 };

@@ -11,7 +11,7 @@ use super::{
     Features, labels,
     policies::{GROUP, RECORDS},
 };
-use crate::serve::{certs, configuration::NAME};
+use crate::admission::{certificates, configuration::NAME};
 
 /// One rule of a role, as RBAC has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -101,7 +101,7 @@ impl Permissions {
         Self {
             cluster: Vec::new(),
             namespaced: vec![
-                Rule::new("", &["secrets"], &["get", "update"]).named(certs::SECRET),
+                Rule::new("", &["secrets"], &["get", "update"]).named(certificates::SECRET),
                 Rule::new("", &["secrets"], &["create"]),
             ],
         }
@@ -172,7 +172,7 @@ pub fn uninstall() -> Permissions {
         namespaced: vec![
             Rule::new("apps", &["deployments/scale"], &["patch"]).named(NAME),
             Rule::new("coordination.k8s.io", &["leases"], &["deletecollection"]),
-            Rule::new("", &["secrets"], &["delete"]).named(certs::SECRET),
+            Rule::new("", &["secrets"], &["delete"]).named(certificates::SECRET),
             Rule::new("", &["configmaps"], &["deletecollection"]),
             // Nothing but a word to the admission policy that guards records.
             Rule::new(GROUP, &[RECORDS], &["delete"]),

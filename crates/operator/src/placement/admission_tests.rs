@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::{
     apply::Cluster,
-    controller::Placer,
+    controller::{Placer, RETRY},
     objects::{Deployment, Namespace, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
     observe::Observed,
     settings::Configured,
@@ -28,7 +28,8 @@ use crate::{
         jitter::Jitter,
         metrics::Metrics,
         ownership::Ownership,
-        queue::Queue,
+        reconciler::Reconciler,
+        reporter::Reporter,
     },
 };
 
@@ -38,13 +39,15 @@ fn placer() -> Placer {
     let listeners = Listeners { metrics: metrics.clone(), budget: None, clock: None };
     let client = over(axum::Router::new(), "default", listeners);
     let cluster = Cluster::new(client.clone(), Budget::unlimited());
+    let events = Events::new(client, clock.clone()).0;
     let placer = Placer {
         configured: Configured::new(&Settings::default()).unwrap(),
         cluster: cluster.clone(),
         admission: cluster,
         admission_deadline: Duration::from_secs(1),
-        queue: Queue::default(),
-        events: Events::new(client, clock.clone()).0,
+        reporter: Reporter::new(metrics.clone(), events.clone()),
+        reconciler: Reconciler::new("placement", RETRY, Ownership::all(1), Jitter::seeded(1), metrics.clone()),
+        events,
         clock,
         jitter: Jitter::seeded(1),
         metrics,
@@ -122,7 +125,7 @@ async fn who_stops_gates_none_any_more() {
     list::<Pod>(&placer, &[]);
     assert!(is_gated(&admit(&placer).await));
 
-    placer.queue.close();
+    placer.reconciler.close();
 
     let answer = admit(&placer).await;
     assert!(!is_gated(&answer) && is_on_demand(&answer), "{answer:?}");

@@ -18,7 +18,7 @@ use super::{
     observe::MANAGED,
 };
 use crate::runtime::{
-    budget::{Budget, Priority},
+    budget::{Budget, Urgency},
     error_category::Category,
     request::{FIELD_MANAGER, Failure, ask},
 };
@@ -126,7 +126,7 @@ impl Cluster {
     /// A strategic merge patch of a pod, conditional on the resourceVersion in it.
     pub async fn patch_pod(&self, namespace: &str, name: &str, patch: &Value) -> Result<Pod, Failure> {
         let api = self.pods(namespace);
-        self.ask(Priority::Restore, api.patch(name, &params(), &Patch::Strategic(patch))).await
+        self.ask(Urgency::Immediate, api.patch(name, &params(), &Patch::Strategic(patch))).await
     }
 
     /// Removes the gate; where the API server refuses the first patch, by the second. None: the pod is gone.
@@ -154,7 +154,7 @@ impl Cluster {
     pub async fn adopt(&self, namespace: &str, pod: &PodRef) -> Result<Pod, Error> {
         let patch = json!({"metadata": {"uid": pod.uid, "labels": {MANAGED: "true"}}});
         let api = self.pods(namespace);
-        let patched = self.ask(Priority::Capture, api.patch(&pod.name, &params(), &Patch::Merge(patch))).await;
+        let patched = self.ask(Urgency::Normal, api.patch(&pod.name, &params(), &Patch::Merge(patch))).await;
         patched.map_err(|source| Error::Adopt { pod: pod.name.clone(), source })
     }
 
@@ -164,10 +164,10 @@ impl Cluster {
         let patch = Patch::Merge(patch);
         let saved = if workload.kind == "Deployment" {
             let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
-            self.ask(Priority::Restore, api.patch(name, &params(), &patch)).await.map(Saved::Deployment)
+            self.ask(Urgency::Immediate, api.patch(name, &params(), &patch)).await.map(Saved::Deployment)
         } else {
             let api: Api<StatefulSet> = Api::namespaced(self.client.clone(), namespace);
-            self.ask(Priority::Restore, api.patch(name, &params(), &patch)).await.map(Saved::StatefulSet)
+            self.ask(Urgency::Immediate, api.patch(name, &params(), &patch)).await.map(Saved::StatefulSet)
         };
         saved.map_err(|source| Error::Save { workload: workload.key.to_string(), source })
     }
@@ -182,7 +182,7 @@ impl Cluster {
         });
         let (api, params) = (self.pods(namespace), PostParams::default());
         let request = api.create_subresource::<Value, Value>("eviction", &pod.name, &params, &eviction);
-        match self.ask(Priority::Capture, request).await {
+        match self.ask(Urgency::Normal, request).await {
             Ok(_) => Ok(Eviction::Done),
             Err(source) => match source.code() {
                 Some(429) => Ok(Eviction::Blocked),
@@ -194,7 +194,7 @@ impl Cluster {
     }
 
     pub async fn delete(&self, namespace: &str, pod: &PodRef) -> Result<(), Error> {
-        match self.ask(Priority::Capture, self.pods(namespace).delete(&pod.name, &only(pod))).await {
+        match self.ask(Urgency::Normal, self.pods(namespace).delete(&pod.name, &only(pod))).await {
             Ok(_) => Ok(()),
             Err(source) if matches!(source.code(), Some(404 | 409)) => Ok(()),
             Err(source) => Err(Error::Delete { pod: pod.name.clone(), source }),
@@ -207,7 +207,7 @@ impl Cluster {
         let mut params = ListParams::default().labels(&selector_text(&workload.selector)).limit(PAGE);
         let mut pods = Vec::new();
         loop {
-            let page = self.ask(Priority::Restore, api.list(&params)).await;
+            let page = self.ask(Urgency::Immediate, api.list(&params)).await;
             let page = page.map_err(|source| Error::List { workload: workload.key.to_string(), source })?;
             pods.extend(page.items);
             let Some(token) = page.metadata.continue_.filter(|token| !token.is_empty()) else {
@@ -223,7 +223,7 @@ impl Cluster {
         let api: Api<Pod> = Api::all(self.client.clone());
         let params = ListParams::default().labels(&format!("{MANAGED}=true")).limit(PAGE);
         let params = ListParams { continue_token: token, ..params };
-        let page = self.ask(Priority::Collect, api.list(&params)).await;
+        let page = self.ask(Urgency::Low, api.list(&params)).await;
         let page = page.map_err(|source| Error::List { workload: "all workloads".to_owned(), source })?;
         Ok((page.items, page.metadata.continue_.filter(|token| !token.is_empty())))
     }
@@ -242,7 +242,7 @@ impl Cluster {
 
     pub async fn namespace(&self, name: &str) -> Result<Option<Namespace>, Error> {
         let api: Api<Namespace> = Api::all(self.client.clone());
-        let found = self.ask(Priority::Restore, api.get_opt(name)).await;
+        let found = self.ask(Urgency::Immediate, api.get_opt(name)).await;
         found.map_err(|source| Error::Read { what: format!("namespace {name}"), source })
     }
 
@@ -251,16 +251,16 @@ impl Cluster {
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
     {
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
-        let found = self.ask(Priority::Restore, api.get_opt(name)).await;
+        let found = self.ask(Urgency::Immediate, api.get_opt(name)).await;
         found.map_err(|source| Error::Read { what: format!("{} {namespace}/{name}", K::plural(&())), source })
     }
 
     async fn ask<T>(
         &self,
-        priority: Priority,
+        urgency: Urgency,
         request: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, Failure> {
-        ask(&self.budget, priority, request).await
+        ask(&self.budget, urgency, request).await
     }
 }
 

@@ -20,9 +20,10 @@ use perennial_core::placement::{
     view::{OwnWrite, OwnWrites, Place, PodView},
 };
 use tokio::time::Instant;
-use tracing::{Instrument as _, debug, field, info, info_span, warn};
+use tracing::{Span, field, info, info_span};
 
 use super::{
+    Key,
     apply::{Cluster, Error},
     execute::side_by_side,
     index::{Look, Reading, shard_key},
@@ -32,24 +33,32 @@ use super::{
 use crate::{
     keeper::node::Node,
     runtime::{
-        budget::Priority,
+        budget::Urgency,
         clock::Clock,
         error_category::Category,
         events::{Events, Severity},
         jitter::Jitter,
-        labels::{Outcome, QueueLabels},
         metrics::Metrics,
         ownership::Ownership,
-        queue::{Key, Queue, Work},
+        queue::Work,
+        reconciler::{Action as Next, Reconcile, Reconciler, RetryPolicy},
+        reporter::{CategorizedError, Reporter, Retry, log_failure},
         traces,
     },
 };
 
-const CONTROLLER: &str = "placement";
-pub(super) const QUEUE: QueueLabels = QueueLabels { name: "placement" };
+/// The name of the controller and its queue, in metrics.
+pub const CONTROLLER: &str = "placement";
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 const LONGEST_CONFLICT: Duration = Duration::from_millis(500);
+pub const RETRY: RetryPolicy = RetryPolicy {
+    backoff: (FIRST_PAUSE, LONGEST_PAUSE),
+    immediate_conflicts: 0,
+    longest_conflict: LONGEST_CONFLICT,
+    refused: (Duration::from_secs(270), Duration::from_secs(330)),
+    forbidden: (Duration::from_secs(270), Duration::from_secs(330)),
+};
 /// What is refused is tried again after this: the reason may be gone.
 pub(super) const REFUSED_PAUSE: Duration = Duration::from_mins(5);
 /// An eviction that nobody has seen the effect of counts for so long.
@@ -66,11 +75,12 @@ pub struct Placer {
     pub admission: Cluster,
     /// Below the deadline of the server, which is below the timeout of the webhook.
     pub admission_deadline: Duration,
-    pub queue: Queue,
+    pub reconciler: Reconciler<Key, Urgency>,
     pub clock: Clock,
     pub jitter: Jitter,
     pub metrics: Metrics,
     pub events: Events,
+    pub reporter: Reporter,
     pub ownership: Ownership,
     /// This process decides about workloads; otherwise it only answers admission and frees what nobody attends to.
     pub decides: bool,
@@ -83,7 +93,6 @@ pub struct Placer {
 #[derive(Debug, Default)]
 pub struct State {
     pub view: View,
-    attempts: HashMap<Key, u32>,
     /// The term of ownership in which a workload's pods were read afresh.
     read_in: HashMap<Key, u64>,
     /// Since when a workload has another number of pods than is shown, and how often they were read for that.
@@ -118,13 +127,6 @@ enum Decision {
     /// It is not managed, perhaps since what it asks for cannot be understood.
     LeaveAlone(Box<Look>, Vec<Problem>),
     Act(Box<(Look, Spec, Plan)>),
-}
-
-/// What came of looking at a workload.
-enum Done {
-    Quiet,
-    Again,
-    Later(Duration),
 }
 
 impl Placer {
@@ -168,31 +170,14 @@ impl Placer {
         }
         for key in asks {
             if self.ownership.is_ours(self.ownership.shard_of(shard_key(&key))) {
-                self.metrics.queue_adds.get_or_create(&QUEUE).inc();
-                self.queue.add_after(&key, Priority::Restore, patience);
+                self.reconciler.add_after(&key, Urgency::Immediate, patience);
             }
         }
     }
 
     /// Works until the queue is closed.
     pub async fn work(self: Arc<Self>) {
-        while let Some(work) = self.queue.next().await {
-            self.metrics.queue_duration.get_or_create(&QUEUE).observe(work.waited.as_secs_f64());
-            let start = Instant::now();
-            // Another replica's by now: it has seen the same events.
-            let Some(permit) = self.ownership.may_act(shard_key(&work.key)) else {
-                self.forget(&work.key);
-                continue;
-            };
-            let span = info_span!(target: traces::TARGET, "placement", workload = &*work.key, outcome = field::Empty);
-            let settled = self.settle(&work.key, permit.term()).instrument(span.clone());
-            let settled = tokio::time::timeout(permit.remaining(), settled).await;
-            drop(permit);
-            let outcome = self.conclude(&work, settled.unwrap_or(Ok(Done::Again)));
-            span.record("outcome", outcome.as_str());
-            self.metrics.queue_work_duration.get_or_create(&QUEUE).observe(start.elapsed().as_secs_f64());
-            self.metrics.reconciled(CONTROLLER, outcome, start.elapsed());
-        }
+        self.reconciler.work(&*self).await;
     }
 
     /// Somebody is there to place what is gated.
@@ -203,76 +188,21 @@ impl Placer {
     /// A pod may wait for its place: somebody is there to give it. Whoever cannot watch, for lack of a permission, cannot place or free
     /// what was gated, and neither can the others, who have the same permissions. Whoever stops does not know who is still there.
     pub(super) fn may_gate(&self, key: &str) -> bool {
-        self.is_attended(key) && self.is_synced() && !self.queue.is_closed()
+        self.is_attended(key) && self.is_synced() && !self.reconciler.is_closed()
     }
 
     fn forget(&self, key: &Key) {
         let mut state = self.lock();
         state.standings.remove(key);
         state.read_in.remove(key);
-        state.attempts.remove(key);
         state.unlike.remove(key);
     }
 
-    /// Decides when to look again.
-    fn conclude(&self, work: &Work, done: Result<Done, Error>) -> Outcome {
-        let key = &work.key;
-        match done {
-            Ok(Done::Quiet) => {
-                self.lock().attempts.remove(key);
-                Outcome::Success
-            }
-            Ok(Done::Again) => {
-                self.queue.add(key, work.priority);
-                Outcome::Requeue
-            }
-            Ok(Done::Later(pause)) => {
-                self.lock().attempts.remove(key);
-                self.queue.add_after(key, work.priority, pause);
-                Outcome::RequeueAfter
-            }
-            Err(error) => {
-                let attempt = {
-                    let mut state = self.lock();
-                    let attempt = state.attempts.entry(Arc::clone(key)).or_default();
-                    *attempt = attempt.saturating_add(1);
-                    *attempt - 1
-                };
-                let backoff = self.jitter.backoff(attempt, FIRST_PAUSE, LONGEST_PAUSE);
-                let pause = match error.category() {
-                    Category::Throttled => error.retry_after().unwrap_or(backoff).max(backoff),
-                    // Somebody was faster: what they wrote is on its way to us.
-                    Category::Conflict => backoff.min(LONGEST_CONFLICT),
-                    Category::Refused | Category::Forbidden => {
-                        REFUSED_PAUSE.mul_f64(0.9 + self.jitter.fraction() / 5.0)
-                    }
-                    _ => backoff,
-                };
-                self.report(key, &error, attempt, pause);
-                self.metrics.queue_retries.get_or_create(&QUEUE).inc();
-                self.queue.add_after(key, work.priority, pause);
-                if error.category() == Category::Conflict { Outcome::Requeue } else { Outcome::Error }
-            }
-        }
+    pub(super) fn report(&self, workload: &str, error: &Error, retry: Retry) {
+        log_failure!(self.reporter.failure(error, retry, None), workload = workload);
     }
 
-    pub(super) fn report(&self, workload: &str, error: &Error, attempt: u32, pause: Duration) {
-        let category = error.category();
-        let why = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
-        let retry_in = pause.as_secs_f32();
-        if category == Category::Conflict {
-            debug!(workload, why, retry_in, "{error}: somebody was faster");
-            return;
-        }
-        self.metrics.failed(category.as_str());
-        if let Some(missing) = error.missing_permission() {
-            warn!(workload, missing, why, retry_in, "{error}: a permission is missing");
-        } else {
-            warn!(workload, category = category.as_str(), attempt, why, retry_in, "{error}");
-        }
-    }
-
-    async fn settle(&self, key: &Key, term: u64) -> Result<Done, Error> {
+    async fn settle(&self, key: &Key, term: u64) -> Result<Next, Error> {
         let mut decision = self.decide(key, term);
         if let Decision::Behind(look) = &decision {
             self.read_afresh(key, look, term).await?;
@@ -281,9 +211,9 @@ impl Placer {
         match decision {
             Decision::Gone => {
                 self.forget(key);
-                Ok(Done::Quiet)
+                Ok(Next::Done)
             }
-            Decision::Behind(_) => Ok(Done::Again),
+            Decision::Behind(_) => Ok(Next::Requeue),
             Decision::LeaveAlone(look, problems) => self.leave_alone(key, &look, &problems).await,
             Decision::Act(act) => {
                 let (look, spec, plan) = *act;
@@ -341,7 +271,7 @@ impl Placer {
         // What reading did not change will hardly change by reading it again soon.
         let patience = UNLIKE_FOR * (1 << reads.min(5));
         if since.elapsed() < patience {
-            self.queue.add_after(key, Priority::Capture, patience);
+            self.reconciler.add_after(key, Urgency::Normal, patience);
             return false;
         }
         true
@@ -398,7 +328,7 @@ impl Placer {
     }
 
     /// A workload that asks for nothing, or for something that cannot be understood: its gated pods are freed as they are.
-    async fn leave_alone(&self, key: &Key, look: &Look, problems: &[Problem]) -> Result<Done, Error> {
+    async fn leave_alone(&self, key: &Key, look: &Look, problems: &[Problem]) -> Result<Next, Error> {
         self.lock().standings.remove(key);
         if !problems.is_empty() {
             let all: Vec<String> = problems.iter().map(ToString::to_string).collect();
@@ -408,10 +338,10 @@ impl Placer {
         for pod in look.pods.iter().filter(|pod| pod.gated && pod.occupies()) {
             self.free(&look.workload.namespace, pod, Why::Unmanaged, Strength::Required).await?;
         }
-        Ok(Done::Quiet)
+        Ok(Next::Done)
     }
 
-    async fn act(&self, key: &Key, look: &Look, spec: &Spec, decided: &Plan) -> Result<Done, Error> {
+    async fn act(&self, key: &Key, look: &Look, spec: &Spec, decided: &Plan) -> Result<Next, Error> {
         let now = self.clock.now();
         self.note(key, look, decided);
         if self.dry_run {
@@ -421,16 +351,16 @@ impl Placer {
         } else {
             let pause = self.execute(look, spec, decided).await?;
             if let Some(pause) = pause {
-                return Ok(Done::Later(pause));
+                return Ok(Next::RequeueAfter(pause));
             }
         }
         // Where nothing is done, the next look finds the same.
         let least = if self.dry_run { LONGEST_PAUSE } else { FIRST_PAUSE };
         match decided.again {
             Some(again) => {
-                Ok(Done::Later(Duration::try_from(again.duration_since(now)).unwrap_or_default().max(least)))
+                Ok(Next::RequeueAfter(Duration::try_from(again.duration_since(now)).unwrap_or_default().max(least)))
             }
-            None => Ok(Done::Quiet),
+            None => Ok(Next::Done),
         }
     }
 
@@ -454,5 +384,45 @@ impl Placer {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reconcile for Placer {
+    type Key = Key;
+    type Priority = Urgency;
+    type Error = Error;
+
+    fn shard_key(key: &Key) -> &str {
+        shard_key(key)
+    }
+
+    fn span(&self, key: &Key) -> Span {
+        info_span!(target: traces::TARGET, "placement", workload = &**key, outcome = field::Empty)
+    }
+
+    async fn reconcile(&self, work: &Work<Key, Urgency>, term: u64) -> Result<Next, Error> {
+        self.settle(&work.key, term).await
+    }
+
+    fn report(&self, key: &Key, error: &Error, retry: Retry) {
+        self.report(key, error, retry);
+    }
+
+    fn disown(&self, key: &Key) {
+        self.forget(key);
+    }
+}
+
+impl CategorizedError for Error {
+    fn category(&self) -> Category {
+        self.category()
+    }
+
+    fn retry_after(&self) -> Option<Duration> {
+        self.retry_after()
+    }
+
+    fn missing_permission(&self) -> Option<&'static str> {
+        self.missing_permission()
     }
 }

@@ -1,7 +1,5 @@
 //! What is looked at from time to time: pods that nobody came for, and the gauges.
 
-use std::time::Duration;
-
 use futures::FutureExt;
 use perennial_core::placement::{
     release::{Why, bystander_frees_at},
@@ -10,11 +8,14 @@ use perennial_core::placement::{
 };
 
 use super::{
-    controller::{Placer, QUEUE, Standing},
+    controller::{Placer, Standing},
     execute::side_by_side,
     index::shard_key,
 };
-use crate::runtime::labels::{Class as ClassLabel, ClassLabels};
+use crate::runtime::{
+    labels::{Class as ClassLabel, ClassLabels},
+    reporter::Retry,
+};
 
 impl Placer {
     /// Frees pods that have waited too long, whosever they are: no pod stays gated because its owner is away.
@@ -48,7 +49,7 @@ impl Placer {
         let freed = side_by_side(freeing.collect()).await;
         for ((_, pod, ..), answer) in overdue.iter().zip(freed) {
             if let Err(error) = answer {
-                self.report(&pod.name, &error, 0, Duration::ZERO);
+                self.report(&pod.name, &error, Retry::default());
             }
         }
     }
@@ -72,7 +73,6 @@ impl Placer {
         replicas(ClassLabel::OnDemand).set(on_demand);
         self.metrics.placement_drift.set(drift);
         self.metrics.fallback_active.set(short);
-        let depth = i64::try_from(self.queue.len()).unwrap_or(i64::MAX);
-        self.metrics.queue_depth.get_or_create(&QUEUE).set(depth);
+        self.reconciler.report_depth();
     }
 }

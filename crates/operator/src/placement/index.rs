@@ -19,8 +19,9 @@ use perennial_core::placement::{
     view::{NodeView, OwnWrites, PdbView, PodView, ReplicaSetView, Settings, WorkloadView},
 };
 
+use super::Key;
 use super::{reservations::Places, settings::Configured};
-use crate::runtime::{events::About, map::HashMap, queue::Key};
+use crate::runtime::{events::About, map::HashMap};
 
 /// A Deployment or StatefulSet.
 #[derive(Clone, Debug)]

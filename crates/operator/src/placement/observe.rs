@@ -15,6 +15,7 @@ use perennial_core::placement::{
     view::{Kind, NodeView, PodView, WorkloadView},
 };
 
+use super::Key;
 use super::{
     index::{Index, NamespaceEntry, PdbEntry, PodEntry, Reading, SetEntry, Workload, controller, key, version},
     objects::{
@@ -22,7 +23,7 @@ use super::{
     },
     settings::Configured,
 };
-use crate::{keeper::node::Node, runtime::queue::Key};
+use crate::keeper::node::Node;
 
 /// On the pods of managed workloads: they alone are watched.
 pub const MANAGED: &str = "perennial.dev/managed";

@@ -13,13 +13,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::{Parts, tasks::every};
-use crate::serve::{
-    certs::Served,
+use crate::admission::{
+    certificates::Served,
     configuration::{ConfigurationSettings, Configurations, MUTATE_NODES, MUTATE_PODS, Target, VALIDATE_NODES},
-    health::Health,
-    upkeep::{Origin, Upkeep, UpkeepSettings},
-    webhooks::{Limits, Listening, Observation, Webhooks},
+    maintenance::{Maintenance, MaintenanceSettings, Origin},
+    server::{Limits, Listening, Observation, Webhooks},
 };
+use crate::monitoring::health::Health;
 
 const CERTIFIED: &str = "webhooks";
 /// How long admission is still answered after a stop was asked for. Leases are given up at once, but the API server finds us by a Service, and
@@ -61,14 +61,14 @@ pub(super) fn serve_webhooks(
         .cert_dir
         .as_ref()
         .map_or_else(|| Origin::Secret { lifetimes: Lifetimes::default() }, |dir| Origin::Directory(dir.into()));
-    let upkeep = UpkeepSettings {
+    let maintenance = MaintenanceSettings {
         namespace: settings.namespace.to_string(),
         origin,
         names: configuration.names(),
         configuration: Some(configuration),
         clock: parts.keeper.clock.clone(),
     };
-    tasks.spawn(Upkeep::new(client.clone(), upkeep, Arc::clone(&served)).run(stop.clone()));
+    tasks.spawn(Maintenance::new(client.clone(), maintenance, Arc::clone(&served)).run(stop.clone()));
     health.expect(CERTIFIED);
     tasks.spawn({
         let (stop, health, metrics) = (stop.clone(), health.clone(), parts.keeper.metrics.clone());

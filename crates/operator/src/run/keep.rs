@@ -21,19 +21,20 @@ use super::{
 use crate::{
     keeper::{
         apply::{Cluster, PAGE_OF_RECORDS},
-        controller::{CONTROLLER, Duties, Keeper, State},
+        controller::{CONTROLLER, Duties, Keeper, RETRY, State},
         policies::{self, Policies},
     },
+    monitoring::health::Health,
     placement::controller::Placer,
     runtime::{
         budget::Budget,
         error_category::Category,
         events::Events,
         jitter::Jitter,
-        queue::Queue,
+        reconciler::Reconciler,
+        reporter::Reporter,
         watch::{PAGE, Subject, follow},
     },
-    serve::health::Health,
 };
 
 const SYNCED: &str = "caches";
@@ -46,7 +47,6 @@ const SYNC_CHECK: Duration = Duration::from_millis(50);
 pub(super) fn keeper(settings: &Settings, world: World, events: Events) -> Arc<Keeper> {
     let controller = &settings.controller;
     let World { client, budget, metrics, clock, jitter, identity, ownership, signatures } = world;
-    metrics.expect_controller(CONTROLLER);
     let namespace = settings.namespace.as_str();
     Arc::new(Keeper {
         cluster: Cluster::new(client.clone(), namespace, budget, signatures.clone()),
@@ -54,7 +54,8 @@ pub(super) fn keeper(settings: &Settings, world: World, events: Events) -> Arc<K
         admission: Cluster::new(client, namespace, Budget::unlimited(), signatures),
         admission_deadline: settings.webhook.timeout * 3 / 5,
         policies: Policies::new(&settings.keeper),
-        queue: Queue::default(),
+        reconciler: Reconciler::new(CONTROLLER, RETRY, ownership.clone(), jitter.clone(), metrics.clone()),
+        reporter: Reporter::new(metrics.clone(), events.clone()),
         clock,
         jitter,
         metrics,
@@ -149,10 +150,10 @@ pub(super) fn work(
         }
     }));
     tasks.spawn({
-        let (queue, stop) = (keeper.queue.clone(), stop.clone());
+        let (keeper, stop) = (Arc::clone(keeper), stop.clone());
         async move {
             stop.cancelled().await;
-            queue.close();
+            keeper.reconciler.close();
         }
     });
 }

@@ -25,9 +25,10 @@ use super::{
     tasks::{every, until},
 };
 use crate::{
+    monitoring::health::Health,
     placement::{
         apply::Cluster,
-        controller::Placer,
+        controller::{CONTROLLER, Placer, RETRY},
         objects::{Deployment, Namespace as Defaults, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
         observe::{MANAGED, Observed},
         settings::Configured,
@@ -38,10 +39,10 @@ use crate::{
         clock::Clock,
         error_category::Category,
         events::Events,
-        queue::Queue,
+        reconciler::Reconciler,
+        reporter::Reporter,
         watch::{PAGE, Subject, follow},
     },
-    serve::health::Health,
 };
 
 const PLACING: &str = "placement";
@@ -57,7 +58,14 @@ pub(super) fn placer(settings: &Settings, world: &World, events: Events) -> anyh
         cluster: Cluster::new(world.client.clone(), world.budget.clone()),
         admission: Cluster::new(world.client.clone(), Budget::unlimited()),
         admission_deadline: settings.webhook.timeout * 3 / 5,
-        queue: Queue::default(),
+        reconciler: Reconciler::new(
+            CONTROLLER,
+            RETRY,
+            world.ownership.clone(),
+            world.jitter.clone(),
+            world.metrics.clone(),
+        ),
+        reporter: Reporter::new(world.metrics.clone(), events.clone()),
         clock: world.clock.clone(),
         jitter: world.jitter.clone(),
         metrics: world.metrics.clone(),
@@ -131,10 +139,10 @@ pub(super) fn work(settings: &Settings, placer: &Arc<Placer>, stop: &Cancellatio
         }
     }));
     tasks.spawn({
-        let (queue, stop) = (placer.queue.clone(), stop.clone());
+        let (placer, stop) = (Arc::clone(placer), stop.clone());
         async move {
             stop.cancelled().await;
-            queue.close();
+            placer.reconciler.close();
         }
     });
 }

@@ -8,17 +8,17 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
-/// What a request is for. The first is the most urgent.
+/// How urgent a request is. The first is sent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Priority {
-    Restore,
-    LastState,
-    Capture,
-    Collect,
+pub enum Urgency {
+    Immediate,
+    High,
+    Normal,
+    Low,
 }
 
-impl Priority {
-    pub const ALL: [Self; 4] = [Self::Restore, Self::LastState, Self::Capture, Self::Collect];
+impl Urgency {
+    pub const ALL: [Self; 4] = [Self::Immediate, Self::High, Self::Normal, Self::Low];
 }
 
 /// A token bucket with priorities.
@@ -38,14 +38,14 @@ struct State {
     tokens: f64,
     filled: Instant,
     closed_until: Option<Instant>,
-    waiting: [usize; Priority::ALL.len()],
+    waiting: [usize; Urgency::ALL.len()],
 }
 
 impl Budget {
     pub fn new(per_second: u32, burst: u32) -> Self {
         let burst = f64::from(burst.max(1));
         let state =
-            State { tokens: burst, filled: Instant::now(), closed_until: None, waiting: [0; Priority::ALL.len()] };
+            State { tokens: burst, filled: Instant::now(), closed_until: None, waiting: [0; Urgency::ALL.len()] };
         let shared = Shared {
             state: Mutex::new(state),
             changed: Notify::new(),
@@ -60,9 +60,10 @@ impl Budget {
         Self::new(u32::MAX, u32::MAX)
     }
 
-    /// Waits until a request of this priority may be sent.
-    pub async fn spend(&self, priority: Priority) {
-        let mut place = Place { shared: &self.0, priority, queued: false };
+    /// Waits until a request of this urgency may be sent.
+    pub async fn spend(&self, urgency: impl Into<Urgency>) {
+        let urgency = urgency.into();
+        let mut place = Place { shared: &self.0, urgency, queued: false };
         loop {
             let changed = self.0.changed.notified();
             match place.attempt() {
@@ -90,7 +91,7 @@ impl Budget {
 /// A place in the line, given up when dropped.
 struct Place<'a> {
     shared: &'a Shared,
-    priority: Priority,
+    urgency: Urgency,
     queued: bool,
 }
 
@@ -102,14 +103,14 @@ impl Place<'_> {
         state.tokens = (state.tokens + earned).min(self.shared.burst);
         state.filled = now;
         if !self.queued {
-            state.waiting[self.priority as usize] += 1;
+            state.waiting[self.urgency as usize] += 1;
             self.queued = true;
         }
         if let Some(until) = state.closed_until.filter(|until| *until > now) {
             return Err(until - now);
         }
         state.closed_until = None;
-        let urgent_waits = state.waiting[..self.priority as usize].iter().any(|count| *count > 0);
+        let urgent_waits = state.waiting[..self.urgency as usize].iter().any(|count| *count > 0);
         if state.tokens >= 1.0 && !urgent_waits {
             state.tokens -= 1.0;
             return Ok(());
@@ -124,7 +125,7 @@ impl Drop for Place<'_> {
         if let Ok(mut state) = self.shared.state.lock()
             && self.queued
         {
-            state.waiting[self.priority as usize] -= 1;
+            state.waiting[self.urgency as usize] -= 1;
         }
         self.shared.changed.notify_waiters();
     }
@@ -139,27 +140,27 @@ mod tests {
         let budget = Budget::new(100, 10);
         let start = Instant::now();
         for _ in 0..110 {
-            budget.spend(Priority::Capture).await;
+            budget.spend(Urgency::Normal).await;
         }
         let took = start.elapsed();
         assert!(took >= Duration::from_millis(990) && took < Duration::from_millis(1200), "{took:?}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn restores_go_before_captures() {
+    async fn urgent_requests_go_first() {
         let budget = Budget::new(10, 1);
-        budget.spend(Priority::Capture).await;
+        budget.spend(Urgency::Normal).await;
         let order = Arc::new(Mutex::new(Vec::new()));
         let mut tasks = tokio::task::JoinSet::new();
-        for priority in [Priority::Collect, Priority::Capture, Priority::LastState, Priority::Restore] {
+        for urgency in [Urgency::Low, Urgency::Normal, Urgency::High, Urgency::Immediate] {
             let (budget, order) = (budget.clone(), Arc::clone(&order));
             tasks.spawn(async move {
-                budget.spend(priority).await;
-                order.lock().unwrap().push(priority);
+                budget.spend(urgency).await;
+                order.lock().unwrap().push(urgency);
             });
         }
         tasks.join_all().await;
-        assert_eq!(*order.lock().unwrap(), Priority::ALL);
+        assert_eq!(*order.lock().unwrap(), Urgency::ALL);
     }
 
     #[tokio::test(start_paused = true)]
@@ -167,16 +168,16 @@ mod tests {
         let budget = Budget::new(1000, 1000);
         budget.close_for(Duration::from_secs(7));
         let start = Instant::now();
-        budget.spend(Priority::Restore).await;
+        budget.spend(Urgency::Immediate).await;
         assert!(start.elapsed() >= Duration::from_secs(7));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_request_that_is_given_up_holds_nobody_back() {
         let budget = Budget::new(10, 1);
-        budget.spend(Priority::Restore).await;
-        let given_up = tokio::time::timeout(Duration::from_millis(1), budget.spend(Priority::Restore)).await;
+        budget.spend(Urgency::Immediate).await;
+        let given_up = tokio::time::timeout(Duration::from_millis(1), budget.spend(Urgency::Immediate)).await;
         assert!(given_up.is_err());
-        budget.spend(Priority::Collect).await;
+        budget.spend(Urgency::Low).await;
     }
 }

@@ -22,6 +22,11 @@ impl Jitter {
         whole.mul_f64(0.5 + self.fraction() / 2.0)
     }
 
+    /// Uniform between two durations.
+    pub fn between(&self, (least, most): (Duration, Duration)) -> Duration {
+        least + most.saturating_sub(least).mul_f64(self.fraction())
+    }
+
     /// Uniform in 0..1.
     pub fn fraction(&self) -> f64 {
         self.0.lock().map_or(0.5, |mut rng| rng.random::<f64>())

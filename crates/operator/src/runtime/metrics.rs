@@ -178,10 +178,31 @@ impl Metrics {
         Ok(text)
     }
 
+    /// Counts an item that was added to a queue.
+    pub fn enqueued(&self, name: &'static str) {
+        self.queue_adds.get_or_create(&QueueLabels { name }).inc();
+    }
+
+    /// Notes how long an item waited in a queue.
+    pub fn dequeued(&self, name: &'static str, waited: Duration) {
+        self.queue_duration.get_or_create(&QueueLabels { name }).observe(waited.as_secs_f64());
+    }
+
+    /// Counts an item that was added to a queue again after a failure.
+    pub fn requeued(&self, name: &'static str) {
+        self.queue_retries.get_or_create(&QueueLabels { name }).inc();
+    }
+
+    /// Sets the number of items in a queue.
+    pub fn queue_has(&self, name: &'static str, items: usize) {
+        self.queue_depth.get_or_create(&QueueLabels { name }).set(i64::try_from(items).unwrap_or(i64::MAX));
+    }
+
     /// Counts a reconciliation, its time and, where it failed, its error.
     pub fn reconciled(&self, controller: &'static str, result: Outcome, took: Duration) {
         self.reconciles.get_or_create(&ReconcileLabels { controller, result }).inc();
         self.reconcile_time.get_or_create(&ControllerLabels { controller }).observe(took.as_secs_f64());
+        self.queue_work_duration.get_or_create(&QueueLabels { name: controller }).observe(took.as_secs_f64());
         if result == Outcome::Error {
             self.reconcile_errors.get_or_create(&ControllerLabels { controller }).inc();
         }

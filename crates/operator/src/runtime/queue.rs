@@ -2,75 +2,93 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashMap, VecDeque},
+    collections::{BTreeMap, BinaryHeap, HashMap, VecDeque},
+    hash::Hash,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use tokio::{sync::Notify, time::Instant};
 
-use super::budget::Priority;
+/// Identifies the object that is worked on.
+pub trait Key: Clone + Ord + Hash {}
+impl<T: Clone + Ord + Hash> Key for T {}
 
-/// What is worked on: a node's name.
-pub type Key = Arc<str>;
+/// Order of the work that is due: the lowest value first.
+pub trait Rank: Copy + Ord {}
+impl<T: Copy + Ord> Rank for T {}
 
-/// A queue, shared by clones.
-#[derive(Clone, Debug, Default)]
-pub struct Queue(Arc<Shared>);
+/// A queue of keys, shared by its clones.
+#[derive(Debug)]
+pub struct Queue<K, P>(Arc<Shared<K, P>>);
 
-#[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+#[derive(Debug)]
+struct Shared<K, P> {
+    state: Mutex<State<K, P>>,
     added: Notify,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    items: HashMap<Key, Item>,
-    ready: [VecDeque<Key>; Priority::ALL.len()],
-    later: BinaryHeap<Reverse<(Instant, Key)>>,
+/// The lines may contain entries that were overtaken; `items` is authoritative and they are skipped.
+#[derive(Debug)]
+struct State<K, P> {
+    items: HashMap<K, Item<P>>,
+    ready: BTreeMap<P, VecDeque<K>>,
+    delayed: BinaryHeap<Reverse<(Instant, K)>>,
     closed: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Item {
-    /// In a ready line of this priority.
-    Ready(Priority, Instant),
-    /// In `later`, due then.
-    Later(Priority, Instant),
-    /// With a worker; asked for again meanwhile, or not.
-    Busy(Option<(Priority, Instant)>),
+enum Item<P> {
+    /// In the ready line of this priority, due since then.
+    Ready(P, Instant),
+    /// In `delayed`, due then.
+    Delayed(P, Instant),
+    /// Handed to a worker, and possibly added again meanwhile.
+    Busy(Option<(P, Instant)>),
 }
 
-/// One key, handed to one worker. Dropping it, however that happens, gives the key free again.
+/// One key, handed to one worker. Dropping it makes the key available to other workers.
 #[derive(Debug)]
-pub struct Work {
-    pub key: Key,
-    pub priority: Priority,
-    /// How long it has waited since it was due.
+pub struct Work<K: Key, P: Rank> {
+    pub key: K,
+    pub priority: P,
+    /// Time since the key was due.
     pub waited: Duration,
-    queue: Queue,
+    queue: Queue<K, P>,
 }
 
-impl Queue {
-    /// Asks for work on a key now.
-    pub fn add(&self, key: &Key, priority: Priority) {
+impl<K: Key, P: Rank> Default for Queue<K, P> {
+    fn default() -> Self {
+        let state = State { items: HashMap::new(), ready: BTreeMap::new(), delayed: BinaryHeap::new(), closed: false };
+        Self(Arc::new(Shared { state: Mutex::new(state), added: Notify::new() }))
+    }
+}
+
+impl<K, P> Clone for Queue<K, P> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<K: Key, P: Rank> Queue<K, P> {
+    /// Adds a key that is due now.
+    pub fn add(&self, key: &K, priority: P) {
         self.add_after(key, priority, Duration::ZERO);
     }
 
-    /// Asks for work on a key after a pause. The earliest time and the highest urgency asked for count.
-    pub fn add_after(&self, key: &Key, priority: Priority, pause: Duration) {
+    /// Adds a key that is due after a delay. The earliest time and the highest priority that were added count.
+    pub fn add_after(&self, key: &K, priority: P, delay: Duration) {
         let now = Instant::now();
-        let due = now + pause;
+        let due = now + delay;
         let mut state = self.lock();
         let next = match state.items.get(key).copied() {
             None => Some((priority, due)),
             Some(Item::Ready(at, since)) if priority < at => Some((priority, since)),
-            Some(Item::Later(at, then)) if due < then || priority < at => Some((at.min(priority), due.min(then))),
-            Some(Item::Ready(..) | Item::Later(..)) => None,
+            Some(Item::Delayed(at, then)) if due < then || priority < at => Some((at.min(priority), due.min(then))),
+            Some(Item::Ready(..) | Item::Delayed(..)) => None,
             Some(Item::Busy(again)) => {
                 let again = again.map_or((priority, due), |(at, then)| (at.min(priority), then.min(due)));
-                state.items.insert(Arc::clone(key), Item::Busy(Some(again)));
+                state.items.insert(key.clone(), Item::Busy(Some(again)));
                 None
             }
         };
@@ -81,8 +99,8 @@ impl Queue {
         }
     }
 
-    /// The most urgent key that is due. `None` once the queue is closed.
-    pub async fn next(&self) -> Option<Work> {
+    /// Returns the most urgent key that is due, or `None` once the queue is closed.
+    pub async fn next(&self) -> Option<Work<K, P>> {
         loop {
             let added = self.0.added.notified();
             let wait = {
@@ -93,14 +111,14 @@ impl Queue {
                 let now = Instant::now();
                 state.ripen(now);
                 if let Some((key, priority, since)) = state.take() {
-                    if state.ready.iter().any(|line| !line.is_empty()) {
+                    if state.ready.values().any(|line| !line.is_empty()) {
                         self.0.added.notify_one();
                     }
                     drop(state);
                     let waited = now.saturating_duration_since(since);
                     return Some(Work { key, priority, waited, queue: self.clone() });
                 }
-                state.later.peek().map(|Reverse((due, _))| *due)
+                state.delayed.peek().map(|Reverse((due, _))| *due)
             };
             match wait {
                 Some(due) => tokio::select! {
@@ -113,7 +131,7 @@ impl Queue {
         }
     }
 
-    /// Ends all waiting; what is queued is dropped.
+    /// Ends every wait in [`Queue::next`]. Queued keys are never handed out.
     pub fn close(&self) {
         self.lock().closed = true;
         self.0.added.notify_waiters();
@@ -124,7 +142,7 @@ impl Queue {
         self.lock().closed
     }
 
-    /// How many keys wait or are worked on.
+    /// Number of keys that wait or are worked on.
     pub fn len(&self) -> usize {
         self.lock().items.len()
     }
@@ -133,29 +151,29 @@ impl Queue {
         self.len() == 0
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State<K, P>> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    fn place(&mut self, key: &Key, priority: Priority, due: Instant, now: Instant) {
+impl<K: Key, P: Rank> State<K, P> {
+    fn place(&mut self, key: &K, priority: P, due: Instant, now: Instant) {
         if due <= now {
-            self.items.insert(Arc::clone(key), Item::Ready(priority, due));
-            self.ready[priority as usize].push_back(Arc::clone(key));
+            self.items.insert(key.clone(), Item::Ready(priority, due));
+            self.ready.entry(priority).or_default().push_back(key.clone());
         } else {
-            self.items.insert(Arc::clone(key), Item::Later(priority, due));
-            self.later.push(Reverse((due, Arc::clone(key))));
+            self.items.insert(key.clone(), Item::Delayed(priority, due));
+            self.delayed.push(Reverse((due, key.clone())));
         }
     }
 
-    /// Moves what is due to the ready lines. Entries that were overtaken stay behind in the lines and are skipped.
+    /// Moves the keys that are due to the ready lines.
     fn ripen(&mut self, now: Instant) {
-        while let Some(Reverse((due, _))) = self.later.peek()
+        while let Some(Reverse((due, _))) = self.delayed.peek()
             && *due <= now
         {
-            let Some(Reverse((due, key))) = self.later.pop() else { break };
-            if let Some(Item::Later(priority, then)) = self.items.get(&key).copied()
+            let Some(Reverse((due, key))) = self.delayed.pop() else { break };
+            if let Some(Item::Delayed(priority, then)) = self.items.get(&key).copied()
                 && then == due
             {
                 self.place(&key, priority, due, now);
@@ -163,14 +181,14 @@ impl State {
         }
     }
 
-    fn take(&mut self) -> Option<(Key, Priority, Instant)> {
-        for priority in Priority::ALL {
-            while let Some(key) = self.ready[priority as usize].pop_front() {
+    fn take(&mut self) -> Option<(K, P, Instant)> {
+        for (priority, line) in &mut self.ready {
+            while let Some(key) = line.pop_front() {
                 if let Some(Item::Ready(at, since)) = self.items.get(&key).copied()
-                    && at == priority
+                    && at == *priority
                 {
-                    self.items.insert(Arc::clone(&key), Item::Busy(None));
-                    return Some((key, priority, since));
+                    self.items.insert(key.clone(), Item::Busy(None));
+                    return Some((key, at, since));
                 }
             }
         }
@@ -178,7 +196,7 @@ impl State {
     }
 }
 
-impl Drop for Work {
+impl<K: Key, P: Rank> Drop for Work<K, P> {
     fn drop(&mut self) {
         let now = Instant::now();
         let mut state = self.queue.lock();
@@ -198,17 +216,21 @@ impl Drop for Work {
 mod tests {
     use super::*;
 
-    fn key(text: &str) -> Key {
+    const HIGH: u8 = 0;
+    const NORMAL: u8 = 1;
+    const LOW: u8 = 2;
+
+    fn key(text: &str) -> Arc<str> {
         Arc::from(text)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_is_handed_out_once_and_again_when_asked_for_meanwhile() {
+    async fn a_key_is_handed_out_once_and_again_when_added_meanwhile() {
         let queue = Queue::default();
-        queue.add(&key("a"), Priority::Capture);
-        queue.add(&key("a"), Priority::Capture);
+        queue.add(&key("a"), NORMAL);
+        queue.add(&key("a"), NORMAL);
         let work = queue.next().await.unwrap();
-        queue.add(&key("a"), Priority::Capture);
+        queue.add(&key("a"), NORMAL);
         assert!(tokio::time::timeout(Duration::from_secs(1), queue.next()).await.is_err());
         drop(work);
         let again = queue.next().await.unwrap();
@@ -217,13 +239,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn urgent_work_comes_first_also_for_a_key_that_waits_already() {
+    async fn urgent_work_comes_first_even_for_a_key_that_is_queued_already() {
         let queue = Queue::default();
-        queue.add(&key("slow"), Priority::Collect);
-        queue.add(&key("plain"), Priority::Capture);
-        queue.add(&key("slow"), Priority::Restore);
+        queue.add(&key("slow"), LOW);
+        queue.add(&key("plain"), NORMAL);
+        queue.add(&key("slow"), HIGH);
         let first = queue.next().await.unwrap();
-        assert_eq!((&*first.key, first.priority), ("slow", Priority::Restore));
+        assert_eq!((&*first.key, first.priority), ("slow", HIGH));
         drop(first);
         let second = queue.next().await.unwrap();
         assert_eq!(&*second.key, "plain");
@@ -232,11 +254,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn later_work_comes_when_due_and_sooner_when_asked_for_sooner() {
+    async fn delayed_work_comes_when_due_and_sooner_when_added_sooner() {
         let queue = Queue::default();
         let start = Instant::now();
-        queue.add_after(&key("a"), Priority::Capture, Duration::from_mins(1));
-        queue.add_after(&key("a"), Priority::Capture, Duration::from_secs(5));
+        queue.add_after(&key("a"), NORMAL, Duration::from_mins(1));
+        queue.add_after(&key("a"), NORMAL, Duration::from_secs(5));
         drop(queue.next().await.unwrap());
         assert_eq!(start.elapsed().as_secs(), 5);
         assert!(tokio::time::timeout(Duration::from_mins(2), queue.next()).await.is_err());
@@ -244,7 +266,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn closing_ends_every_wait() {
-        let queue = Queue::default();
+        let queue = Queue::<Arc<str>, u8>::default();
         let waiting: Vec<_> = (0..3)
             .map(|_| {
                 tokio::spawn({

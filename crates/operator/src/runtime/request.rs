@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    budget::{Budget, Priority},
+    budget::{Budget, Urgency},
     error_category::{self, Category},
 };
 
@@ -58,10 +58,10 @@ impl Failure {
 /// Sends a request when the budget allows, and waits for its answer no longer than the deadline.
 pub async fn ask<T>(
     budget: &Budget,
-    priority: Priority,
+    urgency: impl Into<Urgency>,
     request: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, Failure> {
-    budget.spend(priority).await;
+    budget.spend(urgency).await;
     match tokio::time::timeout(DEADLINE, request).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => Err(Failure::Request(Box::new(error))),

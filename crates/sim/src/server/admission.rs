@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use perennial::serve::configuration::{MUTATE_NODES, MUTATE_PODS, VALIDATE_NODES};
+use perennial::admission::configuration::{MUTATE_NODES, MUTATE_PODS, VALIDATE_NODES};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 

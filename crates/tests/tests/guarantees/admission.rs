@@ -11,7 +11,7 @@ use kube::{
     Api,
     api::{DeleteParams, PostParams},
 };
-use perennial::serve::issue;
+use perennial::admission::issue;
 use perennial_core::certs::Lifetimes;
 use perennial_harness::{OperatorBuilder, TestCluster, Webhooks, eventually, labels};
 use rstest::rstest;

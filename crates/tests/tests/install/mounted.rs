@@ -11,7 +11,7 @@ use std::{
 
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::{Api, api::PostParams};
-use perennial::serve::{certs::SECRET, configuration::NAME, issue};
+use perennial::admission::{certificates::SECRET, configuration::NAME, issue};
 use perennial_core::certs::{Certificates, Lifetimes};
 use perennial_harness::{Balancer, TestCluster, eventually, eventually_within, handshake};
 

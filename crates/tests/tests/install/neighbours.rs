@@ -7,7 +7,7 @@ use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, ObjectMeta, PostParams},
 };
-use perennial::serve::{configuration::NAME, issue};
+use perennial::admission::{configuration::NAME, issue};
 use perennial_core::certs::Lifetimes;
 use perennial_harness::{Helm, chart, schemas_of_others};
 

@@ -101,7 +101,7 @@ fn an_image_is_unpacked_and_run_as_its_user_and_a_spoilt_one_is_not() {
     let at = bytes.windows(10).position(|window| window == b"a stand-in").unwrap();
     bytes[at] = b'A';
     let output = check(&folder.0, &bytes, here);
-    assert!(!output.status.success() && said(&output).contains("is not what it says"), "{}", said(&output));
+    assert!(!output.status.success() && said(&output).contains("digest mismatch"), "{}", said(&output));
 
     // A program that says something else.
     let mut other = program.clone();

@@ -1,14 +1,14 @@
 //! Certificates are rotated under load, and no admission request is lost.
 
-use crate::configuration::{settings, turn, upkeep};
+use crate::configuration::{maintenance, settings, turn};
 use crate::{client, client_of, eventually, namespace};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{Node, Secret};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use kube::api::{Api, ObjectMeta, PostParams};
-use perennial::serve::certs::SECRET;
-use perennial::serve::configuration::{ConfigurationSettings, Configurations, MUTATE_NODES, NAME, Target};
-use perennial::serve::webhooks::{Limits, Webhooks};
+use perennial::admission::certificates::SECRET;
+use perennial::admission::configuration::{ConfigurationSettings, Configurations, MUTATE_NODES, NAME, Target};
+use perennial::admission::server::{Limits, Webhooks};
 use perennial_core::admission_review::AdmissionResponse;
 use perennial_core::certs::{Certificates, Lifetimes};
 use perennial_harness::handshake;
@@ -54,7 +54,7 @@ async fn no_request_is_lost_while_certificates_rotate() {
     let mut tasks = Vec::new();
     let mut backends = Vec::new();
     for _ in 0..2 {
-        let (upkeep, served) = upkeep(&client, configuration.clone(), lifetimes);
+        let (maintenance, served) = maintenance(&client, configuration.clone(), lifetimes);
         let label = json!([{"op": "add", "path": "/metadata/labels", "value": {"seen": "yes"}}]);
         let patch: Vec<serde_json::Value> = serde_json::from_value(label).unwrap();
         let listening = Webhooks::new(Limits::default(), Arc::new(|_| {}))
@@ -64,7 +64,7 @@ async fn no_request_is_lost_while_certificates_rotate() {
         backends.push(listening.address());
         let (serving, keeping) = (stop.clone(), stop.clone());
         tasks.push(tokio::spawn(async move { listening.run(serving).await.unwrap() }));
-        tasks.push(tokio::spawn(upkeep.run(keeping)));
+        tasks.push(tokio::spawn(maintenance.run(keeping)));
     }
     let proxy = tokio::spawn(service(Arc::new(backends), listener));
     let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
@@ -166,8 +166,8 @@ async fn nothing_is_signed_by_an_authority_that_the_configurations_do_not_carry(
     forbid_configurations(&client, "hindered").await;
     let lifetimes = Lifetimes { authority: 24, serving: 24, settle: 1, backdate: 60 };
     let configuration = settings(&namespace, Target::Service);
-    let (mut free, _) = upkeep(&client, configuration.clone(), lifetimes);
-    let (mut hindered, _) = upkeep(&client_of("hindered", &[]).await, configuration, lifetimes);
+    let (mut free, _) = maintenance(&client, configuration.clone(), lifetimes);
+    let (mut hindered, _) = maintenance(&client_of("hindered", &[]).await, configuration, lifetimes);
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
     let kept = async || -> Certificates {
         let secret = secrets.get(SECRET).await.unwrap();

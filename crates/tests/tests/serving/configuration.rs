@@ -5,10 +5,10 @@ use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, 
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use perennial::admission::certificates::{SECRET, Served};
+use perennial::admission::configuration::{ConfigurationSettings, Configurations, NAME, Repair, Target};
+use perennial::admission::maintenance::{Maintenance, MaintenanceSettings, Origin};
 use perennial::runtime::clock::Clock;
-use perennial::serve::certs::{SECRET, Served};
-use perennial::serve::configuration::{ConfigurationSettings, Configurations, NAME, Repair, Target};
-use perennial::serve::upkeep::{Origin, Upkeep, UpkeepSettings};
 use perennial_core::certs::Lifetimes;
 use serde_json::json;
 use std::sync::Arc;
@@ -33,26 +33,26 @@ pub(crate) fn settings(namespace: &str, target: Target) -> ConfigurationSettings
     }
 }
 
-pub(crate) fn upkeep(
+pub(crate) fn maintenance(
     client: &kube::Client,
     configuration: ConfigurationSettings,
     lifetimes: Lifetimes,
-) -> (Upkeep, Arc<Served>) {
+) -> (Maintenance, Arc<Served>) {
     let served = Arc::new(Served::default());
-    let settings = UpkeepSettings {
+    let settings = MaintenanceSettings {
         namespace: configuration.namespace.clone(),
         origin: Origin::Secret { lifetimes },
         names: configuration.names(),
         configuration: Some(configuration),
         clock: Clock::system(),
     };
-    (Upkeep::new(client.clone(), settings, Arc::clone(&served)), served)
+    (Maintenance::new(client.clone(), settings, Arc::clone(&served)), served)
 }
 
 /// Looks until all is right.
-async fn right(upkeep: &mut Upkeep) {
+async fn right(maintenance: &mut Maintenance) {
     for _ in 0..10 {
-        if upkeep.look().await.unwrap() == Repair::Right {
+        if maintenance.look().await.unwrap() == Repair::Right {
             return;
         }
     }
@@ -64,15 +64,15 @@ async fn drift_is_repaired_and_what_is_right_is_left_alone() {
     let _turn = turn().await;
     let client = client().await;
     let namespace = namespace(&client, "drift").await;
-    let (mut upkeep, served) = upkeep(&client, settings(&namespace, Target::Service), Lifetimes::default());
+    let (mut maintenance, served) = maintenance(&client, settings(&namespace, Target::Service), Lifetimes::default());
     let validating: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
     let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
 
-    right(&mut upkeep).await;
+    right(&mut maintenance).await;
     assert!(served.is_ready());
     // Once more for the confirmation that follows.
-    right(&mut upkeep).await;
+    right(&mut maintenance).await;
     let versions = async || {
         let version = |metadata: kube::api::ObjectMeta| metadata.resource_version.unwrap();
         [
@@ -83,7 +83,7 @@ async fn drift_is_repaired_and_what_is_right_is_left_alone() {
     };
     let before = versions().await;
     for _ in 0..3 {
-        assert_eq!(upkeep.look().await.unwrap(), Repair::Right);
+        assert_eq!(maintenance.look().await.unwrap(), Repair::Right);
     }
     assert_eq!(before, versions().await, "quiet means quiet");
 
@@ -93,7 +93,7 @@ async fn drift_is_repaired_and_what_is_right_is_left_alone() {
     validating.patch(NAME, &PatchParams::default(), &patch).await.unwrap();
     let labels = json!({"metadata": {"labels": {"app.kubernetes.io/managed-by": null, "team": "infra"}}});
     mutating.patch(NAME, &PatchParams::default(), &Patch::Merge(labels)).await.unwrap();
-    right(&mut upkeep).await;
+    right(&mut maintenance).await;
     let rules = validating.get(NAME).await.unwrap().webhooks.unwrap().remove(0).rules.unwrap();
     assert_eq!(rules[0].resources.as_deref(), Some(&["nodes".to_owned()][..]));
     let labels = mutating.get(NAME).await.unwrap().metadata.labels.unwrap();
@@ -101,18 +101,18 @@ async fn drift_is_repaired_and_what_is_right_is_left_alone() {
 
     // Somebody deletes one.
     mutating.delete(NAME, &DeleteParams::default()).await.unwrap();
-    right(&mut upkeep).await;
+    right(&mut maintenance).await;
     assert_eq!(mutating.get(NAME).await.unwrap().webhooks.unwrap().len(), 2);
 
     // A deleted or spoilt Secret: what is served is still good, and stays.
     let state = async || secrets.get(SECRET).await.unwrap().data.unwrap()["certificates.json"].0.clone();
     let good = state().await;
     secrets.delete(SECRET, &DeleteParams::default()).await.unwrap();
-    right(&mut upkeep).await;
+    right(&mut maintenance).await;
     assert_eq!(good, state().await);
     let spoilt = json!({"stringData": {"certificates.json": "{"}});
     secrets.patch(SECRET, &PatchParams::default(), &Patch::Merge(spoilt)).await.unwrap();
-    right(&mut upkeep).await;
+    right(&mut maintenance).await;
     assert_eq!(good, state().await);
 
     // Removing them, twice.
@@ -131,8 +131,9 @@ async fn replicas_that_start_together_agree_on_one_authority() {
     let stop = tokio_util::sync::CancellationToken::new();
     let replicas: Vec<_> = (0..5)
         .map(|_| {
-            let (upkeep, served) = upkeep(&client, settings(&namespace, Target::Service), Lifetimes::default());
-            (tokio::spawn(upkeep.run(stop.clone())), served)
+            let (maintenance, served) =
+                maintenance(&client, settings(&namespace, Target::Service), Lifetimes::default());
+            (tokio::spawn(maintenance.run(stop.clone())), served)
         })
         .collect();
 

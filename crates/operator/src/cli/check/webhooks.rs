@@ -12,9 +12,9 @@ use perennial_core::keeper::mark::MARK;
 
 use super::CheckResult;
 use crate::{
+    admission::configuration::{Configurations, Present},
     inspect::session::Session,
     runtime::error_category::{self, Category},
-    serve::configuration::{Configurations, Present},
 };
 
 const WHAT: &str = "webhooks";

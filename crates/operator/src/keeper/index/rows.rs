@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Index, NodeEntry, RecordEntry, Verdict};
-use crate::runtime::{budget::Priority, queue::Key};
+use crate::keeper::{Key, Priority};
 
 /// One node, or one record without a node.
 #[derive(Clone, Debug, PartialEq, Eq)]

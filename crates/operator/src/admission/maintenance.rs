@@ -1,0 +1,262 @@
+//! Keeps the served certificate and the webhook configurations right, in every replica, without leadership.
+//!
+//! Owns the order in which things are read: the configurations first, then the certificates, and what is written to the
+//! configurations is conditional on what was read. So no replica with an old view takes an authority out of a bundle.
+
+use super::ca_bundle::{Others, carries};
+use super::certificates::{CertsError, Directory, Kept, SecretStore, Served};
+use super::configuration::{ConfigurationError, ConfigurationSettings, Configurations, Present, Repair, is_carried};
+use super::issue::{self, IssueError};
+use crate::runtime::{clock::Clock, error_chain::Chain};
+use perennial_core::certs::{Certificates, Lifetimes, Next, next};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+/// The most steps that one look takes: a rotation needs a few, more would be a loop.
+const STEPS: usize = 6;
+/// How often a look is taken where nothing is due earlier.
+const PERIOD: Duration = Duration::from_secs(10);
+/// What a directory brings is served so long after the configurations have its authority: API servers take a moment to notice.
+const NOTICED_AFTER: Duration = Duration::from_secs(2);
+
+/// Why a look failed. What was served goes on being served.
+#[derive(Debug, thiserror::Error)]
+pub enum MaintenanceError {
+    #[error("the served certificate could not be kept right")]
+    Certs(#[source] CertsError),
+    #[error("a certificate could not be issued")]
+    Issue(#[source] IssueError),
+    #[error("the webhook configurations could not be kept right")]
+    Configuration(#[source] ConfigurationError),
+}
+
+/// Where the certificate comes from.
+#[derive(Debug, Clone)]
+pub enum Origin {
+    /// Our own authority, in a Secret that all replicas share.
+    Secret { lifetimes: Lifetimes },
+    /// `webhook.certDir`.
+    Directory(PathBuf),
+}
+
+/// What to keep right.
+#[derive(Debug, Clone)]
+pub struct MaintenanceSettings {
+    pub namespace: String,
+    pub origin: Origin,
+    /// Names for the certificate: [`ConfigurationSettings::names`], and any others.
+    pub names: Vec<String>,
+    /// `None`: somebody else writes the configurations.
+    pub configuration: Option<ConfigurationSettings>,
+    pub clock: Clock,
+}
+
+/// The keeper of certificate and configurations.
+#[derive(Debug)]
+pub struct Maintenance {
+    settings: MaintenanceSettings,
+    served: Arc<Served>,
+    store: SecretStore,
+    configurations: Configurations,
+    directory: Option<Directory>,
+    /// Authorities in the configurations that are not in the directory.
+    others: Others,
+    /// Since when the configurations have all that is in the directory.
+    trusted: Option<Instant>,
+    lifetimes: Lifetimes,
+    installed: Option<Certificates>,
+    /// Since when an authority is known to be confirmed.
+    confirmed: BTreeMap<String, Instant>,
+}
+
+impl Maintenance {
+    pub fn new(client: kube::Client, settings: MaintenanceSettings, served: Arc<Served>) -> Self {
+        let (directory, lifetimes) = match &settings.origin {
+            Origin::Secret { lifetimes } => (None, *lifetimes),
+            Origin::Directory(path) => (Some(Directory::new(path)), Lifetimes::default()),
+        };
+        Self {
+            store: SecretStore::new(client.clone(), &settings.namespace),
+            configurations: Configurations::new(client),
+            directory,
+            others: Others::default(),
+            trusted: None,
+            lifetimes,
+            installed: None,
+            confirmed: BTreeMap::new(),
+            settings,
+            served,
+        }
+    }
+
+    /// Looks again and again until `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        while !stop.is_cancelled() {
+            let again = match self.look().await {
+                Ok(Repair::Right) if !self.is_busy() => self.period(),
+                Ok(Repair::Right) => self.period().min(NOTICED_AFTER / 4),
+                Ok(Repair::Changed) => self.period().min(Duration::from_millis(200)),
+                Err(error) => {
+                    warn!(error = %Chain(&error), "certificates and webhook configurations could not be checked");
+                    self.period().min(Duration::from_secs(1))
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = tokio::time::sleep(again) => {}
+            }
+        }
+    }
+
+    /// Looks once, and does what is due.
+    pub async fn look(&mut self) -> Result<Repair, MaintenanceError> {
+        let present = match self.settings.configuration {
+            Some(_) => Some(self.configurations.read().await.map_err(MaintenanceError::Configuration)?),
+            None => None,
+        };
+        let bundle = match self.directory {
+            Some(_) => self.foreign(present.as_ref()).await.map_err(MaintenanceError::Certs)?,
+            None => Some(self.own(present.as_ref()).await?.bundle().into_bytes()),
+        };
+        let (Some(settings), Some(present)) = (&self.settings.configuration, present) else {
+            return Ok(Repair::Right);
+        };
+        let repair = self.configurations.repair(settings, &present, bundle.as_deref());
+        repair.await.map_err(MaintenanceError::Configuration)
+    }
+
+    /// Serves what is in the directory, once it is trusted; returns what the configurations should carry.
+    async fn foreign(&mut self, present: Option<&Present>) -> Result<Option<Vec<u8>>, CertsError> {
+        let Some(directory) = &mut self.directory else { return Ok(None) };
+        directory.read().await?;
+        let (ours, now) = (directory.bundle(), Instant::now());
+        let carried = present.map(Present::bundle);
+        let trusted = match (&ours, &carried) {
+            (Some(ours), Some(carried)) => carries(carried, ours),
+            // Somebody else says what is trusted.
+            _ => true,
+        };
+        self.trusted = if trusted { self.trusted.or(Some(now)) } else { None };
+        let noticed = ours.is_none() || self.trusted.is_some_and(|since| now.duration_since(since) >= NOTICED_AFTER);
+        if directory.is_new() && (noticed || !self.served.is_ready()) {
+            directory.install(&self.served);
+            info!("the certificate from the directory is served from now on");
+        }
+        Ok(ours.map(|ours| self.others.beside(&ours, &carried.unwrap_or_default(), now)))
+    }
+
+    /// Whether something is about to be done that should not wait.
+    fn is_busy(&self) -> bool {
+        self.directory.as_ref().is_some_and(Directory::is_new)
+    }
+
+    /// Brings our own certificates forward, and serves what they say.
+    async fn own(&mut self, present: Option<&Present>) -> Result<Certificates, MaintenanceError> {
+        let mut kept = self.store.read().await.map_err(MaintenanceError::Certs)?;
+        for _ in 0..STEPS {
+            let now = self.settings.clock.now().as_second();
+            self.note(&kept);
+            let known_for = |id: &str| {
+                self.confirmed.get(id).map(|since| i64::try_from(since.elapsed().as_secs()).unwrap_or(i64::MAX))
+            };
+            let current = kept.certificates.as_ref().or(self.installed.as_ref());
+            let step = next(current, &self.settings.names, &self.lifetimes, now, known_for);
+            let Some(changed) = self.changed(&step, current, present, now)? else {
+                if kept.certificates.is_some() {
+                    break;
+                }
+                // Somebody deleted the Secret, or spoilt it: what is being served is still good.
+                let Some(installed) = self.installed.clone() else { break };
+                kept = self.write(&kept, &installed).await?;
+                continue;
+            };
+            info!(step = ?step, "the webhook's certificates move on");
+            kept = self.write(&kept, &changed).await?;
+        }
+        let Some(certificates) = kept.certificates else {
+            let secret = super::certificates::SECRET.to_owned();
+            return Err(MaintenanceError::Certs(CertsError::Unanswered { secret }));
+        };
+        self.install(&certificates)?;
+        Ok(certificates)
+    }
+
+    /// The certificates after a step; `None` where it changes nothing.
+    fn changed(
+        &self,
+        step: &Next,
+        current: Option<&Certificates>,
+        present: Option<&Present>,
+        now: i64,
+    ) -> Result<Option<Certificates>, MaintenanceError> {
+        let (names, lifetimes) = (&self.settings.names, &self.lifetimes);
+        let Some(current) = current else {
+            return issue::create(names, lifetimes, now).map(Some).map_err(MaintenanceError::Issue);
+        };
+        Ok(match step {
+            Next::Create => Some(issue::create(names, lifetimes, now).map_err(MaintenanceError::Issue)?),
+            Next::AddAuthority => {
+                let authority = issue::authority(lifetimes, now).map_err(MaintenanceError::Issue)?;
+                Some(current.clone().with(authority))
+            }
+            Next::Serve { authority } => match current.authority(authority) {
+                Some(signer) => {
+                    let serving = issue::serving(signer, names, lifetimes, now).map_err(MaintenanceError::Issue)?;
+                    Some(current.clone().serve(serving))
+                }
+                None => None,
+            },
+            Next::Confirm => {
+                let carried = match (&self.settings.configuration, present) {
+                    (Some(settings), Some(present)) => is_carried(settings, present, current.bundle().as_bytes()),
+                    _ => true,
+                };
+                carried.then(|| current.clone().confirm())
+            }
+            Next::DropExpired => Some(current.clone().drop_expired(now)),
+            Next::Wait { .. } => None,
+        })
+    }
+
+    /// Writes, or takes what somebody else wrote first.
+    async fn write(&self, kept: &Kept, certificates: &Certificates) -> Result<Kept, MaintenanceError> {
+        match self.store.write(kept, certificates).await.map_err(MaintenanceError::Certs)? {
+            Some(kept) => Ok(kept),
+            None => self.store.read().await.map_err(MaintenanceError::Certs),
+        }
+    }
+
+    fn note(&mut self, kept: &Kept) {
+        let Some(certificates) = &kept.certificates else { return };
+        let confirmed = certificates.authorities.iter().filter(|authority| authority.confirmed);
+        let ids: Vec<String> = confirmed.map(|authority| authority.id.clone()).collect();
+        self.confirmed.retain(|id, _| ids.contains(id));
+        for id in ids {
+            self.confirmed.entry(id).or_insert_with(Instant::now);
+        }
+    }
+
+    fn install(&mut self, certificates: &Certificates) -> Result<(), MaintenanceError> {
+        let serving = &certificates.serving;
+        if self.installed.as_ref().is_none_or(|installed| installed.serving != *serving) {
+            self.served
+                .install(serving.certificate.as_bytes(), serving.key.as_bytes(), super::certificates::SECRET)
+                .map_err(MaintenanceError::Certs)?;
+            info!(authority = serving.authority, expires = serving.expires, "a new certificate is served from now on");
+        }
+        self.installed = Some(certificates.clone());
+        Ok(())
+    }
+
+    /// Often enough for the lifetimes; tests have some of seconds.
+    fn period(&self) -> Duration {
+        let shortest = self.lifetimes.serving.min(self.lifetimes.settle * 10).max(0);
+        let seconds = Duration::from_secs(u64::try_from(shortest).unwrap_or(u64::MAX));
+        (seconds / 20).clamp(Duration::from_millis(200), PERIOD)
+    }
+}
