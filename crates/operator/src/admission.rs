@@ -6,3 +6,4 @@ pub mod configuration;
 pub mod issue;
 pub mod maintenance;
 pub mod server;
+pub mod tasks;

@@ -16,6 +16,7 @@ pub mod recall_cache;
 mod reconcile;
 pub mod record_keys;
 mod resign;
+mod tasks;
 mod webhook;
 
 use std::sync::Arc;

@@ -1,7 +1,6 @@
 //! Routes for monitoring: `/metrics`, `/livez` and `/readyz`.
 
-pub mod health;
-
+use anyhow::Context as _;
 use axum::{
     Router,
     extract::State,
@@ -10,11 +9,24 @@ use axum::{
     routing::get,
 };
 
-use self::health::{Health, Verdict};
-use crate::runtime::metrics::{CONTENT_TYPE, Metrics};
+use tracing::info;
 
-/// Returns the routes, to be served on `metrics.port`.
-pub fn router(metrics: Metrics, health: Health) -> Router {
+use crate::runtime::{
+    environment::Environment,
+    health::{Health, Verdict},
+    http,
+    metrics::{CONTENT_TYPE, Metrics},
+    tasks::Task,
+};
+
+/// Binds the port and returns the task that serves the routes.
+pub fn task(port: u16, env: &Environment) -> anyhow::Result<Task> {
+    let bound = http::bind(port).with_context(|| format!("could not listen on metrics.port {port}"))?;
+    info!(address = %bound.address(), "serving /metrics, /livez and /readyz");
+    Ok(bound.task("metrics server", router(env.metrics.clone(), env.health.clone()), &env.stop))
+}
+
+fn router(metrics: Metrics, health: Health) -> Router {
     Router::new()
         .route("/metrics", get(scrape).with_state(metrics))
         .route("/livez", get(async |State(health): State<Health>| health.liveness()))
@@ -44,7 +56,7 @@ mod tests {
     use super::*;
 
     async fn answer(routes: &Router, method: &str, path: &str) -> (u16, String) {
-        let request = http::Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
+        let request = ::http::Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
         let response = routes.clone().oneshot(request).await.unwrap();
         let status = response.status().as_u16();
         let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();

@@ -10,6 +10,7 @@ pub mod observe;
 mod reservations;
 pub mod settings;
 pub mod snapshot;
+pub mod tasks;
 pub mod ungate_all;
 pub mod webhook;
 

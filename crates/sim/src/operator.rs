@@ -11,18 +11,19 @@ use http::Request;
 use jiff::SignedDuration;
 use perennial::{
     keeper::record_keys::Signatures,
-    monitoring::health::Health,
-    run::{self, World as Surroundings},
+    run,
     runtime::{
         budget::Budget,
         client::{self, Listeners},
         clock::Clock,
+        environment::Environment,
+        health::Health,
         jitter::Jitter,
         metrics::Metrics,
+        tasks::Supervisor,
     },
 };
 use perennial_core::config::Settings;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
@@ -39,7 +40,7 @@ pub struct Operator {
     pub id: usize,
     alive: Arc<AtomicBool>,
     stop: CancellationToken,
-    tasks: JoinSet<()>,
+    tasks: Supervisor,
     world: World,
 }
 
@@ -57,22 +58,19 @@ impl Operator {
         let listeners =
             Listeners { metrics: metrics.clone(), budget: Some(budget.clone()), clock: Some(clock.clone()) };
         let client = client::over(front, settings.namespace.as_str(), listeners);
-        let stop = CancellationToken::new();
-        let mut tasks = JoinSet::new();
-        let identity = format!("operator-{id}");
-        let ownership = run::compete(settings, &client, &metrics, &clock, &identity, &stop, &mut tasks);
         let seed = world.lock().dice.number();
-        let surroundings = Surroundings {
+        let env = Environment {
             client,
             budget,
             metrics,
             clock,
             jitter: Jitter::seeded(seed),
-            identity,
-            ownership,
-            signatures: Signatures::none(),
+            identity: format!("operator-{id}"),
+            health: Health::new(),
+            stop: CancellationToken::new(),
         };
-        let parts = run::operate(settings, surroundings, &Health::new(), &stop, &mut tasks)?;
+        let (parts, tasks) = run::operate(settings, &env, Signatures::none())?;
+        let tasks = Supervisor::start(tasks);
         let router = run::webhooks(settings, &parts).router();
         let call: Call = Arc::new(move |path, review| {
             let router = router.clone();
@@ -93,20 +91,19 @@ impl Operator {
         state.seen.add("operators started");
         state.note(at, || format!("operator-{id} starts"));
         drop(state);
-        Ok(Self { id, alive, stop, tasks, world: world.clone() })
+        Ok(Self { id, alive, stop: env.stop, tasks, world: world.clone() })
     }
 
     /// Ends it between two steps, whatever it was doing. What it has sent is on its way.
     pub fn crash(mut self) {
         self.end("crashes");
-        self.tasks.abort_all();
+        drop(self.tasks);
     }
 
     /// Lets it stop as on SIGTERM.
     pub async fn stop(mut self) {
         self.stop.cancel();
-        let all = async { while self.tasks.join_next().await.is_some() {} };
-        drop(tokio::time::timeout(std::time::Duration::from_secs(4), all).await);
+        self.tasks.join(std::time::Duration::from_secs(4)).await;
         self.end("stops");
     }
 

@@ -2,7 +2,7 @@
 
 use super::problem::nearest;
 
-/// Declares such enums: each variant with its word.
+/// Declares enums with the word of each variant.
 macro_rules! choices {
     ($($(#[$meta:meta])* pub enum $name:ident { $($(#[$of:meta])* $variant:ident = $word:literal),+ $(,)? })+) => {$(
         $(#[$meta])*
@@ -12,7 +12,7 @@ macro_rules! choices {
         impl $name {
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The word that stands for it in the configuration.
+            /// Returns the word that is written in the configuration.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word),+ }
             }
@@ -25,33 +25,34 @@ macro_rules! choices {
         }
 
         impl std::str::FromStr for $name {
-            type Err = super::choice::NotAChoice;
+            type Err = $crate::config::choice::NotAChoice;
 
             fn from_str(text: &str) -> Result<Self, Self::Err> {
-                super::choice::choose(text, Self::ALL, |choice| choice.as_str()).ok_or_else(|| {
-                    super::choice::NotAChoice::new(text, &[$($word),+])
-                })
+                let found = Self::ALL.iter().copied().find(|choice| choice.as_str().eq_ignore_ascii_case(text));
+                found.ok_or_else(|| $crate::config::choice::NotAChoice::new(text, &[$($word),+]))
             }
         }
 
-        impl super::value::Text for $name {
-            fn expected() -> String {
-                super::choice::one_of(&[$($word),+])
+        $crate::config::text::text!($name: $crate::config::choice::one_of(&[$($word),+]));
+
+        impl schemars::JsonSchema for $name {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
             }
 
-            fn parse(text: &str) -> Result<Self, super::value::Refusal> {
-                text.parse().map_err(|error: super::choice::NotAChoice| super::value::Refusal::Because(error.to_string()))
+            fn inline_schema() -> bool {
+                true
             }
 
-            fn print(&self) -> String {
-                self.as_str().to_owned()
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                schemars::json_schema!({ "type": "string", "enum": [$($word),+] })
             }
         }
     )+};
 }
 pub(super) use choices;
 
-/// A word that is none of the choices.
+/// A word that is none of the choices. Case is ignored: `INFO` is `info`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{expected}")]
 pub struct NotAChoice {
@@ -60,20 +61,12 @@ pub struct NotAChoice {
 
 impl NotAChoice {
     pub(super) fn new(text: &str, words: &[&str]) -> Self {
-        Self { expected: format!("expected {}{}", one_of(words), meant(text, words)) }
+        let meant = nearest(text, words.iter().copied()).map(|word| format!(" (did you mean `{word}`?)"));
+        Self { expected: format!("expected {}{}", one_of(words), meant.unwrap_or_default()) }
     }
 }
 
-fn meant(text: &str, words: &[&str]) -> String {
-    nearest(text, words.iter().copied()).map(|word| format!(" (did you mean `{word}`?)")).unwrap_or_default()
-}
-
-/// Case is forgiven: `INFO` and `ignore` are what they seem.
-pub(super) fn choose<T: Copy>(text: &str, all: &[T], word: impl Fn(T) -> &'static str) -> Option<T> {
-    all.iter().copied().find(|choice| word(*choice).eq_ignore_ascii_case(text))
-}
-
-/// `a, b or c`.
+/// Returns `a, b or c`.
 pub(super) fn one_of(words: &[&str]) -> String {
     match words {
         [front @ .., last] if !front.is_empty() => format!("{} or {last}", front.join(", ")),

@@ -1,7 +1,15 @@
 //! Durations as people write them in Kubernetes: `300s`, `1h30m`, `500ms`; days (`30d`) are understood as well.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
+use std::str::FromStr;
 use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserializer, Serializer};
+
+use super::text::{self, Text};
+
+const EXPECTED: &str = "a duration such as 300s, 1h30m or 500ms";
 
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
@@ -32,6 +40,42 @@ pub fn print(duration: Duration) -> String {
         }
     }
     if text.is_empty() { "0s".to_owned() } else { text }
+}
+
+/// The serde and schema of a duration: a string.
+#[derive(Debug, JsonSchema)]
+pub struct DurationText(#[allow(dead_code)] String);
+
+impl DurationText {
+    pub(crate) fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&print(*value))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        text::deserialize(deserializer).map(|Parsed(value)| value)
+    }
+}
+
+struct Parsed(Duration);
+
+impl Text for Parsed {
+    fn expected() -> String {
+        EXPECTED.to_owned()
+    }
+}
+
+impl FromStr for Parsed {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse(text).map(Self).ok_or_else(|| format!("expected {EXPECTED}"))
+    }
+}
+
+impl fmt::Display for Parsed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&print(self.0))
+    }
 }
 
 #[cfg(test)]

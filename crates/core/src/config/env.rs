@@ -1,12 +1,12 @@
-//! The environment: `PERENNIAL_` and the key's path in capitals, and the variables that older tools used.
+//! The environment: `PERENNIAL_` and the path of the key in capitals, and the variables of older tools.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::keys::{KEYS, Key};
-use super::problem::{Report, Source, hint, nearest};
-use super::settings::Settings;
+use super::document::Document;
+use super::keys::{Key, keys};
+use super::problem::{Source, hint, nearest};
 
-/// Variables that configure the command line and not the settings; they are not ours to refuse.
+/// Variables of the command line. They are not settings, and are not refused as unknown.
 pub const CLI_VARIABLES: &[&str] = &[
     "PERENNIAL_CONFIG",
     "PERENNIAL_KUBECONFIG",
@@ -18,7 +18,7 @@ pub const CLI_VARIABLES: &[&str] = &[
     "PERENNIAL_NODE_NAME",
 ];
 
-/// An older variable, the key that it sets, and how its text becomes that key's.
+/// A variable of an older tool, the key that it sets, and the conversion of its text.
 struct Legacy {
     name: &'static str,
     path: &'static str,
@@ -48,44 +48,34 @@ fn level(text: &str) -> String {
     }
 }
 
-/// Reads the environment over the settings. Returns the paths that it set, each with its variable.
-pub(super) fn read(
-    environment: &BTreeMap<String, String>,
-    settings: &mut Settings,
-    report: &mut Report,
-) -> BTreeMap<&'static str, String> {
-    let mut set: BTreeMap<&'static str, String> = BTreeMap::new();
-    let names: Vec<(String, &Key)> = KEYS.iter().map(|key| (key.variable(), key)).collect();
+/// Reads the environment into the document.
+pub(super) fn read(environment: &BTreeMap<String, String>, document: &mut Document) {
+    let names: BTreeMap<String, &'static Key> = keys().iter().map(|key| (key.variable(), key)).collect();
+    let mut set: BTreeSet<&str> = BTreeSet::new();
     for (name, text) in environment.iter().filter(|(name, text)| is_ours(name, text)) {
-        match names.iter().find(|(known, _)| known == name) {
-            Some((_, key)) => {
-                set.insert(key.path, name.clone());
-                let source = Source::Variable(name.clone());
-                report.from(source, key.path, |report| (key.from_text)(settings, text, report));
-            }
-            None => report.from(Source::Variable(name.clone()), "", |report| {
-                let meant = nearest(name, names.iter().map(|(known, _)| known.as_str()));
-                report.problem(format!("unknown variable{}", hint(meant)));
-            }),
+        let source = Source::Variable(name.clone());
+        if let Some(key) = names.get(name) {
+            set.insert(&key.path);
+            document.set_text(key, text, &source);
+        } else {
+            let meant = nearest(name, names.keys().map(String::as_str));
+            document.problem("", source, format!("unknown variable{}", hint(meant)));
         }
     }
     for Legacy { name, path, text } in LEGACY {
         let Some(given) = environment.get(*name).filter(|given| !given.is_empty()) else { continue };
-        if let (Some(key), false) = (Key::named(path), set.contains_key(path)) {
-            set.insert(key.path, (*name).to_owned());
-            let source = Source::Variable((*name).to_owned());
-            report.from(source, path, |report| (key.from_text)(settings, &text(given), report));
+        if let Some(key) = Key::named(path).filter(|_| !set.contains(path)) {
+            document.set_text(key, &text(given), &Source::Variable((*name).to_owned()));
         }
     }
-    set
 }
 
 fn is_ours(name: &str, text: &str) -> bool {
     name.starts_with("PERENNIAL_") && !CLI_VARIABLES.contains(&name) && !is_service_link(name, text)
 }
 
-/// Kubernetes puts variables for every Service of the namespace into each pod: a Service `perennial-webhook` makes
-/// `PERENNIAL_WEBHOOK_PORT=tcp://10.0.0.1:443`, which is not the port that someone configured.
+/// Returns whether Kubernetes made this variable for a Service of the namespace: the Service `perennial-webhook` yields
+/// `PERENNIAL_WEBHOOK_PORT=tcp://10.0.0.1:443` in every pod, which does not configure the port.
 fn is_service_link(name: &str, text: &str) -> bool {
     let address = ["tcp://", "udp://", "sctp://"].iter().any(|scheme| text.starts_with(scheme));
     let port_of_protocol = || {
@@ -120,8 +110,8 @@ mod tests {
 
     #[test]
     fn no_two_keys_share_a_variable() {
-        let names: std::collections::BTreeSet<String> = KEYS.iter().map(Key::variable).collect();
-        assert_eq!(names.len(), KEYS.len());
+        let names: std::collections::BTreeSet<String> = keys().iter().map(Key::variable).collect();
+        assert_eq!(names.len(), keys().len());
         assert!(CLI_VARIABLES.iter().all(|name| !names.contains(*name)));
     }
 
@@ -138,7 +128,7 @@ mod tests {
     #[case("PERENNIAL_WEBHOOK_PORT", "9443", false)]
     #[case("PERENNIAL_METRICS_PORT", "8080", false)]
     #[case("PERENNIAL_METRICS_PORTS", "8080", false)]
-    fn service_links_are_told_apart(#[case] name: &str, #[case] text: &str, #[case] link: bool) {
+    fn service_links_are_not_settings(#[case] name: &str, #[case] text: &str, #[case] link: bool) {
         assert_eq!(is_service_link(name, text), link);
     }
 }

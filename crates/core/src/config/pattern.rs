@@ -4,6 +4,10 @@
 //! a slash means everything under it: `example.com/` is `example.com/*`.
 
 use std::fmt;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// One pattern. Its text is canonical: no `**`, no trailing slash.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -71,6 +75,14 @@ impl Pattern {
     }
 }
 
+impl FromStr for Pattern {
+    type Err = PatternError;
+
+    fn from_str(text: &str) -> Result<Self, PatternError> {
+        Self::parse(text)
+    }
+}
+
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -78,7 +90,9 @@ impl fmt::Display for Pattern {
 }
 
 /// A list of patterns: matches what any of them matches, nothing when empty.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(inline)]
 pub struct Patterns(Vec<Pattern>);
 
 impl Patterns {

@@ -1,8 +1,10 @@
-//! What is wrong with a configuration: every problem at once, each with its path and where the value came from.
+//! Problems of a configuration, each with its path and the layer that the value came from.
 
 use std::fmt;
 
-/// The layer that a value came from; later ones win.
+use serde_json::Value as Tree;
+
+/// The layer that a value came from. Later layers win.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Source {
     /// The defaults, or the file.
@@ -14,10 +16,10 @@ pub enum Source {
     Flag,
 }
 
-/// One problem, or one warning.
+/// A problem, or a warning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// `controller.qps`, `keeper.keep[2]`; empty when it is about the whole.
+    /// `controller.qps`, `keeper.keep[2]`; empty for the whole file.
     pub path: String,
     pub source: Source,
     pub message: String,
@@ -37,7 +39,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A configuration that was refused.
+/// A refused configuration, with all of its problems.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
     pub problems: Vec<Problem>,
@@ -52,44 +54,7 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// Collects problems while values are read; knows the path that is being read.
-#[derive(Debug, Default)]
-pub(super) struct Report {
-    path: String,
-    source: Source,
-    pub(super) problems: Vec<Problem>,
-}
-
-impl Report {
-    pub(super) fn problem(&mut self, message: impl Into<String>) {
-        let (path, source) = (self.path.clone(), self.source.clone());
-        self.problems.push(Problem { path, source, message: message.into() });
-    }
-
-    /// Reads `read` at the path and source given.
-    pub(super) fn from<T>(&mut self, source: Source, path: &str, read: impl FnOnce(&mut Self) -> T) -> T {
-        self.source = source;
-        path.clone_into(&mut self.path);
-        let result = read(self);
-        self.path.clear();
-        result
-    }
-
-    /// Reads a part of the present value: `.key` or `[2]` is put behind the path.
-    pub(super) fn within<T>(&mut self, part: &str, read: impl FnOnce(&mut Self) -> T) -> T {
-        let length = self.path.len();
-        self.path.push_str(part);
-        let result = read(self);
-        self.path.truncate(length);
-        result
-    }
-
-    pub(super) fn count(&self) -> usize {
-        self.problems.len()
-    }
-}
-
-/// The candidate nearest to a mistyped word, if one is near enough to be meant.
+/// Returns the candidate that a mistyped word most likely stands for.
 pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_lowercase();
     candidates
@@ -100,7 +65,21 @@ pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
         .map(|(_, candidate)| candidate)
 }
 
-/// `; did you mean x?`, or nothing.
+/// Returns `; did you mean x?`, or an empty string.
 pub(super) fn hint(suggestion: Option<impl fmt::Display>) -> String {
     suggestion.map(|word| format!("; did you mean `{word}`?")).unwrap_or_default()
+}
+
+/// Renders a value for an error message, at most 60 characters of it.
+pub(super) fn shown(value: &Tree) -> String {
+    let mut text = value.to_string();
+    if let Some((end, _)) = text.char_indices().nth(60) {
+        text.replace_range(end.., "…");
+    }
+    text
+}
+
+/// Renders a string for an error message, in quotes, at most 60 characters of it.
+pub(super) fn quoted(text: &str) -> String {
+    shown(&Tree::from(text))
 }

@@ -1,24 +1,25 @@
-//! The tables of `docs/configuration.md`, made from the table of keys; a test fails when the page is behind.
+//! The tables of `docs/configuration.md`, generated from the list of keys. A test fails if the page is outdated.
 
 use std::fmt::Write;
 
 use serde_json::Value as Tree;
 
-use super::keys::KEYS;
+use super::file::tree;
+use super::keys::keys;
 use super::settings::Settings;
 
-/// Every key with its default and its meaning, as a Markdown table.
+/// Returns a Markdown table of all keys with their defaults and descriptions.
 pub fn key_table() -> String {
-    let defaults = Settings::default();
+    let defaults = tree(&Settings::default());
     let mut table = String::from("| key | default | meaning |\n|---|---|---|\n");
-    for key in KEYS {
+    for key in keys() {
         // Writing to a String cannot fail.
-        let _ = writeln!(table, "| `{}` | {} | {} |", key.path, shown(&(key.to_tree)(&defaults)), key.meaning);
+        let _ = writeln!(table, "| `{}` | {} | {} |", key.path, shown(key.value(&defaults)), key.description);
     }
     table
 }
 
-/// The default of `keeper.drop`, one pattern a line.
+/// Returns the default of `keeper.drop`, one pattern per line.
 pub fn drop_list() -> String {
     Settings::default()
         .keeper
@@ -46,7 +47,7 @@ mod tests {
 
     const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
 
-    /// The page with what stands between `<!-- NAME -->` and `<!-- end -->` replaced.
+    /// Replaces the text between `<!-- NAME -->` and `<!-- end -->`.
     fn with_part(page: &str, name: &str, part: &str) -> String {
         let (front, rest) = page.split_once(&format!("<!-- {name} -->\n")).expect("the page has the marker");
         let (_, back) = rest.split_once("<!-- end -->").expect("the part has an end");

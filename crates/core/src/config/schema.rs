@@ -1,29 +1,25 @@
-//! The shape of the config file as a JSON schema, made from the table of keys: tools that know schemas find a mistyped
-//! key before anything starts. What a value means is validated by [`super::load`] alone.
+//! The JSON schema of the config file, for tools that find a mistyped key before the operator starts. It describes the
+//! forms of the values; [`super::load`] alone validates them.
 
 use serde_json::{Value as Tree, json};
 
-use super::keys::KEYS;
-use super::settings::Settings;
+use super::keys::{Kind, keys};
 
-/// A JSON schema (draft 7) of the config file.
+/// Returns a JSON schema (draft 7) of the config file.
 pub fn schema() -> Tree {
-    let defaults = Settings::default();
     let mut schema = section();
-    for key in KEYS {
+    for key in keys() {
         let mut place = &mut schema;
-        let mut names: Vec<&str> = key.path.split('.').collect();
-        let leaf = names.pop().unwrap_or_default();
-        for name in names {
-            let inner = &mut place["properties"][name];
-            if inner.is_null() {
-                *inner = section();
+        let (sections, name) = key.path.rsplit_once('.').unwrap_or(("", &key.path));
+        for section_name in sections.split('.').filter(|name| !name.is_empty()) {
+            place = &mut place["properties"][section_name];
+            if place.is_null() {
+                *place = section();
             }
-            place = inner;
         }
-        let mut described = kind(&(key.to_tree)(&defaults));
-        described["description"] = json!(key.meaning);
-        place["properties"][leaf] = described;
+        let mut value = value(key.kind);
+        value["description"] = json!(key.description);
+        place["properties"][name] = value;
     }
     schema
 }
@@ -32,14 +28,14 @@ fn section() -> Tree {
     json!({ "type": "object", "additionalProperties": false, "properties": {} })
 }
 
-/// By the default value: a list may be one text, a selector one line, and everything may be left empty.
-fn kind(default: &Tree) -> Tree {
-    match default {
-        Tree::Bool(_) => json!({ "type": ["boolean", "null"] }),
-        Tree::Number(_) => json!({ "type": ["integer", "null"], "minimum": 0 }),
-        Tree::Array(_) => json!({ "type": ["array", "string", "null"] }),
-        Tree::Object(_) => json!({ "type": ["object", "string", "null"] }),
-        _ => json!({ "type": ["string", "null"] }),
+/// A list or a mapping may be written as one string, and every key may be left empty.
+fn value(kind: Kind) -> Tree {
+    match kind {
+        Kind::Bool => json!({ "type": ["boolean", "null"] }),
+        Kind::Number => json!({ "type": ["integer", "null"], "minimum": 0 }),
+        Kind::List => json!({ "type": ["array", "string", "null"] }),
+        Kind::Mapping => json!({ "type": ["object", "string", "null"] }),
+        Kind::Text => json!({ "type": ["string", "null"] }),
     }
 }
 
@@ -48,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sections_are_closed_and_leaves_have_types() {
+    fn sections_are_closed_and_values_have_types() {
         let schema = schema();
 
         assert_eq!(schema["additionalProperties"], false);

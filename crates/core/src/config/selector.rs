@@ -2,22 +2,88 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::names::{is_label_key, is_label_value};
 use super::settings::Operator;
+use super::text::text_or_mapping;
 
-/// Matches what fulfils all of it; an empty one matches everything.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// A label selector. All of its requirements must hold; an empty one selects everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct LabelSelector {
     pub match_labels: BTreeMap<String, String>,
     pub match_expressions: Vec<Expression>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A requirement of a label selector.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "ExpressionMapping")]
 pub struct Expression {
     pub key: String,
     pub operator: Operator,
     pub values: Vec<String>,
+}
+
+/// A label selector as Kubernetes writes it.
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub(crate) struct SelectorMapping {
+    #[serde(deserialize_with = "labels")]
+    match_labels: BTreeMap<String, String>,
+    match_expressions: Vec<Expression>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, expecting = "a mapping with key, operator and values")]
+struct ExpressionMapping {
+    key: String,
+    operator: Operator,
+    #[serde(default)]
+    values: Vec<String>,
+}
+
+impl<'de> Deserialize<'de> for LabelSelector {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let expected =
+            "a label selector: a mapping with matchLabels and matchExpressions, or one line as for kubectl -l";
+        text_or_mapping::<Self, SelectorMapping, D>(deserializer, expected)
+    }
+}
+
+impl TryFrom<SelectorMapping> for LabelSelector {
+    type Error = String;
+
+    fn try_from(mapping: SelectorMapping) -> Result<Self, String> {
+        Ok(Self { match_labels: mapping.match_labels, match_expressions: mapping.match_expressions })
+    }
+}
+
+fn labels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
+    let labels: BTreeMap<String, String> = BTreeMap::deserialize(deserializer)?;
+    labels.iter().try_for_each(|(key, value)| check_label(key, value)).map_err(D::Error::custom)?;
+    Ok(labels)
+}
+
+impl TryFrom<ExpressionMapping> for Expression {
+    type Error = String;
+
+    fn try_from(ExpressionMapping { key, operator, values }: ExpressionMapping) -> Result<Self, String> {
+        let expression = Self { key, operator, values };
+        expression.check().map(|()| expression)
+    }
+}
+
+impl FromStr for LabelSelector {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::parse(text)
+    }
 }
 
 impl LabelSelector {

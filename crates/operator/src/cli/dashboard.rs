@@ -6,26 +6,27 @@ use anyhow::Context as _;
 use clap::Args;
 use kube::api::ListParams;
 use perennial_core::config::settings::{Level, LogFormat, Logging, Role};
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::{Global, output::print_text};
 use crate::{
-    dashboard::{Guard, Server},
+    dashboard::{self, Guard, Server},
     inspect::session::record_pages,
     keeper::{apply::Cluster, record_keys::Signatures},
-    monitoring::health::Health,
-    run::{World, observe, serve_dashboard, stop_signal},
+    run::{dashboard_tasks, observe, stop_signal},
     runtime::{
         budget::Budget,
         client::{self, Listeners},
         clock::Clock,
+        environment::Environment,
         error_chain::Chain,
+        health::Health,
         http,
         jitter::Jitter,
         logging,
         metrics::Metrics,
         ownership::Ownership,
+        tasks::Supervisor,
         traces::Sender,
     },
 };
@@ -71,30 +72,28 @@ impl Dashboard {
             http::bind_loopback(self.port).with_context(|| format!("could not listen on port {}", self.port))?;
         let guard = Guard::random();
         let address = format!("http://{}{}", bound.address(), guard.path());
-        let (stop, mut tasks, health) = (CancellationToken::new(), JoinSet::new(), Health::new());
-        let shards = u32::from(settings.controller.shards);
-        let world = World {
+        let ownership = Ownership::none(u32::from(settings.controller.shards));
+        let env = Environment {
             client,
             budget,
             metrics,
             clock,
             jitter: Jitter::seeded(rand::random()),
             identity: "dashboard".to_owned(),
-            ownership: Ownership::none(shards),
-            signatures,
+            health: Health::new(),
+            stop: CancellationToken::new(),
         };
-        let parts = observe(&settings, world, &health, &stop, &mut tasks)?;
-        serve_dashboard(&settings, parts, Server::Command, guard, bound, &stop, &mut tasks);
+        let (parts, mut tasks) = observe(&settings, &env, ownership, signatures)?;
+        let page = dashboard::Dashboard::new(parts, Server::Command, settings.namespace.as_str(), env.stop.clone());
+        tasks.extend(dashboard_tasks(page, guard, bound, &env.stop));
+        let mut tasks = Supervisor::start(tasks);
         print_text(&format!("{address}\n"))?;
         eprintln!("Serving the dashboard on localhost. Press Ctrl-C to stop.");
         tokio::select! {
             _ = stop_signal() => {}
-            Some(ended) = tasks.join_next() => {
-                ended.context("a task of the dashboard failed")?;
-                anyhow::bail!("a task of the dashboard ended unexpectedly");
-            }
+            error = tasks.first_end() => return Err(error.into()),
         }
-        stop.cancel();
+        env.stop.cancel();
         Ok(())
     }
 }

@@ -65,6 +65,8 @@ struct Coordinator {
     announcements: BTreeMap<String, Lease>,
     relist: BTreeSet<String>,
     requests: Requests,
+    /// Leases of dead members that are being deleted.
+    deletions: FuturesUnordered<BoxFuture<'static, ()>>,
     leaving: bool,
     failing: bool,
     start: Instant,
@@ -97,6 +99,7 @@ impl Coordinator {
             announcements: BTreeMap::new(),
             relist: BTreeSet::new(),
             requests: FuturesUnordered::new(),
+            deletions: FuturesUnordered::new(),
             leaving: false,
             failing: false,
             start: Instant::now(),
@@ -123,6 +126,7 @@ impl Coordinator {
                     }
                 },
                 Some((index, outcome)) = self.requests.next() => self.outcome(index, outcome),
+                Some(()) = self.deletions.next() => {}
                 () = tokio::time::sleep_until(self.start + wake) => {}
             }
         }
@@ -335,11 +339,11 @@ impl Coordinator {
             for (name, lease) in found.collect::<Vec<_>>() {
                 let leases = self.leases.clone();
                 info!(lease = name, "the announcement of a dead member is collected");
-                tokio::spawn(async move {
+                self.deletions.push(Box::pin(async move {
                     if let Err(error) = leases.delete(&lease).await {
-                        debug!(lease = name, error = %Chain(&error), "the announcement was not collected");
+                        debug!(lease = name, error = %Chain(&error), "could not collect the Lease of a dead member");
                     }
-                });
+                }));
             }
         }
     }

@@ -11,8 +11,9 @@ use axum::Router;
 use axum_server::Handle;
 use hyper_util::rt::TokioTimer;
 use tokio_util::sync::CancellationToken;
+use tracing::error;
 
-use super::connection_limit::Seats;
+use super::{connection_limit::Seats, tasks::Task};
 
 const HEADERS_WITHIN: Duration = Duration::from_secs(5);
 const MAX_HEADERS: usize = 32;
@@ -58,16 +59,22 @@ impl Bound {
             .max_headers(MAX_HEADERS)
             .max_buf_size(MAX_HEADER_BYTES);
         let handle = Handle::new();
-        let watching = tokio::spawn({
-            let handle = handle.clone();
-            async move {
-                stop.cancelled().await;
-                handle.graceful_shutdown(Some(STOP_WITHIN));
+        let mut serving = std::pin::pin!(server.handle(handle.clone()).serve(routes.into_make_service()));
+        tokio::select! {
+            result = &mut serving => return result,
+            () = stop.cancelled() => handle.graceful_shutdown(Some(STOP_WITHIN)),
+        }
+        serving.await
+    }
+
+    /// Returns the task that serves these routes until the token is cancelled.
+    pub fn task(self, name: &'static str, routes: Router, stop: &CancellationToken) -> Task {
+        let stop = stop.clone();
+        Task::new(name, async move {
+            if let Err(error) = self.serve(routes, stop).await {
+                error!(server = name, %error, "the server failed");
             }
-        });
-        let result = server.handle(handle).serve(routes.into_make_service()).await;
-        watching.abort();
-        result
+        })
     }
 }
 

@@ -10,7 +10,7 @@ use super::jitter::Jitter;
 use super::lease::seen;
 use super::lease_metadata::{GROUP, SHARD, shard_lease};
 use super::ownership::Ownership;
-use super::watch::{PAGE, Subject, follow};
+use super::watch::Watch;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::runtime::watcher::Event;
 use kube::{Api, Client};
@@ -36,16 +36,16 @@ pub struct Attendance {
 /// Returns the handle, which owns nothing and knows who attends, and the task that keeps it true until `stop`.
 pub fn attend(
     attendance: &Attendance,
-    jitter: Jitter,
-    stop: CancellationToken,
+    jitter: &Jitter,
+    stop: &CancellationToken,
 ) -> (Ownership, impl Future<Output = ()> + Send + use<>) {
     let ownership = Ownership::none(attendance.shards);
     let api: Api<Lease> = Api::namespaced(attendance.client.clone(), &attendance.namespace);
     let labels = format!("{SHARD},{GROUP} in ({})", attendance.groups.join(","));
     let mut book = Book::new(attendance, ownership.clone());
-    let subject = Subject { what: "Leases of others", labels: Some(labels), page: PAGE };
-    let on_trouble = |category| debug!(?category, "who attends is not known for now");
-    (ownership, follow(api, subject, jitter, stop, move |event| book.on(event), on_trouble))
+    let watch = Watch::new("Leases of others", api, jitter, stop).labels(&labels);
+    let on_error = |category| debug!(?category, "the shard owners are not known for now");
+    (ownership, watch.run(move |event| book.on(event), on_error))
 }
 
 /// What was seen of each Lease.

@@ -1,5 +1,5 @@
-//! Following a kind of objects for as long as the operator runs: streaming lists where the server has them, paged
-//! lists where it does not, the same stream of events from both.
+//! Watches that last as long as the process: streaming lists where the API server has them, paged lists where it does
+//! not, the same events from both.
 
 use std::{fmt::Debug, time::Duration};
 
@@ -17,78 +17,87 @@ use super::{
     jitter::Jitter,
 };
 
-/// The server ends a watch after this long, and a silent connection counts as dead five seconds later.
+/// The API server ends a watch after this time; a silent connection counts as dead five seconds later.
 const WATCH_SECONDS: u32 = 60;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// What is followed.
-#[derive(Clone, Debug)]
-pub struct Subject {
-    /// For logs: `nodes`, `records`.
-    pub what: &'static str,
-    pub labels: Option<String>,
-    /// How many are listed at a time, where lists are not streamed.
-    pub page: u32,
-}
-
-/// For objects whose size others cannot choose.
+/// Page size for objects whose size others cannot choose.
 pub const PAGE: u32 = 500;
 
-/// Hands every event to `on` until `stop`. Errors are logged and waited out; `on_trouble` hears of each.
-pub async fn follow<K>(
+/// A watch of one kind of objects that lasts until the process stops.
+#[expect(missing_debug_implementations, reason = "kube's client has none")]
+pub struct Watch<K> {
+    /// Kind of the objects, for logs.
+    what: &'static str,
     api: Api<K>,
-    subject: Subject,
+    config: watcher::Config,
     jitter: Jitter,
     stop: CancellationToken,
-    mut on: impl FnMut(Event<K>),
-    mut on_trouble: impl FnMut(Category),
-) where
+}
+
+impl<K> Watch<K>
+where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    let mut streaming = true;
-    let mut attempt = 0;
-    while !stop.is_cancelled() {
-        let mut config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(subject.page);
-        if let Some(labels) = &subject.labels {
-            config = config.labels(labels);
-        }
-        if streaming {
-            config = config.streaming_lists();
-        }
-        let mut events = watcher::watcher(api.clone(), config).boxed();
-        loop {
-            let next = tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                next = events.next() => next,
-            };
-            match next {
-                Some(Ok(event)) => {
-                    attempt = 0;
-                    on(event);
-                }
-                Some(Err(error)) if streaming && refuses_streaming(&error) => {
-                    debug!(what = subject.what, "the server has no streaming lists; listing in pages");
-                    streaming = false;
-                    break;
-                }
-                Some(Err(error)) => {
-                    let category = category(&error);
-                    let pause = jitter.backoff(attempt, FIRST_PAUSE, LONGEST_PAUSE);
-                    attempt += 1;
-                    report(subject.what, &error, category, pause);
-                    on_trouble(category);
-                    tokio::select! {
-                        biased;
-                        () = tokio::time::sleep(pause) => {}
-                        () = stop.cancelled() => return,
+    pub fn new(what: &'static str, api: Api<K>, jitter: &Jitter, stop: &CancellationToken) -> Self {
+        let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE);
+        Self { what, api, config, jitter: jitter.clone(), stop: stop.clone() }
+    }
+
+    /// Watches only the objects that a label selector matches.
+    #[must_use]
+    pub fn labels(self, selector: &str) -> Self {
+        Self { config: self.config.labels(selector), ..self }
+    }
+
+    /// Number of objects that are listed at a time where lists are not streamed.
+    #[must_use]
+    pub fn page_size(self, page: u32) -> Self {
+        Self { config: self.config.page_size(page), ..self }
+    }
+
+    /// Passes every event to `on_event` until the stop. An error is logged, passed to `on_error`, and the watch resumes
+    /// after a pause that doubles with each failure.
+    pub async fn run(self, mut on_event: impl FnMut(Event<K>), mut on_error: impl FnMut(Category)) {
+        let mut streaming = true;
+        let mut attempt = 0;
+        while !self.stop.is_cancelled() {
+            let config = if streaming { self.config.clone().streaming_lists() } else { self.config.clone() };
+            let mut events = watcher::watcher(self.api.clone(), config).boxed();
+            loop {
+                let next = tokio::select! {
+                    biased;
+                    () = self.stop.cancelled() => return,
+                    next = events.next() => next,
+                };
+                match next {
+                    Some(Ok(event)) => {
+                        attempt = 0;
+                        on_event(event);
                     }
-                    if is_expired(&error) {
+                    Some(Err(error)) if streaming && refuses_streaming(&error) => {
+                        debug!(what = self.what, "the server has no streaming lists; listing in pages");
+                        streaming = false;
                         break;
                     }
+                    Some(Err(error)) => {
+                        let category = category(&error);
+                        let pause = self.jitter.backoff(attempt, FIRST_PAUSE, LONGEST_PAUSE);
+                        attempt += 1;
+                        report(self.what, &error, category, pause);
+                        on_error(category);
+                        tokio::select! {
+                            biased;
+                            () = tokio::time::sleep(pause) => {}
+                            () = self.stop.cancelled() => return,
+                        }
+                        if is_expired(&error) {
+                            break;
+                        }
+                    }
+                    None => break,
                 }
-                None => break,
             }
         }
     }
@@ -99,11 +108,11 @@ fn report(what: &str, error: &watcher::Error, category: Category, pause: Duratio
     let retry_in = pause.as_secs_f32();
     match category {
         Category::Forbidden => {
-            warn!(what, why, retry_in, "may not watch: the operator needs the permission to list and watch these");
+            warn!(what, why, retry_in, "watch forbidden: the operator needs the permissions list and watch");
         }
-        // A watch that expired is listed afresh: part of ordinary life.
-        Category::Refused | Category::NotFound => debug!(what, why, retry_in, "the watch has to start over"),
-        _ => warn!(what, why, retry_in, category = category.as_str(), "the watch was interrupted"),
+        // Expired watches are routine: the objects are listed again.
+        Category::Refused | Category::NotFound => debug!(what, why, retry_in, "watch expired, listing again"),
+        _ => warn!(what, why, retry_in, category = category.as_str(), "watch interrupted, retrying"),
     }
 }
 
@@ -124,13 +133,13 @@ fn category(error: &watcher::Error) -> Category {
     }
 }
 
-/// The version to go on from is too old, by the answer itself. (An API server says so in an event, which kube hears; after an
-/// answer it would ask for the same version for ever.)
+/// Whether the resourceVersion to resume from is too old, according to the response itself. kube handles the event of that
+/// meaning, but after such a response it would ask for the same version for ever.
 pub fn is_expired(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
 }
 
-/// `sendInitialEvents` is answered with 422 (or 400) by servers that do not have it.
+/// Whether the API server lacks `sendInitialEvents`, which it answers with 422 or 400.
 fn refuses_streaming(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if matches!(status.code, 400 | 422))
 }

@@ -314,7 +314,7 @@ async fn one_that_takes_no_part_knows_who_attends() {
         shards: 2,
         lease: LEASE,
     };
-    let (others, task) = attend(&attendance, Jitter::seeded(1), stop.clone());
+    let (others, task) = attend(&attendance, &Jitter::seeded(1), &stop);
     let task = tokio::spawn(task);
     let attended = async |wanted: bool| {
         eventually(LEASE + SLACK, "it is seen", async || {

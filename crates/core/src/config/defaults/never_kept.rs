@@ -1,0 +1,48 @@
+//! Keys that are never kept, whatever the settings.
+
+/// Perennial's own domain. Labels, annotations and taints in it are never kept.
+pub const OWN_DOMAIN: &str = "perennial.dev/";
+
+/// Annotations that describe one machine or one Node object. Never kept, not even by `annotations: ["*"]`.
+pub const MACHINE_ANNOTATIONS: &[&str] = &[
+    "perennial.dev/*",
+    "alpha.kubernetes.io/provided-node-ip",
+    "csi.volume.kubernetes.io/nodeid",
+    "kubeadm.alpha.kubernetes.io/*",
+    "kubectl.kubernetes.io/last-applied-configuration",
+    "node.alpha.kubernetes.io/ttl",
+    "volumes.kubernetes.io/*",
+    "nfd.node.kubernetes.io/*",
+    "*.nfd.node.kubernetes.io/*",
+    "flannel.alpha.coreos.com/*",
+    "projectcalico.org/*",
+    "network.cilium.io/*",
+    "io.cilium.network.*",
+    "k8s.ovn.org/*",
+    "k3s.io/*",
+    "cluster.x-k8s.io/*",
+    "karpenter.sh/*",
+    "karpenter.k8s.aws/*",
+    "machine.openshift.io/*",
+    "machineconfiguration.openshift.io/*",
+];
+
+/// Taints of nodes that start, are removed or are unhealthy. Never kept and never restored: the program that sets such a
+/// taint also removes it, and would not remove a restored one.
+pub const STARTUP_TAINTS: &[&str] = &[
+    "perennial.dev/*",
+    "node.kubernetes.io/*",
+    "node.cloudprovider.kubernetes.io/*",
+    "node.cilium.io/*",
+    "ebs.csi.aws.com/agent-not-ready",
+    "efs.csi.aws.com/agent-not-ready",
+    "*/agent-not-ready",
+    "karpenter.sh/*",
+    "readiness.k8s.io/*",
+    "node.cluster.x-k8s.io/*",
+    "ToBeDeletedByClusterAutoscaler",
+    "DeletionCandidateOfClusterAutoscaler",
+    "ignore-taint.cluster-autoscaler.kubernetes.io/*",
+    "startup-taint.cluster-autoscaler.kubernetes.io/*",
+    "status-taint.cluster-autoscaler.kubernetes.io/*",
+];

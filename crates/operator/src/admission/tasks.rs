@@ -1,0 +1,108 @@
+//! The tasks of admission: the server, and the maintenance of its certificate and of the webhook configurations.
+
+use std::{
+    net::{Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::Client;
+use perennial_core::{certs::Lifetimes, config::Settings};
+use tracing::{error, info, warn};
+
+use super::{
+    certificates::Served,
+    configuration::{ConfigurationSettings, Configurations, Target},
+    maintenance::{Maintenance, MaintenanceSettings, Origin},
+    server::{Limits, Webhooks},
+};
+use crate::runtime::{environment::Environment, tasks::Task};
+
+/// Readiness condition: a certificate is served.
+const CERTIFIED: &str = "webhooks";
+const CERTIFICATE_CHECK: Duration = Duration::from_millis(250);
+/// Time for which admission is still served after the stop. Leases are released at once, but the API server reaches this
+/// process through a Service, and every node needs a moment to learn that it is gone.
+pub const LINGER: Duration = Duration::from_secs(3);
+
+/// Binds the port and returns the tasks. `pods` selects the namespaces whose pods are placed.
+pub fn tasks(
+    settings: &Settings,
+    env: &Environment,
+    webhooks: Webhooks,
+    pods: Option<LabelSelector>,
+) -> anyhow::Result<[Task; 3]> {
+    let webhook = &settings.webhook;
+    let configuration = ConfigurationSettings {
+        namespace: settings.namespace.to_string(),
+        target: webhook.url.clone().map_or(Target::Service, Target::Url),
+        failure_policy: webhook.failure_policy.to_string(),
+        timeout: webhook.timeout,
+        node_create: true,
+        node_delete: true,
+        pods,
+    };
+    let origin = webhook
+        .cert_dir
+        .as_ref()
+        .map_or_else(|| Origin::Secret { lifetimes: Lifetimes::default() }, |dir| Origin::Directory(dir.into()));
+    let maintenance = MaintenanceSettings {
+        namespace: settings.namespace.to_string(),
+        origin,
+        names: configuration.names(),
+        configuration: Some(configuration),
+        clock: env.clock.clone(),
+    };
+    let served = Arc::new(Served::default());
+    let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, webhook.port));
+    let listening = webhooks.listen(address, Arc::clone(&served))?;
+    info!(address = %listening.address(), "serving admission");
+    let stop = env.stop.clone();
+    let serve = async move {
+        if let Err(error) = listening.run(stop).await {
+            error!(%error, "the admission server ended");
+        }
+    };
+    let maintenance = Maintenance::new(env.client.clone(), maintenance, Arc::clone(&served)).run(env.stop.clone());
+    env.health.expect(CERTIFIED);
+    let (health, metrics) = (env.health.clone(), env.metrics.clone());
+    let report = move || {
+        health.set(CERTIFIED, served.is_ready());
+        metrics.certificate_expiry.set(served.expires().unwrap_or_default());
+        std::future::ready(())
+    };
+    Ok([
+        Task::new("admission server", serve),
+        Task::new("webhook certificate and configurations", maintenance),
+        Task::every(&env.stop, "webhook readiness", CERTIFICATE_CHECK, report),
+    ])
+}
+
+pub(crate) fn limits(settings: &Settings) -> Limits {
+    // At an address of its own no Service routes requests to this process after the stop.
+    let linger = if settings.webhook.url.is_none() { LINGER } else { Duration::ZERO };
+    Limits { linger, ..Limits::for_timeout(settings.webhook.timeout) }
+}
+
+/// Removes the webhook configurations where webhooks are off: the API server would only fail open on each request.
+pub async fn remove_configurations(client: &Client) {
+    if let Err(error) = Configurations::new(client.clone()).remove().await {
+        warn!(%error, "webhooks are off, but their configurations could not be removed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn behind_a_service_admission_is_answered_for_a_while_after_the_stop() {
+        let mut settings = Settings::default();
+        assert!(limits(&settings).linger >= Duration::from_secs(2));
+        assert!(limits(&settings).linger < crate::run::STOP_WITHIN);
+
+        settings.webhook.url = Some("https://127.0.0.1:9443".to_owned());
+        assert_eq!(limits(&settings).linger, Duration::ZERO);
+    }
+}

@@ -1,0 +1,22 @@
+//! Everything outside of the operator's parts: the API server, the time, chance, and the process that they run in.
+
+use kube::Client;
+use tokio_util::sync::CancellationToken;
+
+use super::{budget::Budget, clock::Clock, health::Health, jitter::Jitter, metrics::Metrics};
+
+/// Handed to each part; a simulation passes its own. Clones share everything.
+#[derive(Clone)]
+#[expect(missing_debug_implementations, reason = "kube's client has none")]
+pub struct Environment {
+    pub client: Client,
+    pub budget: Budget,
+    pub metrics: Metrics,
+    pub clock: Clock,
+    pub jitter: Jitter,
+    /// Name of this process among its replicas.
+    pub identity: String,
+    pub health: Health,
+    /// Cancelled when the process stops.
+    pub stop: CancellationToken,
+}
