@@ -40,11 +40,11 @@ program = open(sys.argv[1], "rb").read()
 at, size, count, names = struct.unpack_from("<Q", program, 40) + struct.unpack_from("<HHH", program, 58)
 sections = [struct.unpack_from("<IIQQQQ", program, at + each * size) for each in range(count)]
 text = program[sections[names][4]:] if sections else b""
-said = [s for s in sections if text.startswith(b".dep-v0\0", s[0])]
-if not said:
-    print("the program does not say what is in it")
+dependencies = [s for s in sections if text.startswith(b".dep-v0\0", s[0])]
+if not dependencies:
+    print("the program does not contain its list of dependencies")
     sys.exit()
-packages = json.loads(zlib.decompress(program[said[0][4]:said[0][4] + said[0][5]]))["packages"]
+packages = json.loads(zlib.decompress(program[dependencies[0][4]:dependencies[0][4] + dependencies[0][5]]))["packages"]
 linked = {(p["name"], p["version"]) for p in packages if p.get("kind", "runtime") == "runtime" and not p.get("root")}
 listed = {(c["name"], c["version"]) for c in json.load(open(sys.argv[2]))["components"]}
 print(f"{len(linked)} crates are in the program, {len(listed)} in its SBOM")

@@ -1,14 +1,16 @@
-//! Our own certificates: what is kept about them, and what has to happen next.
+//! Certificates of the webhook server that Perennial issues itself: their stored state and the next
+//! step of a rotation.
 //!
-//! Owns the order of a rotation. Makes no keys and reads no clock.
+//! Owns the order of the steps. Never creates keys, never reads a clock.
 //!
-//! An authority goes through: *added* to the bundle → *confirmed* (every webhook configuration was seen to carry it) →
-//! *signing* (after a while in which all API servers will have noticed) → *retired* (a newer one signs; its key is erased,
-//! its certificate stays in the bundle) → *dropped* when it has expired.
+//! The states of an authority: *added* to the bundle → *confirmed* (every webhook configuration
+//! contains it) → *signing* (after a delay in which all API servers load the bundle) → *retired* (a
+//! newer one signs; its key is erased, its certificate stays in the bundle) → *dropped* (it has
+//! expired).
 //!
 //! # Guarantees
-//! No serving certificate is signed by an authority before the webhook configurations carry that authority; none is in
-//! use whose authority has left the bundle.
+//! No serving certificate is signed by an authority before the webhook configurations contain that
+//! authority. None is in use whose authority is no longer in the bundle.
 
 mod expiry;
 
@@ -16,14 +18,14 @@ use serde::{Deserialize, Serialize};
 
 pub use expiry::not_after;
 
-/// How long things last, in seconds.
+/// Lifetimes and delays, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lifetimes {
     pub authority: i64,
     pub serving: i64,
-    /// How long API servers may take to notice a new bundle.
+    /// Time in which all API servers load a new bundle.
     pub settle: i64,
-    /// How far certificates are dated back, for clocks that are behind ours.
+    /// Time by which certificates are backdated, for hosts whose clocks are behind.
     pub backdate: i64,
 }
 
@@ -34,28 +36,28 @@ impl Default for Lifetimes {
     }
 }
 
-/// One of our authorities.
+/// A certificate authority.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Authority {
     pub id: String,
     /// PEM.
     pub certificate: String,
-    /// PEM; erased once a newer one signs.
+    /// PEM. Erased when a newer authority signs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     pub issued: i64,
     pub expires: i64,
-    /// Whether all webhook configurations were seen to carry it.
+    /// Whether all webhook configurations contain it.
     #[serde(default)]
     pub confirmed: bool,
 }
 
-/// What the replicas serve with.
+/// The certificate that all replicas serve.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Serving {
-    /// The id of the authority that signed it.
+    /// Id of the authority that signed it.
     pub authority: String,
     /// PEM.
     pub certificate: String,
@@ -63,11 +65,11 @@ pub struct Serving {
     pub key: String,
     pub issued: i64,
     pub expires: i64,
-    /// Host names and addresses that it is for.
+    /// Host names and addresses that it is valid for.
     pub names: Vec<String>,
 }
 
-/// All of it, as kept in the Secret. Oldest authority first.
+/// Content of the Secret. Oldest authority first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Certificates {
@@ -76,18 +78,18 @@ pub struct Certificates {
     pub serving: Serving,
 }
 
-/// The only version that is understood.
+/// The only supported version.
 pub const VERSION: u32 = 1;
 
 impl Certificates {
-    /// Reads what is kept; `None` where it cannot be used.
+    /// Reads the content of the Secret. `None` if it is unusable.
     pub fn read(json: &[u8]) -> Option<Self> {
         let read: Self = serde_json::from_slice(json).ok()?;
         let signer = read.authorities.iter().any(|authority| authority.id == read.serving.authority);
         (read.version == VERSION && signer).then_some(read)
     }
 
-    /// The certificates that the API servers are to trust, in PEM.
+    /// Returns the certificates that the API servers must trust, in PEM.
     pub fn bundle(&self) -> String {
         let mut bundle = String::new();
         for authority in &self.authorities {
@@ -101,14 +103,14 @@ impl Certificates {
         self.authorities.iter().find(|authority| authority.id == id)
     }
 
-    /// With one more authority in the bundle.
+    /// Adds an authority to the bundle.
     #[must_use]
     pub fn with(mut self, authority: Authority) -> Self {
         self.authorities.push(authority);
         self
     }
 
-    /// With every authority marked as carried by the webhook configurations.
+    /// Marks all authorities as confirmed.
     #[must_use]
     pub fn confirm(mut self) -> Self {
         for authority in &mut self.authorities {
@@ -117,7 +119,7 @@ impl Certificates {
         self
     }
 
-    /// With another serving certificate; older authorities than its own will sign nothing any more.
+    /// Replaces the serving certificate, and erases the keys of authorities older than its own.
     #[must_use]
     pub fn serve(mut self, serving: Serving) -> Self {
         let signer = self.authorities.iter().position(|authority| authority.id == serving.authority).unwrap_or(0);
@@ -128,7 +130,7 @@ impl Certificates {
         self
     }
 
-    /// Without authorities that are over.
+    /// Removes expired authorities.
     #[must_use]
     pub fn drop_expired(mut self, now: i64) -> Self {
         let signer = self.serving.authority.clone();
@@ -137,26 +139,27 @@ impl Certificates {
     }
 }
 
-/// What has to happen next.
+/// The next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// Make an authority and a serving certificate: there are none, or none that are of use.
+    /// Create an authority and a serving certificate: there are no usable ones.
     Create,
-    /// Make an authority and add it to the bundle.
+    /// Create an authority and add it to the bundle.
     AddAuthority,
-    /// Bring the bundle into the webhook configurations and, when they carry it, confirm.
+    /// Write the bundle to the webhook configurations, and confirm once all contain it.
     Confirm,
-    /// Sign a serving certificate by this authority.
+    /// Sign a serving certificate with this authority.
     Serve { authority: String },
-    /// Remove authorities that are over.
+    /// Remove expired authorities.
     DropExpired,
-    /// Nothing before that time.
+    /// Do nothing before this time.
     Wait { until: i64 },
 }
 
-/// What has to happen next, given what is kept.
+/// Returns the next step, given the content of the Secret.
 ///
-/// `known_for` is for how many seconds *this* process has known that an authority is confirmed, by its monotonic clock.
+/// `known_for` returns for how many seconds *this* process has seen an authority as confirmed, by
+/// its monotonic clock.
 pub fn next(
     kept: Option<&Certificates>,
     names: &[String],
@@ -171,7 +174,7 @@ pub fn next(
         authority.confirmed && known_for(&authority.id).is_some_and(|known| known >= lifetimes.settle)
     };
     let signs_now = kept.authority(&kept.serving.authority).filter(usable);
-    // Where the present signer is over, an authority that is not confirmed is still better than none.
+    // If the current signer has expired, an unconfirmed authority is better than none.
     let signer = kept.authorities.iter().rev().filter(usable).find(ready).or(signs_now).unwrap_or(newest);
 
     let serving = &kept.serving;
@@ -201,12 +204,12 @@ pub fn next(
     Next::Wait { until }
 }
 
-/// When a serving certificate made now is to end: never after its authority.
+/// Returns the end of a serving certificate that is issued now: never after that of its authority.
 pub fn serving_expires(lifetimes: &Lifetimes, authority: &Authority, now: i64) -> i64 {
     (now + lifetimes.serving).min(authority.expires)
 }
 
-/// At two thirds of its life.
+/// Returns the time of renewal: after two thirds of the lifetime.
 fn renewal(issued: i64, expires: i64) -> i64 {
     issued + (expires - issued).max(0) * 2 / 3
 }

@@ -1,8 +1,9 @@
-//! The configuration: defaults < YAML file < environment < flags. A configuration with problems is refused, with all of
-//! them at once.
+//! The configuration: defaults < YAML file < environment < flags. A configuration with problems is
+//! refused, with all of them at once.
 //!
-//! [`Settings`] declares the keys, their types, defaults and descriptions. The reader, the writer, the JSON schema and the
-//! reference page are derived from it. Nothing here reads a file or the environment: their contents are arguments.
+//! [`Settings`] declares the keys, their types, defaults and descriptions. The reader, the writer,
+//! the JSON schema and the reference page are derived from it. Nothing here reads a file or the
+//! environment: their contents are arguments.
 
 pub mod choice;
 pub mod defaults;
@@ -14,7 +15,7 @@ mod keys;
 pub mod names;
 pub mod pattern;
 pub mod problem;
-mod read;
+pub(crate) mod read;
 pub mod reference;
 mod schema;
 pub mod selector;

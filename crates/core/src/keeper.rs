@@ -1,12 +1,14 @@
-//! The keeper: what people wrote on a node survives the node.
+//! The keeper: labels, annotations, taints and cordons survive the Node object that they were set on.
 //!
-//! [`plan`] is the heart: what is seen of a node and its record goes in, what is to be done comes out.
+//! [`case::Case`] holds one node with its record; [`decide::decide`] is the only decision about it.
 
 pub mod admission;
-pub mod claims;
+pub mod case;
 pub mod collect;
 pub mod commands;
+pub mod decide;
 pub mod explain;
+pub mod fingerprint;
 pub mod hash;
 pub mod identity;
 pub mod import;
@@ -15,10 +17,12 @@ pub mod machine;
 pub mod mark;
 mod merge;
 pub mod node_patch;
-pub mod plan;
 pub mod policy;
+pub mod policy_set;
 pub mod record;
 pub mod selection;
 pub mod signature;
 pub mod status;
 pub mod stored_record;
+#[cfg(test)]
+pub(crate) mod testing;

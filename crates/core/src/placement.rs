@@ -1,26 +1,28 @@
 //! Placement: how many replicas of a workload run on spot capacity and how many on-demand, and which pod is which.
 //!
-//! Owns the words, the arithmetic and every decision of placement. Never talks to a cluster: the operator fills the views
-//! in [`view`], calls [`pod_patch::mutate`] for a pod that is being created and [`rebalance::plan`] for a workload, and executes the
-//! plain values that come back.
+//! Owns the vocabulary, the arithmetic and every decision of placement. Contains no IO: the operator fills a
+//! [`workload::Workload`] from its cache, calls [`decide::decide`] and executes the actions of the [`decision::Decision`]. For
+//! a pod that is being created it calls [`admission::admit`].
 
-pub mod action;
+pub mod admission;
 mod assign;
-pub mod cron;
+pub mod decide;
+pub mod decision;
 pub mod explain;
-pub mod fallback;
-pub mod labels;
+mod hold;
 mod moves;
+pub mod node_labels;
 mod occupancy;
-pub mod pod_patch;
-pub mod rebalance;
+mod pod_patch;
 mod relabel;
-pub mod release;
+pub mod schedule;
 pub mod slots;
 pub mod spec;
+pub mod state;
 mod stateful;
-mod values;
-pub mod view;
+pub mod supply;
+pub mod ungate;
+pub mod workload;
 
 #[cfg(test)]
 mod tests;
@@ -29,23 +31,23 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The scheduling gate that the webhook adds and the owner of the workload removes.
+/// Scheduling gate that the webhook adds and the owner of the workload removes.
 pub const GATE: &str = "perennial.dev/placement";
-/// On a pod: the slot that it fills.
+/// Pod annotation: the slot of the pod.
 pub const SLOT: &str = "perennial.dev/slot";
-/// On a pod: the class that it was given.
+/// Pod annotation: the class that the pod was assigned.
 pub const CLASS: &str = "perennial.dev/class";
-/// On a pod: it runs on-demand in a spot slot, because spot capacity was short.
+/// Pod annotation: the pod runs on-demand in a spot slot because spot capacity was short.
 pub const FALLBACK: &str = "perennial.dev/fallback";
-/// On a pod that was gated: [`PREFERRED`] where its workload asks for a wish.
+/// Annotation of a pod that was gated: [`PREFERRED`] if its workload prefers the class instead of requiring it.
 pub const SELECTION: &str = "perennial.dev/selection";
 pub const PREFERRED: &str = "preferred";
-/// On a workload: [`fallback::State`], what must outlive a restart.
+/// Workload annotation: [`state::PlacementState`].
 pub const STATE: &str = "perennial.dev/placement-state";
-/// Orders scale-in within a ReplicaSet: the lowest cost goes first.
+/// Pod annotation that orders scale-in within a ReplicaSet: the lowest cost goes first.
 pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
-/// The kind of capacity that a replica runs on.
+/// Capacity type of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {

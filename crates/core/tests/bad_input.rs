@@ -3,7 +3,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "whatever fails here fails the test")]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 use perennial_core::{
@@ -11,11 +14,13 @@ use perennial_core::{
     config::{Gate, Layers, Settings, load},
     keeper::{
         admission::admit,
-        collect,
+        case::{Case, CaseContext, Phase},
+        collect::{Candidate, collect},
+        decide::{Decision, decide},
         import::read_text,
         keys::{Kept, Key},
         mark::{MARK, Mark},
-        plan::{Context, Plan, create, gone, live},
+        policy_set::PolicySet,
         record::{RECORD_KEY, RECOVERED_KEY, Record},
         selection::{Node, Policy},
         stored_record::Stored,
@@ -145,15 +150,19 @@ fn replace(value: &mut Value, path: &[usize], with: Value) {
     }
 }
 
-/// Decides everything that is ever decided about a record and a node, and writes and reads what comes of it.
-fn decide(stored: &Stored, node: &Node) {
-    let policy = Policy::from_settings(&Settings::default().keeper);
-    let context = Context { policy: &policy, identity: None, now: now(), by: "test" };
-    let seen = policy.select(node);
-    let record = stored.effective(&seen);
-    for plan in [live(&seen, record.as_ref(), &context), gone(&seen, record.as_ref(), &context)] {
-        if let Plan::Write(_, next) = plan {
-            if let Some(record) = &record {
+fn policies() -> PolicySet {
+    Policy::from_settings(&Settings::default().keeper).into()
+}
+
+/// Decides everything that is ever decided about a record and a node, and writes and reads the result.
+fn decide_all(stored: Stored, node: &Node) {
+    let (policies, stored) = (policies(), Arc::new(stored));
+    let context = CaseContext { policies: &policies, now: now(), by: "test" };
+    let case = |phase| Case::new(phase, Some(node.clone()), Some(Arc::clone(&stored)), Vec::new(), &context);
+    for phase in [Phase::Live, Phase::Gone] {
+        let case = case(phase);
+        if let Decision::WriteRecord(_, next) = decide(&case) {
+            if let Some(record) = case.record() {
                 assert!(
                     next.sequence > record.sequence,
                     "sequences only grow: {} after {}",
@@ -166,22 +175,12 @@ fn decide(stored: &Stored, node: &Node) {
             }
         }
     }
-    drop(create(&seen, record.as_ref(), &context, |_| true));
+    drop(decide(&case(Phase::Creating { by_kubelet: false })));
     let object = json!({"metadata": {"name": node.name, "labels": node.labels, "annotations": node.annotations}});
-    drop(admit(&object, node, record.as_ref(), &context, true, Gate::Always));
-    if let Some(record) = &record {
-        let seen = collect::Seen {
-            present: false,
-            tombstone: record.is_tombstone(),
-            bad: false,
-            captured_at: record.captured_at,
-            absent_since: Some(record.captured_at),
-            held: false,
-            confirmed: false,
-            retention: std::time::Duration::MAX,
-        };
-        let _ = collect::step(&seen, now(), false);
-    }
+    drop(admit(&object, &case(Phase::Creating { by_kubelet: true }), Gate::Always));
+    let absent = Candidate::new(&Case::absent(Some(Arc::clone(&stored)), &context), &BTreeMap::new());
+    let retention = std::time::Duration::MAX;
+    let _ = collect(&Candidate { absent_since: Some(absent.captured_at), retention, ..absent }, now(), false);
 }
 
 proptest! {
@@ -201,7 +200,7 @@ proptest! {
         if beside {
             data.insert(RECOVERED_KEY.to_owned(), good.to_value().to_string());
         }
-        decide(&Stored::read(&data, |_| true), &node);
+        decide_all(Stored::read(&data, |_| true), &node);
     }
 
     /// Checksums are no secret: whoever may write records can make one that holds.
@@ -213,7 +212,7 @@ proptest! {
             text["folded"] = json!(!record.folded);
         }
         let data = BTreeMap::from([(RECORD_KEY.to_owned(), text.to_string())]);
-        decide(&Stored::read(&data, |_| true), &node);
+        decide_all(Stored::read(&data, |_| true), &node);
     }
 
     #[test]
@@ -247,9 +246,11 @@ proptest! {
         if let admission_review::Review::Request(request) = admission_review::read(&bytes) {
             prop_assert!(!request.uid.is_empty());
             if let Some(object) = &request.object {
-                let policy = Policy::from_settings(&Settings::default().keeper);
-                let context = Context { policy: &policy, identity: None, now: now(), by: "test" };
-                drop(admit(object, &Node::default(), None, &context, false, Gate::Always));
+                let policies = policies();
+                let context = CaseContext { policies: &policies, now: now(), by: "test" };
+                let phase = Phase::Creating { by_kubelet: false };
+                let case = Case::new(phase, Some(Node::default()), None, Vec::new(), &context);
+                drop(admit(object, &case, Gate::Always));
             }
         }
         let _ = admission_review::read_uid(&bytes);

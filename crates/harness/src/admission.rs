@@ -1,20 +1,21 @@
-//! Admission, as the API server asks for it.
+//! Waiting until the API server calls an operator's webhooks.
 
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, PostParams};
 
 use crate::{Operator, OperatorBuilder, TestCluster, Webhooks, eventually};
 
-/// A node that Perennial leaves alone: asking about it changes nothing.
+/// Name of a node that Perennial ignores: requests about it change nothing.
 const PROBE: &str = "probe-of-admission";
 
 impl TestCluster {
-    /// An operator with the defaults, in one of both modes, that is ready and, with webhooks on, really asked.
+    /// Starts an operator with the default settings and waits until it is ready. With webhooks on,
+    /// also waits until the API server calls it.
     pub async fn start(&self, webhooks: Webhooks) -> Operator {
         self.start_with(webhooks, |builder| builder).await
     }
 
-    /// The same with settings of its own.
+    /// Like [`TestCluster::start`], with further settings.
     pub async fn start_with(
         &self,
         webhooks: Webhooks,
@@ -27,7 +28,7 @@ impl TestCluster {
         operator
     }
 
-    /// Until the API server asks this operator about creates and deletes of nodes.
+    /// Waits until the API server sends this operator reviews of node creates and deletes.
     pub async fn wait_for_admission(&self, operator: &Operator) {
         let asked = |webhook: &str| {
             operator
@@ -38,13 +39,13 @@ impl TestCluster {
         let node: Node = self.node(PROBE).annotation("perennial.dev/ignore", "true").into_node();
         eventually("the API server asks about creates", async || {
             self.nodes().create(&dry, &node).await.map_err(|error| error.to_string())?;
-            if asked("mutate/nodes") > 0.0 { Ok(()) } else { Err("it does not".to_owned()) }
+            if asked("mutate/nodes") > 0.0 { Ok(()) } else { Err("not yet".to_owned()) }
         })
         .await;
         self.nodes().create(&PostParams::default(), &node).await.expect("creating the probe");
         eventually("the API server asks about deletes", async || {
             self.nodes().delete(PROBE, &DeleteParams::default().dry_run()).await.map_err(|error| error.to_string())?;
-            if asked("validate/nodes") > 0.0 { Ok(()) } else { Err("it does not".to_owned()) }
+            if asked("validate/nodes") > 0.0 { Ok(()) } else { Err("not yet".to_owned()) }
         })
         .await;
         self.delete_node(PROBE).await;

@@ -1,4 +1,4 @@
-//! A cluster of a test's own.
+//! A Kubernetes cluster for one test.
 
 use std::{
     path::{Path, PathBuf},
@@ -22,42 +22,45 @@ use serde::de::DeserializeOwned;
 
 use tokio::sync::OnceCell;
 
-use crate::{Operator, Webhooks, audit::AuditLog, planes::Borrowed};
+use crate::{Operator, Webhooks, audit_log::AuditLog, plane_pool::PlaneLoan};
 
-/// Perennial's own on the cluster that tests share.
+/// Perennial's namespace on the shared cluster.
 const SHARED_NAMESPACE: &str = "perennial-shared";
 
-/// A real Kubernetes without nodes, and a namespace for Perennial. Gone for others when it is dropped.
+/// A real Kubernetes without nodes, with a namespace for Perennial. Other tests never use it at the
+/// same time.
 #[expect(missing_debug_implementations, reason = "kube's client has none")]
 pub struct TestCluster {
     client: Client,
     namespace: String,
-    /// The namespace of the test's own workloads.
+    /// Namespace of the test's workloads.
     workspace: String,
-    /// The admin's, for that namespace.
+    /// Admin kubeconfig with that namespace as the default.
     kubeconfig: PathBuf,
     pub(crate) operators: AtomicUsize,
-    /// Nodes with capacity, for their names.
+    /// Number of capacity nodes so far; part of their names.
     pub(crate) capacities: AtomicUsize,
-    // Last: what runs on it goes first.
-    plane: Borrowed,
+    // Last field: dropped after everything that runs on it.
+    plane: PlaneLoan,
 }
 
 impl TestCluster {
     pub async fn new() -> Self {
-        Self::on(Borrowed::take()).await
+        Self::on(PlaneLoan::take()).await
     }
 
-    /// One with everything that makes pods run: scheduler, controller manager, and kwok for the kubelets.
-    pub async fn whole() -> Self {
-        Self::on(Borrowed::whole()).await
+    /// Starts a cluster that runs pods, with scheduler, controller manager, and kwok for the
+    /// kubelets.
+    pub async fn full() -> Self {
+        Self::on(PlaneLoan::full()).await
     }
 
-    /// A namespace of the test's own on a whole cluster that it shares with others; so are its nodes and its workloads, which
-    /// run on these nodes only. One operator looks after all of them: see [`TestCluster::shared_operator`].
+    /// Creates a namespace on a cluster that tests share. The test has its own nodes, and its
+    /// workloads run on these nodes only. One operator manages all of them: see
+    /// [`TestCluster::shared_operator`].
     pub async fn shared() -> Self {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
-        let plane = Borrowed::shared();
+        let plane = PlaneLoan::shared();
         let workspace = format!("test-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let text = std::fs::read_to_string(plane.kubeconfig_path()).expect("the admin's kubeconfig");
         let mut config = Kubeconfig::from_yaml(&text).expect("a kubeconfig");
@@ -75,34 +78,36 @@ impl TestCluster {
         cluster
     }
 
-    /// The one that looks after all workloads on the shared cluster. Moves quickly, and has no other role.
+    /// Returns the operator that manages all workloads on the shared cluster. It evicts without
+    /// delay and has only the placement role.
     pub async fn shared_operator(&self) -> &'static Operator {
         static OPERATOR: OnceCell<Operator> = OnceCell::const_new();
         let started = OPERATOR.get_or_init(async || {
             create_namespace(&self.client, SHARED_NAMESPACE).await;
             let builder = self.operator().webhooks(Webhooks::On).set("controller.roles", "placement,webhooks");
-            // Nobody takes over from it, and on a busy machine a short lease would be lost now and then.
+            // No replica takes over, and on a busy machine a short Lease would expire now and then.
             let builder = builder.set("controller.leaderElection.leaseDuration", "15s");
             builder.set("placement.cooldown", "1s").start().await
         });
         started.await
     }
 
-    /// One with two API servers on one etcd.
+    /// Starts a cluster with two API servers on one etcd.
     pub async fn with_two_servers() -> Self {
-        Self::on(Borrowed::own(Plane::builder().apiservers(2), None)).await
+        Self::on(PlaneLoan::own(Plane::builder().apiservers(2), None)).await
     }
 
-    /// One with the controllers of Kubernetes, but without anything that runs pods: the test does that itself.
+    /// Starts a cluster with controllers but without kubelets: the test runs the pods.
     pub async fn without_kubelets() -> Self {
-        Self::on(Borrowed::own(Plane::builder().controller_manager(true), None)).await
+        Self::on(PlaneLoan::own(Plane::builder().controller_manager(true), None)).await
     }
 
-    pub(crate) async fn on(plane: Borrowed) -> Self {
+    pub(crate) async fn on(plane: PlaneLoan) -> Self {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let config = std::fs::read_to_string(plane.kubeconfig_path()).expect("the admin's kubeconfig");
         let client = connect(&config).await;
-        // Whoever had the plane before left these. Namespaces stay: nobody here would finish deleting one.
+        // Left by the previous test on this plane. Namespaces stay, because no controller here
+        // finishes their deletion.
         clear::<Node>(&client).await;
         clear::<ValidatingWebhookConfiguration>(&client).await;
         clear::<MutatingWebhookConfiguration>(&client).await;
@@ -118,22 +123,22 @@ impl TestCluster {
         Self { client, namespace, workspace, kubeconfig, operators, capacities, plane }
     }
 
-    /// The admin's client.
+    /// Client with admin permissions.
     pub fn client(&self) -> Client {
         self.client.clone()
     }
 
-    /// The client of anyone.
+    /// Client of any user.
     pub async fn client_of(&self, user: &str, groups: &[&str]) -> Client {
         connect(&self.plane.kubeconfig_for(user, groups).expect("a kubeconfig")).await
     }
 
-    /// The client of a node's kubelet.
+    /// Client of a node's kubelet.
     pub async fn as_kubelet(&self, node: &str) -> Client {
         self.client_of(&format!("system:node:{node}"), &["system:nodes"]).await
     }
 
-    /// The client of a service account of Perennial's namespace, by a token of its own.
+    /// Client of a service account in Perennial's namespace, with its own token.
     pub async fn client_of_account(&self, account: &str) -> Client {
         let kubeconfig = self.plane.kubeconfig_for_service_account(&self.namespace, account).expect("a kubeconfig");
         connect(&kubeconfig).await
@@ -144,14 +149,14 @@ impl TestCluster {
         &self.namespace
     }
 
-    /// The namespace of the test's own workloads.
+    /// Namespace of the test's workloads.
     pub fn workspace(&self) -> &str {
         &self.workspace
     }
 
-    /// What nodes and workloads of this test have in common, where there are those of others as well.
+    /// Label value of this test's nodes and workloads on the shared cluster.
     pub(crate) fn pool(&self) -> Option<&str> {
-        matches!(self.plane, Borrowed::Shared(_)).then_some(self.workspace.as_str())
+        matches!(self.plane, PlaneLoan::Shared(_)).then_some(self.workspace.as_str())
     }
 
     pub(crate) fn kubeconfig(&self) -> &Path {

@@ -1,4 +1,4 @@
-//! Events about nodes.
+//! Kubernetes Events about nodes.
 
 use k8s_openapi::api::core::v1::Event;
 use kube::{Api, api::ListParams};
@@ -6,7 +6,7 @@ use kube::{Api, api::ListParams};
 use crate::{TestCluster, eventually};
 
 impl TestCluster {
-    /// What was said about a node, as `Reason: message`.
+    /// Returns the Events about a node as `Reason: message`.
     pub async fn events(&self, node: &str) -> Vec<String> {
         let events: Api<Event> = Api::default_namespaced(self.client());
         let params = ListParams::default().fields(&format!("involvedObject.kind=Node,involvedObject.name={node}"));
@@ -16,7 +16,7 @@ impl TestCluster {
         list.items.into_iter().map(said).collect()
     }
 
-    /// Until something is said about a node for this reason; what is said.
+    /// Waits for an Event about a node with this reason and returns it.
     pub async fn wait_for_event(&self, node: &str, reason: &str) -> String {
         eventually(format!("an Event {reason} about node {node}"), async || {
             let events = self.events(node).await;

@@ -1,5 +1,6 @@
-//! Perennial on a local plane as on any cluster: its namespace, an account with the permissions that it needs and no
-//! more, and the program, which is this very binary under another name: always the current build.
+//! Installs Perennial on a local plane as on any cluster: namespace, service account with the
+//! deployed permissions, and a binary. The binary is the calling program under another name, so it
+//! is always the current build.
 
 use std::{
     ffi::OsStr,
@@ -15,7 +16,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use localplane::{PlaneFolder, Process};
 
-/// The names under which this binary is the operator and its command line.
+/// Names under which the calling program acts as the operator and as its command line.
 const PROGRAM: &str = "perennial";
 const PLUGIN: &str = "kubectl-perennial";
 const PERMISSIONS: &str = include_str!("../../../deploy/permissions.yaml");
@@ -23,29 +24,28 @@ const NAMESPACE: &str = "perennial-system";
 const ACCOUNT: &str = "perennial";
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Ends the process as the operator, if that is the name that it was called by.
+/// Runs the operator and returns its exit code, if this process was started by one of its names.
 pub fn called_as_operator() -> Option<ExitCode> {
     let name = std::env::args_os().next()?;
     let name = Path::new(&name).file_name();
     [PROGRAM, PLUGIN].into_iter().any(|known| name == Some(OsStr::new(known))).then(perennial::cli::main)
 }
 
-/// Where everything is that a person needs.
+/// Locations of an installation.
 #[derive(Debug, Clone)]
 pub struct Installed {
     plane: PlaneFolder,
-    /// `perennial` and `kubectl`.
+    /// Folder with `perennial` and `kubectl`.
     pub bin: PathBuf,
     kubeconfig: PathBuf,
     pub log: PathBuf,
 }
 
 impl Installed {
-    /// Puts the programs in place, and the namespace, the account and its permissions into the cluster. Once more does
-    /// no harm.
+    /// Links the programs into `bin` and applies namespace, account and permissions. Idempotent.
     pub fn new(plane: &PlaneFolder, bin: PathBuf, kubectl: &Path) -> anyhow::Result<Self> {
         fs::create_dir_all(&bin).with_context(|| format!("creating {}", bin.display()))?;
-        let this = std::env::current_exe().context("finding our own program")?;
+        let this = std::env::current_exe().context("finding the path of this program")?;
         place(&this, &bin.join(PROGRAM))?;
         place(&this, &bin.join(PLUGIN))?;
         place(kubectl, &bin.join("kubectl"))?;
@@ -60,7 +60,7 @@ impl Installed {
             .output()
             .context("running kubectl")?;
         if !applied.status.success() {
-            bail!("the permissions were not applied: {}", String::from_utf8_lossy(&applied.stderr).trim());
+            bail!("applying the permissions failed: {}", String::from_utf8_lossy(&applied.stderr).trim());
         }
         write_env(plane, &bin)?;
         let kubeconfig = plane.path().join("perennial.kubeconfig");
@@ -69,7 +69,8 @@ impl Installed {
 
     /// Starts the operator and waits until it is ready. It never outlives this process.
     ///
-    /// A replica that was killed holds its Lease for two seconds here instead of fifteen: people are waiting.
+    /// The Lease of a killed replica expires after 2 s instead of 15 s, so that a demo does not
+    /// stall.
     pub fn start(&self, webhooks: bool) -> anyhow::Result<Process> {
         let account = self.plane.kubeconfig_for_service_account(NAMESPACE, ACCOUNT)?;
         write_private(&self.kubeconfig, &account).with_context(|| format!("writing {}", self.kubeconfig.display()))?;
@@ -93,7 +94,7 @@ impl Installed {
         let deadline = Instant::now() + PATIENCE;
         while !self.is_ready(from) {
             if let Some(status) = process.ended() {
-                bail!("perennial ended at once ({status}):\n{}", self.log_tail(5));
+                bail!("perennial exited ({status}):\n{}", self.log_tail(5));
             }
             if Instant::now() > deadline {
                 bail!("perennial was not ready within {PATIENCE:?}:\n{}", self.log_tail(5));
@@ -103,7 +104,8 @@ impl Installed {
         Ok(process)
     }
 
-    /// Asks the operator that wrote its log from this byte on. It takes any free port and says which.
+    /// Checks `/readyz` of the operator whose log begins at byte `from`. The port is read from the
+    /// log.
     fn is_ready(&self, from: u64) -> bool {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         let port = usize::try_from(from).ok().and_then(|from| log.get(from..)).and_then(port);
@@ -117,7 +119,7 @@ impl Installed {
     }
 }
 
-/// A file beside `bin/` that a shell reads to have the programs and the cluster at hand.
+/// Writes a file beside `bin/` that sets `PATH` and `KUBECONFIG` in a shell.
 fn write_env(plane: &PlaneFolder, bin: &Path) -> anyhow::Result<()> {
     let path = bin.with_file_name("env");
     let text = format!("export KUBECONFIG='{}' PATH='{}':\"$PATH\"\n", plane.kubeconfig().display(), bin.display());
@@ -130,7 +132,8 @@ fn port(log: &str) -> Option<u16> {
     address.rsplit_once(':')?.1.parse().ok()
 }
 
-/// A port that was free just now. Whoever is unlucky fails to start, and says so.
+/// Returns a port that was free a moment ago. If another process takes it first, the operator fails
+/// to start with an error.
 fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind(("::", 0)).or_else(|_| TcpListener::bind(("0.0.0.0", 0)))?.local_addr()?.port())
 }
@@ -145,7 +148,7 @@ fn get(port: u16, path: &str) -> io::Result<String> {
     Ok(answer)
 }
 
-/// A hard link where that works: it stays what it is when the program is built anew.
+/// Creates a hard link where possible: it keeps the old program when a new one is built.
 fn place(program: &Path, at: &Path) -> anyhow::Result<()> {
     let program = fs::canonicalize(program).with_context(|| format!("finding {}", program.display()))?;
     match fs::remove_file(at) {
@@ -161,4 +164,16 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
     use std::{io::Write as _, os::unix::fs::OpenOptionsExt as _};
     let mut file = fs::OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(path)?;
     file.write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_port_is_read_from_the_log() {
+        let log = "INFO starting\nINFO serving /metrics and probes address=[::]:43121 role=all\nINFO ready\n";
+        assert_eq!(port(log), Some(43121));
+        assert_eq!(port("INFO starting\n"), None);
+    }
 }

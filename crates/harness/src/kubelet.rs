@@ -1,9 +1,10 @@
-//! A kubelet for the pods of one namespace, where nothing else runs pods: it runs their command as a process.
+//! A kubelet for the pods of one namespace on a cluster where nothing else runs pods. It runs each
+//! pod's command as a process.
 //!
-//! What of a pod is meant seriously: its service account (a token from the API server), its arguments and variables, the
-//! ConfigMaps and Secrets that it mounts. What is not: isolation, probes by the kubelet, and images but for the tag `next`, which is
-//! the operator of the next version. A process that serves
-//! gets ports of its own, since all pods share one machine. A pod is Ready when its `/readyz` says so.
+//! Supported: the service account (with a token from the API server), arguments, environment
+//! variables, mounted ConfigMaps and Secrets, and `/readyz` as the readiness probe. Not supported:
+//! isolation, other probes, and images, except for the tag `next`, which selects the operator of
+//! the next version. A process that serves gets its own ports, because all pods share one machine.
 
 use std::{
     collections::BTreeMap,
@@ -23,33 +24,33 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::{TestCluster, program, running::free_port};
+use crate::{TestCluster, binaries, operator::free_port};
 
-/// It stops, with everything that it runs, when it is dropped.
+/// The kubelet stops with all its pods when it is dropped.
 #[derive(Debug)]
 pub struct Kubelet {
     task: JoinHandle<()>,
-    seen: Arc<Mutex<Seen>>,
+    state: Arc<Mutex<KubeletState>>,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
-    /// Words of the command, and what it said, of every pod that has ended.
+struct KubeletState {
+    /// Arguments, success and log of each pod that has ended.
     ended: Vec<(Vec<String>, bool, String)>,
-    trouble: Option<String>,
+    error: Option<String>,
 }
 
-struct Running {
+struct RunningPod {
     process: Process,
     log: PathBuf,
     args: Vec<String>,
     serves: Option<u16>,
-    told: Told,
+    reported: ReportedStatus,
 }
 
-/// What the API server was told last.
+/// Pod status that was last written to the API server.
 #[derive(PartialEq, Eq)]
-enum Told {
+enum ReportedStatus {
     Nothing,
     Ready,
     Ended,
@@ -60,45 +61,46 @@ struct Node {
     namespace: String,
     plane: PlaneFolder,
     folder: PathBuf,
-    pods: BTreeMap<String, Running>,
-    seen: Arc<Mutex<Seen>>,
+    pods: BTreeMap<String, RunningPod>,
+    state: Arc<Mutex<KubeletState>>,
 }
 
 impl TestCluster {
-    /// Runs the pods of this namespace from now on.
+    /// Starts a kubelet for the pods of this namespace.
     pub fn kubelet(&self, namespace: &str) -> Kubelet {
-        let seen = Arc::<Mutex<Seen>>::default();
+        let state = Arc::<Mutex<KubeletState>>::default();
         let mut node = Node {
             client: self.client(),
             namespace: namespace.to_owned(),
             plane: self.plane().folder().clone(),
             folder: self.plane().dir().join("pods"),
             pods: BTreeMap::new(),
-            seen: Arc::clone(&seen),
+            state: Arc::clone(&state),
         };
         let task = tokio::spawn(async move {
             loop {
-                if let Err(error) = node.look().await {
-                    lock(&node.seen).trouble = Some(error.to_string());
+                if let Err(error) = node.sync().await {
+                    lock(&node.state).error = Some(error.to_string());
                 }
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         });
-        Kubelet { task, seen }
+        Kubelet { task, state }
     }
 }
 
 impl Kubelet {
-    /// What a pod said that has ended, by the first word of its command; whether it went well.
-    pub fn said(&self, command: &str) -> Option<(bool, String)> {
-        let seen = lock(&self.seen);
-        let ended = seen.ended.iter().rev().find(|(args, ..)| args.first().is_some_and(|word| word == command));
+    /// Returns whether a pod that has ended succeeded, and its log; the pod is found by the first
+    /// argument of its command.
+    pub fn log_of(&self, command: &str) -> Option<(bool, String)> {
+        let state = lock(&self.state);
+        let ended = state.ended.iter().rev().find(|(args, ..)| args.first().is_some_and(|word| word == command));
         ended.map(|(_, success, text)| (*success, text.clone()))
     }
 
-    /// The last thing that it could not do.
-    pub fn trouble(&self) -> Option<String> {
-        lock(&self.seen).trouble.clone()
+    /// Returns the last error.
+    pub fn last_error(&self) -> Option<String> {
+        lock(&self.state).error.clone()
     }
 }
 
@@ -108,18 +110,19 @@ impl Drop for Kubelet {
     }
 }
 
-fn lock(seen: &Mutex<Seen>) -> std::sync::MutexGuard<'_, Seen> {
-    seen.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(state: &Mutex<KubeletState>) -> std::sync::MutexGuard<'_, KubeletState> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Node {
-    async fn look(&mut self) -> anyhow::Result<()> {
+    async fn sync(&mut self) -> anyhow::Result<()> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
         let pods = api.list(&ListParams::default()).await?.items;
         self.pods.retain(|name, running| {
             let gone = !pods.iter().any(|pod| pod.metadata.name.as_deref() == Some(name));
             if gone {
-                // As the kubelet does it: first politely. A pod without a node is gone before its process is.
+                // SIGTERM first, like a kubelet. A pod without a node is deleted before its process
+                // ends.
                 let _ = running.process.signal(Signal::TERM);
                 for _ in 0..100 {
                     if running.process.ended().is_some() {
@@ -140,14 +143,14 @@ impl Node {
                 let started = self.start(&name, &pod).await?;
                 self.pods.insert(name.clone(), started);
             }
-            if let Some(status) = self.pods.get_mut(&name).and_then(|running| status(running, &self.seen)) {
+            if let Some(status) = self.pods.get_mut(&name).and_then(|running| status(running, &self.state)) {
                 api.patch_status(&name, &PatchParams::default(), &Patch::Merge(json!({ "status": status }))).await?;
             }
         }
         Ok(())
     }
 
-    async fn start(&self, name: &str, pod: &Pod) -> anyhow::Result<Running> {
+    async fn start(&self, name: &str, pod: &Pod) -> anyhow::Result<RunningPod> {
         let spec = pod.spec.clone().unwrap_or_default();
         let folder = self.folder.join(name);
         fs::create_dir_all(&folder)?;
@@ -172,7 +175,7 @@ impl Node {
             }
             let path = place.display().to_string();
             for file in fs::read_dir(&place)?.filter_map(Result::ok) {
-                // The config itself names folders of the container.
+                // The config file refers to folders in the container.
                 let text = fs::read_to_string(file.path()).unwrap_or_default();
                 fs::write(
                     file.path(),
@@ -199,12 +202,12 @@ impl Node {
             }
         }
         let next = container.image.as_ref().is_some_and(|image| image.ends_with(":next"));
-        let program = if next { &program::NEXT_OPERATOR } else { &program::OPERATOR };
+        let program = if next { &binaries::NEXT_OPERATOR } else { &binaries::OPERATOR };
         env.push(program.path().display().to_string());
         env.extend(args);
         let log = folder.join("log");
         let process = Process::start("env".as_ref(), &env, &log)?;
-        Ok(Running { process, log, args: words, serves, told: Told::Nothing })
+        Ok(RunningPod { process, log, args: words, serves, reported: ReportedStatus::Nothing })
     }
 
     async fn read<K>(&self, name: &str) -> anyhow::Result<K>
@@ -218,22 +221,22 @@ impl Node {
     }
 }
 
-/// What is to be said about the pod now, if anything.
-fn status(running: &mut Running, seen: &Mutex<Seen>) -> Option<Value> {
+/// Returns the pod status to write, if it changed.
+fn status(running: &mut RunningPod, state: &Mutex<KubeletState>) -> Option<Value> {
     if let Some(status) = running.process.ended() {
-        if running.told == Told::Ended {
+        if running.reported == ReportedStatus::Ended {
             return None;
         }
-        running.told = Told::Ended;
+        running.reported = ReportedStatus::Ended;
         let text = fs::read_to_string(&running.log).unwrap_or_default();
-        lock(seen).ended.push((running.args.clone(), status.success(), text));
+        lock(state).ended.push((running.args.clone(), status.success(), text));
         return Some(json!({ "phase": if status.success() { "Succeeded" } else { "Failed" } }));
     }
-    let port = running.serves.filter(|_| running.told == Told::Nothing)?;
-    if !crate::running::get(port, "/readyz").is_ok_and(|(status, _)| status == 200) {
+    let port = running.serves.filter(|_| running.reported == ReportedStatus::Nothing)?;
+    if !crate::operator::get(port, "/readyz").is_ok_and(|(status, _)| status == 200) {
         return None;
     }
-    running.told = Told::Ready;
+    running.reported = ReportedStatus::Ready;
     let now = jiff::Timestamp::now().to_string();
     let condition = |kind: &str| json!({ "type": kind, "status": "True", "lastTransitionTime": now });
     let conditions = ["Initialized", "Ready", "ContainersReady", "PodScheduled"].map(condition);

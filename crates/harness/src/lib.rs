@@ -1,4 +1,4 @@
-//! The words in which Perennial's tests on a real control plane are written.
+//! Vocabulary of the tests and tools that run Perennial on a real control plane.
 //!
 //! ```no_run
 //! # use perennial_harness::TestCluster;
@@ -16,65 +16,66 @@
 //! ```
 //!
 //! # Guarantees
-//! A [`TestCluster`] is a test's own: nobody else's nodes, operators or requests are on it. Nothing that is started
-//! here outlives the test process. When a test fails, the logs of its operators are in its output, and the control
-//! plane's folder stays.
+//! A [`TestCluster`] belongs to one test: it has no nodes, operators or requests of other tests.
+//! Nothing that is started here outlives the test process. If a test fails, the logs of its
+//! operators are printed and the folder of the control plane stays.
 //!
-//! # Habits
-//! No sleep waits for something to happen: [`eventually`] asks until it has. That something does *not* happen is shown
-//! with a fence: something that the operator does afterwards, seen. No assertion is about how long something took.
+//! # Conventions
+//! - Never sleep to wait for an effect: poll with [`eventually`].
+//! - Show that something does *not* happen with a fence: a later change whose effect is visible.
+//! - Never assert how long something takes.
 
 #![expect(
     clippy::expect_used,
     clippy::panic,
     clippy::missing_panics_doc,
-    reason = "whatever fails here fails the test, and says where"
+    reason = "a failure here fails the test and names the location"
 )]
 
 mod admission;
-mod audit;
-mod balancer;
-mod browser;
+mod audit_log;
+mod binaries;
+mod chromium;
 mod cluster;
-mod command;
+mod commands;
+mod documented_tests;
 mod events;
 mod eventually;
+mod external_programs;
 mod helm;
 pub mod install;
 mod kubelet;
-mod mass;
+mod load_balancer;
+mod many_nodes;
+mod metrics;
 mod nodes;
-mod pages;
-mod planes;
+mod operator;
+mod plane_pool;
 mod policies;
-mod program;
 mod proxy;
 mod records;
-mod requests;
-mod running;
-mod samples;
-mod tools;
+mod request_counts;
 mod wire;
 mod workloads;
 
-pub use audit::{Asked, verbs};
-pub use balancer::{Balancer, handshake};
-pub use browser::{Chromium, Page};
+pub use audit_log::{ApiRequest, verbs};
+pub use binaries::program_under_test;
+pub use chromium::{Chromium, Page};
 pub use cluster::TestCluster;
-pub use command::{Answer, Background, Drained, perennial};
+pub use commands::{BackgroundCommand, CommandCost, CommandOutput, perennial};
+pub use documented_tests::assert_page_lists_tests;
 pub use eventually::{eventually, eventually_within};
+pub use external_programs::{Helm, Prometheus, axe, krew, third_party_crds};
 pub use helm::chart;
 pub use kubelet::Kubelet;
-pub use mass::{node_count, node_count_or, ten_labels};
+pub use load_balancer::{LoadBalancer, handshake};
+pub use many_nodes::{node_count, node_count_or, ten_labels};
+pub use metrics::Metrics;
 pub use nodes::{Labels, NodeBuilder, labels};
-pub use pages::assert_page_names_tests;
+pub use operator::{Operator, OperatorBuilder, Webhooks, cpu_of, free_port, peak_memory_of};
 pub use policies::keep_policy;
-pub use program::program_under_test;
-pub use proxy::{Dies, Fault, FaultProxy};
+pub use proxy::{CrashPoint, Fault, FaultProxy};
 pub use records::record_name;
-pub use requests::Requests;
-pub use running::{Operator, OperatorBuilder, Webhooks, cpu_of, free_port, peak_memory_of};
-pub use samples::Samples;
-pub use tools::{Helm, Prometheus, axe, krew, schemas_of_others};
+pub use request_counts::Requests;
 pub use wire::Wire;
-pub use workloads::{Placed, WorkloadBuilder};
+pub use workloads::{PodCounts, WorkloadBuilder};

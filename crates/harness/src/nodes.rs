@@ -1,4 +1,4 @@
-//! Nodes: made, changed, deleted and looked at as people and kubelets do.
+//! Creates, changes, deletes and reads nodes, as admin or as a kubelet.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ use crate::{TestCluster, eventually};
 
 pub type Labels = BTreeMap<String, String>;
 
-/// Labels from pairs.
+/// Builds labels from pairs.
 pub fn labels<K: Into<String>, V: Into<String>>(pairs: impl IntoIterator<Item = (K, V)>) -> Labels {
     pairs.into_iter().map(|(key, value)| (key.into(), value.into())).collect()
 }
 
-/// A node to be.
+/// Builder of a node.
 #[expect(missing_debug_implementations, reason = "kube's client has none")]
 #[must_use = "a node is created by `create`"]
 pub struct NodeBuilder {
@@ -52,7 +52,7 @@ impl NodeBuilder {
         self
     }
 
-    /// The machine that it runs on: providerID, systemUUID, machineID.
+    /// Sets the machine identity: providerID, systemUUID, machineID.
     pub fn machine(mut self, provider: &str, system: &str, machine: &str) -> Self {
         self.node.spec.get_or_insert_default().provider_id = Some(provider.to_owned());
         let info = NodeSystemInfo {
@@ -64,13 +64,13 @@ impl NodeBuilder {
         self
     }
 
-    /// Whose request it is; without this the admin's.
+    /// Sets the client that sends the request. The default is the admin.
     pub fn by(mut self, client: Client) -> Self {
         self.api = Api::all(client);
         self
     }
 
-    /// The object itself, for requests of another kind.
+    /// Returns the object without creating it.
     pub fn into_node(self) -> Node {
         self.node
     }
@@ -80,14 +80,14 @@ impl NodeBuilder {
         self.try_create().await.unwrap_or_else(|error| panic!("creating node {name}: {error}"))
     }
 
-    /// For creates that may be refused.
+    /// Like [`NodeBuilder::create`], for creates that may be refused.
     pub async fn try_create(self) -> kube::Result<Node> {
         self.api.create(&PostParams::default(), &self.node).await
     }
 }
 
 impl TestCluster {
-    /// A node with nothing on it but what is said next.
+    /// Returns a builder of a node without labels, annotations or taints.
     pub fn node(&self, name: &str) -> NodeBuilder {
         let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
         let node = Node { metadata, spec: Some(NodeSpec::default()), status: None };
@@ -106,7 +106,7 @@ impl TestCluster {
         self.patch_node(node, json!({"metadata": {"labels": {key: null}}})).await;
     }
 
-    /// A merge patch, as the admin.
+    /// Sends a merge patch as admin.
     pub async fn patch_node(&self, node: &str, patch: Value) -> Node {
         let patched = self.nodes().patch(node, &PatchParams::default(), &Patch::Merge(patch)).await;
         patched.unwrap_or_else(|error| panic!("patching node {node}: {error}"))
@@ -117,7 +117,7 @@ impl TestCluster {
         drop(deleted.unwrap_or_else(|error| panic!("deleting node {node}: {error}")));
     }
 
-    /// The node as it is now.
+    /// Reads the node.
     pub async fn get_node(&self, node: &str) -> Node {
         self.nodes().get(node).await.unwrap_or_else(|error| panic!("reading node {node}: {error}"))
     }
@@ -126,7 +126,7 @@ impl TestCluster {
         self.get_node(node).await.metadata.labels.unwrap_or_default()
     }
 
-    /// Until the node has these labels, all of them and no others.
+    /// Waits until the node has exactly these labels.
     pub async fn wait_for_labels<K: Into<String>, V: Into<String>>(
         &self,
         node: &str,
@@ -141,7 +141,7 @@ impl TestCluster {
     }
 }
 
-/// Labels as people read them, not more than a line of them.
+/// Formats labels for messages, at most one line.
 pub(crate) fn text(labels: &Labels) -> String {
     let mut text: Vec<String> = labels.iter().take(12).map(|(key, value)| format!("{key}={value}")).collect();
     if labels.len() > text.len() {
@@ -152,4 +152,16 @@ pub(crate) fn text(labels: &Labels) -> String {
 
 fn short(name: &str) -> &str {
     name.get(..60).unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_label_sets_are_shortened_in_messages() {
+        assert_eq!(text(&labels([("team", "ml"), ("rack", "r7")])), "[rack=r7, team=ml]");
+        let many = text(&labels((0..20).map(|number| (format!("key-{number:02}"), "v"))));
+        assert!(many.contains("key-11=v") && !many.contains("key-12=v") && many.ends_with("… 20 in all]"), "{many}");
+    }
 }

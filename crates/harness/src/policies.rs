@@ -1,11 +1,11 @@
-//! KeepPolicies, as people write them with kubectl.
+//! KeepPolicies, written with kubectl.
 
 use serde_json::{Value, json};
 
 use crate::{TestCluster, eventually, perennial};
 
 impl TestCluster {
-    /// One where the kind is installed and no policy is there.
+    /// Starts a cluster with the KeepPolicy CRD and without policies.
     pub async fn with_policies() -> Self {
         let cluster = Self::new().await;
         let crds = perennial(["manifests", "crds"], &[]).expect_success();
@@ -24,7 +24,7 @@ impl TestCluster {
     }
 }
 
-/// The manifest of a policy.
+/// Returns the manifest of a policy.
 pub fn keep_policy(name: &str, spec: &Value) -> String {
     json!({"apiVersion": "perennial.dev/v1alpha1", "kind": "KeepPolicy", "metadata": {"name": name}, "spec": spec})
         .to_string()

@@ -1,11 +1,13 @@
-//! A proxy between an operator and its API server that does what networks and servers do on bad days.
+//! Proxy between an operator and its API server that injects faults.
 //!
-//! It ends the operator's TLS with the API server's own certificate, looks at each request, and sends it on as the admin, who the
-//! operator under test is anyway. In front of it is a [`Wire`], for what happens to connections rather than to requests.
+//! It terminates TLS with the API server's own certificate, inspects each request and forwards it
+//! as admin, which is the user of the operator under test. In front of it is a [`Wire`], for faults
+//! of connections rather than requests.
 //!
 //! # Guarantees
-//! What was sent on reaches the API server also when the operator is gone meanwhile, as in a real network. Nothing is retried.
-//! Every fault is counted by its name, so that a test can show that it happened.
+//! A forwarded request reaches the API server even if the operator is killed meanwhile, as in a
+//! real network. Nothing is retried. Every fault is counted by name, so that a test can assert that
+//! it happened.
 
 use std::{
     collections::BTreeMap,
@@ -35,26 +37,28 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use crate::{Answer, Asked, OperatorBuilder, TestCluster, Wire, perennial};
+use crate::{ApiRequest, CommandOutput, OperatorBuilder, TestCluster, Wire, perennial};
 
 type Body = UnsyncBoxBody<Bytes, io::Error>;
 
-/// What happens to a request.
+/// A fault that is applied to one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It takes so long until it is sent on.
+    /// Forwards the request after a delay.
     Delayed(Duration),
-    /// The connection ends; the API server sees nothing of it.
+    /// Closes the connection. The API server does not receive the request.
     Dropped,
-    /// The API server does it, and the connection ends without an answer.
+    /// Forwards the request, then closes the connection without a response.
     AnswerLost,
-    /// Neither the API server nor the operator hears of it any more.
+    /// Neither forwards the request nor responds.
     Swallowed,
-    /// Somebody on the way answers; for so many seconds the operator is asked to wait, if at all.
+    /// Responds with this status, optionally with `Retry-After` in seconds. The API server does not
+    /// receive the request.
     Answered(u16, Option<u32>),
-    /// The connection ends now, and the API server does it so much later: by then the operator may have done it again.
+    /// Closes the connection and forwards the request later. The operator may have repeated it by
+    /// then.
     Late(Duration),
-    /// Another API server answers: see [`FaultProxy::with_older`].
+    /// Forwards the request to another API server: see [`FaultProxy::with_older`].
     Older,
 }
 
@@ -72,18 +76,18 @@ impl Fault {
     }
 }
 
-/// On which side of a write an operator dies.
+/// Side of a write on which an operator is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dies {
-    /// The API server never sees it.
+pub enum CrashPoint {
+    /// The API server never receives the request.
     Before,
-    /// It is committed; the operator never learns of it.
+    /// The request is committed, and the operator receives no response.
     After,
 }
 
-type Weather = Box<dyn FnMut(&Asked) -> Option<Fault> + Send>;
+type FaultRule = Box<dyn FnMut(&ApiRequest) -> Option<Fault> + Send>;
 
-/// The proxy. When it is dropped, its connections end.
+/// The proxy. Its connections close when it is dropped.
 #[expect(missing_debug_implementations, reason = "kube's client has none")]
 pub struct FaultProxy {
     wire: Wire,
@@ -95,23 +99,23 @@ struct Front {
     server: Client,
     older: Option<Client>,
     inner: Mutex<Inner>,
-    /// How often watches were cut.
+    /// Number of times that watches were cut.
     cuts: watch::Sender<u64>,
 }
 
 #[derive(Default)]
 struct Inner {
-    weather: Option<Weather>,
+    weather: Option<FaultRule>,
     faults: BTreeMap<String, u64>,
     trap: Option<Trap>,
 }
 
 struct Trap {
-    /// How many writes of its kind are still to come, itself included.
+    /// Number of matching writes until the trap triggers, including that one.
     left: usize,
-    of: Box<dyn Fn(&Asked) -> bool + Send>,
-    dies: Dies,
-    sprung: oneshot::Sender<Asked>,
+    of: Box<dyn Fn(&ApiRequest) -> bool + Send>,
+    dies: CrashPoint,
+    sprung: oneshot::Sender<ApiRequest>,
 }
 
 impl fmt::Debug for Front {
@@ -121,14 +125,14 @@ impl fmt::Debug for Front {
 }
 
 impl TestCluster {
-    /// In front of the first API server.
+    /// Starts a proxy in front of the first API server.
     pub async fn fault_proxy(&self) -> FaultProxy {
         FaultProxy::new(self, None).await
     }
 }
 
 impl OperatorBuilder {
-    /// Its way to the API server is through this proxy.
+    /// Connects the operator through this proxy.
     pub fn through(self, proxy: &FaultProxy) -> Self {
         let text = std::fs::read_to_string(self.kubeconfig()).expect("a kubeconfig");
         self.with_kubeconfig(&proxy.kubeconfig(&text))
@@ -136,8 +140,8 @@ impl OperatorBuilder {
 }
 
 impl TestCluster {
-    /// `perennial` as the admin, in Perennial's namespace, through this proxy.
-    pub fn perennial_through(&self, proxy: &FaultProxy, words: &str) -> Answer {
+    /// Runs `perennial` as admin in Perennial's namespace through this proxy.
+    pub fn perennial_through(&self, proxy: &FaultProxy, words: &str) -> CommandOutput {
         let text = std::fs::read_to_string(self.plane().kubeconfig_path()).expect("a kubeconfig");
         let file = self.plane().dir().join("through-the-proxy.kubeconfig");
         std::fs::write(&file, proxy.kubeconfig(&text)).expect("writing a kubeconfig");
@@ -147,13 +151,14 @@ impl TestCluster {
 }
 
 impl FaultProxy {
-    /// The same as this kubeconfig, but for the way.
+    /// Returns the kubeconfig with the server address of this proxy.
     fn kubeconfig(&self, text: &str) -> String {
         let server = text.lines().find(|line| line.trim_start().starts_with("server: ")).expect("a server");
         text.replace(server, &format!("    server: https://127.0.0.1:{}", self.wire.port()))
     }
 
-    /// In front of the first API server, with another one for [`Fault::Older`].
+    /// Starts a proxy in front of the first API server; [`Fault::Older`] forwards to the one with
+    /// this number.
     pub async fn with_older(cluster: &TestCluster, number: usize) -> Self {
         Self::new(cluster, Some(number)).await
     }
@@ -183,40 +188,41 @@ impl FaultProxy {
         Self { wire, front, task }
     }
 
-    /// What is in front of it: to be frozen, cut, taken down.
+    /// Returns the connection in front of the proxy, which can be frozen, cut or taken down.
     pub fn wire(&self) -> &Wire {
         &self.wire
     }
 
-    /// From now on this decides what happens to each request.
-    pub fn weather(&self, weather: impl FnMut(&Asked) -> Option<Fault> + Send + 'static) {
+    /// Sets the function that selects a fault for each request.
+    pub fn inject(&self, weather: impl FnMut(&ApiRequest) -> Option<Fault> + Send + 'static) {
         self.front.lock().weather = Some(Box::new(weather));
     }
 
-    /// From now on nothing happens to requests.
-    pub fn calm(&self) {
+    /// Stops injecting faults.
+    pub fn clear_faults(&self) {
         self.front.lock().weather = None;
     }
 
-    /// Ends all watches, in the middle of whatever they were saying.
+    /// Cuts all watches, possibly within an event.
     pub fn cut_watches(&self) {
         self.front.cuts.send_modify(|cuts| *cuts += 1);
         self.front.count("watch cut");
     }
 
-    /// The faults so far, by name.
+    /// Returns the number of faults so far by name.
     pub fn faults(&self) -> BTreeMap<String, u64> {
         self.front.lock().faults.clone()
     }
 
-    /// At the n-th write of a kind from now on (from 1) the operator gets no answer any more, and whoever waits for it is told
-    /// which request it is: the moment to kill the operator. Leases and Events are no writes in this sense.
+    /// Sets a trap at the n-th matching write from now on, counted from 1. The operator gets no
+    /// response to that write, and the returned channel delivers the request: the moment to kill
+    /// the operator. Leases and Events do not count as writes.
     pub fn trap(
         &self,
         at: usize,
-        of: impl Fn(&Asked) -> bool + Send + 'static,
-        dies: Dies,
-    ) -> oneshot::Receiver<Asked> {
+        of: impl Fn(&ApiRequest) -> bool + Send + 'static,
+        dies: CrashPoint,
+    ) -> oneshot::Receiver<ApiRequest> {
         let (sprung, told) = oneshot::channel();
         self.front.lock().trap = Some(Trap { left: at, of: Box::new(of), dies, sprung });
         told
@@ -246,13 +252,13 @@ async fn serve(listener: TcpListener, tls: TlsAcceptor, front: Arc<Front>) {
         tokio::spawn(async move {
             let Ok(stream) = tls.accept(stream).await else { return };
             let answer = service_fn(|request| Arc::clone(&front).answer(request));
-            // An error is a connection that ended, by us or by the other side.
+            // An error is a connection that either side closed.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await;
         });
     }
 }
 
-/// The connection ends here.
+/// Closes the connection.
 #[derive(Debug)]
 struct Ended;
 
@@ -276,13 +282,13 @@ impl Front {
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Ended> {
         let (head, body) = request.into_parts();
         let body = body.collect().await.map_err(|_| Ended)?.to_bytes();
-        let asked = Asked::by_request(&head.method, &head.uri);
+        let asked = ApiRequest::by_request(&head.method, &head.uri);
         if let Some(trap) = self.step_on(&asked) {
-            if trap.dies == Dies::After {
+            if trap.dies == CrashPoint::After {
                 let answer = self.send(&self.server, &head, body).await?;
                 answer.into_body().collect().await.map_err(|_| Ended)?;
             }
-            // Whoever set it may have gone.
+            // The receiver may be dropped.
             let _ = trap.sprung.send(asked);
             return std::future::pending().await;
         }
@@ -316,8 +322,8 @@ impl Front {
         }
     }
 
-    /// Counts a write of the kind that a trap waits for; the trap, if this is the one that it waits for.
-    fn step_on(&self, asked: &Asked) -> Option<Trap> {
+    /// Counts a matching write. Returns the trap if this write triggers it.
+    fn step_on(&self, asked: &ApiRequest) -> Option<Trap> {
         if !asked.is_write() || ["leases", "events"].contains(&asked.resource.as_str()) {
             return None;
         }
@@ -327,7 +333,7 @@ impl Front {
         })
     }
 
-    /// Sends it on, and its answer back as it comes.
+    /// Forwards the request and streams the response back.
     async fn send(&self, to: &Client, head: &http::request::Parts, body: Bytes) -> Result<Response<Body>, Ended> {
         let mut request = Request::builder().method(head.method.clone()).uri(head.uri.clone());
         for (name, value) in &head.headers {
@@ -337,20 +343,20 @@ impl Front {
         }
         let request = request.body(kube::client::Body::from(body.to_vec())).map_err(|_| Ended)?;
         let client = to.clone();
-        // A task of its own: what is on its way arrives, also when nobody waits for it any more.
+        // In its own task: the request is sent even if the connection closes meanwhile.
         let sent = tokio::spawn(async move { client.send(request).await }).await;
         let (mut parts, body) = sent.map_err(|_| Ended)?.map_err(|_| Ended)?.into_parts();
         parts.headers.remove(header::CONTENT_LENGTH);
         parts.headers.remove(header::TRANSFER_ENCODING);
         parts.headers.remove(header::CONNECTION);
         let born = *self.cuts.borrow();
-        let watch = Asked::by_request(&head.method, &head.uri).verb == "watch";
+        let watch = ApiRequest::by_request(&head.method, &head.uri).verb == "watch";
         let cuts = watch.then(|| self.cuts.subscribe());
         Ok(Response::from_parts(parts, carried(body, cuts, born)))
     }
 }
 
-/// A body as it comes, until it is cut.
+/// Streams a body until it is cut.
 fn carried(body: kube::client::Body, cuts: Option<watch::Receiver<u64>>, born: u64) -> Body {
     let stream = futures::stream::unfold(Some((body, cuts)), move |state| async move {
         let (mut body, mut cuts) = state?;
@@ -370,7 +376,7 @@ fn carried(body: kube::client::Body, cuts: Option<watch::Receiver<u64>>, born: u
     StreamBody::new(stream).boxed_unsync()
 }
 
-/// As an API server, or something in front of it, refuses.
+/// Builds an error response like that of an API server or load balancer.
 fn refusal(code: u16, wait: Option<u32>) -> Response<Body> {
     let reason = match code {
         429 => "TooManyRequests",

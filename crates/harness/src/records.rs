@@ -1,4 +1,4 @@
-//! Records as people see them: ConfigMaps with JSON.
+//! Records, read as ConfigMaps with JSON.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
@@ -13,33 +13,33 @@ use serde_json::{Value, json};
 
 use crate::{Labels, TestCluster, eventually, labels, nodes::text};
 
-/// The name of the ConfigMap that holds a node's record.
+/// Returns the name of the ConfigMap that contains a node's record.
 pub fn record_name(node: &str) -> String {
     Identified::named(node).record_name().0
 }
 
 impl TestCluster {
-    /// ConfigMaps in Perennial's namespace.
+    /// API for ConfigMaps in Perennial's namespace.
     pub fn records(&self) -> Api<ConfigMap> {
         Api::namespaced(self.client(), self.namespace())
     }
 
-    /// The ConfigMap of a node's record.
+    /// Reads the ConfigMap of a node's record.
     pub async fn config_map(&self, node: &str) -> Option<ConfigMap> {
         self.records().get_opt(&record_name(node)).await.expect("reading a record")
     }
 
-    /// The bytes under a key of a node's record.
+    /// Reads one key of a node's ConfigMap.
     pub async fn record_bytes(&self, node: &str, key: &str) -> Option<String> {
         self.config_map(node).await?.data?.remove(key)
     }
 
-    /// A node's record as JSON.
+    /// Reads a node's record as JSON.
     pub async fn record(&self, node: &str) -> Option<Value> {
         serde_json::from_str(&self.record_bytes(node, RECORD_KEY).await?).ok()
     }
 
-    /// Until the record of a node holds these labels, all of them and no others.
+    /// Waits until the record of a node contains exactly these labels.
     pub async fn wait_for_record<K: Into<String>, V: Into<String>>(
         &self,
         node: &str,
@@ -48,7 +48,7 @@ impl TestCluster {
         self.wait_for_record_under(RECORD_KEY, node, wanted).await
     }
 
-    /// The same for a record under another key of the ConfigMap.
+    /// Like [`TestCluster::wait_for_record`] for another key of the ConfigMap.
     pub async fn wait_for_record_under<K: Into<String>, V: Into<String>>(
         &self,
         key: &str,
@@ -65,8 +65,8 @@ impl TestCluster {
         .await
     }
 
-    /// Puts bytes where a node's record is or would be, as an accident might.
-    pub async fn spoil_record(&self, node: &str, data: Value) {
+    /// Overwrites the data of a node's record, or creates a ConfigMap with it.
+    pub async fn corrupt_record(&self, node: &str, data: Value) {
         let name = record_name(node);
         let patch = json!({"data": data});
         let api = self.records();
@@ -84,7 +84,7 @@ impl TestCluster {
         api.create(&PostParams::default(), &object).await.expect("creating a spoilt record");
     }
 
-    /// How many records there are.
+    /// Returns the number of records.
     pub async fn record_count(&self) -> usize {
         let params = ListParams::default().labels(&format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}"));
         self.records().list_metadata(&params).await.expect("listing records").items.len()

@@ -1,6 +1,5 @@
-//! A cable between two processes on this machine, and what happens to cables: they are cut, or go silent.
-//!
-//! It carries bytes and understands none of them.
+//! TCP forwarder between two local processes that simulates network faults. It does not inspect the
+//! bytes.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -20,7 +19,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// A port that leads to another one.
+/// A port that forwards to another one.
 #[derive(Debug)]
 pub struct Wire {
     port: u16,
@@ -31,18 +30,19 @@ pub struct Wire {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
-    /// Connections stay, also new ones, and nothing comes through: half-open, as after a switch has failed.
+    /// Existing and new connections stay open and carry nothing: half-open, as after a switch
+    /// failure.
     frozen: bool,
-    /// Connections older than this (by their number) carry nothing any more, for good.
+    /// Connections with a lower number never carry anything again.
     dead: u64,
-    /// New connections end at once.
+    /// New connections are closed at once.
     down: bool,
-    /// How often all connections were cut.
+    /// Number of times that all connections were cut.
     cuts: u64,
 }
 
 impl Wire {
-    /// To this port of this machine.
+    /// Forwards to this local port.
     pub async fn to(port: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
         let own = listener.local_addr().expect("an address").port();
@@ -56,34 +56,34 @@ impl Wire {
         self.port
     }
 
-    /// How many connections there have been.
+    /// Returns the number of connections so far.
     pub fn carried(&self) -> u64 {
         self.carried.load(Ordering::Relaxed)
     }
 
-    /// Nothing comes through any more, and nobody is told.
+    /// Stops forwarding in both directions without closing connections.
     pub fn freeze(&self) {
         self.state.send_modify(|state| state.frozen = true);
     }
 
-    /// What was held back comes through, late.
+    /// Resumes forwarding. Held bytes arrive late.
     pub fn thaw(&self) {
         self.state.send_modify(|state| state.frozen = false);
     }
 
-    /// The connections that there are carry nothing any more, and nobody is told; new ones work. As after a box on the way has
-    /// forgotten them.
+    /// Stops forwarding on all existing connections without closing them; new connections work.
+    /// Simulates a NAT gateway that lost its state.
     pub fn forget(&self) {
         let number = self.carried();
         self.state.send_modify(|state| state.dead = number);
     }
 
-    /// Ends every connection that there is. New ones are possible.
+    /// Closes every existing connection. New ones are accepted.
     pub fn cut(&self) {
         self.state.send_modify(|state| state.cuts += 1);
     }
 
-    /// Ends every connection, and new ones at once, until [`Wire::up`].
+    /// Closes every connection, and new ones at once, until [`Wire::up`].
     pub fn down(&self) {
         self.state.send_modify(|state| {
             state.down = true;

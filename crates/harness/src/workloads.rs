@@ -1,4 +1,4 @@
-//! Workloads and their pods, and the capacity that they run on.
+//! Workloads, their pods, and the nodes that they run on.
 
 use std::{collections::BTreeMap, fmt, sync::atomic::Ordering, time::Duration};
 
@@ -16,30 +16,30 @@ use serde_json::{Value, json};
 use crate::{Operator, TestCluster, eventually_within};
 
 const CAPACITY: &str = "karpenter.sh/capacity-type";
-/// On nodes that tests share: whose they are.
+/// Label of the nodes of one test on the shared cluster.
 const POOL: &str = "pool";
 /// Pods take longer than nodes: they are created, placed, bound and started.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// How many pods of a workload run where.
+/// Number of pods of a workload by location.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Placed {
+pub struct PodCounts {
     pub spot: usize,
     pub on_demand: usize,
-    /// Without a node: gated, or nothing found.
+    /// Without a node: gated or unschedulable.
     pub waiting: usize,
     /// On-demand and Ready.
     pub ready_on_demand: usize,
 }
 
-impl fmt::Display for Placed {
+impl fmt::Display for PodCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { spot, on_demand, waiting, ready_on_demand } = self;
         write!(f, "{spot} on spot, {on_demand} on-demand ({ready_on_demand} Ready), {waiting} waiting")
     }
 }
 
-/// A Deployment or StatefulSet to be.
+/// Builder of a Deployment or StatefulSet.
 #[expect(missing_debug_implementations, reason = "kube's client has none")]
 #[must_use = "a workload is created by `create`"]
 pub struct WorkloadBuilder<'a> {
@@ -53,19 +53,19 @@ impl WorkloadBuilder<'_> {
         self
     }
 
-    /// An annotation of `perennial.dev/`.
-    pub fn asks(mut self, name: &str, value: &str) -> Self {
+    /// Sets a `perennial.dev/` annotation.
+    pub fn annotate(mut self, name: &str, value: &str) -> Self {
         self.object["metadata"]["annotations"][format!("perennial.dev/{name}")] = json!(value);
         self
     }
 
-    /// Changes anything of the object.
+    /// Changes any field of the object.
     pub fn with(mut self, change: impl FnOnce(&mut Value)) -> Self {
         change(&mut self.object);
         self
     }
 
-    /// The object as it stands, for kubectl.
+    /// Returns the manifest.
     pub fn text(self) -> String {
         self.object.to_string()
     }
@@ -84,14 +84,14 @@ impl WorkloadBuilder<'_> {
 }
 
 impl TestCluster {
-    /// Nodes of a class that take so many pods each.
+    /// Creates nodes of a class with room for `pods` pods each.
     pub async fn capacity(&self, class: &str, nodes: usize, pods: usize) {
         for _ in 0..nodes {
             self.capacity_node(class, pods, |_| ()).await;
         }
     }
 
-    /// One node of a class, with something particular about it; its name.
+    /// Creates one node of a class after applying `change`. Returns its name.
     pub async fn capacity_node(&self, class: &str, pods: usize, change: impl FnOnce(&mut Value)) -> String {
         let api: Api<Node> = Api::all(self.client());
         let prefix = self.pool().map(|pool| format!("{pool}-")).unwrap_or_default();
@@ -125,7 +125,7 @@ impl TestCluster {
         })
     }
 
-    /// A merge patch of a Deployment.
+    /// Sends a merge patch to a Deployment.
     pub async fn patch_deployment(&self, name: &str, patch: Value) {
         let api: Api<Deployment> = Api::default_namespaced(self.client());
         let patched = api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
@@ -136,18 +136,18 @@ impl TestCluster {
         self.patch_deployment(name, json!({"spec": {"replicas": replicas}})).await;
     }
 
-    pub async fn ask(&self, name: &str, annotation: &str, value: &str) {
+    pub async fn annotate_deployment(&self, name: &str, annotation: &str, value: &str) {
         let annotations = json!({format!("perennial.dev/{annotation}"): value});
         self.patch_deployment(name, json!({"metadata": {"annotations": annotations}})).await;
     }
 
-    /// A new template.
+    /// Changes the pod template.
     pub async fn roll_out(&self, name: &str, version: &str) {
         let template = json!({"metadata": {"annotations": {"version": version}}});
         self.patch_deployment(name, json!({"spec": {"template": template}})).await;
     }
 
-    /// A budget that keeps so many pods of the workload available.
+    /// Creates a PodDisruptionBudget with this `minAvailable`.
     pub async fn budget(&self, name: &str, app: &str, min_available: u32) {
         let spec = json!({"minAvailable": min_available, "selector": {"matchLabels": {"app": app}}});
         let budget: PodDisruptionBudget =
@@ -156,27 +156,27 @@ impl TestCluster {
         api.create(&PostParams::default(), &budget).await.expect("creating a budget");
     }
 
-    /// Its pods that are not on their way out.
+    /// Returns the pods of a workload that are not terminating.
     pub async fn pods(&self, app: &str) -> Vec<Pod> {
         self.pods_with(&format!("app={app}")).await
     }
 
-    /// Pods that a selector means, and that are not on their way out.
+    /// Returns the pods that match a selector and are not terminating.
     pub async fn pods_with(&self, selector: &str) -> Vec<Pod> {
         let api: Api<Pod> = Api::default_namespaced(self.client());
         let listed = api.list(&ListParams::default().labels(selector)).await.expect("listing pods");
         listed.items.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect()
     }
 
-    /// Where its pods run, by the labels of their nodes.
-    pub async fn placed(&self, app: &str) -> Placed {
+    /// Counts the pods of a workload by the labels of their nodes.
+    pub async fn pod_counts(&self, app: &str) -> PodCounts {
         let nodes = self.nodes().list_metadata(&ListParams::default()).await.expect("listing nodes");
         let class: BTreeMap<String, String> = nodes
             .items
             .into_iter()
             .filter_map(|node| Some((node.metadata.name?, node.metadata.labels?.remove(CAPACITY)?)))
             .collect();
-        let mut placed = Placed::default();
+        let mut placed = PodCounts::default();
         for pod in self.pods(app).await {
             let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
             let ready = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
@@ -193,17 +193,17 @@ impl TestCluster {
         placed
     }
 
-    /// Until so many of its pods run on spot and so many on-demand, and there are no others.
+    /// Waits until exactly these numbers of its pods run on spot and on-demand nodes.
     pub async fn wait_for_split(&self, app: &str, spot: usize, on_demand: usize) {
         eventually_within(PATIENCE, format!("{app} has {spot} on spot and {on_demand} on-demand"), async || {
-            let seen = self.placed(app).await;
+            let seen = self.pod_counts(app).await;
             let right = seen.spot == spot && seen.on_demand == on_demand && seen.waiting == 0;
             if right { Ok(()) } else { Err(seen.to_string()) }
         })
         .await;
     }
 
-    /// Until something is said about a workload for this reason; what is said.
+    /// Waits for an Event about a workload with this reason and returns its message.
     pub async fn wait_for_workload_event(&self, name: &str, reason: &str) -> String {
         let api: Api<Event> = Api::default_namespaced(self.client());
         let params = ListParams::default().fields(&format!("involvedObject.name={name},reason={reason}"));
@@ -214,11 +214,11 @@ impl TestCluster {
         .await
     }
 
-    /// How many pods of a workload an operator has evicted, by its log.
+    /// Returns the number of pods of a workload that an operator has evicted, from its log.
     pub fn evictions(&self, operator: &Operator, name: &str) -> usize {
         let whose = format!("/{}/{name}", self.workspace());
         let is_it = |line: &Value| {
-            line["message"] == "evicted" && line["workload"].as_str().is_some_and(|key| key.ends_with(&whose))
+            line["message"] == "evicted pod" && line["workload"].as_str().is_some_and(|key| key.ends_with(&whose))
         };
         operator.log().iter().filter(|line| is_it(line)).count()
     }

@@ -31,7 +31,7 @@ mod versions;
 pub use api::ApiError;
 pub use component::{Component, UnknownComponent};
 pub use pki::{Credentials, Identity, PkiError};
-pub use plane::{Builder, ComponentState, Plane, PlaneError, PlaneFolder, PlaneState, ProcessState};
+pub use plane::{Backup, Builder, ComponentState, Plane, PlaneError, PlaneFolder, PlaneState, ProcessState};
 pub use process::Process;
 pub use programs::{Program, Sources, Unavailable};
 pub use versions::{KUBERNETES_ENV, KWOK, Kubernetes, UnknownKubernetes};

@@ -21,6 +21,7 @@ use std::{
 
 pub use self::{
     error::PlaneError,
+    faults::Backup,
     folder::{ComponentState, PlaneFolder, PlaneState, ProcessState},
     spec::Builder,
 };

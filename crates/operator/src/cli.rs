@@ -44,6 +44,7 @@ use perennial_core::config::{Layers, Loaded, Settings, load};
 
 use crate::{
     inspect::session::Session,
+    run::Dependencies,
     runtime::{
         client::{self, Target},
         error_category::{self, Category},
@@ -140,11 +141,16 @@ enum Command {
     Candidates(completion::Candidates),
 }
 
-/// Runs the program. Returns 0, or 1 after printing an error.
+/// The program. Exits with 0, or prints an error and exits with 1.
 pub fn main() -> ExitCode {
+    main_in(Dependencies::default())
+}
+
+/// The program, with the dependencies of `perennial run` provided by the caller.
+pub fn main_in(dependencies: Dependencies) -> ExitCode {
     CompleteEnv::with_factory(Cli::command).var(completion::VARIABLE).complete();
     let cli = Cli::parse();
-    match execute(cli) {
+    match execute(cli, dependencies) {
         Ok(code) => code,
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -174,10 +180,10 @@ fn print_error(error: &anyhow::Error) {
     }
 }
 
-fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
+fn execute(cli: Cli, dependencies: Dependencies) -> anyhow::Result<ExitCode> {
     let global = cli.global;
     match cli.command {
-        Command::Run(run) => run.execute(&global),
+        Command::Run(run) => run.execute(&global, dependencies),
         Command::Status(status) => status.execute(&global),
         Command::Nodes(nodes) => nodes.execute(&global),
         Command::Records(records) => records.execute(&global),

@@ -109,9 +109,7 @@ impl Dashboard {
         while self.stop.run_until_cancelled(tick.tick()).await.is_some() {
             if turned.elapsed() >= INTERVAL {
                 turned += INTERVAL;
-                if let Some(board) = &mut self.parts.keeper.lock().view.board {
-                    board.churn.turn();
-                }
+                self.parts.keeper.cache.activity(|activity| activity.churn.turn());
             }
             if self.overview.receiver_count() > 0 {
                 self.refresh().await;

@@ -1,15 +1,15 @@
-//! The keeper: what people wrote on a node survives the node.
+//! The keeper: labels, annotations, taints and cordons survive the Node object.
 
 pub mod activity;
 pub mod apply;
+pub mod cache;
 pub mod controller;
 mod gauges;
 mod gc;
-pub mod index;
 mod migrate;
 pub mod node;
-pub mod observe;
 pub mod policies;
+pub mod policy_resource;
 mod policy_status;
 mod priority;
 pub mod recall_cache;

@@ -1,5 +1,5 @@
-//! What is installed in a cluster, from one typed source: `perennial manifests` prints it, `deploy/` and the chart's
-//! CRDs, permissions and schema are made from it (`make manifests`), and a test fails when they are behind.
+//! Objects of an installation: the single source of `perennial manifests`, of `deploy/` and of the chart's CRDs,
+//! permissions and schema (`make manifests`). A test fails if those files are out of date.
 
 mod crds;
 #[cfg(test)]
@@ -21,16 +21,16 @@ pub use self::{
 };
 pub use crate::admission::configuration::NAME;
 
-/// What an installation has that changes what it needs.
+/// Features that determine the objects and permissions of an installation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a feature of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "independent features")]
 pub struct Features {
-    /// Admission is served, and the webhook configurations are kept right.
+    /// The operator serves admission and manages the webhook configurations.
     pub webhooks: bool,
-    /// The certificate of the webhooks is our own, in a Secret.
+    /// The operator manages the certificates of the webhooks in a Secret.
     pub own_certificates: bool,
     pub placement: bool,
-    /// Records are signed with keys of a Secret.
+    /// Records are signed with keys from a Secret.
     pub signatures: bool,
 }
 
@@ -50,7 +50,7 @@ impl Features {
     }
 }
 
-/// One installation.
+/// Parameters of an installation.
 #[derive(Debug, Clone)]
 pub struct Install {
     pub namespace: String,
@@ -58,18 +58,18 @@ pub struct Install {
     pub replicas: i32,
     pub features: Features,
     pub webhook_port: u16,
-    /// None: no metrics, and so no probes.
+    /// `None` disables metrics and probes.
     pub metrics_port: Option<u16>,
-    /// The config file.
+    /// Content of the config file.
     pub config: String,
-    /// ValidatingAdmissionPolicies, which API servers have from Kubernetes 1.30 on.
+    /// Includes ValidatingAdmissionPolicies, which need Kubernetes 1.30.
     pub admission_policies: bool,
-    /// Who else may write records: subjects of a RoleBinding.
+    /// Additional subjects that may write records.
     pub record_writers: Vec<Value>,
 }
 
 impl Install {
-    /// What these settings need.
+    /// Returns the installation for the settings.
     pub fn new(settings: &Settings) -> Self {
         Self {
             namespace: settings.namespace.to_string(),
@@ -88,14 +88,14 @@ impl Install {
         vec![keep_policy_crd()]
     }
 
-    /// The namespace, the account, and what it may do.
+    /// Namespace, ServiceAccount, roles and bindings.
     pub fn permissions(&self) -> Vec<Value> {
         let mut objects = vec![workload::namespace(self), workload::account(self)];
         objects.extend(Permissions::of(self.features).objects(NAME, &self.namespace));
         objects
     }
 
-    /// What admission lets our account and others do, and who else may write records.
+    /// ValidatingAdmissionPolicies, and the role that permits writing records.
     pub fn policies(&self) -> Vec<Value> {
         let mut objects = policies::writers(&self.namespace, &self.record_writers);
         if self.admission_policies {
@@ -104,18 +104,18 @@ impl Install {
         objects
     }
 
-    /// What runs: the config, the Deployment, and what stands around it.
+    /// ConfigMap, Deployment, Service and PodDisruptionBudget.
     pub fn workload(&self) -> Vec<Value> {
         workload::objects(self)
     }
 
-    /// Everything, in an order in which it can be created.
+    /// All objects, in the order of creation.
     pub fn all(&self) -> Vec<Value> {
         [self.permissions(), Self::crds(), self.policies(), self.workload()].concat()
     }
 }
 
-/// Labels of everything that is installed. What the operator makes itself is labelled as managed by it instead.
+/// Labels of installed objects. Objects that the operator creates have a managed-by label instead.
 fn labels() -> Value {
     json!({
         "app.kubernetes.io/name": NAME,
@@ -123,7 +123,7 @@ fn labels() -> Value {
     })
 }
 
-/// Documents of one YAML file.
+/// Renders objects as one YAML file.
 pub fn yaml(objects: &[Value]) -> anyhow::Result<String> {
     let mut text = String::new();
     for object in objects {

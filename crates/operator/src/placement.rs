@@ -1,23 +1,19 @@
 //! Placement: spot and on-demand replicas, exact. The decisions are in `perennial_core::placement`.
+//!
+//! Events of the watches go into the [`cache`]; [`reconcile`] takes one workload from it, lets core decide and hands the
+//! decision to [`apply`]. [`webhook`] answers the admission of pods from the same cache.
 
 pub mod apply;
-pub mod controller;
-mod execute;
+pub mod cache;
 mod gauges;
-pub mod index;
 pub mod objects;
-pub mod observe;
+pub mod reconcile;
 mod reservations;
 pub mod settings;
 pub mod snapshot;
 pub mod tasks;
-pub mod ungate_all;
-pub mod webhook;
+pub mod ungate;
+mod webhook;
 
-/// Kind, namespace and name of a workload: the key of the caches and of the queue.
+/// Kind, namespace and name of a workload: the key of the cache and of the queue.
 pub type Key = std::sync::Arc<str>;
-
-#[cfg(test)]
-mod admission_tests;
-#[cfg(test)]
-mod tests;

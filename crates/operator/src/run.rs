@@ -19,7 +19,7 @@ use crate::{
     dashboard::{self, Dashboard, Guard, Server},
     keeper::{activity::Board, controller::Keeper, record_keys::Signatures},
     monitoring,
-    placement::{self, controller::Placer},
+    placement::{self, reconcile::Placer},
     runtime::{
         budget::Budget,
         client::{self, Target},
@@ -28,6 +28,7 @@ use crate::{
         error_category::{self, Category},
         events::Events,
         health::Health,
+        history::History,
         http,
         jitter::Jitter,
         lease_metadata::identity,
@@ -49,9 +50,38 @@ pub struct Parts {
     pub placer: Option<Arc<Placer>>,
 }
 
-/// Runs the operator until a signal stops it or a task ends.
-pub async fn run(mut settings: Settings, target: &Target) -> anyhow::Result<()> {
-    let env = environment(&settings, target).await?;
+/// Dependencies of a process that the program around it provides.
+#[derive(Clone, Debug)]
+pub struct Dependencies {
+    pub clock: Clock,
+    /// Wraps the client of the API server.
+    pub wrap_client: fn(Client) -> Client,
+}
+
+impl Default for Dependencies {
+    fn default() -> Self {
+        Self { clock: Clock::system(), wrap_client: |client| client }
+    }
+}
+
+/// Why the operator ended in good order.
+#[derive(Debug, PartialEq, Eq)]
+enum Ended {
+    Signalled,
+    HistoryWentBack,
+}
+
+/// Runs the operator until a signal stops it or a task ends. After a restore of etcd it starts again from nothing, since
+/// all that it has in memory belongs to a history that is gone.
+pub async fn run(settings: Settings, target: &Target, dependencies: Dependencies) -> anyhow::Result<()> {
+    while run_once(settings.clone(), target, dependencies.clone()).await? == Ended::HistoryWentBack {
+        warn!("starting again with empty caches");
+    }
+    Ok(())
+}
+
+async fn run_once(mut settings: Settings, target: &Target, dependencies: Dependencies) -> anyhow::Result<Ended> {
+    let env = environment(&settings, target, dependencies).await?;
     let dry_run = settings.controller.dry_run;
     if dry_run {
         info!("dry run: nothing is written and no admission is served");
@@ -67,12 +97,13 @@ pub async fn run(mut settings: Settings, target: &Target) -> anyhow::Result<()> 
 
     let signatures = Signatures::load(&env.client, &settings).await?;
     let (parts, mut tasks) = operate(&settings, &env, signatures)?;
+    tasks.push(env.history.watch(env.client.clone(), &env.stop));
     if parts.placer.is_none() && !dry_run {
         tasks.push(placement::tasks::ungate_leftovers(&settings, &env)?);
     }
     if settings.controller.roles.contains(&Role::Webhooks) && !dry_run {
         if settings.webhook.enabled {
-            let pods = parts.placer.as_ref().map(|placer| placer.configured.namespaces());
+            let pods = parts.placer.as_ref().map(|placer| placer.cache().configured().namespaces());
             tasks.extend(admission::tasks::tasks(&settings, &env, webhooks(&settings, &parts), pods)?);
         } else {
             admission::tasks::remove_configurations(&env.client).await;
@@ -88,7 +119,7 @@ pub async fn run(mut settings: Settings, target: &Target) -> anyhow::Result<()> 
         let page = Dashboard::new(parts, Server::Operator, settings.namespace.as_str(), env.stop.clone());
         tasks.extend(dashboard_tasks(page, Guard::open(), bound, &env.stop));
     }
-    supervise(Supervisor::start(tasks), &env.stop).await
+    supervise(Supervisor::start(tasks), &env).await
 }
 
 /// Returns every part that works on the cluster, with its tasks.
@@ -120,7 +151,7 @@ pub fn observe(
     }
     let keeper = Keeper::new(settings, env, ownership, events, signatures);
     if settings.dashboard.enabled {
-        keeper.lock().view.board = Some(Board::new(env.clock.clone(), dashboard::INTERVALS));
+        keeper.cache.enable_activity(Board::new(env.clock.clone(), dashboard::INTERVALS));
     }
     tasks.extend(keeper.watch_tasks(env, placer.clone()));
     Ok((Parts { keeper, placer }, tasks))
@@ -132,8 +163,8 @@ pub fn dashboard_tasks(page: Arc<Dashboard>, guard: Guard, bound: http::Bound, s
     [Task::new("dashboard refresh", page.run()), bound.task("dashboard server", routes, stop)]
 }
 
-async fn environment(settings: &Settings, target: &Target) -> anyhow::Result<Environment> {
-    let (metrics, clock) = (Metrics::new(), Clock::system());
+async fn environment(settings: &Settings, target: &Target, dependencies: Dependencies) -> anyhow::Result<Environment> {
+    let (metrics, clock) = (Metrics::new(), dependencies.clock);
     let budget = Budget::new(settings.controller.qps, settings.controller.burst);
     let config = client::config(target).await?;
     info!(version = env!("CARGO_PKG_VERSION"), server = %config.cluster_url, namespace = %settings.namespace, "starting");
@@ -141,29 +172,34 @@ async fn environment(settings: &Settings, target: &Target) -> anyhow::Result<Env
     let listeners =
         client::Listeners { metrics: metrics.clone(), budget: Some(budget.clone()), clock: Some(clock.clone()) };
     Ok(Environment {
-        client: connect(config, listeners)?,
+        client: (dependencies.wrap_client)(connect(config, listeners)?),
         budget,
         metrics,
         clock,
         jitter: Jitter::seeded(rand::random()),
         identity: identity(&host()),
         health: Health::new(),
+        history: History::default(),
         stop: CancellationToken::new(),
     })
 }
 
-async fn supervise(mut tasks: Supervisor, stop: &CancellationToken) -> anyhow::Result<()> {
-    tokio::select! {
-        signal = stop_signal() => info!(signal, "stopping"),
+async fn supervise(mut tasks: Supervisor, env: &Environment) -> anyhow::Result<Ended> {
+    let ended = tokio::select! {
+        signal = stop_signal() => {
+            info!(signal, "stopping");
+            Ended::Signalled
+        }
+        () = env.history.went_back() => Ended::HistoryWentBack,
         error = tasks.first_end() => {
-            stop.cancel();
+            env.stop.cancel();
             return Err(error.into());
         }
-    }
-    stop.cancel();
+    };
+    env.stop.cancel();
     let aborted = tasks.join(STOP_WITHIN).await;
     info!(clean = aborted.is_empty(), ?aborted, "stopped");
-    Ok(())
+    Ok(ended)
 }
 
 /// Creates Perennial's namespace, which nothing else does outside a cluster.

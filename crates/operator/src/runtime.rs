@@ -10,6 +10,7 @@ pub mod error_category;
 pub mod error_chain;
 pub mod events;
 pub mod health;
+pub mod history;
 pub mod http;
 pub mod jitter;
 pub mod labels;

@@ -38,7 +38,7 @@ broken_rules! {
     /// Older states are written over newer ones: records are read as if captured from the oldest version.
     FoldOverNewer: 76,
     /// Keys that an unsettled node had decided are not folded into the record.
-    NoFold: 15,
+    NoFold: 70,
     /// A node without kept keys is not captured.
     NoTombstone: 33,
     /// A create trusts the mark in the manifest.

@@ -14,3 +14,4 @@ pub mod operator;
 pub mod oracle;
 pub mod placement;
 pub mod server;
+pub mod tamper;

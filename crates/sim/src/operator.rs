@@ -27,10 +27,13 @@ use perennial_core::config::Settings;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::server::{
-    authn::Who,
-    http::Front,
-    world::{Call, Hook, World},
+use crate::{
+    server::{
+        authn::Who,
+        http::Front,
+        world::{Call, Hook, World},
+    },
+    tamper,
 };
 
 const LARGEST: usize = 16 * 1024 * 1024;
@@ -47,6 +50,7 @@ pub struct Operator {
 impl Operator {
     /// Starts a process. Its clock is off by `skew`.
     pub fn start(world: &World, id: usize, settings: &Settings, skew: SignedDuration) -> anyhow::Result<Self> {
+        let settings = &tamper::settings(world, settings);
         let alive = Arc::new(AtomicBool::new(true));
         let metrics = Metrics::new();
         let budget = Budget::new(settings.controller.qps, settings.controller.burst);
@@ -66,6 +70,7 @@ impl Operator {
             clock,
             jitter: Jitter::seeded(seed),
             identity: format!("operator-{id}"),
+            history: perennial::runtime::history::History::default(),
             health: Health::new(),
             stop: CancellationToken::new(),
         };

@@ -8,7 +8,7 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use perennial_core::{
     config::Settings,
-    placement::{STATE, fallback::State},
+    placement::{STATE, state::PlacementState},
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -311,7 +311,7 @@ impl Play {
     /// When the cooldown after a workload's last move is over.
     fn cooled_at(&self, workload: &Value) -> Option<Duration> {
         let text = workload["metadata"]["annotations"].get(STATE)?.as_str()?;
-        let moved = State::read(Some(text)).0.moved?;
+        let moved = PlacementState::read(Some(text)).0.last_move?;
         let at = moved.at.duration_since(self.world.start_of_day()).try_into().unwrap_or(Duration::ZERO);
         // The clock of whoever wrote it may be off.
         Some(at.min(self.world.elapsed()) + self.plan.settings.placement.cooldown * (1 << moved.stalled.min(10)))

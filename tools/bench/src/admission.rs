@@ -1,4 +1,4 @@
-//! How long admission takes while nodes come and go at a steady pace.
+//! Latency of admission while nodes are created and deleted at a steady rate.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::{
     report::{Goal, Report},
 };
 
-/// Creates and deletes a second, together.
+/// Node creates and deletes per second.
 const RATE: u64 = 200;
 const NODES: usize = 200;
 
@@ -36,11 +36,12 @@ pub(crate) async fn measure(size: Size, report: &mut Report) {
         pace.tick().await;
         let (fleet, records) = (fleet.clone(), records.clone());
         lives.spawn(async move {
-            // Each has a name of its own for two seconds.
+            // A name is reused after two seconds.
             let number = usize::try_from(turn).unwrap_or_default() % NODES;
             fleet.create_bare(number).await;
             fleet.delete(number).await;
-            // What admission of a delete has to do at least, by the driver itself.
+            // Baseline: one read of a record by the driver, the least that admission of a delete
+            // does.
             let since = Instant::now();
             records.get(&record_name(&name(number))).await.expect("reading a record");
             since.elapsed()

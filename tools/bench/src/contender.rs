@@ -1,4 +1,4 @@
-//! Who keeps the labels while they are measured: Perennial with or without webhooks, or one of its peers.
+//! Contenders: Perennial with or without webhooks, or one of its peers.
 
 use std::time::Duration;
 
@@ -15,13 +15,14 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Contender {
     Perennial(Webhooks),
-    /// A controller as kube's examples show it: finalizer, ConfigMap at deletion, a PATCH to restore.
+    /// Controller in the style of kube's examples: finalizer, ConfigMap at deletion, a PATCH to
+    /// restore.
     Plain,
-    /// A kopf operator as people write it.
+    /// Typical kopf operator.
     Kopf,
 }
 
-/// A contender at work.
+/// A running contender.
 pub(crate) enum Running {
     Perennial(Box<Operator>),
     Peer(Process),
@@ -39,7 +40,7 @@ impl Contender {
         }
     }
 
-    /// Starts it; `None` where it cannot be had on this machine.
+    /// Starts it. Returns `None` if it is not available on this machine.
     pub(crate) async fn start(self, cluster: &TestCluster) -> Option<Running> {
         let kubeconfig = cluster.plane().kubeconfig_path();
         let log = cluster.plane().dir().join("logs").join(format!("{}-peer.log", cluster.namespace()));
@@ -50,13 +51,14 @@ impl Contender {
         }
     }
 
-    /// Until it has what it needs to give everything back: the changes of people are all with it.
+    /// Waits until every change is stored, so that everything can be restored.
     pub(crate) async fn wait_until_kept(self, cluster: &TestCluster, count: usize) {
         let what = format!("{} has taken in {count} nodes", self.name());
         eventually_within(Duration::from_mins(15), what, async || {
             let kept = match self {
                 Self::Perennial(_) | Self::Kopf => kept_records(cluster).await,
-                // It stores nothing before the delete; its finalizer says that it has seen the node.
+                // It stores nothing before the delete; its finalizer shows that it has processed
+                // the node.
                 Self::Plain => finalized(cluster).await,
             };
             if kept >= count { Ok(()) } else { Err(format!("{kept} so far")) }
@@ -74,8 +76,8 @@ impl Running {
     }
 }
 
-/// How many stored label sets are as people left them, whoever stored them: each is named after its node and has its labels
-/// somewhere in its data.
+/// Returns the number of stored label sets that match the final labels of their node. Each object
+/// is named after its node and contains the labels in its data.
 async fn kept_records(cluster: &TestCluster) -> usize {
     let api: Api<ConfigMap> = Api::namespaced(cluster.client(), cluster.namespace());
     let mut kept = 0;
@@ -106,7 +108,7 @@ async fn finalized(cluster: &TestCluster) -> usize {
     list.iter().filter(|node| node.metadata.finalizers.as_ref().is_some_and(|all| !all.is_empty())).count()
 }
 
-/// What a process has used so far.
+/// Resource usage of a process so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
     pub(crate) cpu: Duration,

@@ -1,4 +1,4 @@
-//! Three replicas share eight shards; one is killed under load.
+//! Failover: three replicas share eight shards, and one is killed under load.
 
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ pub(crate) async fn measure(size: Size, report: &mut Report) {
     each(0..nodes, 32, |number| fleet.create_labelled(number)).count().await;
     wait_for_records(&cluster, nodes).await;
 
-    // Changes go on while it dies; each of them has to be captured.
+    // Changes continue while the replica dies; each must be captured.
     let half = nodes / 2;
     turn(&fleet, 0..half).await;
     victim.crash();
@@ -55,7 +55,7 @@ pub(crate) async fn measure(size: Size, report: &mut Report) {
     .await;
     let took = killed.elapsed();
 
-    // And everything comes back from what the two others have kept.
+    // All nodes are restored from the records of the two others.
     each(0..nodes, 32, |number| fleet.delete(number)).count().await;
     each(0..nodes, 32, |number| fleet.create_bare(number)).count().await;
     eventually_within(Duration::from_mins(2), "every node has its labels", async || {
@@ -77,7 +77,11 @@ pub(crate) async fn measure(size: Size, report: &mut Report) {
     report.goal("labels lost by a failover", &lost.to_string(), Goal::none(lost));
     let limit = LEASE.as_secs_f64() + 2.0;
     let goal = Goal::at_most(took.as_secs_f64(), limit, "lease duration + 2 s = 17 s");
-    report.goal("until the nodes of a killed replica move again", &format!("{:.1} s", took.as_secs_f64()), goal);
+    report.goal(
+        "until changes of a killed replica's nodes are captured",
+        &format!("{:.1} s", took.as_secs_f64()),
+        goal,
+    );
     let title = "Changes captured after one of three replicas is killed";
     let line = Line { name: "captured".to_owned(), points: curve };
     report.plot("failover", title, lines(title, "seconds since it was killed", "%", &[line]));

@@ -1,4 +1,4 @@
-//! The nodes that everything is measured with: 6 KB each, as a kubelet makes them, and what people wrote on them.
+//! Nodes of the benchmark: 6 KB each, as a kubelet creates them, plus user labels.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,11 +11,11 @@ use kube::{
 use perennial_harness::{Labels, TestCluster, eventually_within};
 use serde_json::{Value, json};
 
-/// Requests that the driver has under way at a time, unless a part says otherwise.
+/// Default number of concurrent requests of the driver.
 pub(crate) const AT_ONCE: usize = 16;
-/// Only labels under this prefix are people's.
+/// Prefix of user labels.
 const PREFIX: &str = "bench.example.com/";
-/// A label that people remove before the node goes: it must not come back.
+/// Label that is removed before the node is deleted. It must not come back.
 const REMOVED: &str = "bench.example.com/removed";
 
 /// Nodes `node-00000`, `node-00001`, …
@@ -32,17 +32,17 @@ pub(crate) fn number(name: &str) -> usize {
     name.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or_default()
 }
 
-/// The ten labels that a node has when it goes, and shall have when it is back.
+/// The ten labels that a node has when it is deleted and must have when it is back.
 pub(crate) fn ten_labels(number: usize) -> Labels {
     (0..10).map(|key| (format!("{PREFIX}key-{key}"), format!("value-{key}-of-{number}"))).collect()
 }
 
-/// How a node's labels compare with what it shall have.
+/// Labels of a node compared with the expected ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Complete,
     Wrong,
-    /// It has a label that people had removed.
+    /// It has a label that was removed.
     Resurrected,
 }
 
@@ -67,12 +67,12 @@ impl Fleet {
         Self { api: Api::all(cluster.client()) }
     }
 
-    /// Creates a node with nothing of people's on it; the answer.
+    /// Creates a node without user labels. Returns the response.
     pub(crate) async fn create_bare(&self, number: usize) -> Node {
         self.create(number, &Labels::new()).await
     }
 
-    /// Creates a node as it is before people are done with it: one label is to be changed, one to be removed.
+    /// Creates a node before its changes: one label will be changed and one removed.
     pub(crate) async fn create_raw(&self, number: usize) -> Node {
         let mut labels = ten_labels(number);
         labels.insert(format!("{PREFIX}key-0"), "to-be-changed".to_owned());
@@ -89,7 +89,7 @@ impl Fleet {
         self.api.create(&PostParams::default(), &node).await.expect("creating a node")
     }
 
-    /// The ten labels in one PATCH, and without the removed one.
+    /// Sets the ten labels and removes the extra one, in one PATCH.
     pub(crate) async fn label(&self, number: usize) {
         let mut labels = json!(ten_labels(number));
         labels[REMOVED] = Value::Null;
@@ -101,7 +101,7 @@ impl Fleet {
         patched.expect("patching a node");
     }
 
-    /// What a kubelet reports every ten seconds.
+    /// Sends the status update that a kubelet sends every ten seconds.
     pub(crate) async fn heartbeat(&self, number: usize, beat: u64) {
         let status = json!({"status": {"conditions": [{
             "type": "Ready", "status": "True", "reason": "KubeletReady", "message": format!("beat {beat} at {:?}", std::time::SystemTime::now()),
@@ -114,7 +114,7 @@ impl Fleet {
         drop(self.api.delete(&name(number), &DeleteParams::default()).await.expect("deleting a node"));
     }
 
-    /// Until no node of these is left: a finalizer may hold them.
+    /// Waits until all nodes are gone: finalizers may delay them.
     pub(crate) async fn wait_until_gone(&self, cluster: &TestCluster) {
         eventually_within(Duration::from_mins(10), "all nodes are gone", async || {
             let left = count(&cluster.nodes()).await;
@@ -124,7 +124,7 @@ impl Fleet {
     }
 }
 
-/// How many objects there are, without reading them.
+/// Returns the number of objects without reading them.
 pub(crate) async fn count<K>(api: &Api<K>) -> usize
 where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
@@ -134,7 +134,7 @@ where
     page.items.len() + usize::try_from(rest).unwrap_or_default()
 }
 
-/// Until there are so many records, and no others in their namespace.
+/// Waits until there are exactly `wanted` records.
 pub(crate) async fn wait_for_records(cluster: &TestCluster, wanted: usize) {
     let records: Api<ConfigMap> = Api::namespaced(cluster.client(), cluster.namespace());
     eventually_within(Duration::from_mins(20), format!("{wanted} records are there"), async || {
@@ -144,7 +144,7 @@ pub(crate) async fn wait_for_records(cluster: &TestCluster, wanted: usize) {
     .await;
 }
 
-/// Does something for so many numbers, so many at a time.
+/// Runs an action for each number, with a maximum concurrency.
 pub(crate) fn each<T, F: Future<Output = T>>(
     numbers: std::ops::Range<usize>,
     at_once: usize,

@@ -1,4 +1,4 @@
-//! One process and more and more nodes: memory, CPU, how long it takes to start, to capture all, and to give many back.
+//! Growth: memory, CPU, start, capture and restore times of one process by number of nodes.
 
 use std::time::{Duration, Instant};
 
@@ -12,13 +12,14 @@ use crate::{
     contender::Usage,
     fleet::{Fleet, count, each, wait_for_records},
     plot::{Line, lines},
-    report::{Goal, Report, say},
+    report::{Goal, Report, progress},
     watcher::Complete,
 };
 
-/// Status updates a second, as a large cluster's kubelets send them.
+/// Status updates per second, as from the kubelets of a large cluster.
 const HEARTBEATS: u32 = 350;
-/// Of these, so many under way at a time: when the API server pauses, the driver waits for it instead of drowning it.
+/// Maximum number of concurrent status updates: if the API server stalls, the driver waits instead
+/// of overloading it.
 const UNDER_WAY: usize = 64;
 
 struct Step {
@@ -26,7 +27,7 @@ struct Step {
     capture: Duration,
     ready: Duration,
     memory: f64,
-    /// Status updates a second, as they were while the CPU was measured.
+    /// Status updates per second while the CPU was measured.
     updates: f64,
     cpu: f64,
 }
@@ -39,7 +40,7 @@ pub(crate) async fn measure(size: Size, report: &mut Report) {
     let mut steps = Vec::new();
     let mut filled = 0;
     for &nodes in size.growth {
-        say(&format!("  {nodes} nodes …"));
+        progress(&format!("  {nodes} nodes …"));
         each(filled..nodes, 32, |number| fleet.create_labelled(number)).count().await;
         filled = nodes;
         let (operator, _) = start(&cluster).await;
@@ -48,7 +49,7 @@ pub(crate) async fn measure(size: Size, report: &mut Report) {
         let capture = since.elapsed();
         operator.stop().await;
 
-        // Afresh, with as many records: what a restart needs, its peak included.
+        // A new process with as many records: the cost of a restart, including its peak.
         let (operator, ready) = start(&cluster).await;
         wait_until_current(&operator).await;
         let (updates, cpu) = steady(&fleet, &operator, nodes, size.seconds).await;
@@ -80,7 +81,7 @@ async fn wait_until_current(operator: &Operator) {
     .await;
 }
 
-/// Status updates a second, and the share of one core that the operator uses while kubelets report, in percent.
+/// Returns status updates per second, and the operator's CPU usage in percent of one core.
 async fn steady(fleet: &Fleet, operator: &Operator, nodes: usize, seconds: u64) -> (f64, f64) {
     let mut pace = tokio::time::interval(Duration::from_secs(1) / HEARTBEATS);
     pace.set_missed_tick_behavior(MissedTickBehavior::Burst);
@@ -101,7 +102,7 @@ async fn steady(fleet: &Fleet, operator: &Operator, nodes: usize, seconds: u64) 
 async fn mass_return(cluster: &TestCluster, fleet: &Fleet, operator: &Operator, many: usize, report: &mut Report) {
     each(0..many, 64, |number| fleet.delete(number)).count().await;
     let (complete, watch) = Complete::watch(cluster);
-    // The watch lists every node that is left before it shows what is new.
+    // The watch lists every remaining node before it delivers new ones.
     eventually_within(Duration::from_mins(5), "the driver's watch is up to date", async || {
         let (seen, nodes) = (complete.count(), count(&cluster.nodes()).await);
         if seen >= nodes { Ok(()) } else { Err(format!("{seen} of {nodes}")) }
@@ -155,7 +156,7 @@ fn show(steps: &[Step], report: &mut Report) {
         let memory = Goal::at_most(last.memory, 64.0, "64 MiB");
         report.goal("peak memory, 100,000 nodes", &format!("{:.1} MiB", last.memory), memory);
         let mut cpu = Goal::at_most(last.cpu, 5.0, "5 % of a core");
-        // A slower pace shows nothing.
+        // At a lower rate the figure is not valid.
         cpu.met &= last.updates >= 0.95 * f64::from(HEARTBEATS);
         report.goal(
             "CPU, 100,000 nodes, 350 status updates a second",

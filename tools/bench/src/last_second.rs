@@ -1,4 +1,4 @@
-//! Changes in the last second: each node is changed by the request before its delete.
+//! Last-second changes: each node is changed by the request before its delete.
 
 use futures::StreamExt;
 use kube::api::ListParams;
@@ -9,7 +9,7 @@ use crate::{
     Size,
     contender::Contender,
     fleet::{Fleet, each, number},
-    report::{Goal, Report, say},
+    report::{Goal, Report, progress},
 };
 
 const AT_ONCE: usize = 64;
@@ -33,11 +33,11 @@ pub(crate) async fn measure(size: Size, report: &mut Report) {
             report.goal("last-second changes lost, webhooks on", &lost.to_string(), Goal::none(lost));
         }
     }
-    report.table(&["who", "changes lost"], &rows);
+    report.table(&["contender", "changes lost"], &rows);
 }
 
 async fn lost(contender: Contender, count: usize) -> Option<usize> {
-    say(&format!("  {} …", contender.name()));
+    progress(&format!("  {} …", contender.name()));
     let cluster = TestCluster::new().await;
     let fleet = Fleet::of(&cluster);
     let running = contender.start(&cluster).await?;
@@ -60,7 +60,7 @@ async fn lost(contender: Contender, count: usize) -> Option<usize> {
         };
         count - nodes.iter().filter(|node| has(node)).count()
     };
-    // What is lost never comes: the wait ends when nothing more comes.
+    // A lost change never arrives: stop waiting when the count does not change any more.
     let mut seen = (usize::MAX, std::time::Instant::now());
     eventually_within(std::time::Duration::from_mins(10), "every change is back", async || {
         let now = missing().await;

@@ -1,9 +1,9 @@
-//! How long a webhook takes, by the operator's own histogram and by the API server's.
+//! Webhook latency, from the operator's histogram and from the API server's.
 
-use perennial_harness::{Requests, Samples};
+use perennial_harness::{Metrics, Requests};
 use serde::Serialize;
 
-/// The edges of the operator's histogram, in milliseconds.
+/// Buckets of the operator's histogram in milliseconds.
 const EDGES: [(&str, f64); 17] = [
     ("0.001", 1.0),
     ("0.002", 2.0),
@@ -24,18 +24,18 @@ const EDGES: [(&str, f64); 17] = [
     ("2.0", 2_000.0),
 ];
 
-/// How long requests waited for a webhook: half and nearly all of them no longer than this, in milliseconds.
+/// Latency percentiles of a webhook in milliseconds: upper bounds of the buckets.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Latency {
     pub requests: f64,
     pub p50: f64,
     pub p99: f64,
-    /// The mean as the API server saw it, with TLS and the way there and back.
+    /// Mean latency at the API server, including TLS and the network.
     pub outside: f64,
 }
 
 impl Latency {
-    pub(crate) fn between(webhook: &str, before: &(Samples, Requests), after: &(Samples, Requests)) -> Self {
+    pub(crate) fn between(webhook: &str, before: &(Metrics, Requests), after: &(Metrics, Requests)) -> Self {
         let of = |name: &str, labels: &[(&str, &str)]| after.0.sum(name, labels) - before.0.sum(name, labels);
         let requests = of("controller_runtime_webhook_latency_seconds_count", &[("webhook", webhook)]);
         let within =

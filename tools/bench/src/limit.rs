@@ -1,4 +1,4 @@
-//! What the API server itself can do on this machine.
+//! Throughput of the API server alone on this machine.
 
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ use crate::{
 const CONCURRENCY: [usize; 3] = [1, 16, 64];
 
 pub(crate) async fn measure(size: Size, report: &mut Report) {
-    report.part("Limit: what the API server itself can do here");
+    report.part("Limit: throughput of the API server alone");
     let cluster = TestCluster::new().await;
     let fleet = Fleet::of(&cluster);
     let records: Api<ConfigMap> = Api::namespaced(cluster.client(), cluster.namespace());

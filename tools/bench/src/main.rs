@@ -1,13 +1,13 @@
-//! `make bench`: what Perennial costs and how fast it is, on a real API server on this machine.
+//! `make bench`: cost and speed of Perennial on a real API server on this machine.
 //!
-//! Every timing is a ratio of two things measured in the same run; counts come from the API server's own metrics, latencies
-//! of admission from the operator's, memory is the peak resident size. The report goes to `.bench/report.md`, with its plots
-//! and the raw figures beside it.
+//! Every timing is a ratio of two measurements of the same run. Counts come from the API server's
+//! metrics, admission latencies from the operator's; memory is the peak resident size. The report
+//! is `.bench/report.md`, with plots and raw figures beside it.
 //!
-//! `bench quick|full` measures all, `bench quick|full PART…` only these parts, for the report that is there;
-//! `bench publish` puts it into `docs/benchmarks.md`.
+//! `bench quick|full` measures everything. `bench quick|full PART…` measures these parts again and
+//! keeps the others. `bench publish` copies the report to `docs/benchmarks.md`.
 
-#![expect(clippy::expect_used, reason = "a benchmark that cannot go on says why and ends")]
+#![expect(clippy::expect_used, reason = "a benchmark that cannot continue prints why and exits")]
 
 mod admission;
 mod contender;
@@ -28,24 +28,24 @@ mod watcher;
 use std::{path::Path, process::ExitCode, time::Instant};
 
 use placement::PlacementSize;
-use report::{Report, say};
+use report::{Report, progress};
 
-/// How much is measured.
+/// Extent of a benchmark run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Size {
-    /// Requests of each kind, at each concurrency.
+    /// Requests of each kind at each concurrency.
     limit: usize,
-    /// Nodes of the mass returns.
+    /// Numbers of nodes of the mass returns.
     mass: &'static [usize],
-    /// Nodes of one more, on its own since it takes long.
+    /// Numbers of nodes of the large mass returns, a part of its own because they take long.
     large: &'static [usize],
-    /// The mass return in which the peers take part; 0: none.
+    /// Number of nodes of the mass return that includes the peers; 0 for none.
     peers: usize,
     last_second: usize,
-    /// How long a steady load lasts.
+    /// Duration of a steady load in seconds.
     seconds: u64,
     growth: &'static [usize],
-    /// How many of the most nodes come back at once.
+    /// Number of nodes that return at once on the largest cluster.
     growth_return: usize,
     failover: usize,
     placement: PlacementSize,
@@ -77,13 +77,13 @@ const QUICK: Size = Size {
     placement: PlacementSize::QUICK,
 };
 
-/// Only what is counted, as small as it can be: for tests.
+/// Smallest run, for tests that assert counts.
 const COUNTS: Size = Size { limit: 10, mass: &[200], last_second: 200, ..QUICK };
 
-/// Where reports are, in the folder in which the benchmark is started.
+/// Folder of the reports, relative to the working directory.
 const FOLDER: &str = ".bench";
 
-/// Growth leaves a cluster with very many nodes behind: it comes last.
+/// Growth is last because it leaves a very large cluster behind.
 const PARTS: [&str; 8] = ["limit", "mass", "last-second", "admission", "failover", "placement", "large", "growth"];
 
 fn main() -> ExitCode {
@@ -107,11 +107,11 @@ fn main() -> ExitCode {
         [other, ..] => return refuse(&format!("expected quick, full or publish, not {other}")),
     };
     if let Some(unknown) = parts.iter().find(|part| !PARTS.contains(part)) {
-        return refuse(&format!("there is no part {unknown}; there are: {}", PARTS.join(", ")));
+        return refuse(&format!("unknown part {unknown}; parts: {}", PARTS.join(", ")));
     }
     let folder = Path::new(FOLDER);
     let parts = if parts.is_empty() {
-        report::clear(folder).expect("forgetting the last report");
+        report::clear(folder).expect("deleting the last report");
         PARTS.as_slice()
     } else {
         parts
@@ -131,10 +131,10 @@ fn main() -> ExitCode {
             }
         });
         report.paragraph(&when(start));
-        report.save(folder, part).expect("keeping what was measured");
+        report.save(folder, part).expect("saving the figures");
     }
     println!("{}", report::assemble(folder, &machine(), &PARTS).expect("writing the report"));
-    say("the report is .bench/report.md, the raw figures are .bench/report.json");
+    progress("report: .bench/report.md, raw figures: .bench/report.json");
     ExitCode::SUCCESS
 }
 
@@ -143,7 +143,7 @@ fn refuse(why: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// What this was measured on.
+/// Describes the machine and the build.
 fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let build = if cfg!(debug_assertions) { "debug" } else { "release" };
@@ -155,7 +155,7 @@ fn machine() -> String {
     )
 }
 
-/// When, and how long it took.
+/// Describes date and duration of a measurement.
 fn when(start: Instant) -> String {
     let date = jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC");
     format!("Measured on {date} in {:.1} minutes.", start.elapsed().as_secs_f64() / 60.0)

@@ -1,4 +1,4 @@
-//! A mass return: people label nodes, all nodes are deleted, and created again without what people wrote.
+//! Mass return: nodes are labelled, all of them are deleted, and created again without user labels.
 
 use std::time::{Duration, Instant};
 
@@ -16,34 +16,35 @@ use crate::{
     watcher::Complete,
 };
 
-/// What one return took and cost.
+/// Duration and cost of one return.
 #[derive(Debug)]
 pub(crate) struct Return {
     count: usize,
-    /// From the first create to the last label.
+    /// From the first create to the last restored label.
     whole: Duration,
-    /// From each create's answer to its labels, sorted.
+    /// From the response of each create to its labels, sorted.
     waits: Vec<Duration>,
-    /// Creates whose own answer had the labels.
+    /// Number of creates whose response had the labels.
     in_create: usize,
     wrong: usize,
     resurrected: usize,
-    /// Writes to nodes and to whatever labels are stored in, while the nodes came back.
+    /// Writes to nodes and to stored label sets during the return.
     node_writes: u64,
     store_writes: u64,
-    /// GETs of nodes and of what is stored, in the return.
+    /// GETs of nodes and of stored label sets during the return.
     reads: u64,
-    /// Requests of a whole life: labelled, changed, deleted, back.
+    /// Requests per node over the whole cycle: labelled, changed, deleted, restored.
     life: f64,
     usage: Usage,
-    /// What the return cost everyone: on a busy machine this says more than the clock.
+    /// CPU time of all processes during the return. On a busy machine it says more than the
+    /// duration.
     work: Work,
 }
 
-/// What the driver itself needs for as many nodes: to create them, or to create and to PATCH them.
+/// Baseline of the driver alone for the same number of nodes: create, or create and PATCH.
 #[derive(Clone, Copy, Debug)]
 struct Floor {
-    /// Before and after: the pace of a machine that others use as well changes within minutes.
+    /// Before and after the run, because the speed of a shared machine changes within minutes.
     times: [f64; 2],
     work: f64,
 }
@@ -54,7 +55,7 @@ impl Floor {
     }
 }
 
-/// CPU time of everyone who takes part.
+/// CPU time of all processes that take part.
 #[derive(Clone, Copy, Debug)]
 struct Work {
     server: Duration,
@@ -86,7 +87,7 @@ impl Work {
     }
 }
 
-/// `peers`: how many nodes the return has in which the peers take part.
+/// Measures mass returns. `peers` is the number of nodes of the return that includes the peers.
 pub(crate) async fn measure(sizes: &[usize], peers: usize, report: &mut Report) {
     for &count in sizes {
         report.part(&format!("Mass return of {count} nodes with 10 labels, {AT_ONCE} requests at a time"));
@@ -106,13 +107,13 @@ pub(crate) async fn measure(sizes: &[usize], peers: usize, report: &mut Report) 
     }
 }
 
-/// Seconds, and seconds of everyone's CPU, of what a contender is compared with: with webhooks a node needs nothing but its
-/// create, otherwise somebody has to PATCH it.
+/// Returns duration and CPU time of the baseline in seconds: with webhooks a node needs only its
+/// create, otherwise also a PATCH.
 async fn floor(count: usize, contender: Contender) -> (f64, f64) {
     let patched = contender != Contender::Perennial(Webhooks::On);
     let cluster = TestCluster::new().await;
     let fleet = Fleet::of(&cluster);
-    // The driver looks on here as well: what that costs is in both sides of every ratio.
+    // The driver watches here as well, so that its cost is on both sides of every ratio.
     let (_, watch) = Complete::watch(&cluster);
     let start = Work::so_far(&cluster, None);
     let whole = time(each(0..count, AT_ONCE, async |number| {
@@ -134,9 +135,9 @@ async fn time<T>(stream: impl futures::Stream<Item = T>) -> Duration {
     start.elapsed()
 }
 
-/// One life of all nodes under a contender.
+/// Runs one cycle of all nodes with a contender.
 async fn live(contender: Contender, count: usize) -> Option<Return> {
-    crate::report::say(&format!("  {} …", contender.name()));
+    crate::report::progress(&format!("  {} …", contender.name()));
     let cluster = TestCluster::new().await;
     let fleet = Fleet::of(&cluster);
     let running = contender.start(&cluster).await?;
@@ -158,7 +159,8 @@ async fn live(contender: Contender, count: usize) -> Option<Return> {
     })
     .collect()
     .await;
-    // One that loses labels would never be complete: the wait ends when nothing more comes.
+    // A contender that loses labels is never complete: stop waiting when the count does not change
+    // any more.
     let mut seen = (0, Instant::now());
     eventually_within(Duration::from_mins(20), "every node has its labels", async || {
         let now = complete.count();
@@ -198,8 +200,8 @@ async fn live(contender: Contender, count: usize) -> Option<Return> {
     Some(result)
 }
 
-/// What the driver itself sent is known: two creates, one PATCH and one delete for each node; the rest is the contender's.
-/// Lists and watches are left out.
+/// Returns the requests per node without the driver's own: two creates, one PATCH and one delete
+/// per node. Lists and watches are not counted.
 #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
 fn life(born: &Requests, after: &Requests, count: usize) -> f64 {
     let all: u64 =
@@ -226,7 +228,7 @@ async fn faults(cluster: &TestCluster) -> (usize, usize) {
     (of(State::Wrong), of(State::Resurrected))
 }
 
-/// The next one finds no node, and no finalizer of somebody who is gone.
+/// Removes all nodes, and finalizers of contenders that have ended.
 async fn clear(cluster: &TestCluster, fleet: &Fleet, contender: Contender, count: usize) {
     if matches!(contender, Contender::Plain | Contender::Kopf) {
         let patch = json!({"metadata": {"finalizers": null}});
@@ -255,8 +257,8 @@ impl Return {
 
 fn show(count: usize, back: &[(Contender, Return, Floor)], report: &mut Report) {
     report.paragraph(
-        "The floor is what the driver itself needs before and after each of them: bare creates for webhooks on, create and \
-         PATCH for the others. × is over the mean of both.",
+        "The floor is the time of the driver alone, measured before and after each contender: bare creates for webhooks on, \
+         create and PATCH for the others. × is relative to the mean of both.",
     );
     let rows: Vec<Vec<String>> = back
         .iter()
@@ -283,7 +285,7 @@ fn show(count: usize, back: &[(Contender, Return, Floor)], report: &mut Report) 
         .collect();
     report.table(
         &[
-            "who",
+            "contender",
             "floor, before / after",
             "first create to last label",
             "a node's labels after its create, p50 / p99 / max, ms",
@@ -352,7 +354,7 @@ fn goals(count: usize, back: &[(Contender, Return, Floor)], report: &mut Report)
     }
 }
 
-/// The share of nodes that have their labels, over the time since their create: a hundred points.
+/// Share of nodes that have their labels by time since their create, in 100 points.
 fn curve(contender: Contender, result: &Return) -> Line {
     let points = (0..=100u32).map(|percent| (result.wait(percent as usize).as_secs_f64(), f64::from(percent)));
     Line { name: contender.name().to_owned(), points: points.collect() }

@@ -1,4 +1,4 @@
-//! Placement: how exact it is, how fast, and what it costs, with the real scheduler and controllers and kwok's nodes.
+//! Placement: exactness, speed and cost with the real scheduler and controllers and kwok nodes.
 
 mod burst;
 mod figures;
@@ -6,7 +6,7 @@ mod many;
 
 use anyhow::Result;
 use perennial_core::placement::slots::Split;
-use perennial_harness::{Balancer, Operator, OperatorBuilder, TestCluster, Webhooks, eventually};
+use perennial_harness::{LoadBalancer, Operator, OperatorBuilder, TestCluster, Webhooks, eventually};
 
 use self::{
     burst::Bound,
@@ -14,24 +14,24 @@ use self::{
 };
 use crate::{
     latency::Latency,
-    report::{Report, say},
+    report::{Report, progress},
 };
 
-/// The webhook of pods, in the operator's metrics.
+/// Pod webhook in the operator's metrics.
 const PODS: &str = "mutate/pods";
 const PERCENTAGE: u8 = 70;
 const FLOOR: u32 = 3;
 const STOPS: [u32; 4] = [1_000, 137, 612, 3];
-/// Of each kind of node; one takes so many pods.
+/// Number of nodes per class, and pods per node.
 const NODES: usize = 8;
 const ROOM: usize = 200;
 
-/// How much is measured.
+/// Extent of the placement part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlacementSize {
-    /// How often the burst is measured, managed and unmanaged.
+    /// Number of bursts, managed and unmanaged.
     pub rounds: usize,
-    /// Seconds at a steady pace.
+    /// Duration at a steady rate in seconds.
     pub seconds: u32,
     pub workloads: u32,
     pub pods: u32,
@@ -43,51 +43,51 @@ impl PlacementSize {
 }
 
 pub(crate) async fn measure(size: PlacementSize, report: &mut Report) {
-    report.part("Placement, with the real scheduler and controllers and kwok's nodes");
+    report.part("Placement with the real scheduler and controllers on kwok nodes");
     run(size).await.expect("placement is measured").show(report);
 }
 
 async fn run(size: PlacementSize) -> Result<PlacementFigures> {
     let mut figures = PlacementFigures { workloads: size.workloads, pods: size.pods, ..PlacementFigures::default() };
-    say("  stops, latencies and writes …");
+    progress("  stops, latencies and writes …");
     one_operator(size, &mut figures).await?;
-    say("  bursts …");
+    progress("  bursts …");
     bursts(size, &mut figures).await?;
-    say("  the owner is killed …");
+    progress("  killing the shard owner …");
     figures.killed = killed().await?;
-    say("  many workloads …");
+    progress("  many workloads …");
     figures.memory = many::memory(size.workloads, size.pods).await?;
     Ok(figures)
 }
 
 async fn cluster() -> TestCluster {
-    let cluster = TestCluster::whole().await;
+    let cluster = TestCluster::full().await;
     cluster.capacity("spot", NODES, ROOM).await;
     cluster.capacity("on-demand", NODES, ROOM).await;
     cluster
 }
 
-/// With the defaults, also of the lease.
+/// Operator with default settings, including the Lease duration.
 fn operator(cluster: &TestCluster) -> OperatorBuilder {
     cluster.operator().set("controller.leaderElection.leaseDuration", "15s")
 }
 
 async fn web(cluster: &TestCluster) {
-    let web = cluster.deployment("web").asks("spot-percentage", &PERCENTAGE.to_string());
-    web.asks("min-on-demand", &FLOOR.to_string()).replicas(0).create().await;
+    let web = cluster.deployment("web").annotate("spot-percentage", &PERCENTAGE.to_string());
+    web.annotate("min-on-demand", &FLOOR.to_string()).replicas(0).create().await;
 }
 
-/// The same burst with and without Perennial, in turns, on the same control plane.
+/// Runs the same burst with and without Perennial alternately on the same control plane.
 async fn bursts(size: PlacementSize, figures: &mut PlacementFigures) -> Result<()> {
     let cluster = cluster().await;
     cluster.deployment("plain").replicas(0).create().await;
     web(&cluster).await;
-    // The first burst of a control plane is slower than all others.
+    // The first burst on a control plane is slower than all others.
     burst::up_and_down(&cluster, "plain", STOPS[0]).await?;
     for _ in 0..size.rounds {
         figures.unmanaged.push(burst::up_and_down(&cluster, "plain", STOPS[0]).await?.as_secs_f64());
         let operator = operator(&cluster).webhooks(Webhooks::On).start().await;
-        // What is compared is a burst under an operator that runs, not its start.
+        // The burst is compared, not the start of the operator.
         eventually("the operator leads", async || {
             let leads = operator.metrics().sum("leader_election_master_status", &[]);
             if leads >= 1.0 { Ok(()) } else { Err(leads) }
@@ -104,7 +104,7 @@ async fn bursts(size: PlacementSize, figures: &mut PlacementFigures) -> Result<(
     Ok(())
 }
 
-/// Stops, latencies, writes and the first eviction, with one operator and its defaults.
+/// Measures stops, latencies, writes and the first eviction with one operator and default settings.
 async fn one_operator(size: PlacementSize, figures: &mut PlacementFigures) -> Result<()> {
     let cluster = cluster().await;
     let operator = operator(&cluster).webhooks(Webhooks::On).start().await;
@@ -145,7 +145,7 @@ async fn one_operator(size: PlacementSize, figures: &mut PlacementFigures) -> Re
 
     let before = writes();
     let count = 200;
-    let db = cluster.stateful_set("db").asks("spot-percentage", &PERCENTAGE.to_string()).replicas(count);
+    let db = cluster.stateful_set("db").annotate("spot-percentage", &PERCENTAGE.to_string()).replicas(count);
     let bound = Bound::watch(&cluster, "db");
     db.create().await;
     bound.until(count as usize).await?;
@@ -158,10 +158,10 @@ async fn one_operator(size: PlacementSize, figures: &mut PlacementFigures) -> Re
     Ok(())
 }
 
-/// Two replicas behind one address; the owner is killed in the middle of each way up.
+/// Two replicas behind one address; the shard owner is killed during each scale-out.
 async fn killed() -> Result<Killed> {
     let cluster = cluster().await;
-    let balancer = Balancer::of(2).await;
+    let balancer = LoadBalancer::of(2).await;
     let replica = async |number| {
         let builder = balancer.operator(&cluster, number).set("placement.cooldown", "1s");
         builder.set("controller.leaderElection.leaseDuration", "5s").start().await
@@ -196,7 +196,8 @@ async fn killed() -> Result<Killed> {
     Ok(killed)
 }
 
-/// ReplicaSets remove pods that are not Ready first, whatever their slot: a scale-in is exact once all are.
+/// ReplicaSets remove pods that are not Ready first, whatever their slot: a scale-in is exact once
+/// all pods are Ready.
 fn all_ready(cluster: &TestCluster) {
     cluster.kubectl("rollout status deployment web --timeout=120s");
 }

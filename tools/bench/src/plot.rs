@@ -1,4 +1,4 @@
-//! Small pictures: lines over a number, or bars side by side. Plain SVG that reads in light and dark.
+//! Plots as plain SVG, readable in light and dark mode.
 
 use std::fmt::Write as _;
 
@@ -10,14 +10,14 @@ const TOP: f64 = 40.0;
 const BOTTOM: f64 = 46.0;
 const COLOURS: [&str; 6] = ["#2f7d5b", "#c0622f", "#4669b0", "#9a4a8f", "#8a8a2c", "#777777"];
 
-/// A named line of points.
+/// A named line.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) name: String,
     pub(crate) points: Vec<(f64, f64)>,
 }
 
-/// Lines over a common axis; both axes begin at zero.
+/// Draws lines over a common axis; both axes begin at zero.
 pub(crate) fn lines(title: &str, across: &str, up: &str, lines: &[Line]) -> String {
     let all = || lines.iter().flat_map(|line| &line.points);
     let (right, top) = (round_up(all().map(|p| p.0)), round_up(all().map(|p| p.1)));
@@ -37,7 +37,7 @@ pub(crate) fn lines(title: &str, across: &str, up: &str, lines: &[Line]) -> Stri
             "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" points=\"{}\"/>",
             points.join(" ")
         );
-        // A curve of thousands of points needs no dots.
+        // No dots on a curve of many points.
         for (a, b) in line.points.iter().filter(|_| line.points.len() < 20) {
             let _ = writeln!(svg, "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"/>", x(*a), y(*b));
         }
@@ -47,7 +47,7 @@ pub(crate) fn lines(title: &str, across: &str, up: &str, lines: &[Line]) -> Stri
     svg
 }
 
-/// One bar per name.
+/// Draws one bar per name.
 pub(crate) fn bars(title: &str, up: &str, bars: &[(String, f64)]) -> String {
     let top = round_up(bars.iter().map(|bar| bar.1));
     let room = (WIDTH - LEFT - RIGHT) / f64::from(u32::try_from(bars.len().max(1)).unwrap_or(u32::MAX));
@@ -103,7 +103,7 @@ fn words(x: f64, y: f64, anchor: &str, text: &str) -> String {
     format!("<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>")
 }
 
-/// The next round number above all values.
+/// Returns the next round number above all values.
 fn round_up(values: impl Iterator<Item = f64>) -> f64 {
     let most = values.fold(0.0, f64::max).max(1e-9);
     let power = 10f64.powf(most.log10().floor());
@@ -119,5 +119,32 @@ fn short(value: f64) -> String {
         format!("{value:.1}")
     } else {
         format!("{value:.2}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_axis_ends_at_the_next_round_number() {
+        for (most, top) in [(0.9, 1.0), (1.1, 2.0), (2.2, 2.5), (37.0, 40.0), (410.0, 500.0), (6_000.0, 10_000.0)] {
+            let found = round_up([0.0, most].into_iter());
+            assert!((found - top).abs() < 1e-9, "{most}: {found}");
+        }
+    }
+
+    #[test]
+    fn numbers_on_an_axis_are_short() {
+        let texts = [0.0, 0.25, 1.5, 40.0, 250.4, 20_000.0].map(short);
+        assert_eq!(texts, ["0", "0.25", "1.5", "40", "250", "20k"]);
+    }
+
+    #[test]
+    fn a_plot_contains_each_line_with_its_escaped_name() {
+        let line = |name: &str| Line { name: name.to_owned(), points: vec![(0.0, 0.0), (1.0, 2.0)] };
+        let svg = lines("title", "seconds", "%", &[line("a<b"), line("c&d")]);
+        assert_eq!(svg.matches("<polyline").count(), 2);
+        assert!(svg.contains("a&lt;b") && svg.contains("c&amp;d"), "{svg}");
     }
 }

@@ -1,17 +1,17 @@
-//! The last report, put into the docs.
+//! Copies the last report into the documentation.
 
 use std::{fs, io, path::Path, process::ExitCode};
 
-use crate::report::say;
+use crate::report::progress;
 
-/// What is above this line in docs/benchmarks.md is written by people, what is below by this program.
+/// Text above this line in docs/benchmarks.md is written by hand, text below it by this program.
 const LINE: &str = "<!-- Below: written by `make bench`, put here by `bench publish`. -->";
 
 pub(crate) fn publish(from: &Path, docs: &Path) -> ExitCode {
     match copy(from, docs) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(&format!("the report could not be published: {error}"));
+            progress(&format!("publishing the report failed: {error}"));
             ExitCode::FAILURE
         }
     }
@@ -33,4 +33,29 @@ fn copy(from: &Path, docs: &Path) -> io::Result<()> {
         fs::copy(plot.path(), plots.join(plot.file_name()))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_replaces_the_page_below_the_line_only() {
+        let folder = std::env::temp_dir().join(format!("perennial-publish-{}", std::process::id()));
+        let (from, docs) = (folder.join("report"), folder.join("docs"));
+        fs::create_dir_all(from.join("benchmarks")).unwrap();
+        fs::create_dir_all(&docs).unwrap();
+        fs::write(from.join("report.md"), "new\n").unwrap();
+        fs::write(from.join("report.json"), "{}").unwrap();
+        fs::write(docs.join("benchmarks.md"), format!("by hand\n{LINE}\n\nold\n")).unwrap();
+
+        copy(&from, &docs).unwrap();
+        let page = fs::read_to_string(docs.join("benchmarks.md")).unwrap();
+        fs::write(docs.join("benchmarks.md"), "without the line").unwrap();
+        let error = copy(&from, &docs).unwrap_err();
+        fs::remove_dir_all(&folder).unwrap();
+
+        assert_eq!(page, format!("by hand\n{LINE}\n\nnew\n"));
+        assert!(error.to_string().contains("has no line"), "{error}");
+    }
 }

@@ -1,7 +1,7 @@
-//! What was measured, for people (Markdown and plots) and for programs (JSON).
+//! Report as Markdown with plots, and as JSON.
 //!
-//! Each part is kept in a file of its own, `parts/NAME.json`: a part that is measured again replaces what the report said of
-//! it, and one that fails takes nothing of the others with it.
+//! Each part is stored in its own file `parts/NAME.json`: a part that is measured again replaces
+//! its previous figures, and one that fails leaves the others in place.
 
 use std::{fmt::Write as _, fs, io, path::Path};
 
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 const PARTS: &str = "parts";
 
-/// Figures of one part, as they come.
+/// Figures of one part.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Report {
     text: String,
@@ -30,7 +30,7 @@ struct Figure {
     met: bool,
 }
 
-/// What a figure may be at most (or at least), and whether it is.
+/// Limit of a figure, and whether it is met.
 #[derive(Clone, Debug)]
 pub(crate) struct Goal {
     pub(crate) limit: String,
@@ -42,7 +42,7 @@ impl Goal {
         Self { limit: text.into(), met: measured <= limit }
     }
 
-    /// Nothing of this kind may happen.
+    /// A count that must be zero.
     pub(crate) fn none(measured: usize) -> Self {
         Self { limit: "0".to_owned(), met: measured == 0 }
     }
@@ -50,7 +50,7 @@ impl Goal {
 
 impl Report {
     pub(crate) fn part(&mut self, title: &str) {
-        say(title);
+        progress(title);
         let _ = write!(self.text, "\n## {title}\n\n");
     }
 
@@ -58,35 +58,35 @@ impl Report {
         let _ = write!(self.text, "{text}\n\n");
     }
 
-    /// A table; its columns are aligned by whoever shows it.
+    /// Adds a table.
     pub(crate) fn table(&mut self, head: &[&str], rows: &[Vec<String>]) {
         let _ = writeln!(self.text, "| {} |\n|{}", head.join(" | "), "---|".repeat(head.len()));
         for row in rows {
-            say(&format!("  {}", row.join(" · ")));
+            progress(&format!("  {}", row.join(" · ")));
             let _ = writeln!(self.text, "| {} |", row.join(" | "));
         }
         self.text.push('\n');
     }
 
-    /// A figure that has a limit. It is shown in the table of goals.
+    /// Adds a figure with a limit. It also appears in the table of goals.
     pub(crate) fn goal(&mut self, name: &str, measured: &str, goal: Goal) {
-        say(&format!("  {name}: {measured} (at most {}){}", goal.limit, if goal.met { "" } else { ": NOT MET" }));
+        progress(&format!("  {name}: {measured} (at most {}){}", goal.limit, if goal.met { "" } else { ": NOT MET" }));
         let Goal { limit, met } = goal;
         self.goals.push(Figure { name: name.to_owned(), measured: measured.to_owned(), limit, met });
     }
 
-    /// A figure for programs.
+    /// Adds a raw figure to the JSON report.
     pub(crate) fn raw(&mut self, name: &str, value: Value) {
         self.raw.insert(name.to_owned(), value);
     }
 
-    /// A picture, and the place where it is shown.
+    /// Adds a plot and a reference to it.
     pub(crate) fn plot(&mut self, name: &str, title: &str, svg: String) {
         let _ = write!(self.text, "![{title}](benchmarks/{name}.svg)\n\n");
         self.plots.push((name.to_owned(), svg));
     }
 
-    /// Keeps this part and its plots.
+    /// Saves this part and its plots.
     pub(crate) fn save(&self, folder: &Path, part: &str) -> io::Result<()> {
         let (parts, plots) = (folder.join(PARTS), folder.join("benchmarks"));
         fs::create_dir_all(&parts)?;
@@ -99,7 +99,7 @@ impl Report {
     }
 }
 
-/// Forgets all parts.
+/// Deletes all parts.
 pub(crate) fn clear(folder: &Path) -> io::Result<()> {
     match fs::remove_dir_all(folder.join(PARTS)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -107,8 +107,8 @@ pub(crate) fn clear(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Writes `report.md`, the goals first, and `report.json` from all parts that are kept, in this order; the report itself is
-/// given back.
+/// Writes `report.md`, goals first, and `report.json` from all saved parts in this order. Returns
+/// the report.
 pub(crate) fn assemble(folder: &Path, machine: &str, order: &[&str]) -> io::Result<String> {
     let mut whole = Report::default();
     for part in order {
@@ -132,7 +132,59 @@ pub(crate) fn assemble(folder: &Path, machine: &str, order: &[&str]) -> io::Resu
     Ok(text)
 }
 
-/// Progress, for whoever waits.
-pub(crate) fn say(text: &str) {
+/// Prints progress to stderr.
+pub(crate) fn progress(text: &str) {
     eprintln!("bench: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(name: &str) -> std::path::PathBuf {
+        let folder = std::env::temp_dir().join(format!("perennial-report-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        folder
+    }
+
+    fn part(name: &str, met: bool) -> Report {
+        let mut report = Report::default();
+        report.part(name);
+        report.goal(name, "7", Goal { limit: "5".to_owned(), met });
+        report.raw(name, 7.into());
+        report
+    }
+
+    #[test]
+    fn a_report_has_its_parts_in_order_and_the_goals_first() {
+        let folder = folder("order");
+        part("second", true).save(&folder, "b").unwrap();
+        part("first", false).save(&folder, "a").unwrap();
+
+        let text = assemble(&folder, "machine", &["a", "missing", "b"]).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+
+        let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("no {what} in {text}"));
+        assert!(at("| first | 7 | 5 | **no** |") < at("| second | 7 | 5 | yes |"), "{text}");
+        assert!(at("| second |") < at("## first") && at("## first") < at("## second"), "{text}");
+    }
+
+    #[test]
+    fn a_part_that_is_measured_again_replaces_its_figures_only() {
+        let folder = folder("again");
+        part("first", false).save(&folder, "a").unwrap();
+        part("second", false).save(&folder, "b").unwrap();
+        part("first", true).save(&folder, "a").unwrap();
+
+        let text = assemble(&folder, "machine", &["a", "b"]).unwrap();
+        fs::remove_dir_all(&folder).unwrap();
+
+        assert!(text.contains("| first | 7 | 5 | yes |") && text.contains("| second | 7 | 5 | **no** |"), "{text}");
+    }
+
+    #[test]
+    fn a_goal_is_met_up_to_its_limit() {
+        assert!(Goal::at_most(5.0, 5.0, "5").met && !Goal::at_most(5.1, 5.0, "5").met);
+        assert!(Goal::none(0).met && !Goal::none(1).met);
+    }
 }

@@ -1,4 +1,4 @@
-//! The driver's own eyes: since when each node has all its labels, by a watch.
+//! Observes with a watch since when each node has all its labels.
 
 use std::{
     collections::HashMap,
@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 
 use crate::fleet::{State, number, state};
 
-/// When each node was first seen with exactly its ten labels, by UID.
+/// Time at which each node was first observed with exactly its ten labels, by UID.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Complete(Arc<Mutex<HashMap<String, Instant>>>);
 
@@ -44,12 +44,12 @@ impl Complete {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When a node was complete.
+    /// Returns the time at which a node was complete.
     pub(crate) fn when(&self, uid: &str) -> Option<Instant> {
         self.lock().get(uid).copied()
     }
 
-    /// How many have been.
+    /// Returns the number of complete nodes.
     pub(crate) fn count(&self) -> usize {
         self.lock().len()
     }

@@ -1,6 +1,6 @@
-//! What the benchmark counts, asserted: requests and losses. Its times are not.
+//! Asserts the counts of the benchmark: requests and losses. Durations are not asserted.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "whatever fails here fails the test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure here fails the test")]
 
 use std::{fs, process::Command};
 
@@ -24,7 +24,8 @@ fn an_unchanged_node_costs_one_write_or_none_and_nothing_is_lost_or_resurrected(
         let back = &report[format!("mass/200/Perennial, webhooks {webhooks}")];
         assert_eq!((&back["wrong"], &back["resurrected"]), (&0.into(), &0.into()), "{back:#}");
         assert_eq!((&back["nodeWrites"], &back["storeWrites"]), (&writes.into(), &0.into()), "{back:#}");
-        // Captured when new and when changed, and given back: two, three and two requests, and one more for each admission.
+        // Captured when new and when changed, then restored: two, three and two requests, and one
+        // more for each admission.
         assert!(back["requestsPerLife"].as_f64().unwrap() <= 8.0, "{back:#}");
     }
     assert_eq!(report["mass/200/Perennial, webhooks on"]["inCreate"], 200);

@@ -1,9 +1,10 @@
-//! `make demo`: what Perennial does, played on a real Kubernetes in a temporary folder, every claim checked.
+//! `make demo`: plays a story on a real Kubernetes in a temporary folder and checks every claim.
 
+mod claims;
+mod observer;
 mod stage;
 mod story;
 mod terminal;
-mod witness;
 
 use std::{
     path::PathBuf,
@@ -17,15 +18,16 @@ use perennial_harness::install;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
-    stage::{Broken, Stage},
+    claims::BrokenClaim,
+    stage::Stage,
     story::STORY,
     terminal::{Terminal, took},
 };
 
-/// How a demo ends that was not interrupted.
+/// Result of a demo that was not interrupted.
 enum End {
-    AllTrue { claims: usize, folder: PathBuf },
-    Broken,
+    AllHold { claims: usize, folder: PathBuf },
+    Failed,
 }
 
 fn main() -> ExitCode {
@@ -50,13 +52,13 @@ fn play() -> anyhow::Result<ExitCode> {
         tokio::select! {
             // Dropping the story ends the operator and the plane and removes the folder.
             end = tell(kubernetes, terminal) => Ok(match end? {
-                End::AllTrue { claims, folder } => {
+                End::AllHold { claims, folder } => {
                     let whole = took(began.elapsed());
-                    let rest = if folder.exists() { "" } else { " Everything that ran has ended, and its folder is gone." };
-                    terminal.title(&format!("{claims} claims, all true, in {whole}.{rest}"));
+                    let rest = if folder.exists() { "" } else { " All processes have ended, and the temporary folder is removed." };
+                    terminal.title(&format!("{claims} claims checked, all hold, in {whole}.{rest}"));
                     ExitCode::SUCCESS
                 }
-                End::Broken => ExitCode::FAILURE,
+                End::Failed => ExitCode::FAILURE,
             }),
             name = interrupted() => {
                 eprintln!("\ndemo: {name}: cleaned up");
@@ -64,42 +66,43 @@ fn play() -> anyhow::Result<ExitCode> {
             }
         }
     });
-    // A plane that is still starting is waited for, so that it can be taken down in order.
+    // Waits for a plane that is still starting, so that it is shut down cleanly.
     runtime.shutdown_timeout(Duration::from_secs(20));
     code
 }
 
 async fn tell(kubernetes: Kubernetes, terminal: Terminal) -> anyhow::Result<End> {
-    terminal.title("Perennial: what people wrote on nodes survives the nodes");
+    terminal.title("Perennial: labels survive the deletion of their nodes");
     let began = Instant::now();
     let plane = tokio::task::spawn_blocking(move || stage::start_plane(kubernetes)).await??;
-    terminal.say(&format!(
-        "Kubernetes {} runs on this machine, after {}.",
+    terminal.narrate(&format!(
+        "Kubernetes {} started on this machine in {}.",
         kubernetes.version(),
         took(began.elapsed())
     ));
     let began = Instant::now();
     let mut stage = Stage::set(plane, terminal).await.context("Perennial did not start")?;
-    terminal.say(&format!("Perennial runs on it, after {}. To look yourself meanwhile:", took(began.elapsed())));
-    terminal.say(&format!("cd {} && . ./env", stage.folder.display()));
+    terminal
+        .narrate(&format!("Perennial started in {}. To use the cluster while the demo runs:", took(began.elapsed())));
+    terminal.narrate(&format!("cd {} && . ./env", stage.folder.display()));
 
     for (number, chapter) in (1..).zip(STORY) {
         terminal.chapter(number, chapter.title);
         if let Err(error) = (chapter.play)(&mut stage).await {
-            match error.downcast_ref::<Broken>() {
+            match error.downcast_ref::<BrokenClaim>() {
                 Some(broken) => terminal.broken(&broken.claim),
                 None => terminal.broken(chapter.title),
             }
-            format!("{error:#}").lines().for_each(|line| terminal.say(line));
-            terminal.say("The operator said last:");
+            format!("{error:#}").lines().for_each(|line| terminal.narrate(line));
+            terminal.narrate("Last lines of the operator's log:");
             terminal.output(&stage.operator_log());
-            terminal.say("With LOCALPLANE_KEEP=1 the folder with all logs is kept.");
-            return Ok(End::Broken);
+            terminal.narrate("Set LOCALPLANE_KEEP=1 to keep the folder with all logs.");
+            return Ok(End::Failed);
         }
-        // A chapter may do its work without ever waiting; a Ctrl-C is heard here at the latest.
+        // A chapter may run without ever yielding; Ctrl-C is handled here at the latest.
         tokio::task::yield_now().await;
     }
-    Ok(End::AllTrue { claims: stage.checked, folder: stage.folder.clone() })
+    Ok(End::AllHold { claims: stage.checked, folder: stage.folder.clone() })
 }
 
 async fn interrupted() -> &'static str {

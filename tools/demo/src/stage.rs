@@ -1,4 +1,4 @@
-//! What the story is played on: a plane, the operator, kubectl, and somebody who watches.
+//! The environment of the story: a plane, an operator, `kubectl`, and an observer.
 
 use std::{
     fmt::Write as _,
@@ -6,7 +6,6 @@ use std::{
     future::Future,
     path::PathBuf,
     process::{Command, Stdio},
-    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, bail};
@@ -16,46 +15,24 @@ use localplane::{Kubernetes, Plane, Process, Program, Sources};
 use perennial_harness::install::Installed;
 use serde_json::json;
 
-use crate::{
-    terminal::{Terminal, took},
-    witness::{Seen, Witness},
-};
+use crate::{observer::Observer, terminal::Terminal};
 
-/// No claim takes longer than this to come true, or it is not true.
-const PATIENCE: Duration = Duration::from_secs(30);
-const POLL: Duration = Duration::from_millis(5);
-
-/// A claim of the story that did not hold.
-#[derive(Debug)]
-pub(crate) struct Broken {
-    pub(crate) claim: String,
-    seen: String,
-}
-
-impl std::fmt::Display for Broken {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.seen)
-    }
-}
-
-impl std::error::Error for Broken {}
-
-/// The fields end in their order: the operator before the cluster that it works on.
+/// Fields are dropped in order: the operator before the cluster that it works on.
 #[derive(Debug)]
 pub(crate) struct Stage {
     operator: Option<Process>,
     installed: Installed,
     plane: Plane,
-    /// Where the commands are run.
+    /// Working directory of the commands.
     pub(crate) folder: PathBuf,
     pub(crate) client: Connection,
-    pub(crate) witness: Witness,
+    pub(crate) observer: Observer,
     pub(crate) terminal: Terminal,
-    /// How many claims were checked.
+    /// Number of claims checked.
     pub(crate) checked: usize,
 }
 
-/// A connection as the admin. kube's client has no `Debug`.
+/// Admin client. kube's client has no `Debug`.
 #[derive(Clone)]
 pub(crate) struct Connection(pub(crate) Client);
 
@@ -65,7 +42,7 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-/// Gets the programs of a control plane. This takes minutes once, and a moment from then on.
+/// Downloads or builds the programs of a control plane: some minutes the first time.
 pub(crate) fn fetch() -> anyhow::Result<Kubernetes> {
     let kubernetes = Kubernetes::from_env()?;
     let needed = [
@@ -80,13 +57,13 @@ pub(crate) fn fetch() -> anyhow::Result<Kubernetes> {
     Ok(kubernetes)
 }
 
-/// Starts a control plane in a temporary folder. kwok plays the kubelets of those nodes that ask for it.
+/// Starts a control plane in a temporary folder. kwok acts as the kubelet of annotated nodes.
 pub(crate) fn start_plane(kubernetes: Kubernetes) -> anyhow::Result<Plane> {
     let some = ["--manage-all-nodes=false", "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake"];
     Ok(Plane::builder().kubernetes(kubernetes).kwok(true).args(Program::Kwok, some).start()?)
 }
 
-/// The same with scheduler and controllers.
+/// Starts a control plane with scheduler and controllers.
 pub(crate) fn start_whole_plane() -> anyhow::Result<Plane> {
     Ok(Plane::builder().kubernetes(Kubernetes::from_env()?).everything().start()?)
 }
@@ -101,13 +78,13 @@ impl Stage {
         let kubeconfig = kube::config::Kubeconfig::read_from(plane.kubeconfig_path())?;
         let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         let client = Client::try_from(config)?;
-        let witness = Witness::start(client.clone());
+        let observer = Observer::start(client.clone());
         let operator = Some(installed.start(false)?);
         let client = Connection(client);
-        Ok(Self { operator, installed, plane, folder, client, witness, terminal, checked: 0 })
+        Ok(Self { operator, installed, plane, folder, client, observer, terminal, checked: 0 })
     }
 
-    /// The story goes on elsewhere, with webhooks from the start. What was here ends.
+    /// Continues the story on another cluster, with webhooks on. The previous cluster ends.
     pub(crate) async fn move_to(&mut self, plane: Plane) -> anyhow::Result<()> {
         self.kill_operator();
         let checked = self.checked;
@@ -117,8 +94,8 @@ impl Stage {
         self.start_operator_with_webhooks()
     }
 
-    /// How often the operator has logged this, on the cluster of now.
-    pub(crate) fn operator_said(&self, what: &str) -> usize {
+    /// Returns how often the operator has logged this text on the current cluster.
+    pub(crate) fn count_in_operator_log(&self, what: &str) -> usize {
         self.installed.log_tail(usize::MAX).lines().filter(|line| line.contains(what)).count()
     }
 
@@ -130,17 +107,17 @@ impl Stage {
         self.installed.log_tail(12)
     }
 
-    pub(crate) fn say(&self, text: &str) {
-        self.terminal.say(text);
+    pub(crate) fn narrate(&self, text: &str) {
+        self.terminal.narrate(text);
     }
 
-    /// A file beside the commands that are run.
+    /// Writes a file into the working directory of the commands.
     pub(crate) fn write(&self, name: &str, text: &str) -> anyhow::Result<()> {
         let path = self.folder.join(name);
         fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
     }
 
-    /// Runs a command (`kubectl …`, `perennial …`) as a person would, shows it, and returns what it said.
+    /// Runs a command (`kubectl …`, `perennial …`), prints it, and returns its output.
     pub(crate) fn run(&self, command: &str) -> anyhow::Result<String> {
         self.terminal.command(command);
         let mut words = command.split_whitespace();
@@ -159,69 +136,21 @@ impl Stage {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Runs a command and shows its output.
+    /// Runs a command and prints its output.
     pub(crate) fn show(&self, command: &str) -> anyhow::Result<()> {
         let output = self.run(command)?;
         self.terminal.output(&output);
         Ok(())
     }
 
-    /// `kubectl get nodes --show-labels`, without what every kubelet writes.
+    /// Runs `kubectl get nodes --show-labels` and hides the labels that every kubelet writes.
     pub(crate) fn show_labels(&self, nodes: &str) -> anyhow::Result<()> {
         let output = self.run(&format!("kubectl get node {nodes} --show-labels"))?;
         self.terminal.output(&excerpt(&output));
         Ok(())
     }
 
-    /// Waits until the claim is true. What `holds` returns is printed beside it: how long it took.
-    pub(crate) async fn claim(&mut self, claim: &str, holds: impl Fn(&Seen) -> Option<Duration>) -> anyhow::Result<()> {
-        let after = self.until(claim, holds).await?;
-        self.holds(claim, &took(after));
-        Ok(())
-    }
-
-    /// The same, and it must go on being true.
-    pub(crate) async fn lasting_claim(
-        &mut self,
-        claim: &str,
-        lasts: Duration,
-        holds: impl Fn(&Seen) -> bool,
-    ) -> anyhow::Result<()> {
-        self.until(claim, |seen| holds(seen).then_some(Duration::ZERO)).await?;
-        let until = Instant::now() + lasts;
-        while Instant::now() < until {
-            if !holds(&self.witness.look()) {
-                return Err(self.broken(claim));
-            }
-            tokio::time::sleep(POLL * 10).await;
-        }
-        self.holds(claim, &format!("watched for {}", took(lasts)));
-        Ok(())
-    }
-
-    /// A claim that the chapter has checked itself.
-    pub(crate) fn holds(&mut self, claim: &str, measured: &str) {
-        self.checked += 1;
-        self.terminal.holds(claim, measured);
-    }
-
-    /// Waits, and says nothing.
-    pub(crate) async fn until<T>(&self, claim: &str, holds: impl Fn(&Seen) -> Option<T>) -> anyhow::Result<T> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let began = Instant::now();
-            if let Some(found) = holds(&self.witness.look()) {
-                return Ok(found);
-            }
-            if began > deadline {
-                return Err(self.broken(claim));
-            }
-            // Looking at a thousand nodes costs time that those who work on them need.
-            tokio::time::sleep(POLL.max(began.elapsed() * 20)).await;
-        }
-    }
-
-    /// SIGKILL: no goodbye, nothing saved.
+    /// Sends SIGKILL.
     pub(crate) fn kill_operator(&mut self) {
         self.operator = None;
     }
@@ -235,22 +164,9 @@ impl Stage {
         self.operator = Some(self.installed.start(true)?);
         Ok(())
     }
-
-    /// The claim and what was seen instead, of a few nodes.
-    pub(crate) fn broken(&self, claim: &str) -> anyhow::Error {
-        let seen = self.witness.look();
-        let mut nodes: Vec<_> = seen.nodes.iter().collect();
-        nodes.sort_by_key(|(name, _)| *name);
-        let mut text = format!("{} nodes and {} records were seen, among them:", nodes.len(), seen.records.len());
-        for (name, life) in nodes.iter().take(5) {
-            let record = seen.record(name).map_or_else(|| "none".to_owned(), |labels| format!("{labels:?}"));
-            let _ = write!(text, "\n  {name}: labels {:?}, record {record}", life.labels);
-        }
-        Broken { claim: claim.to_owned(), seen: text }.into()
-    }
 }
 
-/// A node as a kubelet makes it, with further labels.
+/// Manifest of a node as a kubelet creates it, with further labels.
 pub(crate) fn manifest(name: &str, machine: &str, labels: &[(&str, &str)]) -> String {
     let mut text = format!(
         "apiVersion: v1\nkind: Node\nmetadata:\n  name: {name}\n  annotations:\n    kwok.x-k8s.io/node: fake\n  labels:\n    \
@@ -263,7 +179,7 @@ pub(crate) fn manifest(name: &str, machine: &str, labels: &[(&str, &str)]) -> St
     text
 }
 
-/// The same as an object, without further labels.
+/// A node as a kubelet creates it.
 pub(crate) fn bare_node(name: &str) -> anyhow::Result<Node> {
     Ok(serde_json::from_value(json!({
         "metadata": {
@@ -275,7 +191,7 @@ pub(crate) fn bare_node(name: &str) -> anyhow::Result<Node> {
     }))?)
 }
 
-/// Replaces the labels of every kubelet by `…` and leaves the columns out that say nothing here.
+/// Shortens the labels of every kubelet to `…` and removes columns that are not needed.
 fn excerpt(table: &str) -> String {
     let mut rows: Vec<Vec<String>> = Vec::new();
     for line in table.lines() {
@@ -307,7 +223,7 @@ fn excerpt(table: &str) -> String {
     text
 }
 
-/// Runs work for every item, so many at a time.
+/// Runs an action for every item, 16 at a time.
 pub(crate) async fn all<T, F>(items: impl IntoIterator<Item = T>, work: impl Fn(T) -> F) -> anyhow::Result<()>
 where
     F: Future<Output = anyhow::Result<()>>,

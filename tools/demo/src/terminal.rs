@@ -1,4 +1,4 @@
-//! What the demo looks like: calm, and plain text where there is no terminal.
+//! Output of the demo: colours and progress bars on a terminal, plain text elsewhere.
 
 use std::{
     io::{self, IsTerminal},
@@ -19,7 +19,7 @@ pub(crate) enum Paint {
     Cyan,
 }
 
-/// Where the story is told.
+/// Capabilities of the terminal.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terminal {
     colour: bool,
@@ -54,12 +54,12 @@ impl Terminal {
         println!("\n{}  {}", self.paint(Paint::Cyan, &format!("{number:>2}")), self.paint(Paint::Bold, title));
     }
 
-    /// A sentence of the story.
-    pub(crate) fn say(self, text: &str) {
+    /// Prints a sentence of the story.
+    pub(crate) fn narrate(self, text: &str) {
         println!("    {}", self.paint(Paint::Plain, text));
     }
 
-    /// A command that was run as it is printed.
+    /// Prints a command before it runs.
     pub(crate) fn command(self, command: &str) {
         println!("    {} {command}", self.paint(Paint::Cyan, "$"));
     }
@@ -70,19 +70,19 @@ impl Terminal {
         }
     }
 
-    /// A claim that was checked and holds, with what was measured.
+    /// Prints a claim that holds, with its measurement.
     pub(crate) fn holds(self, claim: &str, measured: &str) {
         let gap = WIDTH.saturating_sub(6 + claim.chars().count() + measured.chars().count()).max(2);
         let measured = self.paint(Paint::Dim, measured);
         println!("{}", format!("    {} {claim}{:gap$}{measured}", self.paint(Paint::Green, "✓"), "").trim_end());
     }
 
-    /// A claim that does not hold.
+    /// Prints a claim that does not hold.
     pub(crate) fn broken(self, claim: &str) {
         println!("    {} {}", self.paint(Paint::Red, "✗"), self.paint(Paint::Bold, claim));
     }
 
-    /// A bar on a terminal, nothing elsewhere.
+    /// Returns a progress bar; hidden without a terminal.
     pub(crate) fn bar(self, total: usize, what: &str) -> ProgressBar {
         if !self.bars {
             return ProgressBar::hidden();
@@ -101,7 +101,8 @@ impl Terminal {
     }
 }
 
-/// `38 ms`, `4.2 s`. Differences between two events of a watch mean nothing below 10 ms.
+/// Formats a duration: `38 ms`, `4.2 s`. Differences between two watch events are not meaningful
+/// below 10 ms.
 pub(crate) fn took(duration: Duration) -> String {
     if duration < Duration::from_millis(10) {
         "under 10 ms".to_owned()
@@ -109,5 +110,16 @@ pub(crate) fn took(duration: Duration) -> String {
         format!("{} ms", duration.as_millis())
     } else {
         format!("{:.1} s", duration.as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_a_sensible_precision() {
+        let texts = [3, 38, 999, 4_240].map(|millis| took(Duration::from_millis(millis)));
+        assert_eq!(texts, ["under 10 ms", "38 ms", "999 ms", "4.2 s"]);
     }
 }

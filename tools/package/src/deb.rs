@@ -1,10 +1,10 @@
-//! A Debian package: an `ar` archive of two tars, as deb(5) has it.
+//! Debian package: an `ar` archive of two tar archives, see deb(5).
 
 use std::fs;
 
 use anyhow::{Context as _, ensure};
 
-use crate::{Entry, Tar, output};
+use crate::{Entry, output, tar};
 
 const UNIT: &str = include_str!("../../../packaging/debian/perennial.service");
 const CONFIG: &str = include_str!("../../../packaging/debian/config.yaml");
@@ -15,30 +15,35 @@ const SCRIPTS: &[Script] = &[
 ];
 const LICENSE: &str = include_str!("../../../LICENSE");
 
-/// What the package says of itself.
+/// Fields of the control file.
 #[derive(Debug, Clone)]
 pub struct Control {
     pub version: String,
-    /// As Debian names it: `amd64`, `arm64`.
+    /// Debian architecture: `amd64`, `arm64`.
     pub architecture: String,
 }
 
-/// A script that dpkg runs.
+/// Maintainer script.
 #[derive(Debug, Clone)]
 pub struct Script {
     pub name: &'static str,
     pub text: &'static str,
 }
 
-/// Perennial's package. `native` is the same program for this machine: it prints its man page and its completions.
+/// Builds Perennial's package. `native` is the same program for this machine; it prints the man
+/// pages and completions.
 pub fn perennial(architecture: &str, program: &[u8], native: &str) -> anyhow::Result<Vec<u8>> {
     let control = Control { version: env!("CARGO_PKG_VERSION").to_owned(), architecture: architecture.to_owned() };
     package(&control, SCRIPTS, &files(program, native)?)
 }
 
-/// The package. Files under `etc/` are configuration: what an admin changed stays.
+/// Builds a package. Files under `etc/` are conffiles: changes of an admin are kept.
 pub fn package(control: &Control, scripts: &[Script], files: &[Entry]) -> anyhow::Result<Vec<u8>> {
-    ensure!(!control.version.contains('-'), "a Debian version of ours has no `-`: {}", control.version);
+    ensure!(
+        !control.version.contains('-'),
+        "a `-` in a Debian version starts the revision, which this package does not have: {}",
+        control.version
+    );
     let kilobytes = files.iter().map(|file| file.content.len().div_ceil(1024)).sum::<usize>();
     let about = format!(
         "Package: perennial
@@ -51,22 +56,22 @@ Section: admin
 Priority: optional
 Homepage: {}
 Description: {}
- Labels, taints and cordons that people put on Kubernetes nodes survive the
- nodes: they are kept in ConfigMaps and given back when a node returns. This
- package runs the operator beside a cluster, with a kubeconfig.
+ Keeps the labels, annotations, taints and cordons of Kubernetes nodes in
+ ConfigMaps, and restores them when a node returns. This package runs the
+ operator outside of the cluster, with a kubeconfig.
 ",
         control.version,
         control.architecture,
         env!("CARGO_PKG_REPOSITORY"),
-        "keeps what people wrote on Kubernetes nodes",
+        "keeps labels, taints and annotations of Kubernetes nodes",
     );
     let kept: Vec<&str> = files.iter().filter_map(|file| file.path.strip_prefix('.')).collect();
     let kept: Vec<&str> = kept.into_iter().filter(|path| path.starts_with("/etc/")).collect();
     let mut meta =
         vec![Entry::file("./control", 0o644, about), Entry::file("./conffiles", 0o644, kept.join("\n") + "\n")];
     meta.extend(scripts.iter().map(|script| Entry::file(&format!("./{}", script.name), 0o755, script.text)));
-    let meta = Tar::of(&meta)?.finish();
-    let data = Tar::of(files)?.finish();
+    let meta = tar(&meta)?;
+    let data = tar(files)?;
 
     let mut archive = b"!<arch>\n".to_vec();
     for (name, bytes) in [("debian-binary", b"2.0\n".to_vec()), ("control.tar", meta), ("data.tar", data)] {
@@ -94,18 +99,18 @@ fn files(program: &[u8], native: &str) -> anyhow::Result<Vec<Entry>> {
     Ok(files)
 }
 
-/// A page for each command.
+/// Returns one man page per command.
 fn man_pages(native: &str) -> anyhow::Result<Vec<Entry>> {
     let folder = std::env::temp_dir().join(format!("perennial-man-{}", std::process::id()));
     output(native, &["man", &folder.to_string_lossy()])?;
     let mut pages = Vec::new();
-    for page in fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))? {
+    for page in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
         let page = page?;
         let name = page.file_name().to_string_lossy().into_owned();
         pages.push(Entry::file(&format!("./usr/share/man/man1/{name}"), 0o644, fs::read(page.path())?));
     }
     fs::remove_dir_all(&folder)?;
-    // In the same order on every machine.
+    // Same order on every machine.
     pages.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(pages)
 }

@@ -1,5 +1,6 @@
-//! An OCI image layout in one tar file: `docker load`, `podman load`, `skopeo copy oci-archive:` and `ctr images import`
-//! take it. The image holds the program and nothing else: no shell, no libc, no package manager.
+//! OCI image layout in one tar file, for `docker load`, `podman load`, `skopeo copy oci-archive:`
+//! and `ctr images import`. The image contains the program and nothing else: no shell, no libc, no
+//! package manager.
 
 use std::fmt::Write as _;
 
@@ -7,13 +8,13 @@ use anyhow::ensure;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::{Entry, Tar};
+use crate::{Entry, tar};
 
-/// As the chart and the manifests run it.
+/// User ID in the chart and the manifests.
 pub const USER: u32 = 65532;
 pub const PROGRAM: &str = "usr/bin/perennial";
 
-/// The program for one architecture, as OCI names it: `amd64`, `arm64`.
+/// Program for one OCI architecture: `amd64`, `arm64`.
 #[derive(Debug, Clone)]
 pub struct Build {
     pub architecture: String,
@@ -21,9 +22,9 @@ pub struct Build {
     pub sbom: Option<Vec<u8>>,
 }
 
-/// The tar file of an image for all these architectures.
+/// Builds the tar file of an image for these architectures.
 pub fn image(name: &str, version: &str, builds: &[Build]) -> anyhow::Result<Vec<u8>> {
-    ensure!(!builds.is_empty(), "an image needs a program");
+    ensure!(!builds.is_empty(), "an image needs at least one program");
     let mut blobs = Blobs::default();
     let mut manifests = Vec::new();
     for build in builds {
@@ -47,7 +48,7 @@ pub fn image(name: &str, version: &str, builds: &[Build]) -> anyhow::Result<Vec<
         Entry::file("index.json", 0o644, serde_json::to_vec(&index)?),
     ];
     files.extend(blobs.0);
-    Ok(Tar::of(&files)?.finish())
+    tar(&files)
 }
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -79,7 +80,7 @@ fn manifest(blobs: &mut Blobs, version: &str, build: &Build) -> anyhow::Result<V
     Ok(json!({ "schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": [layer] }))
 }
 
-/// The root of the container.
+/// Root file system of the container.
 fn layer(build: &Build) -> anyhow::Result<Vec<u8>> {
     let mut files = vec![
         Entry::file("etc/passwd", 0o644, format!("perennial:x:{USER}:{USER}::/:/sbin/nologin\n")),
@@ -89,10 +90,10 @@ fn layer(build: &Build) -> anyhow::Result<Vec<u8>> {
     if let Some(sbom) = &build.sbom {
         files.push(Entry::file("usr/share/perennial/sbom.cdx.json", 0o644, sbom.clone()));
     }
-    Ok(Tar::of(&files)?.finish())
+    tar(&files)
 }
 
-/// Files by their digest, each once.
+/// Blobs by digest, each once.
 #[derive(Debug, Default)]
 struct Blobs(Vec<Entry>);
 
@@ -121,7 +122,7 @@ pub(crate) fn digest(bytes: &[u8]) -> String {
     text
 }
 
-/// Whether an ELF program asks for no interpreter: there is none in the image.
+/// Returns whether an ELF program needs no interpreter: the image has none.
 pub fn is_static(program: &[u8]) -> bool {
     const INTERPRETER: u32 = 3;
     let number = |at: usize, size: usize| -> Option<u64> {
@@ -162,7 +163,7 @@ mod tests {
         Build { architecture: architecture.to_owned(), program: elf(1), sbom: None }
     }
 
-    /// The content of a file in a tar.
+    /// Returns the content of a file in a tar archive.
     fn content<'a>(tar: &'a [u8], path: &str) -> Option<&'a [u8]> {
         let mut at = 0;
         while tar.get(at).is_some_and(|byte| *byte != 0) {
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_for_two_machines_holds_together() {
+    fn an_image_for_two_architectures_is_consistent() {
         let tar = image("perennial", "1.2.3", &[build("amd64"), build("arm64")]).unwrap();
 
         let index = parsed(content(&tar, "index.json").unwrap());
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_needs_an_interpreter_is_refused() {
+    fn a_dynamically_linked_program_is_refused() {
         let dynamic = Build { program: elf(3), ..build("amd64") };
 
         assert!(image("perennial", "1.2.3", &[dynamic]).unwrap_err().to_string().contains("not static"));

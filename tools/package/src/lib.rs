@@ -1,19 +1,20 @@
-//! Packages of Perennial, made without Docker or dpkg: the same bytes from the same input, on any machine.
+//! Builds packages of Perennial without Docker or dpkg. The same input gives the same bytes on any
+//! machine.
 
+mod archive;
 pub mod deb;
 pub mod image;
 pub mod sbom;
-mod tar;
 
 use std::process::Command;
 
 use anyhow::{Context as _, bail};
 
-pub use tar::{Entry, Kind, Tar};
+pub use archive::{Entry, Kind, tar};
 
-/// What a command prints.
+/// Runs a command and returns its stdout.
 pub fn output(program: &str, args: &[&str]) -> anyhow::Result<Vec<u8>> {
-    let output = Command::new(program).args(args).output().with_context(|| format!("running {program}"))?;
+    let output = Command::new(program).args(args).output().with_context(|| format!("cannot run {program}"))?;
     if !output.status.success() {
         bail!("{program} {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
     }

@@ -1,4 +1,4 @@
-//! Makes packages from programs that are built already. `make image` and `make deb` call it.
+//! Builds packages from compiled programs. Called by `make image` and `make deb`.
 
 use std::{
     fs,
@@ -13,16 +13,16 @@ use perennial_package::{
     sbom::{metadata, sbom},
 };
 
-/// Packages of Perennial.
+/// Build packages of Perennial
 #[derive(Debug, Parser)]
 #[command(version)]
-enum Wish {
-    /// An OCI image layout in a tar file
+enum Command {
+    /// Build an OCI image layout in a tar file
     Image {
-        /// ARCHITECTURE=PROGRAM, static; several for an image for several machines
+        /// Static program for an architecture; repeat for a multi-architecture image
         #[arg(long = "program", required = true, value_name = "ARCH=FILE", value_parser = pair)]
         programs: Vec<(String, PathBuf)>,
-        /// ARCHITECTURE=SBOM of that program, put into the image beside it
+        /// SBOM of the program for an architecture, added to the image
         #[arg(long = "sbom", value_name = "ARCH=FILE", value_parser = pair)]
         sboms: Vec<(String, PathBuf)>,
         #[arg(long, default_value = "perennial")]
@@ -30,21 +30,21 @@ enum Wish {
         #[arg(long)]
         out: PathBuf,
     },
-    /// A Debian package
+    /// Build a Debian package
     Deb {
         #[arg(long = "program", value_name = "ARCH=FILE", value_parser = pair)]
         program: (String, PathBuf),
-        /// The same program for this machine, which prints its man page and completions
+        /// The same program for this machine, to print man pages and completions
         #[arg(long)]
         native: PathBuf,
         #[arg(long)]
         out: PathBuf,
     },
-    /// An SBOM in CycloneDX, of what is linked for a target
+    /// Write an SBOM in CycloneDX of the crates that are linked for a target
     Sbom {
         #[arg(long, default_value = "x86_64-unknown-linux-musl")]
         target: String,
-        /// Features that it was built with, as cargo takes them
+        /// Features of the build, as for cargo
         #[arg(long, default_value = "")]
         features: String,
         #[arg(long)]
@@ -60,8 +60,8 @@ fn pair(text: &str) -> Result<(String, PathBuf), String> {
 }
 
 fn main() -> anyhow::Result<()> {
-    match Wish::parse() {
-        Wish::Image { programs, sboms, name, out } => {
+    match Command::parse() {
+        Command::Image { programs, sboms, name, out } => {
             let build = |(architecture, path): (String, PathBuf)| {
                 let sbom = sboms.iter().find(|(of, _)| *of == architecture).map(|(_, path)| read(path)).transpose()?;
                 anyhow::Ok(Build { architecture, program: read(&path)?, sbom })
@@ -69,11 +69,11 @@ fn main() -> anyhow::Result<()> {
             let builds = programs.into_iter().map(build).collect::<anyhow::Result<Vec<_>>>()?;
             write(&out, &image::image(&name, VERSION, &builds)?)
         }
-        Wish::Deb { program: (architecture, path), native, out } => {
-            let native = native.to_str().context("a program with a name that can be read")?;
+        Command::Deb { program: (architecture, path), native, out } => {
+            let native = native.to_str().context("the path of the native program is not UTF-8")?;
             write(&out, &deb::perennial(&architecture, &read(&path)?, native)?)
         }
-        Wish::Sbom { target, features, out } => {
+        Command::Sbom { target, features, out } => {
             let document = sbom(&metadata("cargo", "perennial", &target, &features)?, "perennial")?;
             write(&out, &serde_json::to_vec_pretty(&document)?)
         }
@@ -81,14 +81,14 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    fs::read(path).with_context(|| format!("reading {}", path.display()))
+    fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     }
-    fs::write(path, bytes).with_context(|| format!("writing {}", path.display()))?;
+    fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
     println!("{} ({} bytes)", path.display(), bytes.len());
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What is in the program: a CycloneDX document, made from what cargo says it links.
+//! SBOM: a CycloneDX document of everything that is linked into the program, from `cargo metadata`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::{image::digest, output};
 
-/// What cargo says of a package of this workspace as it is shipped for a target: with these features and no others. Whatever other
-/// packages of the workspace turn on by default, for their tests, does not count.
+/// Runs `cargo metadata` for a package of this workspace as it is shipped for a target: with these
+/// features only, and without features that other packages of the workspace turn on for tests.
 pub fn metadata(cargo: &str, package: &str, target: &str, features: &str) -> anyhow::Result<Value> {
     let features: Vec<String> = features
         .split([',', ' '])
@@ -24,8 +24,8 @@ pub fn metadata(cargo: &str, package: &str, target: &str, features: &str) -> any
     Ok(serde_json::from_slice(&output(cargo, &words)?)?)
 }
 
-/// The document for one package of a workspace, from the answer of `cargo metadata`. Only what is linked into it counts:
-/// neither what builds it nor what tests it.
+/// Builds the document for one package from the output of `cargo metadata`. It contains only linked
+/// crates, no build or test dependencies.
 pub fn sbom(metadata: &Value, package: &str) -> anyhow::Result<Value> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let id = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -34,7 +34,7 @@ pub fn sbom(metadata: &Value, package: &str) -> anyhow::Result<Value> {
     let nodes: BTreeMap<String, Value> =
         list(&metadata["resolve"]["nodes"]).into_iter().map(|node| (id(&node["id"]), node)).collect();
     let root = packages.values().find(|known| known["name"] == package && known["source"].is_null());
-    let root = root.with_context(|| format!("cargo knows of no package {package}"))?;
+    let root = root.with_context(|| format!("package {package} is not in the output of cargo metadata"))?;
 
     let mut seen = BTreeSet::new();
     let mut waiting = vec![id(&root["id"])];
@@ -87,7 +87,7 @@ pub fn sbom(metadata: &Value, package: &str) -> anyhow::Result<Value> {
         "components": components,
         "dependencies": dependencies,
     });
-    // The same content has the same number, and another has another.
+    // Derived from the content: equal documents have equal serial numbers.
     let hex = digest(&serde_json::to_vec(&document)?).replace("sha256:", "");
     let parts = [&hex[..8], &hex[8..12], &format!("5{}", &hex[13..16]), &format!("8{}", &hex[17..20]), &hex[20..32]];
     document["serialNumber"] = json!(format!("urn:uuid:{}", parts.join("-")));
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn features_that_only_tests_have_are_not_in_what_is_shipped() {
+    fn features_of_tests_are_not_listed() {
         let names = |features: &str| -> BTreeSet<String> {
             let metadata = metadata(env!("CARGO"), "perennial", "x86_64-unknown-linux-musl", features).unwrap();
             let document = sbom(&metadata, "perennial").unwrap();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_linked_is_listed_and_nothing_else() {
+    fn only_linked_crates_are_listed() {
         let package = |name: &str, source: Value| json!({ "id": name, "name": name, "version": "1.0.0", "license": "MIT/Apache-2.0", "source": source });
         let on = |name: &str, kind: Value| json!({ "pkg": name, "dep_kinds": [{ "kind": kind }] });
         let metadata = json!({

@@ -1,4 +1,4 @@
-//! The cluster that is shown: workers of a few teams that come and go, and two workloads.
+//! The cluster in the screenshots: workers of several teams that are replaced, and two workloads.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ fn name(number: usize) -> String {
 
 impl Scene {
     pub(crate) async fn set() -> Self {
-        let cluster = TestCluster::whole().await;
+        let cluster = TestCluster::full().await;
         let operator = cluster.operator().webhooks(Webhooks::On).set("placement.cooldown", "2s");
         let operator = operator.set("dashboard.enabled", "true").set("dashboard.port", "0").start().await;
         for number in 1..=WORKERS {
@@ -29,9 +29,9 @@ impl Scene {
         cluster.capacity("spot", 1, 52).await;
         cluster.capacity("on-demand", 2, 110).await;
         cluster.wait_for_records(WORKERS).await;
-        let checkout = cluster.deployment("checkout").asks("spot-percentage", "70").asks("min-on-demand", "3");
-        checkout.asks("fallback-after", "5s").replicas(37).create().await;
-        let search = cluster.stateful_set("search").asks("spot-percentage", "60").asks("min-on-demand", "2");
+        let checkout = cluster.deployment("checkout").annotate("spot-percentage", "70").annotate("min-on-demand", "3");
+        checkout.annotate("fallback-after", "5s").replicas(37).create().await;
+        let search = cluster.stateful_set("search").annotate("spot-percentage", "60").annotate("min-on-demand", "2");
         search.replicas(12).create().await;
         cluster.wait_for_split("search", 7, 5).await;
         cluster.wait_for_split("checkout", 25, 12).await;
@@ -42,13 +42,13 @@ impl Scene {
         self.operator.dashboard().await
     }
 
-    /// A worker leaves, and is there again without anything that people wrote on it.
+    /// Deletes a worker and creates it without user labels.
     pub(crate) async fn replace(&self, number: usize) {
         self.cluster.delete_node(&name(number)).await;
         self.cluster.node(&name(number)).labels(written_by_the_kubelet(number)).create().await;
     }
 
-    /// Goes on for a while: workers are replaced, one at a time and a whole rack at once; spot runs out.
+    /// Replaces workers, one at a time and a whole rack at once, and lets spot capacity run out.
     pub(crate) async fn live(&self, lasts: Duration) {
         let cluster = &self.cluster;
         let begun = Instant::now();
@@ -66,17 +66,17 @@ impl Scene {
             tokio::time::sleep(Duration::from_secs(6)).await;
         }
         cluster.scale("checkout", 97).await;
-        cluster.spoil_record("worker-31", json!({"record.json": "{\"version\":1,\"sequence\":4,"})).await;
+        cluster.corrupt_record("worker-31", json!({"record.json": "{\"version\":1,\"sequence\":4,"})).await;
         cluster.delete_node("worker-40").await;
         cluster.wait_for_workload_event("checkout", "SpotShortage").await;
         eventually("everyone of checkout runs", async || {
-            let placed = cluster.placed("checkout").await;
+            let placed = cluster.pod_counts("checkout").await;
             if placed.waiting == 0 && placed.spot + placed.on_demand == 97 { Ok(()) } else { Err(placed.to_string()) }
         })
         .await;
         self.replace(12).await;
         self.replace(23).await;
-        // As long as the page is given to follow.
+        // The dashboard shows each change before the next one.
         tokio::time::sleep(Duration::from_secs(4)).await;
     }
 }

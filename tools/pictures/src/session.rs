@@ -1,4 +1,4 @@
-//! A terminal session: real commands, and what they answered, drawn as SVG.
+//! A terminal session: real commands and their output, drawn as SVG.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use perennial_harness::eventually;
 
 use crate::scene::Scene;
 
-/// What is typed. `worker-07` is replaced before, and somebody removed its rack.
+/// The commands. `worker-07` is replaced before, and its rack label is removed.
 const COMMANDS: [&str; 5] = [
     "kubectl label node worker-07 rack-",
     "kubectl get node worker-07 -L team,rack,disk",
@@ -23,7 +23,7 @@ pub(crate) async fn play(scene: &Scene) -> String {
     scene.replace(7).await;
     let mut text = String::new();
     for command in COMMANDS {
-        // `script` gives it a terminal, so that it shows its colours.
+        // `script` provides a terminal, so that the output has colours.
         let typed = format!(
             "export COLUMNS={COLUMNS}; script -qec {} /dev/null | tr -d '\\r'",
             quoted(&format!("{command} {}", whose(scene, command)))
@@ -41,7 +41,7 @@ pub(crate) async fn play(scene: &Scene) -> String {
     draw(text.trim_end())
 }
 
-/// Perennial's namespace is that of the scene.
+/// Adds the namespace of the scene to a command.
 fn whose(scene: &Scene, command: &str) -> String {
     if command.starts_with("perennial") { format!("-n {}", scene.cluster.namespace()) } else { String::new() }
 }
@@ -50,7 +50,7 @@ fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// Text with colours as a picture of a terminal.
+/// Draws text with ANSI colours as a terminal.
 fn draw(text: &str) -> String {
     let lines: Vec<String> = text.lines().flat_map(wrapped).collect();
     let top = 52;
@@ -70,7 +70,7 @@ fn draw(text: &str) -> String {
     svg
 }
 
-/// Lines that a terminal of this width would break, broken.
+/// Wraps a line at the width of the terminal.
 fn wrapped(line: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     let (mut column, mut escape) = (0, false);
@@ -89,12 +89,12 @@ fn wrapped(line: &str) -> Vec<String> {
     lines
 }
 
-/// One line; what the terminal colours, coloured.
+/// Converts one line with ANSI colours to SVG.
 fn spans(line: &str) -> String {
     let mut svg = String::new();
     let mut parts = line.split('\u{1b}');
     let mut put = |text: &str, style: &str| {
-        // Spaces that stay where they are, in every viewer.
+        // Non-breaking spaces keep their width in every viewer.
         let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace(' ', "\u{a0}");
         if text.is_empty() {
             return;
@@ -116,4 +116,23 @@ fn spans(line: &str) -> String {
         put(text, style);
     }
     svg
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_do_not_count_when_a_line_is_wrapped() {
+        let line = format!("\u{1b}[32m{}\u{1b}[0mx", "a".repeat(COLUMNS));
+        let lines = wrapped(&line);
+        assert_eq!(lines.len(), 2);
+        assert!(lines[0].starts_with("\u{1b}[32m") && lines[1].ends_with('x'), "{lines:?}");
+    }
+
+    #[test]
+    fn text_is_escaped_and_coloured() {
+        let svg = spans("a<b \u{1b}[31mred\u{1b}[0m end");
+        assert_eq!(svg, "a&lt;b\u{a0}<tspan fill=\"#f3a0a6\">red</tspan>\u{a0}end");
+    }
 }

@@ -1,100 +1,100 @@
-//! Two replicas: one that lives through it all and is watched for growth, and one that is stopped, killed and paused.
+//! Two replicas: one runs throughout and must not grow, the other is stopped, killed and paused.
 
 use std::time::{Duration, Instant};
 
-use perennial_harness::{Balancer, Operator, TestCluster};
+use perennial_harness::{LoadBalancer, Operator, TestCluster};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
-use crate::Stage;
+use crate::Soak;
 
-const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// How much memory may grow between the second quarter and the last: allocators keep a little.
+const SAMPLE_EVERY: Duration = Duration::from_secs(10);
+/// Allowed growth of memory between the second and the last quarter, because allocators keep some.
 const SLACK: u64 = 12 << 20;
 const FILES_SLACK: usize = 20;
 
 pub(crate) struct Replicas {
-    balancer: Balancer,
-    stays: Operator,
-    comes_and_goes: Operator,
+    balancer: LoadBalancer,
+    permanent: Operator,
+    disrupted: Operator,
 }
 
-/// What the one that stays takes at a moment.
+/// Resource usage of the permanent replica at one moment.
 #[derive(Clone, Copy, Debug)]
-struct Look {
+struct Usage {
     memory: u64,
     files: usize,
 }
 
 impl Replicas {
     pub(crate) async fn start(cluster: &TestCluster) -> Self {
-        let balancer = Balancer::of(2).await;
-        let stays = balancer.operator(cluster, 0).set("placement.cooldown", "1s").start().await;
-        // Before there is another one that could be asked instead.
-        cluster.wait_for_admission(&stays).await;
-        let comes_and_goes = balancer.operator(cluster, 1).set("placement.cooldown", "1s").start().await;
-        Self { balancer, stays, comes_and_goes }
+        let balancer = LoadBalancer::of(2).await;
+        let permanent = balancer.operator(cluster, 0).set("placement.cooldown", "1s").start().await;
+        // Before another replica can answer instead.
+        cluster.wait_for_admission(&permanent).await;
+        let disrupted = balancer.operator(cluster, 1).set("placement.cooldown", "1s").start().await;
+        Self { balancer, permanent, disrupted }
     }
 
-    pub(crate) async fn run(self, stage: Stage) {
-        let Self { balancer, stays, mut comes_and_goes } = self;
-        let mut dice = StdRng::seed_from_u64(stage.seed ^ 0xbeef);
-        let (start, mut looks, mut next_look) = (Instant::now(), Vec::new(), Instant::now());
-        let mut next_trouble = Instant::now() + Duration::from_secs(15);
-        while !stage.is_over() {
-            if Instant::now() >= next_look {
-                let look = Look { memory: stays.rss(), files: stays.open_files() };
+    pub(crate) async fn run(self, soak: Soak) {
+        let Self { balancer, permanent, mut disrupted } = self;
+        let mut dice = StdRng::seed_from_u64(soak.seed ^ 0xbeef);
+        let (start, mut samples, mut next_sample) = (Instant::now(), Vec::new(), Instant::now());
+        let mut next_disruption = Instant::now() + Duration::from_secs(15);
+        while !soak.is_over() {
+            if Instant::now() >= next_sample {
+                let sample = Usage { memory: permanent.rss(), files: permanent.open_files() };
                 println!(
                     "soak: {:>5} s, {:>5.1} MiB, {:>3} files; {}",
                     start.elapsed().as_secs(),
-                    mib(look.memory),
-                    look.files,
-                    stage.tally.line()
+                    mib(sample.memory),
+                    sample.files,
+                    soak.tally.line()
                 );
-                looks.push(look);
-                next_look = Instant::now() + LOOK_EVERY;
+                samples.push(sample);
+                next_sample = Instant::now() + SAMPLE_EVERY;
             }
-            if Instant::now() >= next_trouble {
-                let again = || balancer.operator(&stage.cluster, 1).set("placement.cooldown", "1s").start();
-                comes_and_goes = match dice.random_range(0..3) {
+            if Instant::now() >= next_disruption {
+                let again = || balancer.operator(&soak.cluster, 1).set("placement.cooldown", "1s").start();
+                disrupted = match dice.random_range(0..3) {
                     0 => {
-                        let status = comes_and_goes.stop().await.expect("it stops in time");
+                        let status = disrupted.stop().await.expect("it stops within five seconds");
                         assert!(status.success(), "{status}");
                         again().await
                     }
                     1 => {
-                        comes_and_goes.crash();
+                        disrupted.crash();
                         again().await
                     }
                     _ => {
-                        comes_and_goes.pause();
+                        disrupted.pause();
                         tokio::time::sleep(Duration::from_secs(dice.random_range(1..10))).await;
-                        comes_and_goes.resume();
-                        comes_and_goes
+                        disrupted.resume();
+                        disrupted
                     }
                 };
-                stage.tally.add(|tally| &tally.restarts);
-                next_trouble = Instant::now() + Duration::from_secs(dice.random_range(10..30));
+                soak.tally.add(|tally| &tally.restarts);
+                next_disruption = Instant::now() + Duration::from_secs(dice.random_range(10..30));
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
-        assert_flat(&looks);
-        // The last changes are still to be recorded.
-        stage.curtain.notified().await;
+        assert_flat(&samples);
+        // The last changes must be recorded first.
+        soak.others_done.notified().await;
     }
 }
 
-/// The last quarter is like the second: the first is for filling what is filled once.
-fn assert_flat(looks: &[Look]) {
-    let quarter = looks.len() / 4;
+/// Compares the last quarter with the second; the first quarter fills caches.
+fn assert_flat(samples: &[Usage]) {
+    let quarter = samples.len() / 4;
     if quarter == 0 {
-        println!("soak: too short to say whether anything grows");
+        println!("soak: too short to check for growth");
         return;
     }
-    let most = |part: &[Look]| {
-        let memory = part.iter().map(|look| look.memory).max().unwrap_or_default();
-        (memory, part.iter().map(|look| look.files).max().unwrap_or_default())
+    let most = |part: &[Usage]| {
+        let memory = part.iter().map(|sample| sample.memory).max().unwrap_or_default();
+        (memory, part.iter().map(|sample| sample.files).max().unwrap_or_default())
     };
-    let (before, after) = (most(&looks[quarter..2 * quarter]), most(&looks[looks.len() - quarter..]));
+    let (before, after) = (most(&samples[quarter..2 * quarter]), most(&samples[samples.len() - quarter..]));
     println!(
         "soak: {:.1} MiB and {} files at most in the second quarter, {:.1} MiB and {} files in the last",
         mib(before.0),
@@ -109,4 +109,24 @@ fn assert_flat(looks: &[Look]) {
 #[expect(clippy::cast_precision_loss, reason = "for people")]
 fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples(memory: impl Fn(u64) -> u64) -> Vec<Usage> {
+        (0..16).map(|number| Usage { memory: memory(number), files: 20 }).collect()
+    }
+
+    #[test]
+    fn memory_may_grow_in_the_first_quarter() {
+        assert_flat(&samples(|number| if number < 4 { number << 20 } else { 100 << 20 }));
+    }
+
+    #[test]
+    #[should_panic(expected = "memory grows")]
+    fn memory_that_keeps_growing_fails() {
+        assert_flat(&samples(|number| number * (8 << 20)));
+    }
 }

@@ -1,4 +1,5 @@
-//! `make up` and `make down`: a local Kubernetes with Perennial on it that stays until it is told to go.
+//! `make up` and `make down`: start a local Kubernetes with Perennial that keeps running, and stop
+//! it.
 
 mod supervisor;
 
@@ -18,7 +19,7 @@ use localplane::{Kubernetes, PlaneFolder, PlaneState, ProcessState, Program, Sou
 use perennial_harness::install;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Everything is in here; `.gitignore` knows it.
+/// Contains everything; listed in `.gitignore`.
 const FOLDER: &str = ".up";
 const UP_WITHIN: Duration = Duration::from_mins(3);
 const DOWN_WITHIN: Duration = Duration::from_secs(10);
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
     let done = match std::env::args().nth(1).as_deref() {
         Some("start") => start(),
         Some("stop") => stop(),
-        Some(supervisor::COMMAND) => Place::new().and_then(|place| supervisor::run(&place)),
+        Some(supervisor::COMMAND) => Paths::new().and_then(|paths| supervisor::run(&paths)),
         _ => Err(anyhow::anyhow!("usage: up start | stop")),
     };
     match done {
@@ -43,14 +44,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// Where things are.
+/// Paths.
 #[derive(Debug)]
-struct Place {
+struct Paths {
     folder: PathBuf,
     plane: PlaneFolder,
 }
 
-impl Place {
+impl Paths {
     fn new() -> anyhow::Result<Self> {
         let folder = std::path::absolute(FOLDER).context("finding the current folder")?;
         Ok(Self { plane: PlaneFolder::at(folder.join("plane")), folder })
@@ -60,7 +61,7 @@ impl Place {
         self.folder.join("bin")
     }
 
-    /// The number of the operator's process, written when it is ready.
+    /// File with the operator's process ID, written when it is ready.
     fn operator(&self) -> PathBuf {
         self.folder.join("perennial.pid")
     }
@@ -71,53 +72,56 @@ impl Place {
 }
 
 fn start() -> anyhow::Result<()> {
-    let place = Place::new()?;
+    let paths = Paths::new()?;
     let began = Instant::now();
-    if let Some(state) = place.plane.running()? {
-        wait(&place, None)?;
-        println!("Kubernetes {} and Perennial run already.", state.kubernetes);
-        if is_older_build(&place) {
-            println!("This Perennial is of an earlier build: `make down` and `make up` start the current one.");
+    if let Some(state) = paths.plane.running()? {
+        wait(&paths, None)?;
+        println!("Kubernetes {} and Perennial are already running.", state.kubernetes);
+        if is_older_build(&paths) {
+            println!(
+                "Perennial is running from an earlier build. To start the current one: `make down`, then `make up`."
+            );
         }
     } else {
         let kubernetes = Kubernetes::from_env()?;
-        // Here and not in the supervisor: this is where a person sees the progress.
+        // Here and not in the supervisor, so that the progress is visible.
         Sources::from_env().find(kubernetes, &Program::ALL)?;
-        fs::create_dir_all(&place.folder).with_context(|| format!("creating {}", place.folder.display()))?;
-        forget(&place.operator())?;
+        fs::create_dir_all(&paths.folder).with_context(|| format!("creating {}", paths.folder.display()))?;
+        forget(&paths.operator())?;
         println!("Starting Kubernetes {} and Perennial …", kubernetes.version());
-        wait(&place, Some(detach(&place)?))?;
-        println!("They run after {:.1} s, and until `make down`.", began.elapsed().as_secs_f64());
+        wait(&paths, Some(detach(&paths)?))?;
+        println!("Started in {:.1} s. `make down` stops them.", began.elapsed().as_secs_f64());
     }
-    let manifest = place.folder.join("worker-1.yaml");
+    let manifest = paths.folder.join("worker-1.yaml");
     fs::write(&manifest, MANIFEST).with_context(|| format!("writing {}", manifest.display()))?;
-    print_what_to_try(&place);
+    print_usage(&paths);
     Ok(())
 }
 
 fn stop() -> anyhow::Result<()> {
-    let place = Place::new()?;
-    let running = place.plane.running()?;
+    let paths = Paths::new()?;
+    let running = paths.plane.running()?;
     match &running {
-        Some(state) => end(&place, state)?,
-        None => println!("Nothing runs."),
+        Some(state) => end(&paths, state)?,
+        None => println!("Nothing is running."),
     }
-    match fs::remove_dir_all(&place.folder) {
+    match fs::remove_dir_all(&paths.folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(error).with_context(|| format!("removing {}", place.folder.display()));
+            return Err(error).with_context(|| format!("removing {}", paths.folder.display()));
         }
         _ => {}
     }
     if running.is_some() {
-        println!("Kubernetes and Perennial have ended, and {FOLDER}/ is removed.");
+        println!("Kubernetes and Perennial are stopped, and {FOLDER}/ is removed.");
     }
     Ok(())
 }
 
-/// Starts ourselves again as the supervisor, in a process group of its own: a Ctrl-C here is not for it.
-fn detach(place: &Place) -> anyhow::Result<Child> {
-    let log = File::create(place.supervisor_log()).context("creating the supervisor's log")?;
-    Command::new(std::env::current_exe().context("finding our own program")?)
+/// Starts this program again as the supervisor, in its own process group, so that Ctrl-C does not
+/// reach it.
+fn detach(paths: &Paths) -> anyhow::Result<Child> {
+    let log = File::create(paths.supervisor_log()).context("creating the supervisor's log")?;
+    Command::new(std::env::current_exe().context("finding the path of this program")?)
         .arg(supervisor::COMMAND)
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
@@ -127,58 +131,58 @@ fn detach(place: &Place) -> anyhow::Result<Child> {
         .context("starting the supervisor")
 }
 
-/// Until plane and operator are of use.
-fn wait(place: &Place, mut supervisor: Option<Child>) -> anyhow::Result<()> {
+/// Waits until the operator is ready.
+fn wait(paths: &Paths, mut supervisor: Option<Child>) -> anyhow::Result<()> {
     let deadline = Instant::now() + UP_WITHIN;
-    while operator(place).is_none() {
+    while operator(paths).is_none() {
         let ended = supervisor.as_mut().map(Child::try_wait).transpose()?.flatten();
-        let log = || fs::read_to_string(place.supervisor_log()).unwrap_or_default();
+        let log = || fs::read_to_string(paths.supervisor_log()).unwrap_or_default();
         if let Some(status) = ended {
-            bail!("it did not start ({status}):\n{}", log().trim_end());
+            bail!("the supervisor exited before it was ready ({status}):\n{}", log().trim_end());
         }
-        if supervisor.is_none() && place.plane.running()?.is_none() {
-            bail!("it ended while we waited for it:\n{}", log().trim_end());
+        if supervisor.is_none() && paths.plane.running()?.is_none() {
+            bail!("the supervisor exited before it was ready:\n{}", log().trim_end());
         }
         if Instant::now() > deadline {
-            bail!("it is not ready after {UP_WITHIN:?}; `make down` ends it, logs are in {FOLDER}/plane/logs/");
+            bail!("not ready after {UP_WITHIN:?}; see the logs in {FOLDER}/plane/logs/, stop it with `make down`");
         }
         thread::sleep(POLL);
     }
     Ok(())
 }
 
-/// The operator's process, once it was ready.
-fn operator(place: &Place) -> Option<ProcessState> {
-    serde_json::from_slice(&fs::read(place.operator()).ok()?).ok()
+/// Returns the operator's process once it is ready.
+fn operator(paths: &Paths) -> Option<ProcessState> {
+    serde_json::from_slice(&fs::read(paths.operator()).ok()?).ok()
 }
 
-/// The lock said that a supervisor lives; the number and the time of its start say that it is this process. Its children
-/// end with it.
-fn end(place: &Place, state: &PlaneState) -> anyhow::Result<()> {
+/// Stops the supervisor; its children end with it. The lock shows that a supervisor is running, and
+/// process ID and start time show that it is this process.
+fn end(paths: &Paths, state: &PlaneState) -> anyhow::Result<()> {
     let supervisor = state.supervisor;
     if !supervisor.is_alive() {
-        bail!("{FOLDER}/ is locked, but not by the process {} that it names", supervisor.pid);
+        bail!("{FOLDER}/ is locked, but process {} named in it does not hold the lock", supervisor.pid);
     }
     let mut everyone = vec![supervisor];
     everyone.extend(state.components.values().filter_map(|component| component.process));
-    everyone.extend(operator(place));
-    let pid = i32::try_from(supervisor.pid).ok().and_then(Pid::from_raw).context("not a process number")?;
-    kill_process(pid, Signal::TERM).with_context(|| format!("ending process {}", supervisor.pid))?;
+    everyone.extend(operator(paths));
+    let pid = i32::try_from(supervisor.pid).ok().and_then(Pid::from_raw).context("invalid process ID")?;
+    kill_process(pid, Signal::TERM).with_context(|| format!("stopping process {}", supervisor.pid))?;
     let deadline = Instant::now() + DOWN_WITHIN;
     while let Some(left) = everyone.iter().find(|process| process.is_alive()) {
         if Instant::now() > deadline {
-            bail!("process {} did not end within {DOWN_WITHIN:?}", left.pid);
+            bail!("process {} did not exit within {DOWN_WITHIN:?}", left.pid);
         }
         thread::sleep(POLL);
     }
     Ok(())
 }
 
-/// Programs are put in place as hard links: another file means another build.
-fn is_older_build(place: &Place) -> bool {
+/// Programs are hard links: a different inode means a different build.
+fn is_older_build(paths: &Paths) -> bool {
     let file = |path: &Path| fs::metadata(path).ok().map(|data| (data.dev(), data.ino()));
     let this = std::env::current_exe().ok().and_then(|path| file(&path));
-    this.is_some() && this != file(&place.bin().join("perennial"))
+    this.is_some() && this != file(&paths.bin().join("perennial"))
 }
 
 fn forget(path: &Path) -> anyhow::Result<()> {
@@ -203,27 +207,27 @@ spec:
   providerID: local://worker-1
 ";
 
-fn print_what_to_try(place: &Place) {
-    let (kubeconfig, bin) = (place.plane.kubeconfig(), place.bin());
+fn print_usage(paths: &Paths) {
+    let (kubeconfig, bin) = (paths.plane.kubeconfig(), paths.bin());
     println!(
         "
-kubectl and perennial for this cluster, in your shell (`. {FOLDER}/env` does the same):
+To use kubectl and perennial with this cluster (or source {FOLDER}/env):
 
   export KUBECONFIG={} PATH={}:$PATH
 
-Label a node, delete it, and see what is kept of it:
+Label a node, delete it, and look at its record:
 
   kubectl create -f {FOLDER}/worker-1.yaml
   kubectl label node worker-1 team=ml disk=nvme
   kubectl delete node worker-1
   kubectl get configmap node-worker-1 -n perennial-system -o yaml
 
-Let it come back, bare, and see its labels:
+Create it again without labels, and see them restored:
 
   kubectl create -f {FOLDER}/worker-1.yaml
   kubectl get nodes --show-labels
 
-More: `perennial show worker-1`, `perennial records`, `kubectl get events`; {FOLDER}/plane/logs/perennial.log",
+See also: `perennial show worker-1`, `perennial records`, `kubectl get events`, and the log {FOLDER}/plane/logs/perennial.log",
         kubeconfig.display(),
         bin.display(),
     );

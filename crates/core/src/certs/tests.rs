@@ -42,12 +42,12 @@ fn next_of(kept: &Certificates, now: i64, known: i64) -> Next {
 }
 
 #[test]
-fn without_anything_all_is_made() {
+fn without_certificates_all_are_created() {
     assert_eq!(next(None, &names(), &LIFETIMES, 0, |_| None), Next::Create);
 }
 
 #[test]
-fn what_was_made_is_confirmed_and_then_left_alone() {
+fn new_certificates_are_confirmed_once() {
     let kept = created(0);
 
     assert_eq!(next_of(&kept, 1, 0), Next::Confirm);
@@ -73,7 +73,7 @@ fn a_new_name_needs_a_new_certificate() {
 }
 
 #[test]
-fn a_rotation_goes_bundle_then_confirmation_then_pause_then_switch() {
+fn a_rotation_updates_the_bundle_confirms_waits_and_then_switches() {
     let first = created(0).confirm();
     let first = {
         let a = first.authorities[0].clone();
@@ -109,7 +109,7 @@ fn a_renewal_during_a_rotation_is_signed_by_the_old_authority() {
 }
 
 #[test]
-fn after_a_long_absence_all_is_made_anew() {
+fn expired_certificates_are_created_again() {
     assert_eq!(next_of(&created(0).confirm(), 5000, 100), Next::Create);
 }
 
@@ -121,7 +121,7 @@ fn an_expired_signer_does_not_wait_for_a_confirmation() {
 }
 
 #[test]
-fn what_cannot_be_used_is_not_read() {
+fn unusable_content_is_refused() {
     let kept = created(0);
     let orphan = Certificates { authorities: Vec::new(), ..kept.clone() };
     let future = Certificates { version: 2, ..kept.clone() };
@@ -133,9 +133,10 @@ fn what_cannot_be_used_is_not_read() {
 }
 
 proptest! {
-    /// Replicas act at any times, with lost and late steps; the bundle in the configurations always covers what is served.
+    /// Replicas act at any times, with lost and late steps; the bundle in the configurations always
+    /// covers what is served.
     #[test]
-    fn what_is_served_is_always_trusted(steps in prop::collection::vec((1_i64..8, 0_usize..3, prop::bool::weighted(0.2)), 200..600)) {
+    fn the_served_certificate_is_always_trusted(steps in prop::collection::vec((1_i64..8, 0_usize..3, prop::bool::weighted(0.2)), 200..600)) {
         let lifetimes = Lifetimes { authority: 60, serving: 20, settle: 4, backdate: 0 };
         let mut now = 0;
         let first = authority("0", 0, &lifetimes);

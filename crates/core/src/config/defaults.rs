@@ -1,4 +1,5 @@
-//! Built-in lists of keys: those that are not kept by default, are protected by default, or are never kept.
+//! Built-in lists of keys: those that are not kept by default, are protected by default, or are
+//! never kept.
 
 mod dropped_labels;
 mod never_kept;

@@ -42,7 +42,8 @@ impl Document {
         }
     }
 
-    /// Sets a key from a string: the text of a variable or a flag, or a list of the file that is written as a string.
+    /// Sets a key from a string: the text of a variable or a flag, or a list of the file that is
+    /// written as a string.
     pub(super) fn set_text(&mut self, key: &'static Key, text: &str, source: &Source) {
         let before = self.problems.len();
         let value = key.kind.tree(text);
@@ -72,7 +73,8 @@ impl Document {
 }
 
 impl Kind {
-    /// Returns the tree that a string stands for. A string that does not fit stays one, for serde to refuse.
+    /// Returns the tree that a string stands for. A string that does not fit stays one, for serde
+    /// to refuse.
     fn tree(self, text: &str) -> Tree {
         match self {
             Self::Bool => text.to_ascii_lowercase().parse().map_or_else(|_| Tree::from(text), Tree::Bool),

@@ -1,4 +1,4 @@
-//! Durations as people write them in Kubernetes: `300s`, `1h30m`, `500ms`; days (`30d`) are understood as well.
+//! Durations: `30d`, `1h30m`, `300s`, `500ms`.
 
 use std::fmt::{self, Write};
 use std::str::FromStr;
@@ -13,7 +13,8 @@ const EXPECTED: &str = "a duration such as 300s, 1h30m or 500ms";
 
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
-/// Whole numbers, each with its unit, larger units first. `None` for anything else, also for a number without a unit.
+/// Parses whole numbers with units, larger units first. Returns `None` for anything else, such as a
+/// number without a unit.
 pub fn parse(text: &str) -> Option<Duration> {
     let mut rest = text;
     let mut units = UNITS.iter();
@@ -28,7 +29,8 @@ pub fn parse(text: &str) -> Option<Duration> {
     (!text.is_empty()).then(|| Duration::from_millis(total))
 }
 
-/// The shortest text that [`parse`] reads back, in units that Go knows too. What is below a millisecond is cut off.
+/// Returns the shortest text that [`parse`] reads, in units that Go also has. Fractions of a
+/// millisecond are cut off.
 pub fn print(duration: Duration) -> String {
     let mut rest = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let mut text = String::new();
@@ -126,13 +128,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_is_read_back(milliseconds in any::<u64>()) {
+        fn printed_durations_are_read_back(milliseconds in any::<u64>()) {
             let duration = Duration::from_millis(milliseconds);
             prop_assert_eq!(parse(&print(duration)), Some(duration));
         }
 
         #[test]
-        fn no_text_is_too_strange(text in any::<String>()) {
+        fn no_text_causes_a_panic(text in any::<String>()) {
             let _ = parse(&text);
         }
     }

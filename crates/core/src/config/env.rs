@@ -1,4 +1,5 @@
-//! The environment: `PERENNIAL_` and the path of the key in capitals, and the variables of older tools.
+//! The environment: `PERENNIAL_` and the path of the key in capitals, and the variables of older
+//! tools.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -74,8 +75,9 @@ fn is_ours(name: &str, text: &str) -> bool {
     name.starts_with("PERENNIAL_") && !CLI_VARIABLES.contains(&name) && !is_service_link(name, text)
 }
 
-/// Returns whether Kubernetes made this variable for a Service of the namespace: the Service `perennial-webhook` yields
-/// `PERENNIAL_WEBHOOK_PORT=tcp://10.0.0.1:443` in every pod, which does not configure the port.
+/// Returns whether Kubernetes made this variable for a Service of the namespace: the Service
+/// `perennial-webhook` yields `PERENNIAL_WEBHOOK_PORT=tcp://10.0.0.1:443` in every pod, which does
+/// not configure the port.
 fn is_service_link(name: &str, text: &str) -> bool {
     let address = ["tcp://", "udp://", "sctp://"].iter().any(|scheme| text.starts_with(scheme));
     let port_of_protocol = || {

@@ -1,5 +1,5 @@
-//! The list of all keys, taken from the schema of [`Settings`]. The file, the variables, the flags and the reference page
-//! go by it.
+//! The list of all keys, taken from the schema of [`Settings`]. The file, the variables, the flags
+//! and the reference page go by it.
 
 use std::sync::LazyLock;
 
@@ -41,7 +41,8 @@ pub(super) fn keys() -> &'static [Key] {
 
 fn collect(path: &str, schema: &Tree, keys: &mut Vec<Key>) {
     if let Some(properties) = schema["properties"].as_object() {
-        // All fields are always written, so all are required; unlike the properties these are in order.
+        // All fields are always written, so all are required; unlike the properties these are in
+        // order.
         for name in schema["required"].as_array().into_iter().flatten().filter_map(Tree::as_str) {
             collect(&join(path, name), &properties[name], keys);
         }

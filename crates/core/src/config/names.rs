@@ -1,17 +1,18 @@
-//! Kubernetes' rules for names: DNS labels and subdomains, label keys and values.
+//! Syntax of names in Kubernetes: DNS labels and subdomains, label keys and values.
 
-/// A DNS label (RFC 1123): what a namespace is called.
+/// Returns whether this is a DNS label (RFC 1123), such as the name of a namespace.
 pub fn is_dns_label(text: &str) -> bool {
     text.len() <= 63 && is_word(text, |c| c.is_ascii_lowercase() || c.is_ascii_digit(), |c| c == '-')
 }
 
-/// A DNS subdomain: what stands before the slash of a label key.
+/// Returns whether this is a DNS subdomain (RFC 1123), such as the part of a label key before the
+/// slash.
 pub fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= 253
         && text.split('.').all(|part| is_word(part, |c| c.is_ascii_lowercase() || c.is_ascii_digit(), |c| c == '-'))
 }
 
-/// A label, annotation or taint key: `name` or `domain/name`.
+/// Returns whether this is the key of a label, annotation or taint: `name` or `domain/name`.
 pub fn is_label_key(text: &str) -> bool {
     match text.split_once('/') {
         Some((domain, name)) => is_dns_subdomain(domain) && is_label_name(name),
@@ -19,7 +20,7 @@ pub fn is_label_key(text: &str) -> bool {
     }
 }
 
-/// A label value; the empty one is valid.
+/// Returns whether this is the value of a label. The empty string is one.
 pub fn is_label_value(text: &str) -> bool {
     text.is_empty() || is_label_name(text)
 }
@@ -28,7 +29,8 @@ fn is_label_name(text: &str) -> bool {
     text.len() <= 63 && is_word(text, |c| c.is_ascii_alphanumeric(), |c| matches!(c, '-' | '_' | '.'))
 }
 
-/// Not empty, begins and ends with an `edge` character, has only `edge` and `inner` ones.
+/// Returns whether the text is not empty, starts and ends with an `edge` character, and has only
+/// `edge` and `inner` ones.
 fn is_word(text: &str, edge: impl Fn(char) -> bool, inner: impl Fn(char) -> bool) -> bool {
     text.starts_with(&edge) && text.ends_with(&edge) && text.chars().all(|c| edge(c) || inner(c))
 }

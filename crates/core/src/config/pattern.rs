@@ -1,7 +1,7 @@
 //! Patterns over label, annotation and taint keys.
 //!
-//! `example.com/disk` is that key, `*` stands for anything (slashes too) wherever it stands, and a pattern that ends in
-//! a slash means everything under it: `example.com/` is `example.com/*`.
+//! `example.com/disk` matches that key. `*` matches any text, slashes included. A pattern that ends
+//! in a slash matches all keys of the domain: `example.com/` is `example.com/*`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,18 +9,18 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One pattern. Its text is canonical: no `**`, no trailing slash.
+/// A pattern over keys. Its text is canonical: without `**` and without a trailing slash.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pattern(String);
 
-/// Why a text is no pattern.
+/// The reason why a text is not a pattern.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
-    #[error("a pattern may not be empty; `*` matches every key")]
+    #[error("a pattern must not be empty; use `*` to match every key")]
     Empty,
-    #[error("a pattern has letters, digits, `-`, `_`, `.`, `/` and `*`, not {0:?}")]
+    #[error("a pattern may contain letters, digits, `-`, `_`, `.`, `/` and `*`, but not {0:?}")]
     Character(char),
-    #[error("a key has one slash at most, so this pattern can never match")]
+    #[error("a key has at most one slash, so this pattern can never match")]
     Slashes,
     #[error("a key has at most 317 characters, so this pattern can never match")]
     Long,
@@ -52,7 +52,8 @@ impl Pattern {
         Ok(Self(canonical))
     }
 
-    /// Linear in the key, without allocation: this runs for every key of every node.
+    /// Returns whether a key matches. Linear in the length of the key and without allocation:
+    /// called for every key of every node.
     pub fn matches(&self, key: &str) -> bool {
         let mut pieces = self.0.split('*');
         let Some(mut rest) = pieces.next().and_then(|first| key.strip_prefix(first)) else { return false };
@@ -64,8 +65,9 @@ impl Pattern {
         rest.ends_with(last)
     }
 
-    /// Whether every key that `other` matches is surely matched by `self`. May miss some, never claims one wrongly:
-    /// a `*` of `other` can only be swallowed by a `*` of `self`.
+    /// Returns whether every key that `other` matches is also matched by `self`. May return false
+    /// although that is so, but never true although it is not: a `*` of `other` only matches a `*`
+    /// of `self`.
     pub fn covers(&self, other: &Self) -> bool {
         self.matches(&other.0)
     }
@@ -89,14 +91,15 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// A list of patterns: matches what any of them matches, nothing when empty.
+/// A list of patterns. Matches the keys that any of them matches.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 #[schemars(inline)]
 pub struct Patterns(Vec<Pattern>);
 
 impl Patterns {
-    /// The patterns of a list that is part of the program. What does not parse is left out; a test keeps such out.
+    /// Parses a built-in list. Texts that are not patterns are left out; a test ensures that there
+    /// are none.
     pub fn of(texts: &[&str]) -> Self {
         texts.iter().filter_map(|text| Pattern::parse(text).ok()).collect()
     }

@@ -1,4 +1,5 @@
-//! Reads a document into a type, and finds everything that is wrong with it, where serde stops at the first problem.
+//! Reads a document into a type, and finds everything that is wrong with it, where serde stops at
+//! the first problem.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value as Tree;

@@ -1,4 +1,5 @@
-//! The tables of `docs/configuration.md`, generated from the list of keys. A test fails if the page is outdated.
+//! The tables of `docs/configuration.md`, generated from the list of keys. A test fails if the page
+//! is outdated.
 
 use std::fmt::Write;
 

@@ -1,5 +1,5 @@
-//! The JSON schema of the config file, for tools that find a mistyped key before the operator starts. It describes the
-//! forms of the values; [`super::load`] alone validates them.
+//! The JSON schema of the config file, for tools that find a mistyped key before the operator
+//! starts. It describes the forms of the values; [`super::load`] alone validates them.
 
 use serde_json::{Value as Tree, json};
 

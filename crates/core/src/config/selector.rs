@@ -1,4 +1,5 @@
-//! Label selectors, in the file as Kubernetes writes them, in one line as kubectl does: `team=a,tier in (x, y),!old`.
+//! Label selectors: as Kubernetes writes them, or in one line as for `kubectl -l`: `team=a,tier in
+//! (x, y),!old`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,27 +24,42 @@ pub struct LabelSelector {
 /// A requirement of a label selector.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "ExpressionMapping")]
+#[schemars(inline)]
 pub struct Expression {
     pub key: String,
     pub operator: Operator,
     pub values: Vec<String>,
 }
 
-/// A label selector as Kubernetes writes it.
-#[derive(Default, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+// A label selector as Kubernetes writes it. The doc comments are descriptions of a
+// CustomResourceDefinition.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[schemars(inline)]
 pub(crate) struct SelectorMapping {
-    #[serde(deserialize_with = "labels")]
+    /// Labels that an object must have.
+    #[serde(default, deserialize_with = "labels", skip_serializing_if = "BTreeMap::is_empty")]
     match_labels: BTreeMap<String, String>,
+    /// Requirements on labels. All must hold.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     match_expressions: Vec<Expression>,
 }
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a mapping with key, operator and values")]
+#[schemars(inline, extend("x-kubernetes-validations" = [{
+    "rule": "self.operator in ['In', 'NotIn'] ? has(self.values) && size(self.values) > 0 : !has(self.values) || size(self.values) == 0",
+    "message": "In and NotIn need values; Exists and DoesNotExist have none",
+}]))]
 struct ExpressionMapping {
+    /// Key of the label.
     key: String,
+    /// Comparison of the label with the values.
     operator: Operator,
-    #[serde(default)]
+    /// Values for In and NotIn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     values: Vec<String>,
 }
 
@@ -96,7 +112,7 @@ impl LabelSelector {
             && self.match_expressions.iter().all(|expression| expression.matches(labels))
     }
 
-    /// Reads kubectl's one-line form. The error says which part is wrong.
+    /// Parses the one-line form. The error contains the requirement that is wrong.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut selector = Self::default();
         for part in requirements(text) {
@@ -153,7 +169,7 @@ pub(super) fn check_label(key: &str, value: &str) -> Result<(), String> {
     if is_label_value(value) { Ok(()) } else { Err(format!("{value:?} is not a label value")) }
 }
 
-/// The parts between commas, those inside parentheses not counted.
+/// Splits at the commas that are not in parentheses.
 fn requirements(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_u32;
     text.split(move |c| {
@@ -190,7 +206,7 @@ fn split(part: &str) -> Option<(&str, Operator, Vec<String>)> {
     Some((part, Operator::Exists, Vec::new()))
 }
 
-/// The one-line form, as `kubectl -l` and a list request take it.
+/// Renders the one-line form, for `kubectl -l` and for list requests.
 impl fmt::Display for LabelSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let labels = self.match_labels.iter().map(|(key, value)| format!("{key}={value}"));
@@ -238,7 +254,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_is_too_strange(text in any::<String>()) {
+        fn no_text_causes_a_panic(text in any::<String>()) {
             if let Ok(selector) = LabelSelector::parse(&text) {
                 prop_assert_eq!(LabelSelector::parse(&selector.to_string()), Ok(selector));
             }

@@ -1,7 +1,7 @@
 //! The settings: their types, their defaults, and their descriptions.
 //!
-//! Field names are the keys of the file. The doc comment of a field is its description on the reference page and in the
-//! schema of the file, so it is written for administrators.
+//! Field names are the keys of the file. The doc comment of a field is its description on the
+//! reference page and in the schema of the file, so it is written for administrators.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -49,16 +49,17 @@ pub struct Controller {
     pub workers: u16,
     /// Maximum number of requests per second, for all controllers together.
     pub qps: u32,
-    /// Maximum number of requests in one burst. Unless set, ten times `controller.qps`, so that a mass return of nodes
-    /// fits into one burst.
+    /// Maximum number of requests in one burst. Unless set, ten times `controller.qps`, so that a
+    /// mass return of nodes fits into one burst.
     pub burst: u32,
-    /// Number of shards that nodes and workloads are divided into. A shard is owned by one replica at a time.
+    /// Number of shards that nodes and workloads are divided into. A shard is owned by one replica
+    /// at a time.
     pub shards: u16,
     /// Parts of the operator that this process runs: `capture`, `restore`, `placement`, `webhooks`.
     pub roles: BTreeSet<Role>,
     pub leader_election: LeaderElection,
-    /// Namespaces whose workloads are placed: `matchLabels` and `matchExpressions`, or one line as for `kubectl -l`.
-    /// Empty: all namespaces.
+    /// Namespaces whose workloads are placed: `matchLabels` and `matchExpressions`, or one line as
+    /// for `kubectl -l`. Empty: all namespaces.
     #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
     pub namespace_selector: LabelSelector,
     /// Decide and report, but write nothing.
@@ -80,7 +81,8 @@ pub struct LeaderElection {
 pub struct Keeper {
     /// Patterns of the label keys to keep.
     pub keep: Patterns,
-    /// Patterns of the label keys not to keep, although `keeper.keep` matches them. Replaces the default list.
+    /// Patterns of the label keys not to keep, although `keeper.keep` matches them. Replaces the
+    /// default list.
     pub drop: Patterns,
     /// Patterns of the annotation keys to keep.
     pub annotations: Patterns,
@@ -88,11 +90,11 @@ pub struct Keeper {
     pub taints: Patterns,
     /// Keep whether a node is cordoned.
     pub cordon: bool,
-    /// Value that wins if a returning node has another one than its record: `keepExisting` (that of the node) or
-    /// `overwrite` (that of the record).
+    /// Value that wins if a returning node has another one than its record: `keepExisting` (that of
+    /// the node) or `overwrite` (that of the record).
     pub merge: Merge,
-    /// Property by which a returning node is recognized: `name`, `providerID`, `systemUUID`, `machineID`, `label:KEY` or
-    /// `annotation:KEY`.
+    /// Property by which a returning node is recognized: `name`, `providerID`, `systemUUID`,
+    /// `machineID`, `label:KEY` or `annotation:KEY`.
     pub identity: Identity,
     /// Patterns of the keys that are restored only to the same machine.
     pub protected: Patterns,
@@ -101,7 +103,8 @@ pub struct Keeper {
     pub retention: Duration,
     /// Number of earlier label sets in a record.
     pub history: u16,
-    /// Keep pods off a new node until it is restored: `never`, `needed` (if there is something to restore) or `always`.
+    /// Keep pods off a new node until it is restored: `never`, `needed` (if there is something to
+    /// restore) or `always`.
     pub gate: Gate,
     /// Time after which the gate is removed, even from a node that is not restored.
     #[serde(with = "DurationText")]
@@ -111,8 +114,8 @@ pub struct Keeper {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Records {
-    /// Sign records with the keys in the Secret `perennial-record-keys`: `none`, `sign` (records without a signature are
-    /// trusted, and then signed) or `require` (they are quarantined).
+    /// Sign records with the keys in the Secret `perennial-record-keys`: `none`, `sign` (records
+    /// without a signature are trusted, and then signed) or `require` (they are quarantined).
     pub hmac: Hmac,
 }
 
@@ -153,8 +156,8 @@ pub struct Webhook {
     pub enabled: bool,
     /// Port of the webhook server. 0: any free port.
     pub port: u16,
-    /// Directory with `tls.crt` and `tls.key` (and `ca.crt`) that another tool maintains. Empty: Perennial issues its own
-    /// certificates.
+    /// Directory with `tls.crt` and `tls.key` (and `ca.crt`) that another tool maintains. Empty:
+    /// Perennial issues its own certificates.
     #[serde(with = "EmptyIsNone")]
     pub cert_dir: Option<String>,
     /// URL at which the API server reaches the webhooks, if Perennial runs outside of the cluster.
@@ -274,13 +277,15 @@ impl Default for Keeper {
 }
 
 impl Keeper {
-    /// Returns whether a label of this key is kept: matched by `keep`, not by `drop`, and not one of Perennial's own.
+    /// Returns whether a label of this key is kept: matched by `keep`, not by `drop`, and not one
+    /// of Perennial's own.
     pub fn keeps_label(&self, key: &str) -> bool {
         !is_ours(key) && self.keep.matches(key) && !self.drop.matches(key)
     }
 }
 
-/// Returns whether a key is in Perennial's own domain. Such labels, annotations and taints are never kept.
+/// Returns whether a key is in Perennial's own domain. Such labels, annotations and taints are
+/// never kept.
 pub fn is_ours(key: &str) -> bool {
     key.starts_with(defaults::OWN_DOMAIN)
 }

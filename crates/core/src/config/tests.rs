@@ -1,4 +1,4 @@
-//! The configuration as its users meet it.
+//! Tests of the configuration as a whole: from its sources to settings or problems.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ fn an_empty_file_is_the_defaults(#[case] text: &str) {
 }
 
 #[test]
-fn everything_wrong_is_refused_at_once_with_its_path() {
+fn all_problems_are_reported_at_once_with_their_paths() {
     let error = from_file(
         "
 namespace: Perennial
@@ -78,7 +78,7 @@ colour: blue
       controller.resyncPerod: unknown key; did you mean `controller.resyncPeriod`?
       keeper.history: expected a whole number up to 65535, got -1
       keeper.identity: "-" is not a key of a label or annotation, got "label:-"
-      keeper.keep[1]: a pattern has letters, digits, `-`, `_`, `.`, `/` and `*`, not ' ', got "a b"
+      keeper.keep[1]: a pattern may contain letters, digits, `-`, `_`, `.`, `/` and `*`, but not ' ', got "a b"
       keeper.keep[2]: expected a pattern such as example.com/*, got 7
       keeper.merge: expected keepExisting or overwrite (did you mean `overwrite`?), got "overwrit"
       keeper.retention: expected a duration such as 300s, 1h30m or 500ms, got 30
@@ -96,7 +96,7 @@ colour: blue
 }
 
 #[test]
-fn a_text_that_is_not_yaml_says_where() {
+fn invalid_yaml_is_refused_with_its_position() {
     let refused =
         |text: &str| from_file(text).unwrap_err().problems.iter().map(ToString::to_string).collect::<String>();
     insta::assert_snapshot!(
@@ -176,7 +176,7 @@ fn a_wrong_variable_is_refused_by_name() {
       PERENNIAL_CONTROLER_WORKERS: unknown variable; did you mean `PERENNIAL_CONTROLLER_WORKERS`?
       controller.qps (PERENNIAL_CONTROLLER_QPS): expected a whole number up to 4294967295, got "many"
       controller.resyncPeriod (RESYNC_INTERVAL_SECONDS): expected a duration such as 300s, 1h30m or 500ms, got "soon"
-      metrics.port (PERENNIAL_METRICS_PORT): 9443 is the webhook's port already
+      metrics.port (PERENNIAL_METRICS_PORT): 9443 is already used by webhook.port
     "#);
 }
 
@@ -192,7 +192,7 @@ fn a_wrong_flag_is_refused() {
 }
 
 #[test]
-fn older_variables_are_understood() {
+fn variables_of_older_tools_are_read() {
     let settings = from_environment(&[
         ("PERSIST_LABEL_PREFIX", "example.com/"),
         ("OPERATOR_NAMESPACE", "ops"),
@@ -217,7 +217,7 @@ fn our_own_variables_win_over_older_ones() {
 }
 
 #[test]
-fn what_has_no_effect_is_a_warning() {
+fn settings_without_effect_are_warnings() {
     let loaded = from_file(
         "
 controller: {resyncPeriod: 1s}
@@ -229,26 +229,26 @@ webhook: {enabled: false, certDir: /certs}
     assert_eq!(loaded.settings.controller.resync_period, Duration::from_secs(5));
     let warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
     insta::assert_snapshot!(warnings.join("\n"), @r"
-    controller.resyncPeriod: 1s is below the floor and was raised to 5s
-    keeper.keep: `karpenter.sh/*` has no effect: keeper.drop has `karpenter.sh/*`
-    keeper.gate: has no effect: the taint is put on by a webhook, and webhook.enabled is false
-    webhook.certDir: has no effect: this process serves no webhooks
+    controller.resyncPeriod: 1s is below the minimum and was raised to 5s
+    keeper.keep: `karpenter.sh/*` has no effect: keeper.drop contains `karpenter.sh/*`
+    keeper.gate: has no effect: a webhook adds the taint, and webhook.enabled is false
+    webhook.certDir: has no effect: this process does not serve webhooks
     ");
 }
 
 #[rstest]
 #[case(
     "nodeLabels: {spot: a=1, onDemand: [b=1, a=1]}",
-    "nodeLabels.onDemand: a=1 cannot mean spot and on-demand at once"
+    "nodeLabels.onDemand: a=1 cannot be both a spot and an on-demand label"
 )]
-#[case("nodeLabels: {spot: []}", "nodeLabels.spot: must have at least one label")]
-#[case("controller: {roles: []}", "controller.roles: must name at least one role")]
+#[case("nodeLabels: {spot: []}", "nodeLabels.spot: must contain at least one label")]
+#[case("controller: {roles: []}", "controller.roles: must contain at least one role")]
 #[case("webhook: {timeout: 31s}", "webhook.timeout: must be whole seconds from 1s to 30s, got 31s")]
-#[case("metrics: {port: 9443}", "metrics.port: 9443 is the webhook's port already")]
-#[case("dashboard: {enabled: true, port: 8080}", "dashboard.port: 8080 is metrics.port already")]
+#[case("metrics: {port: 9443}", "metrics.port: 9443 is already used by webhook.port")]
+#[case("dashboard: {enabled: true, port: 8080}", "dashboard.port: 8080 is already used by metrics.port")]
 #[case(
     "controller: {leaderElection: {enabled: false}, shards: 2}",
-    "controller.shards: more than one shard needs controller.leaderElection.enabled"
+    "controller.shards: more than one shard requires controller.leaderElection.enabled"
 )]
 #[case(
     "placement: {spotTolerations: [{key: a, operator: Exists, value: b}]}",
@@ -307,13 +307,13 @@ fn identities_are_read_and_written(#[case] text: &str, #[case] identity: Identit
 }
 
 #[test]
-fn the_rendered_defaults_name_every_key_and_read_back() {
+fn the_rendered_defaults_contain_every_key_and_read_back() {
     let text = render(&Settings::default());
     assert!(text.starts_with("namespace: perennial-system\ncontroller:\n  resyncPeriod: 5m\n"), "{text}");
     assert_eq!(from_file(&text).unwrap().settings, Settings::default());
 }
 
-/// Texts and trees that are near enough to a configuration to get past its first checks.
+/// Files with one known key and a random value.
 fn nearly_a_file() -> impl Strategy<Value = String> {
     let path = proptest::sample::select(keys().iter().map(|key| key.path.as_str()).collect::<Vec<_>>());
     let value = prop_oneof![
@@ -334,12 +334,12 @@ fn nearly_a_file() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn no_file_is_too_strange(text in any::<String>()) {
+    fn no_file_causes_a_panic(text in any::<String>()) {
         let _ = from_file(&text);
     }
 
     #[test]
-    fn what_is_accepted_renders_and_reads_back(text in nearly_a_file()) {
+    fn accepted_settings_render_and_read_back(text in nearly_a_file()) {
         if let Ok(loaded) = from_file(&text) {
             for written in [render(&loaded.settings), render_changes(&loaded.settings)] {
                 let again = from_file(&written);
@@ -349,7 +349,7 @@ proptest! {
     }
 
     #[test]
-    fn no_variable_and_no_flag_is_too_strange(index in 0..keys().len(), text in any::<String>()) {
+    fn no_variable_and_no_flag_causes_a_panic(index in 0..keys().len(), text in any::<String>()) {
         let key = &keys()[index];
         if let Ok(loaded) = from_environment(&[(&key.variable(), &text)]) {
             prop_assert_eq!(from_flags(&[(&key.path, &text)]).map(|flags| flags.settings), Ok(loaded.settings.clone()));

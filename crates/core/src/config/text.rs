@@ -14,7 +14,8 @@ use super::pattern::Pattern;
 use super::problem::quoted;
 use super::selector::check_label;
 
-/// A setting that is written as one string. The error of `FromStr` is the start of a message that ends in `, got "…"`.
+/// A setting that is written as one string. The error of `FromStr` is the start of a message that
+/// ends in `, got "…"`.
 pub(super) trait Text: FromStr<Err: fmt::Display> + fmt::Display {
     /// Completes "expected …".
     fn expected() -> String;

@@ -1,4 +1,4 @@
-//! What types alone cannot say: ranges, and settings that must agree with each other.
+//! Validation beyond types: ranges, and settings that must agree with each other.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -7,10 +7,11 @@ use std::time::Duration;
 use super::duration;
 use super::settings::{Gate, Keeper, Role, Settings};
 
-/// Below this, resync would be a load of its own.
+/// Minimum of the resync and audit periods. More frequent ones would load the API server.
 pub const PERIOD_FLOOR: Duration = Duration::from_secs(5);
 
-/// Problems refuse the settings; warnings say what was changed or will have no effect.
+/// Problems, for which the settings are refused, and warnings about changed values and values
+/// without effect.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     pub(super) problems: Vec<(&'static str, String)>,
@@ -48,13 +49,13 @@ impl Findings {
     fn raise(&mut self, path: &'static str, period: &mut Duration) {
         if *period < PERIOD_FLOOR {
             let (given, floor) = (duration::print(*period), duration::print(PERIOD_FLOOR));
-            self.warning(path, format!("{given} is below the floor and was raised to {floor}"));
+            self.warning(path, format!("{given} is below the minimum and was raised to {floor}"));
             *period = PERIOD_FLOOR;
         }
     }
 }
 
-/// Checks the settings, and raises what is below its floor.
+/// Checks the settings, and raises periods that are below the minimum.
 pub(super) fn validate(settings: &mut Settings) -> Findings {
     let mut findings = Findings::default();
     controller(settings, &mut findings);
@@ -73,12 +74,12 @@ fn controller(settings: &mut Settings, findings: &mut Findings) {
     findings.within("controller.burst", controller.burst, 1..=200_000);
     findings.within("controller.shards", controller.shards, 1..=1024);
     if controller.roles.is_empty() {
-        findings.problem("controller.roles", "must name at least one role");
+        findings.problem("controller.roles", "must contain at least one role");
     }
     let election = &controller.leader_election;
     findings.whole_seconds("controller.leaderElection.leaseDuration", election.lease_duration, 2..=600);
     if !election.enabled && controller.shards > 1 {
-        findings.problem("controller.shards", "more than one shard needs controller.leaderElection.enabled");
+        findings.problem("controller.shards", "more than one shard requires controller.leaderElection.enabled");
     }
 }
 
@@ -88,7 +89,7 @@ fn keeper(keeper: &Keeper, findings: &mut Findings) {
     findings.within("keeper.history", keeper.history, 0..=50);
     for kept in keeper.keep.as_slice() {
         if let Some(dropped) = keeper.drop.as_slice().iter().find(|dropped| dropped.covers(kept)) {
-            findings.warning("keeper.keep", format!("`{kept}` has no effect: keeper.drop has `{dropped}`"));
+            findings.warning("keeper.keep", format!("`{kept}` has no effect: keeper.drop contains `{dropped}`"));
         }
     }
 }
@@ -98,15 +99,15 @@ fn placement(settings: &Settings, findings: &mut Findings) {
     findings.positive("placement.gateTimeout", placement.gate_timeout);
     findings.positive("placement.holdTimeout", placement.hold_timeout);
     if placement.enabled && placement.annotation_prefixes.is_empty() {
-        findings.problem("placement.annotationPrefixes", "must have at least one domain");
+        findings.problem("placement.annotationPrefixes", "must contain at least one domain");
     }
     for (path, class) in [("nodeLabels.spot", &labels.spot), ("nodeLabels.onDemand", &labels.on_demand)] {
         if placement.enabled && class.is_empty() {
-            findings.problem(path, "must have at least one label");
+            findings.problem(path, "must contain at least one label");
         }
     }
     if let Some(both) = labels.spot.iter().find(|label| labels.on_demand.contains(label)) {
-        let message = format!("{}={} cannot mean spot and on-demand at once", both.key, both.value);
+        let message = format!("{}={} cannot be both a spot and an on-demand label", both.key, both.value);
         findings.problem("nodeLabels.onDemand", message);
     }
 }
@@ -118,21 +119,20 @@ fn serving(settings: &Settings, findings: &mut Findings) {
         findings.problem("webhook.url", format!("expected https://host[:port][/path], got {url:?}"));
     }
     if webhook.enabled && metrics.enabled && webhook.port != 0 && webhook.port == metrics.port {
-        findings.problem("metrics.port", format!("{} is the webhook's port already", metrics.port));
+        findings.problem("metrics.port", format!("{} is already used by webhook.port", metrics.port));
     }
     let taken = [(webhook.enabled, webhook.port, "webhook.port"), (metrics.enabled, metrics.port, "metrics.port")];
     for (enabled, port, path) in taken {
         if dashboard.enabled && enabled && port != 0 && port == dashboard.port {
-            findings.problem("dashboard.port", format!("{port} is {path} already"));
+            findings.problem("dashboard.port", format!("{port} is already used by {path}"));
         }
     }
     let serves = webhook.enabled && settings.controller.roles.contains(&Role::Webhooks);
     if settings.keeper.gate != Gate::Never && !webhook.enabled {
-        findings
-            .warning("keeper.gate", "has no effect: the taint is put on by a webhook, and webhook.enabled is false");
+        findings.warning("keeper.gate", "has no effect: a webhook adds the taint, and webhook.enabled is false");
     }
     if !serves && webhook.cert_dir.is_some() {
-        findings.warning("webhook.certDir", "has no effect: this process serves no webhooks");
+        findings.warning("webhook.certDir", "has no effect: this process does not serve webhooks");
     }
 }
 

@@ -113,8 +113,17 @@ pub enum Step {
 #[derive(Debug, Clone)]
 enum Known {
     Nothing,
-    Absent { since: Duration, existed: bool },
-    Present { seen: Seen, since: Duration },
+    Absent {
+        since: Duration,
+        existed: bool,
+    },
+    Present {
+        seen: Seen,
+        /// When its term was first seen.
+        since: Duration,
+        /// When this version was first seen.
+        learned: Duration,
+    },
 }
 
 /// One candidate's view of one Lease. All times are since any fixed point on the local monotonic clock.
@@ -154,7 +163,7 @@ impl Election {
     pub fn attended_until(&self) -> Option<Duration> {
         match &self.known {
             Known::Present { seen, .. } if seen.holder == self.identity => self.act_until(),
-            Known::Present { seen, since } if !seen.holder.is_empty() => Some(*since + self.terms.act),
+            Known::Present { seen, since, .. } if !seen.holder.is_empty() => Some(*since + self.terms.act),
             _ => None,
         }
     }
@@ -186,13 +195,13 @@ impl Election {
             self.must_read = false;
             return;
         };
-        if let Known::Present { seen: known, since } = &mut self.known {
+        if let Known::Present { seen: known, since, .. } = &mut self.known {
             if is_older(&seen.resource_version, &known.resource_version) {
                 return;
             }
             if same_term(known, &seen) {
                 let since = *since;
-                self.known = Known::Present { seen, since };
+                self.known = Known::Present { seen, since, learned: now };
                 self.must_read = false;
                 return;
             }
@@ -200,8 +209,31 @@ impl Election {
         if seen.holder != self.identity {
             self.held = None;
         }
-        self.known = Known::Present { seen, since: now };
+        self.known = Known::Present { seen, since: now, learned: now };
         self.must_read = false;
+    }
+
+    /// Takes in a consistent read that was sent at `sent` and answered at `now`. Returns true if the history of the API
+    /// server went back: the read returned an older version than one that was seen before it was sent, which only a
+    /// restore of etcd from a backup explains. Nothing that was seen before counts then; the Lease is judged afresh.
+    pub fn read(&mut self, sent: Duration, now: Duration, lease: Option<Seen>) -> bool {
+        if let (Known::Present { seen: known, learned, .. }, Some(seen)) = (&self.known, &lease)
+            && *learned < sent
+            && is_older(&seen.resource_version, &known.resource_version)
+        {
+            self.reset();
+            self.observed(now, lease);
+            return true;
+        }
+        self.observed(now, lease);
+        false
+    }
+
+    /// Forgets everything that was seen, after the history of the API server went back.
+    pub fn reset(&mut self) {
+        self.known = Known::Nothing;
+        self.held = None;
+        self.must_read = true;
     }
 
     /// Something suggests that our view is old: read before anything else.
@@ -241,7 +273,7 @@ impl Election {
                 let grace = if *existed { self.terms.lease } else { Duration::ZERO };
                 self.at(now, *since + grace + delay, |candidate| candidate.acquire(None, 0, wall))
             }
-            Known::Present { seen, since } if seen.holder == self.identity => {
+            Known::Present { seen, since, .. } if seen.holder == self.identity => {
                 if !self.wish.keep {
                     let write = Write { holder: String::new(), ..self.write(Act::Release, seen, wall) };
                     self.held = None;
@@ -250,7 +282,7 @@ impl Election {
                 let due = self.held.map_or(*since, |sent| sent + self.terms.renew);
                 self.at(now, due, |candidate| candidate.write(Act::Renew, seen, wall))
             }
-            Known::Present { seen, since } => {
+            Known::Present { seen, since, .. } => {
                 let Some(delay) = self.wish.take else { return Step::Wait(None) };
                 let grace = if seen.holder.is_empty() { Duration::ZERO } else { self.patience(seen) };
                 self.at(now, *since + grace + delay, |candidate| candidate.acquire(Some(seen), seen.transitions, wall))

@@ -1,58 +1,57 @@
-//! Node CREATE as the API server asks about it: what of the record rides in the create itself.
+//! The answer to the admission of a Node CREATE: the part of the record that is set in the create
+//! request itself.
 //!
 //! # Guarantees
-//! Nothing here makes a create fail: what NodeRestriction would refuse from a kubelet is left to the controller, and an
-//! object that is strange in any way passes unchanged.
+//! A create never fails because of the answer. Keys that NodeRestriction rejects from a kubelet are
+//! left to the controller, and a malformed object passes unchanged.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
 use super::{
+    case::Case,
+    decide::{Decision, Reason, Restore, decide},
     keys::{Key, Taint},
     mark::MARK,
     node_patch::taints,
-    plan::{Context, Restore, create},
-    record::Record,
     selection::{GATE_EFFECT, GATE_TAINT, Node},
 };
 use crate::config::settings::Gate;
 
-/// Kubelets are in this group.
+/// Group of all kubelets.
 pub const KUBELETS: &str = "system:nodes";
 
-/// What a create is given.
+/// The answer to a create request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Admitted {
     /// Operations of a JSON patch. Empty: the create passes unchanged.
     pub patch: Vec<Value>,
-    /// What was given, where there was a record.
+    /// The keys that were set, if there was a record.
     pub restore: Option<Restore>,
 }
 
-/// Decides about a create. `object` is the Node as the API server sent it, `node` the same as it was read.
-pub fn admit(
-    object: &Value,
-    node: &Node,
-    record: Option<&Record>,
-    context: &Context<'_>,
-    by_kubelet: bool,
-    gate: Gate,
-) -> Admitted {
+/// Returns the answer to a create request. `object` is the Node as the API server sent it, `case`
+/// the same Node in [`Phase::Creating`](super::case::Phase::Creating).
+pub fn admit(object: &Value, case: &Case, gate: Gate) -> Admitted {
     let unchanged = Admitted { patch: Vec::new(), restore: None };
     let Some(shape) = Shape::of(object) else { return unchanged };
-    let seen = context.policy.select(node);
-    let restore = create(&seen, record, context, |key| !by_kubelet || kubelet_may_set(key));
+    let restore = match decide(case) {
+        Decision::Nothing(Reason::Ignored | Reason::NewerRecord) => return unchanged,
+        Decision::PatchNode(restore) => Some(restore),
+        Decision::Nothing(_) | Decision::WriteRecord(..) => None,
+    };
     let more_to_come = restore.as_ref().is_some_and(|restore| !restore.mark.complete);
     let gated = match gate {
         Gate::Never => false,
         Gate::Needed => more_to_come,
         Gate::Always => true,
     };
-    Admitted { patch: shape.patch(node, restore.as_ref(), gated), restore }
+    Admitted { patch: shape.patch(&case.node, restore.as_ref(), gated), restore }
 }
 
-/// Whether NodeRestriction lets a kubelet set this key on its own Node. Taints and annotations are not checked on create.
+/// Whether NodeRestriction permits a kubelet to set this key on its own Node. Taints and
+/// annotations are not checked on create.
 pub fn kubelet_may_set(key: &Key) -> bool {
     let Key::Label(key) = key else { return true };
     let Some((domain, _)) = key.split_once('/') else { return true };
@@ -63,7 +62,7 @@ pub fn kubelet_may_set(key: &Key) -> bool {
     KUBELET_LABELS.contains(&key.as_str()) || within("kubelet.kubernetes.io") || within("node.kubernetes.io")
 }
 
-/// The keys of the reserved domains that a kubelet may set by name.
+/// Keys in reserved domains that a kubelet may set.
 const KUBELET_LABELS: &[&str] = &[
     "kubernetes.io/hostname",
     "kubernetes.io/os",
@@ -78,13 +77,13 @@ const KUBELET_LABELS: &[&str] = &[
     "beta.kubernetes.io/arch",
 ];
 
-/// Which parts of the object are there, so that a patch adds to them or makes them.
+/// A Node object whose maps may be missing: a patch adds to them or creates them.
 struct Shape<'a> {
     object: &'a Value,
 }
 
 impl<'a> Shape<'a> {
-    /// `None` for an object that is not shaped like a Node: the API server will say so itself.
+    /// Returns `None` for an object that is not a Node. The API server rejects it.
     fn of(object: &'a Value) -> Option<Self> {
         let is_map = |pointer: &str| object.pointer(pointer).is_none_or(|value| value.is_object() || value.is_null());
         let whole = object.pointer("/metadata").is_some_and(Value::is_object)
@@ -94,7 +93,7 @@ impl<'a> Shape<'a> {
         whole.then_some(Self { object })
     }
 
-    /// Few operations, each of them large: the API server goes through the whole object for every one.
+    /// Renders few large operations: the API server processes the whole object for each of them.
     fn patch(&self, node: &Node, restore: Option<&Restore>, gated: bool) -> Vec<Value> {
         let mut patch = Vec::new();
         let mut labels = BTreeMap::new();
@@ -111,7 +110,7 @@ impl<'a> Shape<'a> {
         if let Some(restore) = restore {
             annotations.insert(MARK, restore.mark.render());
         } else if node.annotations.contains_key(MARK) {
-            // A mark that came along says what another incarnation was given.
+            // An incoming mark describes another incarnation.
             patch.push(json!({"op": "remove", "path": pointer("/metadata/annotations", MARK)}));
         }
         self.add(&mut patch, "/metadata/labels", labels);
@@ -135,7 +134,7 @@ impl<'a> Shape<'a> {
         patch
     }
 
-    /// A map with these pairs in it, and all that was there.
+    /// Adds pairs to a map, keeping its content.
     fn add(&self, patch: &mut Vec<Value>, place: &str, pairs: BTreeMap<&str, String>) {
         if pairs.is_empty() {
             return;
@@ -150,7 +149,7 @@ fn pointer(parent: &str, key: &str) -> String {
     format!("{parent}/{}", key.replace('~', "~0").replace('/', "~1"))
 }
 
-/// The taint that holds pods back until a node has been given everything.
+/// Returns the taint that keeps pods off a node until it is restored.
 pub fn gate() -> Taint {
     Taint { key: GATE_TAINT.to_owned(), value: String::new(), effect: GATE_EFFECT.to_owned(), time_added: None }
 }

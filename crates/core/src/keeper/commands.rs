@@ -1,46 +1,52 @@
-//! What people ask for by hand: roll back, forget, restore now.
+//! Changes that a user requests: roll back, forget, restore now, and the move to another identity.
 //!
 //! # Guarantees
-//! The record is written first, as the node's own (its UID, resourceVersion and mark): the controller then finds it
-//! current and does nothing until the node is patched. Every write is conditional, as all are.
+//! The record is written first, with the UID, resourceVersion and mark of the node. The controller
+//! then finds it current and does nothing until the node is patched. Every write is conditional.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use super::{identity::Identified, keys::Key};
-use super::{
-    keys::Kept,
-    plan::{Context, Restore},
-    record::{Entry, Origin, Record},
-    selection::{Incarnation, Node},
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
 };
-use crate::config::settings::Identity;
 
-/// A change that a person asked for: the record to write, then what the node is to have.
+use super::{
+    case::{Case, Phase},
+    decide::{Decision, Restore, decide},
+    identity::Identified,
+    keys::{Kept, Key},
+    record::{Entry, Record},
+    selection::{Node, Policy},
+};
+use crate::config::settings::Merge;
+
+/// A requested change: the record to write, then the keys to patch on the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub record: Record,
-    /// What to set on and remove from the live node, where there is one and it differs. Its mark stays.
+    /// Keys to set on the live node. Its mark stays.
     pub set: Kept,
     pub remove: BTreeSet<Key>,
 }
 
-/// Back to what the record held before. Keys that the policy does not keep stay as they are, and so do those on the node that the
-/// record never held: whoever asks may judge by another policy than the one that captured.
-pub fn rollback(record: &Record, to: &Entry, node: Option<&Incarnation>, context: &Context<'_>) -> Change {
-    let policy = context.policy;
+/// Returns the change that brings node and record back to a history entry.
+///
+/// Keys that the policy does not keep stay as they are. Keys on the node that the record never held
+/// stay as well: the command may run under another policy than the one that captured.
+pub fn rollback(case: &Case, record: &Record, to: &Entry) -> Change {
+    let policy = &case.policy;
     let mut kept: Kept = Kept::from(to.content.clone()).into_iter().filter(|(key, _)| policy.keeps(key)).collect();
-    let (set, mut remove) = node.map(|node| difference(&node.kept, &kept)).unwrap_or_default();
+    let (set, mut remove) = case.node().map(|_| difference(&case.kept, &kept)).unwrap_or_default();
     let past = record.history.iter().map(|entry| Kept::from(entry.content.clone()));
     let held: BTreeSet<Key> = past.chain([record.kept.clone()]).flat_map(Kept::into_keys).collect();
     remove.retain(|key| held.contains(key));
     kept.extend(
         record.kept.iter().filter(|(key, _)| !policy.keeps(key)).map(|(key, value)| (key.clone(), value.clone())),
     );
-    let mut next = next(record, node, kept, context);
-    // Newer than the node as it is now, older than the node as it will be once it is patched: both of the writes that
-    // follow come later in the API server's order.
-    next.node.resource_version += u64::from(node.is_some());
-    // The second of two tries finds what the first has written.
+    let mut next = next(case, record, kept);
+    // Newer than the node as it is now, older than the node after its patch: both writes that
+    // follow come later in the order of the API server.
+    next.node.resource_version += u64::from(case.node().is_some());
+    // A second attempt finds the record that the first one wrote.
     if record.kept != next.kept {
         next.history.insert(0, record.entry());
     }
@@ -48,40 +54,38 @@ pub fn rollback(record: &Record, to: &Entry, node: Option<&Incarnation>, context
     Change { record: next, set, remove }
 }
 
-/// Nothing of the past: a live node begins anew with what it has, for one that is away a tombstone is left.
-pub fn forget(record: &Record, node: Option<&Incarnation>, context: &Context<'_>) -> Record {
-    let kept = node.map(|node| node.kept.clone()).unwrap_or_default();
-    Record { history: Vec::new(), withheld: Vec::new(), ..next(record, node, kept, context) }
+/// Returns the record without its history. A live node starts over with the keys it has; a
+/// tombstone replaces the record of an absent one.
+pub fn forget(case: &Case, record: &Record) -> Record {
+    Record { history: Vec::new(), withheld: Vec::new(), ..next(case, record, case.kept.clone()) }
 }
 
-/// The record over the node, now: its values win. What only the node has stays.
-pub fn restore_now(record: &Record, node: &Incarnation, context: &Context<'_>) -> Option<Restore> {
-    let policy =
-        super::selection::Policy { merge: crate::config::settings::Merge::Overwrite, ..context.policy.clone() };
-    let bare = Incarnation { mark: None, uid: String::new(), ..node.clone() };
-    super::plan::create(&bare, Some(record), &Context { policy: &policy, ..context.clone() }, |_| true)
-        .filter(|restore| !restore.changes_nothing())
+/// Returns the restore that makes the values of the record win. Keys that only the node has stay.
+pub fn restore_now(case: &Case) -> Option<Restore> {
+    let overwrite = Case {
+        phase: Phase::Creating { by_kubelet: false },
+        // Without its annotations and labels, since the command also applies to a node that is ignored.
+        node: Node { uid: String::new(), labels: BTreeMap::new(), annotations: BTreeMap::new(), ..case.node.clone() },
+        mark: None,
+        policy: Arc::new(Policy { merge: Merge::Overwrite, ..(*case.policy).clone() }),
+        rivals: Vec::new(),
+        ..case.clone()
+    };
+    match decide(&overwrite) {
+        Decision::PatchNode(restore) if !restore.changes_nothing() => Some(restore),
+        _ => None,
+    }
 }
 
-fn next(record: &Record, node: Option<&Incarnation>, kept: Kept, context: &Context<'_>) -> Record {
-    let origin = node.map_or_else(
-        || record.node.clone(),
-        |node| Origin {
-            name: node.name.clone(),
-            uid: node.uid.clone(),
-            resource_version: node.resource_version,
-            mark: node.mark_digest(),
-            machine: node.machine.clone(),
-        },
-    );
+fn next(case: &Case, record: &Record, kept: Kept) -> Record {
     Record {
         sequence: record.sequence + 1,
-        node: origin,
+        node: case.node().map_or_else(|| record.node.clone(), |_| case.origin()),
         kept,
         folded: false,
         before: Kept::new(),
-        captured_at: context.now,
-        captured_by: context.by.to_owned(),
+        captured_at: case.now,
+        captured_by: case.by.clone(),
         ..record.clone()
     }
 }
@@ -93,8 +97,11 @@ fn difference(from: &Kept, to: &Kept) -> (Kept, BTreeSet<Key>) {
     (set, remove)
 }
 
-/// The record under another identity, where the setting changed and the record knows enough. `None`: it stays.
-pub fn migrate(record: &Record, identity: &Identity, context_by: &str, now: jiff::Timestamp) -> Option<Record> {
+/// Returns the record under the identity that its policy asks for now. `None` if it stays: the name
+/// is the same, or the record does not contain the identifying field. The case is that of a record
+/// without a node.
+pub fn migrate(case: &Case) -> Option<Record> {
+    let record = case.stored()?.good()?;
     let (mut labels, mut annotations) = (BTreeMap::new(), BTreeMap::new());
     for (key, value) in &record.kept {
         match key {
@@ -110,12 +117,12 @@ pub fn migrate(record: &Record, identity: &Identity, context_by: &str, now: jiff
         annotations,
         ..Node::default()
     };
-    let identified = Identified::of(identity, &node)?;
+    let identified = Identified::of(&case.policy.identity, &node)?;
     let moved = Record {
         identity: identified.text(),
         sequence: record.sequence + 1,
-        captured_at: now,
-        captured_by: context_by.to_owned(),
+        captured_at: case.now,
+        captured_by: case.by.clone(),
         ..record.clone()
     };
     (moved.name() != record.name()).then_some(moved)
@@ -123,84 +130,74 @@ pub fn migrate(record: &Record, identity: &Identity, context_by: &str, now: jiff
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
-
     use super::*;
     use crate::{
-        config::settings::Settings,
+        config::settings::Identity,
         keeper::{
+            decide::Reason,
             machine::Machine,
-            plan::{Plan, Why, gone, live},
-            selection::Policy,
+            selection::IGNORE,
+            stored_record::Stored,
+            testing::{Defaults, case, gone, kept, labels, live, policy},
         },
     };
 
-    fn policy() -> Policy {
-        Policy::from_settings(&Settings::default().keeper)
-    }
-
-    fn context(policy: &Policy) -> Context<'_> {
-        Context { policy, identity: None, now: Timestamp::UNIX_EPOCH, by: "cli" }
-    }
-
-    fn kept(text: &str) -> Kept {
-        text.split_whitespace().filter_map(|p| p.split_once('=')).map(|(k, v)| (Key::label(k), v.to_owned())).collect()
-    }
-
-    fn node(rv: u64, labels: &str) -> Incarnation {
+    fn node(rv: u64, pairs: &str) -> Node {
         let machine = Machine { system_uuid: "s".into(), ..Machine::default() };
-        Incarnation {
-            name: "n1".into(),
-            uid: "u1".into(),
-            resource_version: rv,
-            kept: kept(labels),
-            mark: None,
-            machine,
-        }
+        let (name, uid) = ("n1".into(), "u1".into());
+        Node { name, uid, resource_version: rv, labels: labels(pairs), machine, ..Node::default() }
     }
 
-    fn written(plan: Plan) -> Record {
-        match plan {
-            Plan::Write(_, record) => *record,
+    fn written(decision: Decision) -> Record {
+        match decision {
+            Decision::WriteRecord(_, record) => *record,
             other => panic!("{other:?}"),
         }
     }
 
+    fn here(node: &Node, record: &Record) -> Case {
+        case(Phase::Live, node, Some(record), &policy())
+    }
+
+    fn away(record: &Record, policy: Policy) -> Case {
+        let stored = Arc::new(Stored::Good(Box::new(record.clone())));
+        Case::absent(Some(stored), &Defaults(policy.into()).context())
+    }
+
     fn two_captures() -> Record {
-        let policy = policy();
-        let first = written(live(&node(5, "team=ml rack=r1"), None, &context(&policy)));
-        written(live(&node(6, "team=db extra=x"), Some(&first), &context(&policy)))
+        let first = written(live(&node(5, "team=ml rack=r1"), None, &policy()));
+        written(live(&node(6, "team=db extra=x"), Some(&first), &policy()))
     }
 
     #[test]
     fn a_rollback_is_at_rest_before_and_after_the_node_is_patched() {
-        let (policy, record) = (policy(), two_captures());
+        let record = two_captures();
         let now = node(6, "team=db extra=x");
-        let change = rollback(&record, &record.history[0], Some(&now), &context(&policy));
+        let change = rollback(&here(&now, &record), &record, &record.history[0]);
         assert_eq!(change.set, kept("team=ml rack=r1"));
         assert_eq!(change.remove, BTreeSet::from([Key::label("extra")]));
-        assert_eq!(live(&now, Some(&change.record), &context(&policy)), Plan::Nothing(Why::Older));
+        assert_eq!(live(&now, Some(&change.record), &policy()), Decision::Nothing(Reason::Older));
         let after = node(8, "team=ml rack=r1");
-        assert_eq!(live(&after, Some(&change.record), &context(&policy)), Plan::Nothing(Why::Current));
+        assert_eq!(live(&after, Some(&change.record), &policy()), Decision::Nothing(Reason::Current));
         assert_eq!(change.record.sequence, 3);
         assert_eq!(Kept::from(change.record.history[0].content.clone()), kept("team=db extra=x"));
     }
 
     #[test]
     fn a_rollback_takes_nothing_from_a_node_that_the_record_never_held() {
-        let (policy, record) = (policy(), two_captures());
+        let record = two_captures();
         let now = node(6, "team=db extra=x disk=nvme");
-        let change = rollback(&record, &record.history[0], Some(&now), &context(&policy));
+        let change = rollback(&here(&now, &record), &record, &record.history[0]);
         assert_eq!(change.remove, BTreeSet::from([Key::label("extra")]));
     }
 
     #[test]
     fn a_rollback_that_is_tried_again_does_what_it_was_to_do() {
-        let (policy, record) = (policy(), two_captures());
+        let record = two_captures();
         let to = record.history[0].clone();
-        let first = rollback(&record, &to, Some(&node(6, "team=db extra=x")), &context(&policy));
-        // The record is written; the node has changed before it could be patched.
-        let again = rollback(&first.record, &to, Some(&node(9, "team=db extra=x")), &context(&policy));
+        let first = rollback(&here(&node(6, "team=db extra=x"), &record), &record, &to);
+        // The record is written, and the node has changed before it could be patched.
+        let again = rollback(&here(&node(9, "team=db extra=x"), &first.record), &first.record, &to);
         assert_eq!((again.set, again.remove), (first.set, first.remove));
         assert_eq!(again.record.kept, first.record.kept);
         assert_eq!(again.record.history, first.record.history);
@@ -209,50 +206,62 @@ mod tests {
 
     #[test]
     fn a_rollback_of_a_node_that_is_away_is_given_when_it_returns() {
-        let (policy, record) = (policy(), two_captures());
-        let change = rollback(&record, &record.history[0], None, &context(&policy));
-        let back = Incarnation { uid: "u2".into(), ..node(9, "") };
-        match live(&back, Some(&change.record), &context(&policy)) {
-            Plan::Restore(restore) => assert_eq!(restore.set, kept("team=ml rack=r1")),
+        let record = two_captures();
+        let change = rollback(&away(&record, policy()), &record, &record.history[0]);
+        let back = Node { uid: "u2".into(), ..node(9, "") };
+        match live(&back, Some(&change.record), &policy()) {
+            Decision::PatchNode(restore) => assert_eq!(restore.set, kept("team=ml rack=r1")),
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn a_forgotten_live_node_is_still_kept() {
-        let (policy, record) = (policy(), two_captures());
+        let record = two_captures();
         let now = node(6, "team=db extra=x");
-        let forgotten = forget(&record, Some(&now), &context(&policy));
+        let forgotten = forget(&here(&now, &record), &record);
         assert!(forgotten.history.is_empty());
-        assert_eq!(live(&now, Some(&forgotten), &context(&policy)), Plan::Nothing(Why::Current));
-        assert_eq!(gone(&node(8, "team=db extra=x"), Some(&forgotten), &context(&policy)), Plan::Nothing(Why::Current));
+        assert_eq!(live(&now, Some(&forgotten), &policy()), Decision::Nothing(Reason::Current));
+        assert_eq!(gone(&node(8, "team=db extra=x"), Some(&forgotten), &policy()), Decision::Nothing(Reason::Current));
     }
 
     #[test]
     fn a_forgotten_absent_node_leaves_a_tombstone() {
-        let (policy, record) = (policy(), two_captures());
-        let forgotten = forget(&record, None, &context(&policy));
+        let record = two_captures();
+        let forgotten = forget(&away(&record, policy()), &record);
         assert!(forgotten.is_tombstone() && forgotten.sequence == 3);
     }
 
     #[test]
     fn restoring_now_sets_what_the_record_has() {
-        let (policy, record) = (policy(), two_captures());
-        let restore = restore_now(&record, &node(9, "team=other mine=1"), &context(&policy)).unwrap();
+        let record = two_captures();
+        let restore = restore_now(&here(&node(9, "team=other mine=1"), &record)).unwrap();
         assert_eq!(restore.set, kept("team=db extra=x"));
         assert!(restore.remove.is_empty());
-        assert!(restore_now(&record, &node(9, "team=db extra=x mine=1"), &context(&policy)).is_none());
+        assert!(restore_now(&here(&node(9, "team=db extra=x mine=1"), &record)).is_none());
+    }
+
+    #[test]
+    fn a_node_that_is_ignored_can_be_restored_by_command() {
+        let record = two_captures();
+        let mut ignored = node(9, "");
+        ignored.annotations.insert(IGNORE.into(), "true".into());
+        assert_eq!(restore_now(&here(&ignored, &record)).unwrap().set, kept("team=db extra=x"));
+    }
+
+    fn moved_to(identity: Identity, record: &Record) -> Option<Record> {
+        migrate(&away(record, Policy { identity, ..policy() }))
     }
 
     #[test]
     fn a_record_moves_to_another_identity_where_it_knows_it() {
         let record = two_captures();
-        let moved = migrate(&record, &Identity::SystemUuid, "cli", Timestamp::UNIX_EPOCH).unwrap();
+        let moved = moved_to(Identity::SystemUuid, &record).unwrap();
         assert_ne!(moved.name(), record.name());
         assert_eq!(moved.kept, record.kept);
-        assert_eq!(migrate(&record, &Identity::ProviderId, "cli", Timestamp::UNIX_EPOCH), None);
-        assert_eq!(migrate(&record, &Identity::Name, "cli", Timestamp::UNIX_EPOCH), None);
-        let back = migrate(&moved, &Identity::Name, "cli", Timestamp::UNIX_EPOCH).unwrap();
+        assert_eq!(moved_to(Identity::ProviderId, &record), None);
+        assert_eq!(moved_to(Identity::Name, &record), None);
+        let back = moved_to(Identity::Name, &moved).unwrap();
         assert_eq!(back.name(), record.name());
     }
 }

@@ -1,16 +1,16 @@
-//! Why a key is, or is not, on a node and in its record: the very reason, as a value.
+//! The reason why a key is, or is not, on a node and in its record.
 //!
-//! Owns no rule of its own: what the plan would do is asked of [`super::plan`]; this only says which of its rules spoke.
+//! Contains no rule of its own: it names the rule of [`super::decide`] that applies to the key.
 
 use jiff::Timestamp;
 
 use super::{
-    identity::Identified,
+    case::Case,
+    decide::{Decision, decide, is_writable},
     keys::{Kept, Key},
     machine::{Machine, Sameness},
-    plan::{Context, Plan, is_writable, live},
     record::{Fault, Record},
-    selection::{DOMAIN, Incarnation, Node, Policy, ignored},
+    selection::{DOMAIN, Policy},
     stored_record::{Stored, Substitute},
 };
 use crate::config::{
@@ -18,51 +18,51 @@ use crate::config::{
     settings::Identity,
 };
 
-/// Why a key is where it is, or is not.
+/// Why a key is, or is not, on a node and in its record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The node asks to be left alone.
+    /// The node is excluded from management.
     Ignored,
-    /// Keys of our own domain are never kept.
+    /// Keys of Perennial's own domain are never kept.
     OurDomain,
     /// A pattern of the policy drops it.
     Dropped { policy: String, pattern: Pattern },
     /// No pattern of the policy keeps it.
     NotKept { policy: String },
-    /// The node does not say yet who it is.
+    /// The node lacks the field that identifies it.
     Unidentified { identity: Identity },
-    /// The record was written by a newer operator.
+    /// The record was written by a newer version of the operator.
     Newer { fault: Fault },
-    /// The record cannot be trusted, and nothing serves instead.
+    /// The record is quarantined, and there is no substitute.
     Quarantined { fault: Fault },
     /// Other live nodes have the same identity.
     Contested { rivals: Vec<String> },
     /// It belongs to another machine.
     AnotherMachine { recorded: Machine, node: Machine },
-    /// It is for one machine only, and the node has not said yet that it is the one.
+    /// It belongs to one machine, and the node has not reported yet that it is that machine.
     MachineUnknown { recorded: Machine },
-    /// The API server would refuse it.
+    /// The API server rejects it.
     Unwritable { value: String },
-    /// The node brought a value of its own, and that wins.
+    /// The node has a value of its own, which takes precedence.
     OwnValue { node: Option<String>, record: Option<String> },
-    /// It was there and was removed; the record followed.
+    /// It was removed from the node, and then from the record.
     Removed { value: String, last_seen: Timestamp, removed_at: Timestamp, sequence: u64 },
-    /// It was removed from the node and is about to go from the record.
+    /// It was removed from the node and is about to be removed from the record.
     BeingRemoved { value: String },
-    /// It is on the node and not in the record yet, or with another value there.
+    /// It is on the node, and the record lacks it or has another value.
     ToCapture { value: String },
-    /// It is in the record and about to be given to the node.
+    /// It is in the record and about to be set on the node.
     ToGive { value: String },
-    /// Nobody ever saw it on this node.
+    /// It was never on this node.
     NeverSeen,
-    /// The node is away; it is given back when the node returns.
+    /// The node is absent. The key is restored when it returns.
     Waits { value: String, protected: bool },
     /// It is on the node and in the record.
     Kept { value: String, given: bool },
 }
 
 impl Cause {
-    /// One word for programs.
+    /// Returns the cause in one word, for scripts.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Ignored => "Ignored",
@@ -87,57 +87,46 @@ impl Cause {
         }
     }
 
-    /// It waits for an operator to act.
+    /// Whether a write by the operator is outstanding.
     pub fn is_due(&self) -> bool {
         matches!(self, Self::BeingRemoved { .. } | Self::ToCapture { .. } | Self::ToGive { .. })
     }
 }
 
-/// Why this key is, or is not, on this node. `rivals` are other live nodes of its identity.
-pub fn explain(
-    key: &Key,
-    node: Option<&Node>,
-    stored: Option<&Stored>,
-    rivals: &[String],
-    context: &Context<'_>,
-) -> Cause {
-    let policy = context.policy;
-    if node.is_some_and(ignored) {
+/// Returns why this key is, or is not, on the node and in its record.
+pub fn explain(key: &Key, case: &Case) -> Cause {
+    let policy = &case.policy;
+    if case.is_ignored() {
         return Cause::Ignored;
     }
     if let Some(cause) = unkept(key, policy) {
         return cause;
     }
-    if node.is_some_and(|node| Identified::of(&policy.identity, node).is_none()) {
+    if case.node().is_some() && case.identity.is_none() {
         return Cause::Unidentified { identity: policy.identity.clone() };
     }
-    match stored {
+    match case.stored() {
         Some(Stored::Bad { fault, .. }) if fault.is_newer() => return Cause::Newer { fault: fault.clone() },
         Some(Stored::Bad { fault, good: Substitute::Nothing }) => {
             return Cause::Quarantined { fault: fault.clone() };
         }
         _ => {}
     }
-    let seen = node.map(|node| policy.select(node));
-    let record = stored.and_then(|stored| match &seen {
-        Some(seen) => stored.effective(seen),
-        None => stored.effective(&nobody()),
-    });
-    match (seen, record) {
+    match (case.node(), case.record()) {
         (None, None) => Cause::NeverSeen,
-        (Some(seen), None) => match seen.kept.get(key) {
+        (Some(_), None) => match case.kept.get(key) {
             Some(value) => Cause::ToCapture { value: value.clone() },
             None => Cause::NeverSeen,
         },
         (None, Some(record)) => match record.kept.get(key) {
             Some(value) => Cause::Waits { value: value.clone(), protected: policy.protects(key) },
-            None => missing(key, &record, None),
+            None => missing(key, &record, case),
         },
-        (Some(seen), Some(record)) => both(key, &seen, &record, rivals, context),
+        (Some(_), Some(record)) => both(key, &record, case),
     }
 }
 
-/// Which rule of the policy leaves the key out.
+/// Returns the rule of the policy that excludes the key.
 fn unkept(key: &Key, policy: &Policy) -> Option<Cause> {
     if policy.keeps(key) {
         return None;
@@ -164,24 +153,24 @@ fn unkept(key: &Key, policy: &Policy) -> Option<Cause> {
     })
 }
 
-/// There is a node and a record.
-fn both(key: &Key, node: &Incarnation, record: &Record, rivals: &[String], context: &Context<'_>) -> Cause {
-    let policy = context.policy;
-    let owner = record.node.uid == node.uid;
-    let (on_node, in_record) = (node.kept.get(key), record.kept.get(key));
-    if !rivals.is_empty() && !owner && on_node != in_record {
-        return Cause::Contested { rivals: rivals.to_vec() };
+/// Explains a key of a node that has a record.
+fn both(key: &Key, record: &Record, case: &Case) -> Cause {
+    let (policy, machine) = (&case.policy, &case.node.machine);
+    let owner = case.wrote(record);
+    let (on_node, in_record) = (case.kept.get(key), record.kept.get(key));
+    if !case.rivals.is_empty() && !owner && on_node != in_record {
+        return Cause::Contested { rivals: case.rivals.iter().map(|rival| rival.name.clone()).collect() };
     }
     let Some(value) = in_record else {
         return match on_node {
             Some(value) => Cause::ToCapture { value: value.clone() },
-            None => missing(key, record, Some(node)),
+            None => missing(key, record, case),
         };
     };
-    if on_node.is_none() && policy.protects(key) && !(owner && node.machine.completes(&record.node.machine)) {
+    if on_node.is_none() && policy.protects(key) && !(owner && machine.completes(&record.node.machine)) {
         let recorded = record.node.machine.clone();
-        match node.machine.compare(&recorded) {
-            Sameness::Different => return Cause::AnotherMachine { recorded, node: node.machine.clone() },
+        match machine.compare(&recorded) {
+            Sameness::Different => return Cause::AnotherMachine { recorded, node: machine.clone() },
             Sameness::Unknown => return Cause::MachineUnknown { recorded },
             Sameness::Same => {}
         }
@@ -189,11 +178,11 @@ fn both(key: &Key, node: &Incarnation, record: &Record, rivals: &[String], conte
     if on_node.is_none() && !is_writable(key, value) {
         return Cause::Unwritable { value: value.clone() };
     }
-    let mark = node.mark.as_ref();
+    let mark = case.mark.as_ref();
     let given = mark.is_some_and(|mark| mark.given.contains_key(key));
-    let own = mark.is_some_and(|mark| mark.is_nodes(key));
+    let own = mark.is_some_and(|mark| mark.belongs_to_node(key));
     if on_node == Some(value) {
-        // The record has followed by now; what it had before is in its history.
+        // The record was written since. Its former value is in the history.
         let before = record.history.iter().filter_map(|entry| Kept::from(entry.content.clone()).remove(key));
         return match { before }.find(|then| then != value) {
             Some(then) if mark.is_some_and(|mark| mark.own.contains(key)) => {
@@ -202,10 +191,10 @@ fn both(key: &Key, node: &Incarnation, record: &Record, rivals: &[String], conte
             _ => Cause::Kept { value: value.clone(), given },
         };
     }
-    match live(node, Some(record), context) {
-        Plan::Restore(restore) if restore.set.contains_key(key) => Cause::ToGive { value: value.clone() },
-        Plan::Write(..) if on_node.is_none() => Cause::BeingRemoved { value: value.clone() },
-        Plan::Write(..) if !own => match on_node {
+    match decide(case) {
+        Decision::PatchNode(restore) if restore.set.contains_key(key) => Cause::ToGive { value: value.clone() },
+        Decision::WriteRecord(..) if on_node.is_none() => Cause::BeingRemoved { value: value.clone() },
+        Decision::WriteRecord(..) if !own => match on_node {
             Some(now) => Cause::ToCapture { value: now.clone() },
             None => Cause::BeingRemoved { value: value.clone() },
         },
@@ -213,19 +202,19 @@ fn both(key: &Key, node: &Incarnation, record: &Record, rivals: &[String], conte
     }
 }
 
-/// The record does not have the key, and neither does the node.
-fn missing(key: &Key, record: &Record, node: Option<&Incarnation>) -> Cause {
+/// Explains a key that neither the record nor the node has.
+fn missing(key: &Key, record: &Record, case: &Case) -> Cause {
     for other in &record.withheld {
         if Kept::from(other.content.clone()).contains_key(key) {
             let recorded = other.machine.clone();
-            let machine = node.map_or_else(|| record.node.machine.clone(), |node| node.machine.clone());
+            let machine = case.node().map_or_else(|| record.node.machine.clone(), |node| node.machine.clone());
             return match machine.compare(&recorded) {
                 Sameness::Unknown => Cause::MachineUnknown { recorded },
                 _ => Cause::AnotherMachine { recorded, node: machine },
             };
         }
     }
-    // Newest first: the first entry that has it was followed by the write that has it no more.
+    // Newest first: the write after the first entry with the key is the one that removed it.
     let mut after = (record.sequence, record.captured_at);
     for entry in &record.history {
         if let Some(value) = Kept::from(entry.content.clone()).get(key) {
@@ -238,22 +227,10 @@ fn missing(key: &Key, record: &Record, node: Option<&Incarnation>) -> Cause {
         }
         after = (entry.sequence, entry.captured_at);
     }
-    if node.and_then(|node| node.mark.as_ref()).is_some_and(|mark| mark.is_nodes(key)) {
+    if case.mark.as_ref().is_some_and(|mark| mark.belongs_to_node(key)) {
         return Cause::OwnValue { node: None, record: None };
     }
     Cause::NeverSeen
-}
-
-/// The incarnation of a node that is away.
-fn nobody() -> Incarnation {
-    Incarnation {
-        name: String::new(),
-        uid: String::new(),
-        resource_version: 0,
-        kept: Kept::new(),
-        mark: None,
-        machine: Machine::default(),
-    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Digests: how two parties that never exchange a label set agree that it is the same one.
+//! Digests, by which a node and a record are compared without exchanging label sets.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ impl Digest {
         &self.0
     }
 
-    /// Enough of it for a name that people read.
+    /// Returns a prefix for use in object names.
     pub fn short(&self) -> &str {
         self.0.get(..16).unwrap_or(&self.0)
     }

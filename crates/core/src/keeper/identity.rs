@@ -1,16 +1,16 @@
-//! Who a node is, across its incarnations, and the name of the record that is kept for it.
+//! The identity of a node across its incarnations, and the name of its record.
 
 use super::{hash::Digest, record::Record, selection::Node};
 use crate::config::settings::Identity;
 
-/// The longest name of a ConfigMap.
+/// Maximum length of the name of a ConfigMap.
 const NAME_LIMIT: usize = 253;
 
-/// The name of a record's ConfigMap.
+/// Name of the ConfigMap of a record.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordName(pub String);
 
-/// Who a node is: `name:worker-1`, `systemUUID:4c4c…`.
+/// The identity of a node: `name=worker-1`, `systemUUID=4c4c…`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identified {
     kind: Identity,
@@ -18,7 +18,8 @@ pub struct Identified {
 }
 
 impl Identified {
-    /// `None` while the node does not say who it is: a cloud may set the providerID later.
+    /// Returns `None` while the node lacks the identifying field: a cloud may set the providerID
+    /// later.
     pub fn of(kind: &Identity, node: &Node) -> Option<Self> {
         let value = match kind {
             Identity::Name => Some(&node.name),
@@ -31,12 +32,12 @@ impl Identified {
         value.filter(|value| !value.is_empty()).map(|value| Self { kind: kind.clone(), value: value.clone() })
     }
 
-    /// The identity of a node that is known by name.
+    /// Returns the identity of a node that is identified by its name.
     pub fn named(name: &str) -> Self {
         Self { kind: Identity::Name, value: name.to_owned() }
     }
 
-    /// Who a record is for.
+    /// Returns the identity that a record belongs to.
     fn of_record(record: &Record) -> Self {
         let told = record.identity.as_deref().and_then(|text| text.split_once('='));
         match told.and_then(|(kind, value)| Some((kind.parse().ok()?, value.to_owned()))) {
@@ -45,12 +46,13 @@ impl Identified {
         }
     }
 
-    /// What a record says of its identity: nothing where it is the node's name.
+    /// Returns the identity as records hold it. `None` if it is the name of the node.
     pub fn text(&self) -> Option<String> {
         (self.kind != Identity::Name).then(|| format!("{}={}", self.kind, self.value))
     }
 
-    /// `node-<name>`; where that would be too long or the identity is not a name, a readable part and a hash.
+    /// Returns `node-<name>`, or a readable part and a hash if that is too long or the identity is
+    /// not a name.
     pub fn record_name(&self) -> RecordName {
         if self.kind == Identity::Name {
             let plain = format!("node-{}", self.value);
@@ -74,13 +76,13 @@ impl Identified {
 }
 
 impl Record {
-    /// The name of the ConfigMap that this record belongs in.
+    /// Returns the name of the ConfigMap that this record belongs in.
     pub fn name(&self) -> RecordName {
         Identified::of_record(self).record_name()
     }
 }
 
-/// As much of a value as a name can hold, for people; the hash beside it tells it from others.
+/// Returns the part of a value that fits into a name. The hash beside it makes the name unique.
 fn readable(value: &str, room: usize) -> String {
     let clean: String = value
         .chars()

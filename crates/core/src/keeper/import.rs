@@ -1,14 +1,14 @@
-//! What other tools of this kind leave behind, backups and our own exports, read as entries to import.
+//! Readers of exports, backups and the objects of other tools, as entries to import.
 //!
 //! # Guarantees
-//! Every reader is total: any text gives entries and refusals, never a panic. An entry is taken whole or refused whole, with
-//! its place and the reason. What is of no known shape is counted and left alone.
+//! Any text results in entries and refusals, never a panic. An entry is accepted or refused as a
+//! whole, with its location and the reason. Objects of an unknown format are counted and ignored.
 
 mod config_map;
 mod csv;
+pub mod decide;
 pub mod export;
 mod plain;
-pub mod plan;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,14 +23,15 @@ use super::{
 };
 use crate::config::names::{is_dns_subdomain, is_label_key, is_label_value};
 
-/// The shapes that are known.
+/// Known formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Format {
-    /// What `perennial export` prints.
+    /// The output of `perennial export`.
     Export,
     /// A record's ConfigMap, as kubectl prints it.
     Record,
-    /// A ConfigMap named after the node, with `-SLASH-` or `---SLASH---` for the slashes of its keys.
+    /// A ConfigMap named after the node, with `-SLASH-` or `---SLASH---` for the slashes of its
+    /// keys.
     SlashKeys,
     /// A ConfigMap `node-labels-<node>` with `state.json`.
     StateJson,
@@ -42,7 +43,7 @@ pub enum Format {
     Node,
     /// A map from nodes to labels, or a list of nodes with labels.
     Plain,
-    /// A table with commas.
+    /// Comma-separated values.
     Csv,
 }
 
@@ -62,35 +63,35 @@ impl Format {
     }
 }
 
-/// What is to be imported for one node.
+/// The keys to import for one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub node: String,
     pub kept: Kept,
-    /// The machine that it was taken from, where that is said.
+    /// The machine that it was captured from, if known.
     pub machine: Option<Machine>,
     pub captured_at: Option<Timestamp>,
-    /// A whole record of ours, with its history.
+    /// A complete record with its history.
     pub record: Option<Box<Record>>,
     pub hold: bool,
     pub format: Format,
-    /// Where it was found.
+    /// Location of the entry.
     pub origin: String,
 }
 
-/// What is not imported.
+/// An entry that is not imported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     pub origin: String,
     pub why: String,
 }
 
-/// What was found.
+/// The result of reading files and objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     pub entries: Vec<Entry>,
     pub refused: Vec<Refused>,
-    /// Objects of no known shape.
+    /// Number of objects of an unknown format.
     pub unknown: usize,
 }
 
@@ -102,14 +103,14 @@ impl Found {
         }
     }
 
-    /// Refuses all entries of a node that is there more than once and not with the same content: nobody can say which is
-    /// meant. Of equal ones the first stays.
+    /// Refuses all entries of a node that appears more than once with different content. Of equal
+    /// entries the first is kept.
     pub fn settle(&mut self) {
         let mut first: BTreeMap<String, usize> = BTreeMap::new();
         let mut torn: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         let mut gone: BTreeSet<usize> = BTreeSet::new();
         for (place, entry) in self.entries.iter().enumerate() {
-            // Records of two identities may name the same node.
+            // Records of two identities may contain the same node name.
             let subject = entry.record.as_ref().map_or_else(|| entry.node.clone(), |record| record.name().0);
             let Some(earlier) = first.get(&subject).copied() else {
                 first.insert(subject, place);
@@ -136,7 +137,8 @@ impl Found {
     }
 }
 
-/// Reads a file. `known` are names of nodes, for shapes that name a node by its hash or not at all.
+/// Reads a file. `known` contains the names of nodes, for formats that identify a node by a hash of
+/// its name.
 pub fn read_text(text: &str, file: &str, known: &BTreeSet<String>) -> Found {
     let mut found = Found::default();
     if csv::is_csv(text) {
@@ -160,8 +162,8 @@ fn documents(text: &str) -> Result<Vec<Value>, String> {
     if let Ok(value) = serde_json::from_str::<Value>(text) {
         return Ok(vec![value]);
     }
-    // A backup of a large cluster is a large file: there is a limit to how deep it may be and how much aliases may make of it, none
-    // to how much it says itself.
+    // Depth and alias expansion are limited, the size is not: a backup of a large cluster is a
+    // large file.
     let size = text.len().saturating_mul(4).saturating_add(64);
     let budget =
         serde_saphyr::budget! { max_events: size, max_nodes: size, max_documents: size, max_total_scalar_bytes: size };
@@ -210,7 +212,7 @@ fn read_value(value: &Value, origin: &str, kind: Option<&str>, known: &BTreeSet<
     }
 }
 
-/// Where an object is, for people.
+/// Returns the location of an object for messages.
 fn place(origin: &str, kind: &str, object: &Map<String, Value>) -> String {
     let metadata = object.get("metadata");
     let text = |key: &str| metadata.and_then(|metadata| metadata.get(key)).and_then(Value::as_str).unwrap_or_default();
@@ -251,7 +253,7 @@ fn entry(node: &str, kept: Kept, format: Format, origin: &str) -> Result<Entry, 
     })
 }
 
-/// Labels from a map whose values have to be text.
+/// Reads labels from a map whose values must be strings.
 fn labels(value: &Value) -> Result<Kept, String> {
     let map = value.as_object().ok_or("its labels are not a map")?;
     map.iter()
@@ -275,7 +277,7 @@ fn label_state(object: &Map<String, Value>, origin: &str) -> Result<Entry, Strin
     Ok(entry)
 }
 
-/// A node as it was: everything that could be kept of it. What is kept is the policy's to say.
+/// Reads everything that could be kept of a node. The policy selects from it later.
 fn node(object: &Map<String, Value>, origin: &str) -> Result<Entry, String> {
     let object = Value::Object(object.clone());
     let name = object.pointer("/metadata/name").and_then(Value::as_str).ok_or("it has no name")?;

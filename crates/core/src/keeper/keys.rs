@@ -1,5 +1,5 @@
-//! What can be kept of a node, as one map. Labels, annotations, taints and the cordon obey the same rules, so the
-//! rules are written once, over [`Kept`].
+//! Labels, annotations, taints and the cordon of a node as one map, so that every rule is written
+//! once, over [`Kept`].
 
 use std::{collections::BTreeMap, fmt};
 
@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use super::hash::Digest;
 
-/// One thing that can be kept.
+/// A key that can be kept.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
     Label(String),
     Annotation(String),
-    /// A taint is known by its key and effect, as the API server does.
+    /// A taint is identified by its key and effect, as in the API server.
     Taint {
         key: String,
         effect: String,
@@ -29,7 +29,7 @@ impl Key {
         Self::Label(key.to_owned())
     }
 
-    /// The inverse of `Display`. Total: what is no other kind is a label.
+    /// Parses the output of `Display`. Text of no other kind is a label.
     pub fn parse(text: &str) -> Self {
         if text == CORDON {
             return Self::Cordon;
@@ -44,12 +44,12 @@ impl Key {
     }
 }
 
-// Label keys hold no colon, so these can never be labels.
+// Label keys contain no colon, so none of these can be a label.
 const ANNOTATION: &str = "annotation:";
 const TAINT: &str = "taint:";
 const CORDON: &str = "cordon:";
 
-/// A label is its key; the others say what they are: `annotation:KEY`, `taint:KEY:EFFECT`, `cordon:`.
+/// A label is written as its key, the others as `annotation:KEY`, `taint:KEY:EFFECT` and `cordon:`.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -73,7 +73,7 @@ impl<'de> Deserialize<'de> for Key {
     }
 }
 
-/// The identity of a set of kept keys and values.
+/// Returns the digest of a set of kept keys and values.
 pub fn digest(kept: &Kept) -> Digest {
     Digest::of(kept.iter().flat_map(|(key, value)| [key.to_string(), value.clone()]))
 }
@@ -89,7 +89,7 @@ pub struct Taint {
     pub time_added: Option<String>,
 }
 
-/// Kept things in the shape in which people read them: the JSON of records and their history.
+/// Kept keys by kind, as in the JSON of records and their history.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Content {

@@ -1,8 +1,8 @@
-//! Which machine a node runs on, as far as the node says.
+//! The machine that a node runs on, as far as the node reports it.
 
 use serde::{Deserialize, Serialize};
 
-/// What tells one machine from another. Empty where the node does not say.
+/// Identifiers of a machine. A field that the node does not report is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Machine {
@@ -14,17 +14,18 @@ pub struct Machine {
     pub machine_id: String,
 }
 
-/// How a node's machine compares with the one that a record was taken from.
+/// Result of comparing the machine of a node with the one that a record was captured from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sameness {
     Same,
-    /// Nothing contradicts, but the node does not say all yet (a cloud sets the providerID after the node joined).
+    /// No field differs, but some are empty on the node (a cloud sets the providerID after the node
+    /// joined).
     Unknown,
     Different,
 }
 
 impl Machine {
-    /// Equal in all three, or not the same.
+    /// Compares all three fields.
     pub fn compare(&self, recorded: &Self) -> Sameness {
         let fields = [
             (&self.provider_id, &recorded.provider_id),
@@ -40,7 +41,7 @@ impl Machine {
         }
     }
 
-    /// The same machine, of which the node now says more than the record has.
+    /// Whether this is the same machine with more fields than the record has.
     pub fn completes(&self, recorded: &Self) -> bool {
         self != recorded && recorded.compare(self) == Sameness::Unknown
     }

@@ -1,5 +1,5 @@
-//! The mark: the annotation that says what an incarnation was given. It is written in the same request as the labels,
-//! so a node that has it has them.
+//! The mark: an annotation that lists the keys that an incarnation was given. It is written in the
+//! same request as the keys, so a node with the mark has the keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,41 +10,43 @@ use super::{
     keys::{Kept, Key},
 };
 
-/// The annotation that holds the mark.
+/// Name of the annotation.
 pub const MARK: &str = "perennial.dev/restored";
 
-/// A mark of more bytes than this is written without `given`: all annotations of an object share 256 KiB.
+/// Maximum size of a mark with `given`, in bytes. All annotations of an object share 256 KiB.
 pub const MARK_LIMIT: usize = 128 * 1024;
 
-/// What an incarnation was given.
+/// The keys that an incarnation was given.
 ///
-/// A key that was withheld (it may not ride in a kubelet's create, or belongs to another machine) is in none of the
-/// sets, and then `complete` is false.
+/// A withheld key (it must not be in a kubelet's create, or belongs to another machine) is in none
+/// of the sets, and then `complete` is false.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Mark {
-    /// The digest of the record's content that was given.
+    /// Digest of the content of the record that was given.
     pub from: Digest,
-    /// Nothing of that record is still to come.
+    /// No key of that record is still to be given.
     pub complete: bool,
-    /// Record keys that were applied, or that the record had removed.
+    /// Keys of the record that were set, or that the record had removed.
     pub given: Kept,
-    /// Keys that the node had decided otherwise: they stay the node's.
+    /// Keys with a value of the node's own, which is kept.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub own: BTreeSet<Key>,
-    /// Keys that the node brought itself with the very value of the record: the node's as well, but no news to it.
+    /// Keys that the node had set itself to the value of the record. They belong to the node, and
+    /// the record holds them already.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub same: BTreeSet<Key>,
-    /// `given` was too large to be written down: it is what `from` held, but for `withheld`.
+    /// `given` was too large and is omitted: it is the content of `from` without `withheld`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unlisted: bool,
-    /// Keys that were withheld. Written down only where `given` is not: otherwise they are those that are nowhere.
+    /// Keys that were withheld. Written only if `given` is omitted; otherwise they are the keys in
+    /// none of the sets.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub withheld: BTreeSet<Key>,
 }
 
 impl Mark {
-    /// What cannot be read is no mark: the node then counts as not given anything.
+    /// Returns `None` for an invalid mark: the node then counts as not restored.
     pub fn parse(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
@@ -53,8 +55,14 @@ impl Mark {
         Self::parse(annotations.get(MARK)?)
     }
 
-    /// The annotation's value. Past the limit it does without `given`: then a record that moves on changes nothing on
-    /// this incarnation that it was given.
+    /// Returns the digest of the mark among these annotations, as records hold it. Empty without a
+    /// mark.
+    pub fn digest_of(annotations: &BTreeMap<String, String>) -> String {
+        Self::read(annotations).map(|mark| Digest::of([mark.render()]).to_string()).unwrap_or_default()
+    }
+
+    /// Returns the value of the annotation. Above the limit `given` is omitted: a later version of
+    /// the record then changes none of the given keys on this incarnation.
     pub fn render(&self) -> String {
         if self.unlisted {
             return render(self);
@@ -66,13 +74,14 @@ impl Mark {
         render(&Self { given: Kept::new(), unlisted: true, ..self.clone() })
     }
 
-    /// Whether this key was given or left to the node, as opposed to withheld or unknown at the time.
-    pub fn speaks_of(&self, key: &Key) -> bool {
-        self.is_nodes(key) || if self.unlisted { !self.withheld.contains(key) } else { self.given.contains_key(key) }
+    /// Whether this key was given or left to the node, and not withheld or unknown at the time.
+    pub fn covers(&self, key: &Key) -> bool {
+        self.belongs_to_node(key)
+            || if self.unlisted { !self.withheld.contains(key) } else { self.given.contains_key(key) }
     }
 
-    /// Whether the node itself decides about this key.
-    pub fn is_nodes(&self, key: &Key) -> bool {
+    /// Whether the value of the node takes precedence for this key.
+    pub fn belongs_to_node(&self, key: &Key) -> bool {
         self.own.contains(key) || self.same.contains(key)
     }
 }

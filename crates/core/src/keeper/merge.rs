@@ -1,4 +1,4 @@
-//! The three-way merge of a node, its record and what the node was given before.
+//! The three-way merge of a node, its record and the keys that the node was given before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,14 +12,15 @@ use crate::config::settings::Merge;
 /// The last value of a key that node and record agreed on.
 enum Base<'a> {
     Agreed(Option<&'a String>),
-    /// The node brought the key itself: it has decided, whatever its value is now.
+    /// The key belongs to the node, whatever its value is now.
     Nodes,
 }
 
 fn base<'a>(mark: Option<&'a Mark>, key: &Key, in_record: Option<&'a String>, from: &Digest) -> Base<'a> {
     match mark {
-        Some(mark) if mark.is_nodes(key) => Base::Nodes,
-        // What was given is not written down: it is what the record holds, or, if that has moved on, not known.
+        Some(mark) if mark.belongs_to_node(key) => Base::Nodes,
+        // The given keys are not listed: they are those of the record, or unknown if the record has
+        // changed since.
         Some(mark) if mark.unlisted && !mark.withheld.contains(key) => {
             if mark.from == *from {
                 Base::Agreed(in_record)
@@ -32,17 +33,17 @@ fn base<'a>(mark: Option<&'a Mark>, key: &Key, in_record: Option<&'a String>, fr
     }
 }
 
-/// What a node should have, and the mark that says so.
+/// The keys that a node should have, and its new mark.
 #[derive(Debug)]
 pub(super) struct Merged {
     pub(super) kept: Kept,
     pub(super) mark: Mark,
-    /// The node has decided about a key itself.
+    /// Some key belongs to the node.
     pub(super) decided: bool,
 }
 
-/// Merges a node with what it may see of its record. `from` identifies the record's whole content; keys in `withheld`
-/// stay on the node as they are and in no set of the mark.
+/// Merges a node with the visible part of its record. `from` is the digest of the whole content.
+/// Keys in `withheld` stay on the node as they are and are in no set of the mark.
 pub(super) fn merge(
     node: &Kept,
     mark: Option<&Mark>,

@@ -1,16 +1,17 @@
-//! A restore as the body of the request that carries it out.
+//! Node patches: the request bodies of a restore and of the removal of the gate taint.
 
 use serde_json::{Map, Value, json};
 
 use super::{
     admission::is_gate,
+    decide::Restore,
     keys::{Key, TRUE, Taint},
     mark::MARK,
-    plan::Restore,
     selection::Node,
 };
 
-/// A merge patch of the node that was decided on: it applies to that state of that incarnation only (409 otherwise).
+/// Renders a merge patch that applies only to the state of the node that was decided on (409
+/// otherwise).
 pub fn node_patch(node: &Node, restore: &Restore) -> Value {
     let mut labels = Map::new();
     let mut annotations = Map::new();
@@ -47,7 +48,7 @@ pub fn node_patch(node: &Node, restore: &Restore) -> Value {
     patch
 }
 
-/// A merge patch that takes our taint from a node.
+/// Renders a merge patch that removes the gate taint from a node.
 pub fn ungate_patch(node: &Node) -> Value {
     let taints: Vec<&Taint> = node.taints.iter().filter(|taint| !is_gate(taint)).collect();
     json!({
@@ -61,8 +62,9 @@ fn changes(restore: &Restore) -> impl Iterator<Item = (&Key, Option<&String>)> {
     set.chain(restore.remove.iter().map(|key| (key, None)))
 }
 
-/// The node's taints with the restored ones in place. A list is replaced whole, so everyone else's come along as they
-/// are; the resourceVersion in the patch says that none was added meanwhile.
+/// Returns the taints of the node with the restored ones. A merge patch replaces the whole list, so
+/// taints of others are included as they are. The resourceVersion in the patch ensures that none
+/// was added meanwhile.
 pub fn taints(present: &[Taint], restore: &Restore) -> Vec<Taint> {
     let mut taints = present.to_vec();
     for (key, value) in changes(restore) {

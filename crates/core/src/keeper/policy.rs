@@ -1,98 +1,124 @@
-//! `KeepPolicy`: what is kept of some nodes, beside what the config file says for all.
+//! `KeepPolicy`: settings of the keeper for the nodes that it selects, over those of the
+//! configuration.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use serde_json::{Map, Value, json};
+use schemars::{JsonSchema, Schema};
+use serde::{Deserialize, Deserializer, de::Error};
+use serde_json::{Value, json};
 
 use super::selection::Policy;
-use crate::config::{Keeper, LabelSelector, Layers, load};
+use crate::config::{Identity, Keeper, LabelSelector, Merge, Patterns, duration::DurationText, read, selector};
 
 /// A policy for the nodes that it selects.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeepPolicy {
     pub name: String,
-    /// Where several select a node the highest is taken, among equals the first by name.
+    /// If several policies select a node, the highest priority applies, then the first name.
     pub priority: i64,
     pub selector: LabelSelector,
-    pub policy: Policy,
+    pub policy: Arc<Policy>,
+}
+
+/// Settings of the nodes that the policy selects. Fields that are not set are as in the operator's
+/// config file.
+// The doc comments are the descriptions of the CustomResourceDefinition; the validations in CEL are
+// the API server's.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping")]
+pub struct KeepPolicySpec {
+    /// If several policies select a node, the one with the highest priority applies; among equals
+    /// the first by name.
+    #[serde(default)]
+    #[schemars(range(min = -1_000_000, max = 1_000_000))]
+    priority: i32,
+    /// Nodes that the policy applies to. Empty: all nodes. A returning node is also selected by the
+    /// labels that it will be given back.
+    #[schemars(with = "Option<selector::SelectorMapping>")]
+    node_selector: Option<LabelSelector>,
+    /// Label keys to keep: keys, prefixes that end in a slash, or patterns with *.
+    #[schemars(transform = limit_patterns)]
+    keep: Option<Patterns>,
+    /// Label keys not to keep, although a pattern of keep matches them.
+    #[schemars(transform = limit_patterns)]
+    drop: Option<Patterns>,
+    /// Annotation keys to keep.
+    #[schemars(transform = limit_patterns)]
+    annotations: Option<Patterns>,
+    /// Taint keys to keep. Startup taints are never kept.
+    #[schemars(transform = limit_patterns)]
+    taints: Option<Patterns>,
+    /// Keep whether a node is cordoned, with the reason (annotation perennial.dev/cordon-reason).
+    cordon: Option<bool>,
+    /// Value that wins if a returning node has another one than its record: that of the node
+    /// (keepExisting) or that of the record (overwrite).
+    merge: Option<Merge>,
+    /// Property by which a returning node is recognized: name, providerID, systemUUID, machineID,
+    /// label:KEY or annotation:KEY.
+    #[schemars(length(max = 400), extend("x-kubernetes-validations" = [{
+        "rule": "self in ['name', 'providerID', 'systemUUID', 'machineID'] || self.matches('^(label|annotation):.+$')",
+        "message": "expected name, providerID, systemUUID, machineID, label:KEY or annotation:KEY",
+    }]))]
+    identity: Option<Identity>,
+    /// How long a record is kept after its node disappeared: 30d, 720h, 1h30m.
+    #[serde(default, deserialize_with = "positive")]
+    #[schemars(with = "Option<String>", length(max = 32), extend("x-kubernetes-validations" = [{
+        "rule": "self != '' && self.matches('^([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$')",
+        "message": "expected a duration such as 30d, 720h or 1h30m",
+    }]))]
+    retention: Option<Duration>,
+}
+
+fn limit_patterns(schema: &mut Schema) {
+    schema.insert("maxItems".to_owned(), json!(256));
+    schema.insert("items".to_owned(), json!({ "type": "string", "minLength": 1, "maxLength": 317 }));
+    let rule = json!({
+        "rule": "self.all(p, !p.matches('[\\\\s,=]'))",
+        "message": "a pattern is a key, a prefix that ends in a slash, or has * for anything; it has no space, comma or =",
+    });
+    schema.insert("x-kubernetes-validations".to_owned(), json!([rule]));
+}
+
+fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    match DurationText::deserialize(deserializer)? {
+        Duration::ZERO => Err(D::Error::custom("must be longer than 0s")),
+        duration => Ok(Some(duration)),
+    }
 }
 
 impl KeepPolicy {
-    /// Reads a policy's spec over the config file's settings. All that is wrong at once, each with its path.
+    /// Parses the spec of a policy over the settings of the configuration. Returns all problems at
+    /// once, each with its path.
     pub fn parse(name: &str, spec: &Value, base: &Keeper) -> Result<Self, Vec<String>> {
-        let Some(spec) = spec.as_object() else { return Err(vec!["spec: expected a map".to_owned()]) };
-        let mut keeper = spec.clone();
-        let selector = keeper.remove("nodeSelector").unwrap_or_else(|| json!({}));
-        let mut problems = Vec::new();
-        let priority = match keeper.remove("priority") {
-            None => 0,
-            Some(value) => value.as_i64().unwrap_or_else(|| {
-                problems.push(format!("spec.priority: expected a whole number, not {value}"));
-                0
-            }),
+        let spec: KeepPolicySpec = read::read(&read::without_nulls(spec.clone())).map_err(|refusals| {
+            let path = |path: String| if path.is_empty() { path } else { format!(".{path}") };
+            refusals
+                .into_iter()
+                .map(|refusal| format!("spec{}: {}", path(refusal.path), refusal.message))
+                .collect::<Vec<_>>()
+        })?;
+        let base = base.clone();
+        let keeper = Keeper {
+            keep: spec.keep.unwrap_or(base.keep),
+            drop: spec.drop.unwrap_or(base.drop),
+            annotations: spec.annotations.unwrap_or(base.annotations),
+            taints: spec.taints.unwrap_or(base.taints),
+            cordon: spec.cordon.unwrap_or(base.cordon),
+            merge: spec.merge.unwrap_or(base.merge),
+            identity: spec.identity.unwrap_or(base.identity),
+            retention: spec.retention.unwrap_or(base.retention),
+            ..base
         };
-        for key in keeper.keys().filter(|key| !KEYS.contains(&key.as_str())) {
-            problems.push(format!("spec.{key}: unknown key"));
-        }
-        keeper.retain(|key, _| KEYS.contains(&key.as_str()));
-
-        // The same reader as for the config file: one set of rules, one set of messages.
-        let file = json!({ "keeper": keeper, "controller": { "namespaceSelector": selector } });
-        match load(&Layers { file: Some(file.to_string()), ..Layers::default() }) {
-            Ok(loaded) if problems.is_empty() => {
-                let chosen = overlay(base, &loaded.settings.keeper, &keeper);
-                let policy = Policy { name: name.to_owned(), ..Policy::from_settings(&chosen) };
-                let selector = loaded.settings.controller.namespace_selector;
-                Ok(Self { name: name.to_owned(), priority, selector, policy })
-            }
-            Ok(_) => Err(problems),
-            Err(error) => {
-                problems.extend(error.problems.iter().map(|problem| {
-                    let path =
-                        problem.path.replace("controller.namespaceSelector", "nodeSelector").replace("keeper.", "");
-                    format!("spec.{path}: {}", problem.message)
-                }));
-                Err(problems)
-            }
-        }
+        Ok(Self {
+            name: name.to_owned(),
+            priority: i64::from(spec.priority),
+            selector: spec.node_selector.unwrap_or_default(),
+            policy: Arc::new(Policy { name: name.to_owned(), ..Policy::from_settings(&keeper) }),
+        })
     }
 }
 
-/// What a policy may say; the config file's keys of the same name say the same.
-const KEYS: &[&str] = &["keep", "drop", "annotations", "taints", "cordon", "merge", "identity", "retention"];
-
-/// The config file's settings, with what the policy says itself in their place.
-fn overlay(base: &Keeper, said: &Keeper, keys: &Map<String, Value>) -> Keeper {
-    let mut keeper = base.clone();
-    let has = |key: &str| keys.contains_key(key);
-    if has("keep") {
-        keeper.keep = said.keep.clone();
-    }
-    if has("drop") {
-        keeper.drop = said.drop.clone();
-    }
-    if has("annotations") {
-        keeper.annotations = said.annotations.clone();
-    }
-    if has("taints") {
-        keeper.taints = said.taints.clone();
-    }
-    if has("cordon") {
-        keeper.cordon = said.cordon;
-    }
-    if has("merge") {
-        keeper.merge = said.merge;
-    }
-    if has("identity") {
-        keeper.identity = said.identity.clone();
-    }
-    if has("retention") {
-        keeper.retention = said.retention;
-    }
-    keeper
-}
-
-/// The policy for a node with these labels.
+/// Returns the policy that applies to a node with these labels.
 pub fn choose<'a>(policies: &'a [KeepPolicy], labels: &BTreeMap<String, String>) -> Option<&'a KeepPolicy> {
     let matching = policies.iter().filter(|policy| policy.selector.matches(labels));
     matching.min_by(|a, b| b.priority.cmp(&a.priority).then_with(|| a.name.cmp(&b.name)))
@@ -112,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_changes_what_it_says_and_leaves_the_rest_to_the_config() {
+    fn fields_that_are_not_set_are_as_in_the_config_file() {
         let spec = json!({"keep": ["example.com/"], "cordon": true, "priority": 3});
         let policy = KeepPolicy::parse("gpu", &spec, &base()).unwrap();
         assert!(policy.policy.keeps(&Key::label("example.com/x")) && !policy.policy.keeps(&Key::label("team")));
@@ -122,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_wrong_is_said_with_its_path() {
+    fn all_problems_are_reported_with_their_paths() {
         let spec = json!({"keep": "x y", "merge": "sometimes", "prio": 1, "nodeSelector": {"matchExpressions": [{"key": "a"}]}});
         let problems = KeepPolicy::parse("bad", &spec, &base()).unwrap_err();
         for path in ["spec.prio:", "spec.merge:", "spec.nodeSelector"] {
@@ -132,7 +158,7 @@ mod tests {
 
     #[test]
     fn the_highest_priority_that_matches_is_chosen() {
-        let policy = |name: &str, priority: i64, selector: Value| {
+        let policy = |name: &str, priority: i32, selector: Value| {
             KeepPolicy::parse(name, &json!({"priority": priority, "nodeSelector": selector}), &base()).unwrap()
         };
         let all = [
@@ -144,5 +170,13 @@ mod tests {
         assert_eq!(choose(&all, &labels(&[("gpu", "yes")])).unwrap().name, "gpu-a");
         assert_eq!(choose(&all, &labels(&[])).unwrap().name, "everyone");
         assert!(choose(&all[1..], &labels(&[])).is_none());
+    }
+
+    #[test]
+    fn durations_are_as_in_the_config_file() {
+        let retention = |text: &str| KeepPolicy::parse("p", &json!({"retention": text}), &base());
+        assert_eq!(retention("30d").unwrap().policy.retention, retention("720h").unwrap().policy.retention);
+        assert_eq!(retention("0s").unwrap_err(), ["spec.retention: must be longer than 0s"]);
+        assert!(retention("30m1h").is_err());
     }
 }

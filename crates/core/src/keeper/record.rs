@@ -1,8 +1,10 @@
-//! Records: what is kept for one node, as JSON in one ConfigMap.
+//! Records: the kept keys of one node, as JSON in one ConfigMap.
 //!
 //! # Guarantees
-//! Decoding is total: bytes become a [`Record`] that was verified, or an [`Invalid`] that says why not together with the
-//! newest history entry that can still be trusted. Encoding never passes [`RECORD_LIMIT`].
+//! Decoding returns a verified [`Record`], or an [`Invalid`] with the reason and the newest history
+//! entry that can still be trusted. An encoded record is never larger than [`RECORD_LIMIT`].
+
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -13,42 +15,21 @@ use super::{
     machine::Machine,
 };
 
-/// The label by which ConfigMaps are known as records.
+/// Label of the ConfigMaps that hold records.
 pub const RECORD_LABEL: &str = "perennial.dev/record";
-/// Its value: the version of the format.
+/// Value of [`RECORD_LABEL`]: the version of the format.
 pub const RECORD_LABEL_VALUE: &str = "v1";
-/// The key of a ConfigMap's data that holds the record.
+/// Key of the record in the data of its ConfigMap.
 pub const RECORD_KEY: &str = "record.json";
-/// Where a record is written while the bytes under [`RECORD_KEY`] are quarantined: those are kept as they are.
+/// Key of the record while the bytes under [`RECORD_KEY`] are quarantined. Those are kept as they
+/// are.
 pub const RECOVERED_KEY: &str = "recovered.json";
-/// A record is never written larger than this; a ConfigMap holds 1 MiB.
+/// Maximum size of a record in bytes. A ConfigMap holds 1 MiB.
 pub const RECORD_LIMIT: usize = 900 * 1024;
-/// The version of the format that this operator writes; it reads every version up to it. Ask [`version`].
+/// Version of the format that this operator writes. It reads every version up to it.
 const VERSION: u64 = 1;
-/// No record was ever written so often: one that says so was made up, and could not be followed by another.
+/// Upper bound of sequences. A record with a larger one is forged, and could have no successor.
 const SEQUENCE_LIMIT: u64 = 1 << 53;
-
-/// The version of the format that this process writes.
-pub fn version() -> u64 {
-    #[cfg(feature = "next")]
-    if next::IS_ON.load(std::sync::atomic::Ordering::Relaxed) {
-        return VERSION + 1;
-    }
-    VERSION
-}
-
-/// A process that is one version ahead, for tests of two versions side by side. Its records are as ours, but for their number.
-#[cfg(feature = "next")]
-pub mod next {
-    use std::sync::atomic::{AtomicBool, Ordering};
-
-    pub(super) static IS_ON: AtomicBool = AtomicBool::new(false);
-
-    /// From now on this process writes the next version, and reads both.
-    pub fn pretend() {
-        IS_ON.store(true, Ordering::Relaxed);
-    }
-}
 
 /// The node that a record was last written from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,26 +39,26 @@ pub struct Origin {
     pub uid: String,
     #[serde(rename = "resourceVersion", with = "text")]
     pub resource_version: u64,
-    /// The digest of the mark that the node had then; empty without one.
+    /// Digest of the mark that the node had. Empty without a mark.
     pub mark: String,
     #[serde(flatten)]
     pub machine: Machine,
 }
 
-/// What is kept for one node.
+/// The kept keys of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Grows by one with every write.
+    /// Increases by one with every write.
     pub sequence: u64,
     pub node: Origin,
-    /// The identity that the record is for, where it is not the node's name.
+    /// Identity that the record belongs to, unless it is the name of the node.
     pub identity: Option<String>,
     pub kept: Kept,
-    /// Written from a node that was deleted before it was given everything: `kept` holds its decisions merged in, and
-    /// `before` what it was merged into.
+    /// Written from a node that was deleted before it was settled: `kept` is the result of the
+    /// merge, `before` the content that the node was merged into.
     pub folded: bool,
     pub before: Kept,
-    /// Protected keys of other machines that had this identity: kept, but only for them.
+    /// Protected keys of other machines that had this identity, kept for those machines only.
     pub withheld: Vec<Withheld>,
     pub captured_at: Timestamp,
     pub captured_by: String,
@@ -94,7 +75,7 @@ pub struct Withheld {
     pub content: Content,
 }
 
-/// What a record held before.
+/// Former content of a record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     pub sequence: u64,
@@ -110,22 +91,22 @@ pub struct Entry {
     pub checksum: Digest,
 }
 
-/// Bytes that are not a record that can be trusted.
+/// Bytes that are not a valid record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invalid {
     pub why: Fault,
-    /// The newest history entry whose own checksum holds.
+    /// The newest history entry with a valid checksum.
     pub good: Option<Box<Entry>>,
 }
 
-/// Why bytes are not a record.
+/// Why a record is quarantined.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     #[error("it has no {RECORD_KEY}")]
     Missing,
     #[error("it is not JSON: {0}")]
     NotJson(String),
-    #[error("it has version {0}, and this operator reads up to version {max}", max = version())]
+    #[error("it has version {0}, and this operator reads up to version {max}", max = VERSION)]
     Version(String),
     #[error("it does not have the shape of a record: {0}")]
     Shape(String),
@@ -144,9 +125,10 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// A record of a newer operator is not broken: it is left alone, and nothing is written beside it.
+    /// Whether the record was written by a newer version of the operator. Such a record is never
+    /// touched.
     pub fn is_newer(&self) -> bool {
-        matches!(self, Self::Version(found) if found.parse::<u64>().is_ok_and(|found| found > version()))
+        matches!(self, Self::Version(found) if found.parse::<u64>().is_ok_and(|found| found > VERSION))
     }
 }
 
@@ -156,12 +138,18 @@ impl Fault {
 pub struct TooLarge(pub usize);
 
 impl Record {
-    /// A record with no labels: it keeps the order of things after the last label went.
+    /// Whether the record has no content. It then orders late events after the removal of the last
+    /// key.
     pub fn is_tombstone(&self) -> bool {
         self.kept.is_empty() && self.withheld.is_empty()
     }
 
-    /// This record as an entry of its successor's history.
+    /// Returns the labels that the record holds.
+    pub fn labels(&self) -> BTreeMap<String, String> {
+        Content::from(&self.kept).labels
+    }
+
+    /// Returns this record as an entry of the history of its successor.
     pub fn entry(&self) -> Entry {
         let mut entry = Entry {
             sequence: self.sequence,
@@ -175,7 +163,8 @@ impl Record {
         entry
     }
 
-    /// JSON of at most [`RECORD_LIMIT`] bytes. The oldest history goes first where it would be more.
+    /// Returns JSON of at most [`RECORD_LIMIT`] bytes. The oldest history entries are dropped
+    /// first.
     pub fn encode(&self) -> Result<String, TooLarge> {
         let mut wire = Wire::from(self);
         wire.checksum = wire.sum();
@@ -190,14 +179,14 @@ impl Record {
         }
     }
 
-    /// The record as a JSON value, its checksum included.
+    /// Returns the record as a JSON value with its checksum.
     pub fn to_value(&self) -> serde_json::Value {
         let mut wire = Wire::from(self);
         wire.checksum = wire.sum();
         serde_json::to_value(&wire).unwrap_or_default()
     }
 
-    /// Reads a record that a person vouches for: its checksum, if it has one, is not looked at.
+    /// Reads a record from a user's file. Its checksum is not verified.
     pub fn from_value(mut value: serde_json::Value) -> Result<Self, Fault> {
         check_version(&value)?;
         if let Some(map) = value.as_object_mut() {
@@ -230,7 +219,7 @@ impl Record {
 
 fn check_version(record: &serde_json::Value) -> Result<(), Fault> {
     let found = record.get("version").cloned().unwrap_or_default();
-    if found.as_u64().is_some_and(|found| (1..=version()).contains(&found)) {
+    if found.as_u64().is_some_and(|found| (1..=VERSION).contains(&found)) {
         return Ok(());
     }
     Err(Fault::Version(found.to_string()))
@@ -253,7 +242,7 @@ impl Entry {
     }
 }
 
-/// History is read entry by entry: a bad one does not hide the others.
+/// Reads the history entry by entry, so that an invalid one does not hide the others.
 fn newest_good(record: &serde_json::Value) -> Option<Box<Entry>> {
     let entries = record.get("history")?.as_array()?;
     entries
@@ -268,7 +257,8 @@ fn sum_of(value: &impl Serialize) -> Digest {
     Digest::of([serde_json::to_vec(value).unwrap_or_default()])
 }
 
-/// The JSON of a record. History has checksums of its own, so that it can outlive the rest.
+/// The JSON of a record. History entries have checksums of their own, so that they survive a
+/// corrupt record.
 #[derive(Clone, Serialize, Deserialize)]
 struct Wire {
     version: u64,
@@ -277,9 +267,9 @@ struct Wire {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     identity: Option<String>,
     #[serde(default)]
-    labels: std::collections::BTreeMap<String, String>,
+    labels: BTreeMap<String, String>,
     #[serde(default)]
-    annotations: std::collections::BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
     #[serde(default)]
     taints: Vec<super::keys::Taint>,
     #[serde(default)]
@@ -309,7 +299,7 @@ impl From<&Record> for Wire {
     fn from(record: &Record) -> Self {
         let Content { labels, annotations, taints, unschedulable } = Content::from(&record.kept);
         Self {
-            version: version(),
+            version: VERSION,
             sequence: record.sequence,
             node: record.node.clone(),
             identity: record.identity.clone(),
@@ -346,7 +336,7 @@ impl From<Wire> for Record {
     }
 }
 
-/// Resource versions travel as strings in JSON, as they do in Kubernetes.
+/// Serializes resourceVersions as strings, as Kubernetes does.
 mod text {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 

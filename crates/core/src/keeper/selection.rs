@@ -1,12 +1,10 @@
-//! What of a node is kept: the policy's patterns applied to what the node says.
+//! Nodes, policies, and the keys of a node that a policy keeps.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
-    hash::Digest,
     keys::{Kept, Key, TRUE, Taint},
     machine::Machine,
-    mark::Mark,
 };
 use crate::config::{
     defaults::{MACHINE_ANNOTATIONS, STARTUP_TAINTS},
@@ -14,21 +12,21 @@ use crate::config::{
     settings::{Identity, Keeper, Merge},
 };
 
-/// Our own domain: never kept, never restored, whatever the patterns say.
+/// Perennial's own domain: its keys are never kept or restored, whatever the patterns are.
 pub const DOMAIN: &str = "perennial.dev/";
-/// `"true"` on a node: Perennial does nothing with it.
+/// Annotation or label of a node: `"true"` excludes it from management.
 pub const IGNORE: &str = "perennial.dev/ignore";
-/// On a node that waits for its restore: pods stay away.
+/// Taint of a node that waits for its restore.
 pub const GATE_TAINT: &str = "perennial.dev/restoring";
 pub const GATE_EFFECT: &str = "NoSchedule";
-/// Why a node was cordoned. Kept together with the cordon.
+/// Annotation with the reason of a cordon. Kept together with the cordon.
 pub const CORDON_REASON: &str = "perennial.dev/cordon-reason";
 
-/// So many bytes of annotations are kept of a node, in the order of their keys: all annotations of an object share 256 KiB,
-/// and the mark and those of others need room as well.
+/// Maximum size of the kept annotations of a node in bytes, in the order of their keys. All
+/// annotations of an object share 256 KiB, including the mark.
 pub const ANNOTATIONS_LIMIT: usize = 64 * 1024;
 
-/// What a node says of itself, as far as Perennial looks.
+/// The fields of a Node that Perennial reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
     pub name: String,
@@ -39,16 +37,16 @@ pub struct Node {
     pub taints: Vec<Taint>,
     pub unschedulable: bool,
     pub machine: Machine,
-    /// When it was created, in seconds since 1970; 0 where it does not say.
+    /// Creation time in seconds since 1970; 0 if unknown.
     pub created: i64,
-    /// It has a deletionTimestamp: somebody's finalizer holds it.
+    /// It has a deletionTimestamp, and a finalizer holds it.
     pub terminating: bool,
 }
 
-/// Which keys are kept of a node, and how they are given back.
+/// The keys that are kept of a node, and how they are restored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Where it comes from: `config`, or the name of a KeepPolicy.
+    /// `config`, or the name of a KeepPolicy.
     pub name: String,
     pub keep: Patterns,
     pub drop: Patterns,
@@ -57,37 +55,19 @@ pub struct Policy {
     pub cordon: bool,
     pub merge: Merge,
     pub identity: Identity,
-    /// Keys that go only to the machine that they were taken from.
+    /// Keys that are restored only to the machine that they were captured from.
     pub protected: Patterns,
-    /// Annotations that machines write for themselves: never kept.
+    /// Annotations that are written by machines and never kept.
     pub machine_annotations: Patterns,
-    /// Taints that others put on a starting node and take away themselves.
+    /// Taints that other components set on a starting node and remove themselves.
     pub startup_taints: Patterns,
     pub history: usize,
-    /// How long a record is kept whose node is away.
+    /// Time that the record of an absent node is kept.
     pub retention: Duration,
 }
 
-/// One life of a node, seen through a policy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Incarnation {
-    pub name: String,
-    pub uid: String,
-    pub resource_version: u64,
-    pub kept: Kept,
-    pub mark: Option<Mark>,
-    pub machine: Machine,
-}
-
-impl Incarnation {
-    /// What a record remembers of the mark.
-    pub fn mark_digest(&self) -> String {
-        self.mark.as_ref().map(|mark| Digest::of([mark.render()]).to_string()).unwrap_or_default()
-    }
-}
-
 impl Policy {
-    /// The policy of the config file: for every node that no KeepPolicy selects.
+    /// Returns the policy of the configuration, for every node that no KeepPolicy selects.
     pub fn from_settings(keeper: &Keeper) -> Self {
         Self {
             name: "config".to_owned(),
@@ -106,7 +86,7 @@ impl Policy {
         }
     }
 
-    /// Whether this policy keeps such a key.
+    /// Whether this policy keeps a key.
     pub fn keeps(&self, key: &Key) -> bool {
         match key {
             Key::Label(key) => !key.starts_with(DOMAIN) && self.keep.matches(key) && !self.drop.matches(key),
@@ -121,13 +101,13 @@ impl Policy {
         }
     }
 
-    /// Whether such a key may only go to the machine that it was taken from.
+    /// Whether a key is restored only to the machine that it was captured from.
     pub fn protects(&self, key: &Key) -> bool {
         matches!(key, Key::Label(key) if self.protected.matches(key))
     }
 
-    /// The node as this policy sees it.
-    pub fn select(&self, node: &Node) -> Incarnation {
+    /// Returns the keys of a node that this policy keeps.
+    pub fn select(&self, node: &Node) -> Kept {
         let mut room = ANNOTATIONS_LIMIT;
         let mut fits = |key: &Key, value: &String| match key {
             Key::Annotation(key) => {
@@ -145,25 +125,18 @@ impl Policy {
             .map(|taint| (Key::Taint { key: taint.key.clone(), effect: taint.effect.clone() }, taint.value.clone()));
         let cordon = node.unschedulable.then(|| (Key::Cordon, TRUE.to_owned()));
         let all = labels.chain(annotations).chain(taints).chain(cordon);
-        Incarnation {
-            name: node.name.clone(),
-            uid: node.uid.clone(),
-            resource_version: node.resource_version,
-            kept: all.filter(|(key, value)| self.keeps(key) && fits(key, value)).collect(),
-            mark: Mark::read(&node.annotations),
-            machine: node.machine.clone(),
-        }
+        all.filter(|(key, value)| self.keeps(key) && fits(key, value)).collect()
     }
 }
 
 impl Node {
-    /// It carries our taint: pods stay away until it has been given everything.
+    /// Whether the node has the gate taint.
     pub fn is_gated(&self) -> bool {
         self.taints.iter().any(|taint| taint.key == GATE_TAINT)
     }
 }
 
-/// Whether the node asks to be left alone.
+/// Whether an annotation or a label excludes the node from management.
 pub fn ignored(node: &Node) -> bool {
     [&node.annotations, &node.labels].iter().any(|map| map.get(IGNORE).is_some_and(|value| value == TRUE))
 }
@@ -180,7 +153,7 @@ mod tests {
         let annotations = [("a", 60 * 1024), ("b", 10 * 1024), ("c", 100)];
         let annotations = annotations.map(|(key, size)| (key.to_owned(), "x".repeat(size)));
         let node = Node { annotations: annotations.into(), ..Node::default() };
-        let kept = policy.select(&node).kept;
+        let kept = policy.select(&node);
         assert_eq!(kept.into_keys().collect::<Vec<_>>(), ["a", "c"].map(|key| Key::Annotation(key.into())));
     }
 }

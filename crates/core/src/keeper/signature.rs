@@ -1,12 +1,13 @@
-//! Signatures of records: HMAC-SHA-256 over the bytes and the place where they are, by a key that is not beside them.
+//! Signatures of records: HMAC-SHA-256 over the bytes of a record and their location, with keys
+//! from a Secret.
 //!
 //! # Guarantees
-//! A signature holds for these bytes under this key of this ConfigMap in this namespace, and nowhere else. Keys have
-//! names: the last one by name signs, all of them verify.
+//! A signature is valid only for the same bytes under the same data key of the same ConfigMap in
+//! the same namespace. Keys have names: the last one by name signs, all of them verify.
 //!
 //! # Caveats
-//! An older record of the same node, put back with its signature, was signed here once: what tells it from the current
-//! one is its sequence, which whoever reads has to remember.
+//! An older record of the same node that is put back has a valid signature. It is recognized by its
+//! sequence, which the reader must remember.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -19,33 +20,33 @@ use super::{
 };
 use crate::config::settings::Hmac as Mode;
 
-/// The name of the Secret that holds the keys.
+/// Name of the Secret with the keys.
 pub const SECRET: &str = "perennial-record-keys";
-/// The fewest bytes of a key.
+/// Minimum size of a key in bytes.
 pub const KEY_BYTES: usize = 32;
-/// Tells our signatures from whatever else the key may be used for.
+/// Separates these signatures from other uses of the same key.
 const PURPOSE: &str = "perennial.dev/record signature v1";
 
-/// Where the signature of what is under a key of a ConfigMap's data is.
+/// Returns the data key of the signature of a data key.
 pub fn signature_key(key: &str) -> &'static str {
     if key == RECORD_KEY { "record.json.hmac" } else { "recovered.json.hmac" }
 }
 
-/// Where bytes are: a signature holds there only.
+/// The location of signed bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     pub namespace: &'a str,
-    /// The ConfigMap's.
+    /// Name of the ConfigMap.
     pub name: &'a str,
-    /// Of its data.
+    /// Key of its data.
     pub key: &'a str,
 }
 
-/// The keys, by name. They are never printed.
+/// Signing keys by name. Never printed.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Keys(BTreeMap<String, Vec<u8>>);
 
-/// Keys that cannot be used.
+/// Why keys cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadKeys {
     #[error("there is no key")]
@@ -76,20 +77,20 @@ impl Keys {
         self.0.keys().map(String::as_str)
     }
 
-    /// Signs with the last key by name: `NAME:HEX`. None without keys.
+    /// Signs with the last key by name: `NAME:HEX`. Returns `None` without keys.
     pub fn sign(&self, place: &Place<'_>, text: &str) -> Option<String> {
         let (name, key) = self.0.last_key_value()?;
         let mac = mac(key, place, text)?.finalize().into_bytes();
         Some(format!("{name}:{}", hex(&mac)))
     }
 
-    /// Whether a signature is by the key that signs now.
+    /// Whether a signature was made with the newest key.
     pub fn is_current(&self, signature: Option<&str>) -> bool {
         let by = signature.and_then(|signature| signature.rsplit_once(':')).map(|(name, _)| name);
         self.0.last_key_value().map(|(name, _)| name.as_str()) == by
     }
 
-    /// Verifies what is in a place, as the mode demands.
+    /// Verifies the bytes at a location according to the mode.
     pub fn verify(&self, mode: Mode, place: &Place<'_>, text: &str, signature: Option<&str>) -> Result<(), Fault> {
         match (mode, signature) {
             (Mode::None, _) | (Mode::Sign, None) => Ok(()),
@@ -123,7 +124,7 @@ fn bytes(hex: &str) -> Option<Vec<u8>> {
     (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).ok()).collect()
 }
 
-/// The newest of what was seen under one key of one ConfigMap.
+/// The newest record seen under one data key of one ConfigMap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Newest {
     pub uid: String,
@@ -132,8 +133,8 @@ pub struct Newest {
 }
 
 impl Newest {
-    /// Takes in another sight of the same key. A later version of the same object with a smaller sequence is an older
-    /// record that was put back; an earlier version is just late news.
+    /// Compares another read of the same data key. A later version of the same object with a
+    /// smaller sequence is an older record that was put back; an earlier version is a late event.
     pub fn see(&mut self, uid: &str, resource_version: u64, sequence: u64) -> Result<(), Fault> {
         if self.uid != uid {
             *self = Self { uid: uid.to_owned(), resource_version, sequence };

@@ -1,127 +1,151 @@
-//! Where a node stands with its record: what the operator would do about it now, as a value that commands print.
-//!
-//! Owns no rule of its own: [`super::plan`] decides, this only asks it in the order in which the controller does.
+//! The state of a node and its record, derived from the decision about them, for commands and the
+//! dashboard.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fmt};
 
 use super::{
-    identity::Identified,
+    case::Case,
+    decide::{Decision, Reason, RecordWrite, Restore, decide, protected},
     keys::Key,
-    plan::{Act, Context, Plan, Restore, Why, live},
     record::Record,
-    selection::{Node, ignored},
-    stored_record::Stored,
 };
 use crate::config::settings::Identity;
 
-/// Where a node stands.
+/// The state of a node and its record in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum KeepState {
+    Current,
+    Pending,
+    Unsettled,
+    Waiting,
+    Away,
+    NoRecord,
+    Ignored,
+    Unidentified,
+    Contested,
+    NewerRecord,
+}
+
+impl KeepState {
+    /// All states, in the order in which lists show them.
+    pub const ALL: [Self; 10] = [
+        Self::Current,
+        Self::Pending,
+        Self::Unsettled,
+        Self::Waiting,
+        Self::Away,
+        Self::NoRecord,
+        Self::Ignored,
+        Self::Unidentified,
+        Self::Contested,
+        Self::NewerRecord,
+    ];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Current => "Current",
+            Self::Pending => "Pending",
+            Self::Unsettled => "Unsettled",
+            Self::Waiting => "Waiting",
+            Self::Away => "Away",
+            Self::NoRecord => "NoRecord",
+            Self::Ignored => "Ignored",
+            Self::Unidentified => "Unidentified",
+            Self::Contested => "Contested",
+            Self::NewerRecord => "NewerRecord",
+        }
+    }
+}
+
+impl fmt::Display for KeepState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// The state of a node and its record, with its details.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum KeepStatus {
     /// There is a record and no node.
     Away,
-    /// The node asks to be left alone.
+    /// The node is excluded from management.
     Ignored,
-    /// The node does not say yet who it is.
+    /// The node lacks the field that identifies it.
     Unidentified(Identity),
-    /// The record was written by a newer operator: it is left alone.
-    Newer,
-    /// Other live nodes have the same identity.
+    /// The record was written by a newer version of the operator.
+    NewerRecord,
+    /// These other live nodes have the same identity.
     Contested(Vec<String>),
     /// Nothing is kept of the node, and there is no record.
-    NothingKept,
+    NoRecord,
     /// Node and record agree.
     Current,
-    /// The record knows a newer state of the node.
+    /// The record holds a newer state of the node.
     Older,
-    /// The rest belongs to a machine that the node has not shown to be.
-    Waits(BTreeSet<Key>),
+    /// These keys belong to a machine that the node is not known to be yet.
+    Waiting(BTreeSet<Key>),
     /// The record is about to be written.
-    Pending(Act, Box<Record>),
-    /// The node is about to be given something.
+    Pending(RecordWrite, Box<Record>),
+    /// The node is about to be patched.
     Unsettled(Box<Restore>),
 }
 
-/// Every word that [`Standing::word`] says, in the order in which people want to hear of them.
-pub const WORDS: &[&str] = &[
-    "Current",
-    "Pending",
-    "Unsettled",
-    "Waiting",
-    "Away",
-    "NoRecord",
-    "Ignored",
-    "Unidentified",
-    "Contested",
-    "NewerRecord",
-];
-
-impl Standing {
-    /// What the operator would do about this node with this record. `rivals` are other live nodes of its identity.
-    pub fn of(node: Option<&Node>, stored: Option<&Stored>, rivals: &[String], context: &Context<'_>) -> Self {
-        let Some(node) = node else { return Self::Away };
-        if ignored(node) {
-            return Self::Ignored;
-        }
-        let policy = context.policy;
-        if Identified::of(&policy.identity, node).is_none() {
-            return Self::Unidentified(policy.identity.clone());
-        }
-        if stored.and_then(Stored::fault).is_some_and(super::record::Fault::is_newer) {
-            return Self::Newer;
-        }
-        let seen = policy.select(node);
-        let record = stored.and_then(|stored| stored.effective(&seen));
-        let owner = record.as_ref().is_some_and(|record| record.node.uid == node.uid);
-        if !rivals.is_empty() && !owner {
-            return Self::Contested(rivals.to_vec());
-        }
-        match live(&seen, record.as_ref(), context) {
-            Plan::Nothing(Why::NothingKept) => Self::NothingKept,
-            Plan::Nothing(Why::Current) => Self::Current,
-            Plan::Nothing(Why::Older) => Self::Older,
-            Plan::Nothing(Why::MachineUnknown) => Self::Waits(
-                record
-                    .iter()
-                    .flat_map(|record| record.kept.keys())
-                    .filter(|key| policy.protects(key))
-                    .cloned()
-                    .collect(),
-            ),
-            Plan::Write(act, record) => Self::Pending(act, record),
-            Plan::Restore(restore) => Self::Unsettled(Box::new(restore)),
+impl KeepStatus {
+    pub fn of(case: &Case) -> Self {
+        match decide(case) {
+            Decision::Nothing(reason) => Self::at_rest(case, reason),
+            Decision::WriteRecord(kind, record) => Self::Pending(kind, record),
+            Decision::PatchNode(restore) => Self::Unsettled(Box::new(restore)),
         }
     }
 
-    /// One word for tables.
-    pub fn word(&self) -> &'static str {
+    fn at_rest(case: &Case, reason: Reason) -> Self {
+        match reason {
+            Reason::Absent => Self::Away,
+            Reason::Ignored => Self::Ignored,
+            Reason::Unidentified => Self::Unidentified(case.policy.identity.clone()),
+            Reason::NewerRecord => Self::NewerRecord,
+            Reason::Contested => Self::Contested(case.rivals.iter().map(|rival| rival.name.clone()).collect()),
+            Reason::NoRecord => Self::NoRecord,
+            Reason::Current => Self::Current,
+            Reason::Older => Self::Older,
+            Reason::MachineUnknown => {
+                Self::Waiting(case.record().map(|record| protected(&record.kept, &case.policy)).unwrap_or_default())
+            }
+        }
+    }
+
+    pub fn state(&self) -> KeepState {
         match self {
-            Self::Away => "Away",
-            Self::Ignored => "Ignored",
-            Self::Unidentified(_) => "Unidentified",
-            Self::Newer => "NewerRecord",
-            Self::Contested(_) => "Contested",
-            Self::NothingKept => "NoRecord",
-            Self::Current | Self::Older => "Current",
-            Self::Waits(_) => "Waiting",
-            Self::Pending(..) => "Pending",
-            Self::Unsettled(_) => "Unsettled",
+            Self::Away => KeepState::Away,
+            Self::Ignored => KeepState::Ignored,
+            Self::Unidentified(_) => KeepState::Unidentified,
+            Self::NewerRecord => KeepState::NewerRecord,
+            Self::Contested(_) => KeepState::Contested,
+            Self::NoRecord => KeepState::NoRecord,
+            Self::Current | Self::Older => KeepState::Current,
+            Self::Waiting(_) => KeepState::Waiting,
+            Self::Pending(..) => KeepState::Pending,
+            Self::Unsettled(_) => KeepState::Unsettled,
         }
     }
 
-    /// One sentence for people.
+    /// Returns the state as one sentence.
     pub fn sentence(&self) -> String {
         match self {
             Self::Away => "away: its record is given back when it returns".to_owned(),
-            Self::Ignored => "ignored: it asks to be left alone".to_owned(),
+            Self::Ignored => "ignored: an annotation or label excludes it".to_owned(),
             Self::Unidentified(identity) => format!("unidentified: it does not say its {identity} yet"),
-            Self::Newer => "left alone: its record was written by a newer operator".to_owned(),
+            Self::NewerRecord => "left alone: its record was written by a newer version of the operator".to_owned(),
             Self::Contested(rivals) => {
                 format!("contested: {} has the same identity, so nothing is restored", rivals.join(", "))
             }
-            Self::NothingKept => "nothing is kept of it".to_owned(),
+            Self::NoRecord => "nothing is kept of it".to_owned(),
             Self::Current => "current: node and record agree".to_owned(),
-            Self::Older => "current: the record knows a newer state".to_owned(),
-            Self::Waits(_) => "waiting: the rest is for a machine that it has not shown to be".to_owned(),
+            Self::Older => "current: the record holds a newer state".to_owned(),
+            Self::Waiting(_) => {
+                "waiting: the remaining keys belong to a machine that it has not reported to be".to_owned()
+            }
             Self::Pending(..) => "changed: about to be captured".to_owned(),
             Self::Unsettled(restore) => {
                 format!("unsettled: {} key(s) are still to be given", restore.set.len() + restore.remove.len())
@@ -129,7 +153,7 @@ impl Standing {
         }
     }
 
-    /// Something is to be done, and the operator has yet to do it.
+    /// Whether a write by the operator is outstanding.
     pub fn is_due(&self) -> bool {
         matches!(self, Self::Pending(..) | Self::Unsettled(_))
     }
@@ -137,50 +161,51 @@ impl Standing {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use jiff::Timestamp;
+    use std::{collections::BTreeMap, sync::Arc};
 
     use super::*;
-    use crate::{
-        config::settings::Settings,
-        keeper::selection::{IGNORE, Policy},
+    use crate::keeper::{
+        case::Rival,
+        selection::{IGNORE, Node},
+        stored_record::Stored,
+        testing::{Defaults, labels},
     };
 
-    fn node(labels: &[(&str, &str)]) -> Node {
-        let labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        Node { name: "n1".into(), uid: "u1".into(), resource_version: 7, labels, ..Node::default() }
+    fn node(pairs: &str) -> Node {
+        Node { name: "n1".into(), uid: "u1".into(), resource_version: 7, labels: labels(pairs), ..Node::default() }
     }
 
-    fn standing(node: Option<&Node>, stored: Option<&Stored>, rivals: &[String]) -> Standing {
-        let policy = Policy::from_settings(&Settings::default().keeper);
-        let context = Context { policy: &policy, identity: None, now: Timestamp::UNIX_EPOCH, by: "cli" };
-        Standing::of(node, stored, rivals, &context)
+    fn status(node: Option<&Node>, stored: Option<&Arc<Stored>>, rivals: &[Rival]) -> KeepStatus {
+        let defaults = Defaults::default();
+        KeepStatus::of(&match node {
+            Some(node) => Case::live(node.clone(), stored.cloned(), rivals.to_vec(), &defaults.context()),
+            None => Case::absent(stored.cloned(), &defaults.context()),
+        })
     }
 
-    fn record_of(node: &Node) -> Stored {
-        match standing(Some(node), None, &[]) {
-            Standing::Pending(_, record) => Stored::Good(record),
+    fn record_of(node: &Node) -> Arc<Stored> {
+        match status(Some(node), None, &[]) {
+            KeepStatus::Pending(_, record) => Arc::new(Stored::Good(record)),
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
-    fn the_words_follow_the_plan() {
-        let labelled = node(&[("team", "ml")]);
+    fn the_state_follows_the_decision() {
+        let labelled = node("team=ml");
         let stored = record_of(&labelled);
-        let bare = Node { uid: "u2".into(), resource_version: 9, ..node(&[]) };
-        let mut shy = labelled.clone();
-        shy.annotations = BTreeMap::from([(IGNORE.to_owned(), "true".to_owned())]);
-        let rivals = ["n2".to_owned()];
+        let bare = Node { uid: "u2".into(), resource_version: 9, ..node("") };
+        let mut ignored = labelled.clone();
+        ignored.annotations = BTreeMap::from([(IGNORE.to_owned(), "true".to_owned())]);
+        let rivals = [Rival { name: "n2".to_owned(), holds_record: false }];
 
-        assert_eq!(standing(Some(&labelled), None, &[]).word(), "Pending");
-        assert_eq!(standing(Some(&labelled), Some(&stored), &[]).word(), "Current");
-        assert_eq!(standing(Some(&bare), Some(&stored), &[]).word(), "Unsettled");
-        assert_eq!(standing(Some(&bare), Some(&stored), &rivals).word(), "Contested");
-        assert_eq!(standing(Some(&labelled), Some(&stored), &rivals).word(), "Current");
-        assert_eq!(standing(Some(&shy), Some(&stored), &[]).word(), "Ignored");
-        assert_eq!(standing(Some(&bare), None, &[]).word(), "NoRecord");
-        assert_eq!(standing(None, Some(&stored), &[]).word(), "Away");
+        assert_eq!(status(Some(&labelled), None, &[]).state(), KeepState::Pending);
+        assert_eq!(status(Some(&labelled), Some(&stored), &[]).state(), KeepState::Current);
+        assert_eq!(status(Some(&bare), Some(&stored), &[]).state(), KeepState::Unsettled);
+        assert_eq!(status(Some(&bare), Some(&stored), &rivals).state(), KeepState::Contested);
+        assert_eq!(status(Some(&labelled), Some(&stored), &rivals).state(), KeepState::Current);
+        assert_eq!(status(Some(&ignored), Some(&stored), &[]).state(), KeepState::Ignored);
+        assert_eq!(status(Some(&bare), None, &[]).state(), KeepState::NoRecord);
+        assert_eq!(status(None, Some(&stored), &[]).state(), KeepState::Away);
     }
 }

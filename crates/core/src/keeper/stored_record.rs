@@ -1,25 +1,27 @@
-//! What a ConfigMap holds of a record: the record, or bytes that cannot be trusted and what serves instead.
+//! The content of a record's ConfigMap: a valid record, or quarantined bytes and their substitute.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use super::{
     keys::Kept,
+    mark::Mark,
     record::{Entry, Fault, Invalid, Origin, RECORD_KEY, RECOVERED_KEY, Record},
-    selection::Incarnation,
+    selection::Node,
 };
 
-/// What was found in a record's ConfigMap.
+/// The content of a record's ConfigMap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stored {
     Good(Box<Record>),
-    /// The record's bytes are quarantined; `good` is what serves instead: a record written since, or history.
+    /// The bytes of the record are quarantined. `good` is used instead: a record written since, or
+    /// history.
     Bad {
         fault: Fault,
         good: Substitute,
     },
 }
 
-/// What serves instead of a record that cannot be trusted.
+/// The substitute of a quarantined record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Substitute {
     Recovered(Box<Record>),
@@ -28,13 +30,14 @@ pub enum Substitute {
 }
 
 impl Stored {
-    /// `is_for` says whether a record belongs where it was found.
+    /// Reads a record without signature. `is_for` returns whether a record belongs where it was
+    /// found.
     pub fn read(data: &BTreeMap<String, String>, is_for: impl Fn(&Record) -> bool) -> Self {
         Self::verified(data, is_for, |_, _| Ok(()), |_, _| Ok(()))
     }
 
-    /// The same where somebody has to vouch for the bytes under a key before anything in them is looked at, history
-    /// included, and then for the record.
+    /// Reads a record. `vouch` verifies the bytes under a data key before anything in them is used,
+    /// including history; `accept` then verifies the record.
     pub fn verified(
         data: &BTreeMap<String, String>,
         is_for: impl Fn(&Record) -> bool,
@@ -70,16 +73,25 @@ impl Stored {
         }
     }
 
-    /// The record to decide on. An entry of history stands for the incarnation that it was captured from.
-    pub fn effective(&self, node: &Incarnation) -> Option<Record> {
+    /// Returns the record if it is not quarantined.
+    pub fn good(&self) -> Option<&Record> {
         match self {
-            Self::Good(record) | Self::Bad { good: Substitute::Recovered(record), .. } => Some((**record).clone()),
-            Self::Bad { good: Substitute::History(entry), .. } => Some(from_history(entry, node)),
+            Self::Good(record) => Some(record),
+            Self::Bad { .. } => None,
+        }
+    }
+
+    /// Returns the record to decide on. A history entry stands for the incarnation that it was
+    /// captured from.
+    pub fn record_for(&self, node: &Node) -> Option<Cow<'_, Record>> {
+        match self {
+            Self::Good(record) | Self::Bad { good: Substitute::Recovered(record), .. } => Some(Cow::Borrowed(record)),
+            Self::Bad { good: Substitute::History(entry), .. } => Some(Cow::Owned(from_history(entry, node))),
             Self::Bad { good: Substitute::Nothing, .. } => None,
         }
     }
 
-    /// Where the next write goes: never over bytes that are quarantined.
+    /// Returns the data key of the next write. Quarantined bytes are never overwritten.
     pub fn write_key(&self) -> &'static str {
         if self.fault().is_some() { RECOVERED_KEY } else { RECORD_KEY }
     }
@@ -89,10 +101,10 @@ fn owner_of(record: &Record) -> String {
     record.identity.clone().unwrap_or_else(|| format!("node {}", record.node.name))
 }
 
-fn from_history(entry: &Entry, node: &Incarnation) -> Record {
-    let mark = if entry.uid == node.uid { node.mark_digest() } else { String::new() };
+fn from_history(entry: &Entry, node: &Node) -> Record {
+    let mark = if entry.uid == node.uid { Mark::digest_of(&node.annotations) } else { String::new() };
     Record {
-        // The record that went bad had the sequence after its newest entry.
+        // The quarantined record had the sequence after its newest entry.
         sequence: entry.sequence + 1,
         node: Origin {
             name: node.name.clone(),

@@ -1,6 +1,6 @@
-//! Decisions in words and pictures, for `explain`, `simulate` and `workloads`.
+//! Text and slot pictures of decisions, for `explain`, `simulate`, `workloads` and the dashboard.
 //!
-//! Owns the wording. Decides nothing: it reads a spec, a plan and pods.
+//! Owns the wording. Decides nothing.
 
 use std::fmt::Write as _;
 
@@ -8,33 +8,34 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
 use super::Class;
-use super::action::{Action, Counts, Plan};
-use super::cron::WindowState;
-use super::fallback::{Breaker, State};
+use super::decision::{Action, Counts, Decision};
+use super::schedule::WindowState;
 use super::slots::Split;
-use super::spec::{Spec, Strength};
-use super::view::{Kind, PodView, WorkloadView};
+use super::spec::Spec;
+use super::supply::Breaker;
+use super::workload::{Kind, PodView, Workload};
 
-/// What a picture's letters mean.
+/// Meaning of a picture's letters.
 pub const LEGEND: &str =
     "D on-demand, s spot, f spot slot running on-demand, ! on-demand slot running on spot, . empty";
 
-/// So many slots are drawn at most.
-pub const DRAWN: u32 = 10_000;
+/// Maximum number of slots in a picture.
+pub const MAX_DRAWN: u32 = 10_000;
 
-/// The slots `0..n` as letters, in groups of ten; the first of them, where there are very many.
+/// Draws the slots `0..n` as letters, in groups of ten, up to [`MAX_DRAWN`].
 pub fn picture(split: Split, n: u32) -> String {
-    grouped((0..n.min(DRAWN)).map(|slot| letter(split.class(slot))), n)
+    grouped((0..n.min(MAX_DRAWN)).map(|slot| letter(split.class(slot))), n)
 }
 
-/// The slots `0..n` as they are filled.
-pub fn filled(split: Split, n: u32, pods: &[PodView], strength: Strength) -> String {
-    let drawn = n.min(DRAWN);
+/// Draws the slots `0..n` with the class of each occupant.
+pub fn filled(spec: &Spec, n: u32, pods: &[PodView]) -> String {
+    let split = spec.split;
+    let drawn = n.min(MAX_DRAWN);
     let mut slots: Vec<Option<Class>> = vec![None; usize::try_from(drawn).unwrap_or(0)];
     for pod in pods.iter().filter(|pod| pod.occupies() && !pod.gated) {
         let slot = pod.slot.and_then(|slot| usize::try_from(slot).ok());
         if let Some(place) = slot.and_then(|slot| slots.get_mut(slot)) {
-            *place = pod.counts_as(strength);
+            *place = pod.counts_as(spec.strength);
         }
     }
     let letters = (0..drawn).zip(slots).map(|(slot, class)| match (split.class(slot), class) {
@@ -61,13 +62,13 @@ fn grouped(letters: impl Iterator<Item = char>, of: u32) -> String {
         }
         text.push(letter);
     }
-    if of > DRAWN {
-        let _ = write!(text, " … and {} more", of - DRAWN);
+    if of > MAX_DRAWN {
+        let _ = write!(text, " … and {} more", of - MAX_DRAWN);
     }
     text
 }
 
-/// What a workload of this size would look like. Needs no cluster.
+/// Split of a workload of a given size, computed without a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Simulation {
@@ -88,18 +89,18 @@ pub fn simulate(split: Split, replicas: u32) -> Simulation {
     }
 }
 
-/// "7 of 10 on spot, 3 on-demand" and, if they differ, what is there instead.
+/// Summarizes the requested split and, if it differs, the observed one.
 pub fn headline(counts: &Counts) -> String {
     let Counts { replicas, desired_spot, desired_on_demand, spot, on_demand, .. } = *counts;
-    let mut text = format!("wanted: {desired_spot} of {replicas} replicas on spot, {desired_on_demand} on-demand");
+    let mut text = format!("requested: {desired_spot} of {replicas} replicas on spot, {desired_on_demand} on-demand");
     if (spot, on_demand) == (desired_spot, desired_on_demand) {
-        text.push_str("; that is how they run");
+        text.push_str("; running as requested");
     } else {
-        let _ = write!(text, "; found: {spot} on spot, {on_demand} on-demand");
+        let _ = write!(text, "; observed: {spot} on spot, {on_demand} on-demand");
     }
     for (count, what) in [
-        (counts.fallback, "on-demand for lack of spot"),
-        (counts.gated, "waiting for a slot"),
+        (counts.fallback, "on-demand because spot is short"),
+        (counts.gated, "gated"),
         (counts.unknown, "of unknown class"),
     ] {
         if count > 0 {
@@ -109,51 +110,49 @@ pub fn headline(counts: &Counts) -> String {
     text
 }
 
-/// In one sentence: what is done about it, what it waits for, or that all is well.
-pub fn why(workload: &WorkloadView, spec: &Spec, plan: &Plan, now: Timestamp) -> String {
-    let reason = plan.actions.iter().find_map(|action| match action {
+/// Explains a managed workload in one sentence: the current action, the reason to wait, or that the split is exact.
+pub fn why(workload: &Workload, spec: &Spec, decision: &Decision) -> String {
+    let reason = decision.actions.iter().find_map(|action| match action {
         Action::Wait { reason, .. }
         | Action::Hold { reason, .. }
         | Action::Evict { reason, .. }
         | Action::Delete { reason, .. } => Some(reason.clone()),
-        Action::Tell(event) if event.warning => Some(event.message.clone()),
+        Action::Report(event) if event.warning => Some(event.message.clone()),
         _ => None,
     });
-    reason.or_else(|| shortage(workload, &plan.counts, now)).unwrap_or_else(|| standing(workload, spec, &plan.counts))
+    let counts = &decision.counts;
+    reason.or_else(|| shortage(workload, counts)).unwrap_or_else(|| at_rest(workload, spec, counts))
 }
 
-fn shortage(workload: &WorkloadView, counts: &Counts, now: Timestamp) -> Option<String> {
+fn shortage(workload: &Workload, counts: &Counts) -> Option<String> {
     let passed = |from: Timestamp, to: Timestamp| {
         format!("{:#}", SignedDuration::from_secs(to.duration_since(from).as_secs().max(0)))
     };
-    let fallen = counts.fallback;
-    match State::read(workload.state.as_deref()).0.breaker {
+    let (fallback, now) = (counts.fallback, workload.now);
+    match workload.state().breaker {
         Breaker::Closed | Breaker::Wary { .. } => None,
         Breaker::Open { since, probe, .. } => {
-            let next = if probe > now {
-                format!("tried again in {}", passed(now, probe))
-            } else {
-                "to be tried again now".to_owned()
-            };
-            Some(format!("spot has been short for {}: {fallen} run on-demand, {next}", passed(since, now)))
+            let next =
+                if probe > now { format!("next probe in {}", passed(now, probe)) } else { "probe due now".to_owned() };
+            Some(format!("spot has been short for {}: {fallback} run on-demand, {next}", passed(since, now)))
         }
         Breaker::Probing { since, .. } => {
-            Some(format!("spot has been tried again for {}: {fallen} run on-demand meanwhile", passed(since, now)))
+            Some(format!("probing spot for {}: {fallback} run on-demand meanwhile", passed(since, now)))
         }
     }
 }
 
-/// Why running replicas in the wrong class stay where they are, by what was asked for. None: they are moved.
-pub fn stays(workload: &WorkloadView, spec: &Spec) -> Option<&'static str> {
+/// Returns the setting that keeps running replicas in the wrong class from being moved, if there is one.
+pub fn stays(workload: &Workload, spec: &Spec) -> Option<&'static str> {
     if spec.paused {
         return Some("moves are paused by annotation");
     }
-    let stateful = matches!(workload.kind, Kind::StatefulSet { .. });
+    let stateful = matches!(workload.view.kind, Kind::StatefulSet { .. });
     (stateful && !spec.move_stateful).then_some("they move when they are next created, or with move-statefulset-pods")
 }
 
-/// For a workload about which nothing is done.
-fn standing(workload: &WorkloadView, spec: &Spec, counts: &Counts) -> String {
+/// Describes a workload whose decision has no action.
+fn at_rest(workload: &Workload, spec: &Spec, counts: &Counts) -> String {
     let Counts { replicas, spot, on_demand, gated, unknown, drift, .. } = *counts;
     if drift > 0 {
         return match stays(workload, spec) {
@@ -162,40 +161,40 @@ fn standing(workload: &WorkloadView, spec: &Spec, counts: &Counts) -> String {
         };
     }
     if gated > 0 {
-        return format!("{gated} are about to be placed");
+        return format!("{gated} gated, about to be placed");
     }
     if unknown > 0 {
-        return format!("{unknown} have no node yet, and no class");
+        return format!("{unknown} have neither a node nor a class yet");
     }
     match spot + on_demand {
-        there if there < replicas => format!("{} of {replicas} replicas are not there yet", replicas - there),
-        there if there > replicas => format!("{} more than {replicas} replicas are still there", there - replicas),
-        _ => "as asked for".to_owned(),
+        there if there < replicas => format!("{} of {replicas} replicas do not exist yet", replicas - there),
+        there if there > replicas => format!("{} replicas more than {replicas} still exist", there - replicas),
+        _ => "as requested".to_owned(),
     }
 }
 
-/// A sentence for each thing that a person would ask about.
-pub fn explain(spec: &Spec, state: &State, plan: &Plan, now: Timestamp) -> Vec<String> {
-    let counts = &plan.counts;
+/// Explains a managed workload: requested and observed split, shortage, pause, window, notes and actions.
+pub fn explain(workload: &Workload, spec: &Spec, decision: &Decision) -> Vec<String> {
+    let counts = &decision.counts;
     let (percentage, floor) = (spec.split.percentage(), spec.split.floor());
-    let mut lines = vec![format!("asked for: {percentage}% on spot, at least {floor} on-demand"), headline(counts)];
+    let mut lines = vec![format!("requested: {percentage}% on spot, at least {floor} on-demand"), headline(counts)];
     if counts.drift > 0 {
         lines.push(format!("{} in the wrong class", counts.drift));
     }
     if counts.ready_on_demand < floor.min(counts.replicas) {
         lines.push(format!("only {} on-demand replicas are Ready, fewer than min-on-demand", counts.ready_on_demand));
     }
-    match state.breaker {
+    match workload.state().breaker {
         Breaker::Closed | Breaker::Wary { .. } => {}
         Breaker::Open { since, probe, .. } => {
-            lines.push(format!("spot has been short since {since}; it is tried again at {probe}"));
+            lines.push(format!("spot has been short since {since}; next probe at {probe}"));
         }
-        Breaker::Probing { since, .. } => lines.push(format!("spot is being tried again since {since}")),
+        Breaker::Probing { since, .. } => lines.push(format!("probing spot since {since}")),
     }
     if spec.paused {
-        lines.push("paused: new pods are placed, running ones are left where they are".to_owned());
+        lines.push("paused: new pods are placed, running pods are not moved".to_owned());
     }
-    match spec.window.as_ref().map(|window| window.state(now)) {
+    match spec.window.as_ref().map(|window| window.state(workload.now)) {
         Some(WindowState::Open { until }) => lines.push(format!("the disruption window is open until {until}")),
         Some(WindowState::Closed { opens: Some(opens) }) => {
             lines.push(format!("running pods are not moved before {opens}"));
@@ -203,23 +202,23 @@ pub fn explain(spec: &Spec, state: &State, plan: &Plan, now: Timestamp) -> Vec<S
         Some(WindowState::Closed { opens: None }) | None => {}
     }
     lines.extend(spec.notes(counts.replicas));
-    lines.extend(plan.actions.iter().filter_map(sentence));
+    lines.extend(decision.actions.iter().filter_map(sentence));
     lines
 }
 
-/// One action in words. Events repeat what other lines say.
+/// Describes one action. Returns None for Events, which repeat other lines.
 pub fn sentence(action: &Action) -> Option<String> {
     Some(match action {
-        Action::Save { reason, .. } => format!("write the state to the workload: {reason}"),
+        Action::Save { reason, .. } => format!("save the state on the workload: {reason}"),
         Action::Place { pod, class, reason, .. } => format!("place {} on {class}: {reason}", pod.name),
         Action::Hold { pod, until, reason, .. } => format!("hold {} until {until} at most: {reason}", pod.name),
-        Action::Free { pod, reason, .. } => format!("free {}: {reason}", pod.name),
+        Action::Ungate { pod, reason, .. } => format!("ungate {}: {reason}", pod.name),
         Action::Relabel { pod, reason, .. } => format!("relabel {}: {reason}", pod.name),
         Action::Evict { pod, reason } => format!("evict {}: {reason}", pod.name),
         Action::Delete { pod, reason } => format!("delete {}: {reason}", pod.name),
         Action::Wait { until: Some(until), reason } => format!("wait until {until}: {reason}"),
         Action::Wait { until: None, reason } => format!("wait: {reason}"),
-        Action::Tell(_) => return None,
+        Action::Report(_) => return None,
     })
 }
 
@@ -236,22 +235,22 @@ mod tests {
     }
 
     #[test]
-    fn of_very_many_slots_the_first_are_drawn() {
+    fn a_picture_has_a_maximum_number_of_slots() {
         let most = simulate(Split::new(70, 3), u32::MAX);
         assert_eq!(u64::from(most.spot) + u64::from(most.on_demand), u64::from(u32::MAX));
         assert!(most.slots.len() < 12_000, "{} bytes", most.slots.len());
         assert!(most.slots.starts_with("DDDsssssss DssD") && most.slots.ends_with(" … and 4294957295 more"));
-        let there = filled(Split::new(70, 3), u32::MAX, &[], Strength::Required);
+        let there = filled(&Spec::new(Split::new(70, 3)), u32::MAX, &[]);
         assert!(there.starts_with("..........") && there.ends_with(" … and 4294957295 more"));
-        assert!(!picture(Split::new(70, 3), DRAWN).contains('…'));
+        assert!(!picture(Split::new(70, 3), MAX_DRAWN).contains('…'));
     }
 
     #[test]
-    fn the_headline_says_what_differs() {
+    fn the_headline_contains_the_difference() {
         let mut counts =
             Counts { replicas: 10, desired_spot: 7, desired_on_demand: 3, spot: 7, on_demand: 3, ..Counts::default() };
-        assert_eq!(headline(&counts), "wanted: 7 of 10 replicas on spot, 3 on-demand; that is how they run");
+        assert_eq!(headline(&counts), "requested: 7 of 10 replicas on spot, 3 on-demand; running as requested");
         (counts.spot, counts.on_demand, counts.fallback) = (5, 5, 2);
-        assert!(headline(&counts).ends_with("; found: 5 on spot, 5 on-demand, 2 on-demand for lack of spot"));
+        assert!(headline(&counts).ends_with("; observed: 5 on spot, 5 on-demand, 2 on-demand because spot is short"));
     }
 }

@@ -1,4 +1,5 @@
-//! The pods of a workload as a decision sees them: who fills a place, with our own unseen writes applied.
+//! The pods of a workload as a decision counts them: the occupant of each slot, with pending writes applied, and the free
+//! slots.
 //!
 //! Owns grouping and counting. Decides nothing.
 
@@ -7,46 +8,36 @@ use std::collections::HashMap;
 use super::Class;
 use super::slots::Split;
 use super::spec::Strength;
-use super::view::{OwnWrite, OwnWrites, PodView, ReplicaSetView};
+use super::workload::{PendingWrites, PodView, ReplicaSetView};
 
-/// A pod in its place.
+/// A pod that counts as a replica.
 #[derive(Debug, Clone)]
-pub(super) struct Seat<'a> {
+pub(super) struct Occupant<'a> {
     pub pod: &'a PodView,
     pub class: Option<Class>,
     pub slot: Option<u32>,
     pub gated: bool,
     pub fallback: bool,
-    /// A write of ours is not seen yet, or the pod itself is not: there is nothing to write to.
-    pub unseen: bool,
+    /// The pod itself or a write to it is not in the cache yet, so it must not be written to.
+    pub pending: bool,
 }
 
-impl<'a> Seat<'a> {
-    pub(super) fn new(pod: &'a PodView, own: &OwnWrites, strength: Strength) -> Option<Self> {
-        if !pod.occupies() {
+impl<'a> Occupant<'a> {
+    /// Returns None for a pod that does not count: it is terminating, finished or was removed by Perennial.
+    pub(super) fn new(pod: &'a PodView, pending: &PendingWrites, strength: Strength) -> Option<Self> {
+        if !pod.occupies() || pending.removed.contains(&pod.uid) {
             return None;
         }
         let class = pod.counts_as(strength);
-        let seen = Self { pod, class, slot: pod.slot, gated: pod.gated, fallback: pod.fallback, unseen: true };
-        if pod.expected {
-            return Some(seen);
-        }
-        match own.pods.get(&pod.uid).copied() {
-            None => Some(Self { unseen: false, ..seen }),
-            Some(OwnWrite::Placed { class, slot, fallback }) => {
-                Some(Self { class: Some(class), slot: Some(slot), gated: false, fallback, ..seen })
-            }
-            Some(OwnWrite::Freed { class }) => Some(Self { class: class.or(seen.class), gated: false, ..seen }),
-            Some(OwnWrite::Relabelled { slot, fallback }) => Some(Self { slot: Some(slot), fallback, ..seen }),
-            Some(OwnWrite::Removed) => None,
-        }
+        let (gated, fallback, pending) = (pod.gated, pod.fallback, pod.expected);
+        Some(Self { pod, class, slot: pod.slot, gated, fallback, pending })
     }
 
     pub(super) fn is(&self, class: Class) -> bool {
         !self.gated && self.class == Some(class)
     }
 
-    /// Placed, and the scheduler has not put it anywhere yet.
+    /// Returns whether the pod is placed but not scheduled.
     pub(super) fn unbound(&self) -> bool {
         !self.gated && self.pod.node.is_none()
     }
@@ -56,9 +47,9 @@ impl<'a> Seat<'a> {
 #[derive(Debug, Clone)]
 pub(super) struct Group<'a> {
     pub set: &'a ReplicaSetView,
-    pub seats: Vec<Seat<'a>>,
-    /// Spot pods on nodes that are going or gone. Not merely deleted ones (a scale-in is no interruption), nor Failed ones (they may
-    /// lie around for days).
+    pub occupants: Vec<Occupant<'a>>,
+    /// Spot pods on nodes that are leaving or gone. Excludes pods that are only deleted (a scale-in is no interruption) and
+    /// Failed pods, which may exist for days.
     pub leaving: u32,
 }
 
@@ -66,44 +57,47 @@ impl<'a> Group<'a> {
     pub(super) fn all(
         sets: &'a [ReplicaSetView],
         pods: &'a [PodView],
-        own: &OwnWrites,
+        pending: &PendingWrites,
         strength: Strength,
     ) -> Vec<Self> {
-        let mut groups: Vec<Self> = sets.iter().map(|set| Group { set, seats: Vec::new(), leaving: 0 }).collect();
+        let mut groups: Vec<Self> = sets.iter().map(|set| Group { set, occupants: Vec::new(), leaving: 0 }).collect();
         let index: HashMap<&str, usize> = sets.iter().enumerate().map(|(i, set)| (set.uid.as_str(), i)).collect();
         for pod in pods {
             let Some(group) = index.get(pod.owner.as_str()).and_then(|i| groups.get_mut(*i)) else { continue };
-            let going = !pod.finished && pod.node.is_some_and(|node| node.leaving);
-            group.leaving += u32::from(going && pod.counts_as(strength) == Some(Class::Spot));
-            group.seats.extend(Seat::new(pod, own, strength));
+            let leaving = !pod.finished && pod.node.is_some_and(|node| node.leaving);
+            group.leaving += u32::from(leaving && pod.counts_as(strength) == Some(Class::Spot));
+            group.occupants.extend(Occupant::new(pod, pending, strength));
         }
         groups
     }
 
+    /// `spec.replicas` of the ReplicaSet.
     pub(super) fn n(&self) -> u32 {
         self.set.replicas
     }
 
     pub(super) fn count(&self, class: Class) -> u32 {
-        count(self.seats.iter().filter(|seat| seat.is(class)))
+        count(self.occupants.iter().filter(|occupant| occupant.is(class)))
     }
 
     pub(super) fn ready(&self, class: Class) -> u32 {
-        count(self.seats.iter().filter(|seat| seat.is(class) && seat.pod.ready))
+        count(self.occupants.iter().filter(|occupant| occupant.is(class) && occupant.pod.ready))
     }
 
     pub(super) fn gated(&self) -> u32 {
-        count(self.seats.iter().filter(|seat| seat.gated))
+        count(self.occupants.iter().filter(|occupant| occupant.gated))
     }
 
-    /// How many of a class there are beyond its quota.
+    /// Number of pods of a class beyond its quota.
     pub(super) fn surplus(&self, class: Class, split: Split) -> u32 {
         self.count(class).saturating_sub(split.quota(class, self.n()))
     }
 
-    /// As many pods as asked for, all of them freed.
+    /// Returns whether the ReplicaSet has exactly the requested pods and none of them is gated.
     pub(super) fn settled(&self) -> bool {
-        self.set.observed && count(self.seats.iter()) == self.n() && self.seats.iter().all(|seat| !seat.gated)
+        self.set.observed
+            && count(self.occupants.iter()) == self.n()
+            && self.occupants.iter().all(|occupant| !occupant.gated)
     }
 }
 
@@ -111,10 +105,10 @@ pub(super) fn count<T>(items: impl Iterator<Item = T>) -> u32 {
     u32::try_from(items.count()).unwrap_or(u32::MAX)
 }
 
-/// Which slots are taken, by position within each class. Positions past `capacity` are not remembered: with fewer pods than that
-/// there is always a hole below.
+/// Free slots, by position within each class. Positions past `capacity` are not stored: with fewer pods than that there is
+/// always a free slot below.
 #[derive(Debug)]
-pub(super) struct Book {
+pub(super) struct FreeSlots {
     split: Split,
     spot: Vec<bool>,
     on_demand: Vec<bool>,
@@ -122,7 +116,7 @@ pub(super) struct Book {
     top: [usize; 2],
 }
 
-impl Book {
+impl FreeSlots {
     pub(super) fn new(split: Split, capacity: usize) -> Self {
         Self {
             split,
@@ -141,7 +135,7 @@ impl Book {
         }
     }
 
-    /// Takes a slot. False if it was taken before.
+    /// Takes a slot. Returns false if it was already taken.
     pub(super) fn take(&mut self, slot: u32) -> bool {
         let (class, index) = (self.split.class(slot), self.split.index(slot));
         let (taken, ..) = self.side(class);
@@ -151,7 +145,7 @@ impl Book {
         }
     }
 
-    /// Takes the lowest free slot of a class. Amortised constant time: what is taken is never given back.
+    /// Takes the lowest free slot of a class. Amortised constant time, because slots are never returned.
     pub(super) fn lowest(&mut self, class: Class) -> Option<u32> {
         let split = self.split;
         let (taken, next, _) = self.side(class);

@@ -1,6 +1,6 @@
 //! The arithmetic of slots: how many of `n` replicas are spot, and which slot is of which class.
 //!
-//! Owns `s(n)` and its inverses, each in constant time. Knows nothing of pods.
+//! Owns `s(n)` and its inverses, each in constant time. Contains no pods.
 //!
 //! `s(n) = max(0, min(floor(n·P/100), n − M))` grows by 0 or 1 with each `n`, and slot `i` is spot exactly when
 //! `s(i+1) > s(i)`. So slots `0..n` hold exactly `s(n)` spot slots at every `n`, and removing replicas from the top stays exact.
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Class;
 
-/// How replicas are divided: at most `percentage` of them on spot, never fewer than `floor` on-demand.
+/// Division of replicas: at most `percentage` of them on spot, never fewer than `floor` on-demand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Split {
@@ -18,7 +18,7 @@ pub struct Split {
 }
 
 impl Split {
-    /// A percentage above 100 counts as 100; [`super::spec::parse`] refuses it before it gets here.
+    /// A percentage above 100 counts as 100; [`super::spec::parse`] refuses such a value.
     pub fn new(percentage: u8, floor: u32) -> Self {
         Self { percentage: percentage.min(100), floor }
     }
@@ -27,24 +27,24 @@ impl Split {
         self.percentage
     }
 
-    /// The least number of on-demand replicas, as asked for: it may be above the number of replicas.
+    /// Minimum number of on-demand replicas as requested; may be above the number of replicas.
     pub fn floor(self) -> u32 {
         self.floor
     }
 
-    /// `s(n)`: how many of `n` replicas are spot.
+    /// `s(n)`: number of spot replicas out of `n`.
     pub fn spot(self, n: u32) -> u32 {
         let share = u64::from(n) * u64::from(self.percentage) / 100;
-        // `share` is at most `n`, so this cannot be cut short.
+        // `share` is at most `n`, so the conversion never fails.
         u32::try_from(share).unwrap_or(n).min(n.saturating_sub(self.floor))
     }
 
-    /// How many of `n` replicas are on-demand.
+    /// Number of on-demand replicas out of `n`.
     pub fn on_demand(self, n: u32) -> u32 {
         n - self.spot(n)
     }
 
-    /// How many of `n` replicas are of this class.
+    /// Number of replicas of this class out of `n`.
     pub fn quota(self, class: Class, n: u32) -> u32 {
         match class {
             Class::Spot => self.spot(n),
@@ -57,18 +57,18 @@ impl Split {
         if self.spot(above) > self.spot(slot) { Class::Spot } else { Class::OnDemand }
     }
 
-    /// The position of a slot among the slots of its own class.
+    /// Returns the position of a slot among the slots of its own class.
     pub fn index(self, slot: u32) -> u32 {
         self.quota(self.class(slot), slot)
     }
 
-    /// The `k`-th slot (from 0) of a class. None where the class has no such slot.
+    /// Returns the `k`-th slot (from 0) of a class, or None if the class has no such slot.
     pub fn slot(self, class: Class, k: u32) -> Option<u32> {
         u32::try_from(self.position(class, k)?).ok()
     }
 
-    /// The class that the next replica takes when `spot` and `on_demand` replicas are there: that of the lower of the next spot
-    /// slot and the next on-demand slot. Whatever the counts are, this leads to `s(n)` as soon as a count of replicas can.
+    /// Returns the class of the next replica when `spot` and `on_demand` replicas exist: the class of the lower one of the
+    /// next spot slot and the next on-demand slot. From any counts, this reaches `s(n)` as early as adding replicas can.
     pub fn next(self, spot: u32, on_demand: u32) -> Class {
         match (self.position(Class::Spot, spot), self.position(Class::OnDemand, on_demand)) {
             (Some(_), None) => Class::Spot,
@@ -80,7 +80,7 @@ impl Split {
     fn position(self, class: Class, k: u32) -> Option<u64> {
         let (k, p, floor) = (u64::from(k), u64::from(self.percentage), u64::from(self.floor));
         match class {
-            // The smallest n with floor(n·P/100) ≥ k+1 and n − M ≥ k+1; its last slot is the one.
+            // The last slot of the smallest n with floor(n·P/100) ≥ k+1 and n − M ≥ k+1.
             Class::Spot if p == 0 => None,
             Class::Spot => Some(((k + 1) * 100).div_ceil(p).max(k + 1 + floor) - 1),
             Class::OnDemand if k < floor => Some(k),
@@ -134,18 +134,18 @@ mod tests {
         }
 
         #[test]
-        fn filling_by_counts_mends_any_start(p in 0u8..=100, m in 0u32..40, x in 0u32..60, y in 0u32..60) {
+        fn filling_by_counts_repairs_any_start(p in 0u8..=100, m in 0u32..40, x in 0u32..60, y in 0u32..60) {
             let split = Split::new(p, m);
             let (mut a, mut b) = (x, y);
             for n in x + y + 1..400 {
                 match split.next(a, b) { Class::Spot => a += 1, Class::OnDemand => b += 1 }
-                // Exact, or still the class that began with too many and has got none since.
+                // Exact, or one class began with too many and has not grown since.
                 prop_assert!(a == split.spot(n) || (a == x && a > split.spot(n)) || (b == y && b > split.on_demand(n)));
             }
         }
 
         #[test]
-        fn enormous_numbers_are_no_trouble(p in any::<u8>(), m in any::<u32>(), n in any::<u32>()) {
+        fn the_largest_numbers_do_not_overflow(p in any::<u8>(), m in any::<u32>(), n in any::<u32>()) {
             let split = Split::new(p, m);
             prop_assert!(split.spot(n) <= n);
             let _ = (split.class(n), split.index(n), split.slot(Class::Spot, n), split.slot(Class::OnDemand, n), split.next(n, n));

@@ -1,7 +1,9 @@
-//! What people ask for, read from annotations.
+//! The requested placement of a workload, read from annotations.
 //!
-//! Owns the names of the annotations, their defaults and which of two wins. Either the whole of it is understood or none of it is
-//! obeyed: every problem is returned at once, and the workload is left alone.
+//! Owns the names of the annotations, their defaults and their precedence. A workload with an invalid annotation is not
+//! managed; all problems are returned at once.
+
+mod values;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,34 +11,34 @@ use std::fmt;
 use jiff::SignedDuration;
 use serde::Serialize;
 
-use super::cron::{Cron, Window};
+use super::PREFERRED;
+use super::schedule::{Schedule, Window};
 use super::slots::Split;
-use super::{PREFERRED, values};
 
-/// How the class of a pod is put to the scheduler.
+/// Whether the scheduler must or should respect the class of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Strength {
-    /// The pod runs on its class or waits.
+    /// The pod runs in its class or stays Pending.
     #[default]
     Required,
-    /// The scheduler tries; the count is then of what was asked, not of where pods run.
+    /// The scheduler prefers the class. Pods count for the class that they were assigned, not for their node's.
     Preferred,
 }
 
-/// How many replicas that belong on spot may run on-demand while spot is short.
+/// Maximum number of spot replicas that may run on-demand while spot is short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Budget {
+pub enum FallbackBudget {
     Count(u32),
-    /// Of the spot replicas, rounded up: a budget above nothing allows at least one.
+    /// Share of the spot replicas, rounded up: a budget above 0 allows at least one.
     Percentage(u8),
 }
 
-impl Budget {
+impl FallbackBudget {
     pub fn of(self, spot: u32) -> u32 {
         match self {
-            Budget::Count(count) => count.min(spot),
-            Budget::Percentage(p) => {
+            FallbackBudget::Count(count) => count.min(spot),
+            FallbackBudget::Percentage(p) => {
                 u32::try_from((u64::from(spot) * u64::from(p)).div_ceil(100)).unwrap_or(spot).min(spot)
             }
         }
@@ -47,23 +49,23 @@ impl Budget {
 pub struct Spec {
     pub split: Split,
     pub fallback_after: SignedDuration,
-    pub fallback_budget: Budget,
-    /// When running pods may be moved; always, if there is none.
+    pub fallback_budget: FallbackBudget,
+    /// Times at which running pods may be moved. None: always.
     pub window: Option<Window>,
-    /// Running pods are left where they are. New ones are still placed: a pause that let them go anywhere would break the floor.
+    /// Running pods are not moved. New pods are still placed, because the floor would break otherwise.
     pub paused: bool,
     pub strength: Strength,
-    /// Evict StatefulSet pods that are in the wrong class.
+    /// StatefulSet pods in the wrong class are evicted.
     pub move_stateful: bool,
 }
 
 impl Spec {
-    /// A spec with the defaults for all but the split.
+    /// Builds a spec with the defaults for everything except the split.
     pub fn new(split: Split) -> Self {
         Self {
             split,
             fallback_after: SignedDuration::from_mins(5),
-            fallback_budget: Budget::Percentage(100),
+            fallback_budget: FallbackBudget::Percentage(100),
             window: None,
             paused: false,
             strength: Strength::Required,
@@ -71,7 +73,7 @@ impl Spec {
         }
     }
 
-    /// What is legal and may still surprise.
+    /// Returns notes about legal but possibly unintended settings.
     pub fn notes(&self, replicas: u32) -> Vec<String> {
         let (percentage, floor) = (self.split.percentage(), self.split.floor());
         let mut notes = Vec::new();
@@ -81,7 +83,9 @@ impl Spec {
             notes.push(format!("{percentage}% of {replicas} replicas is less than one: none runs on spot"));
         }
         if percentage == 100 && floor == 0 {
-            notes.push("all replicas run on spot: one interruption can take them all (see min-on-demand)".to_owned());
+            notes.push(
+                "all replicas run on spot: one interruption can remove all of them (see min-on-demand)".to_owned(),
+            );
         }
         notes
     }
@@ -89,40 +93,40 @@ impl Spec {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Source {
+pub enum AnnotationSource {
     Workload,
     Namespace,
 }
 
-/// One annotation that cannot be obeyed.
+/// An invalid annotation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Problem {
+pub struct AnnotationProblem {
     pub annotation: String,
     pub value: String,
-    pub source: Source,
+    pub source: AnnotationSource,
     pub reason: String,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for AnnotationProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let origin = match self.source {
-            Source::Workload => "",
-            Source::Namespace => " (from the namespace)",
+            AnnotationSource::Workload => "",
+            AnnotationSource::Namespace => " (from the namespace)",
         };
         write!(f, "{}: \"{}\" {}{origin}", self.annotation, self.value, self.reason)
     }
 }
 
-/// Reads what a workload asks for. `None` when it asks for nothing: it has no `spot-percentage` of its own or from its namespace,
-/// or it opted out with `ignore: "true"` or `enabled: "false"`.
+/// Parses the requested placement. Returns None if the workload is not managed: neither it nor its namespace has
+/// `spot-percentage`, or it opted out with `ignore: "true"` or `enabled: "false"`.
 ///
-/// The workload wins over its namespace, an earlier prefix over a later one. Only the winning value is judged, so a workload can
-/// repair a bad default of its namespace.
+/// Annotations of the workload override those of its namespace, and an earlier prefix overrides a later one. Only the
+/// effective value is validated, so a workload can repair a bad default of its namespace.
 pub fn parse(
     prefixes: &[String],
     namespace: &BTreeMap<String, String>,
     workload: &BTreeMap<String, String>,
-) -> Result<Option<Spec>, Vec<Problem>> {
+) -> Result<Option<Spec>, Vec<AnnotationProblem>> {
     let mut reader = Reader { prefixes, namespace, workload, problems: Vec::new() };
 
     let ignored = reader.read("ignore", values::switch) == Some(true);
@@ -132,8 +136,8 @@ pub fn parse(
     }
     if reader.find("spot-percentage").is_none() {
         return match reader.find("min-on-demand") {
-            Some(found) if found.source == Source::Workload => {
-                reader.problem(&found, "needs spot-percentage beside it");
+            Some(found) if found.source == AnnotationSource::Workload => {
+                reader.problem(&found, "requires spot-percentage");
                 Err(reader.problems)
             }
             _ => Ok(None),
@@ -168,33 +172,33 @@ fn strength(text: &str) -> Result<Strength, String> {
 struct Found {
     annotation: String,
     value: String,
-    source: Source,
+    source: AnnotationSource,
 }
 
 struct Reader<'a> {
     prefixes: &'a [String],
     namespace: &'a BTreeMap<String, String>,
     workload: &'a BTreeMap<String, String>,
-    problems: Vec<Problem>,
+    problems: Vec<AnnotationProblem>,
 }
 
 impl Reader<'_> {
     fn find(&self, name: &str) -> Option<Found> {
-        [(self.workload, Source::Workload), (self.namespace, Source::Namespace)].into_iter().find_map(
-            |(from, source)| {
+        [(self.workload, AnnotationSource::Workload), (self.namespace, AnnotationSource::Namespace)]
+            .into_iter()
+            .find_map(|(from, source)| {
                 self.prefixes.iter().find_map(|prefix| {
                     let annotation = format!("{}/{name}", prefix.trim_end_matches('/'));
                     let value = from.get(&annotation)?.trim().to_owned();
                     Some(Found { annotation, value, source })
                 })
-            },
-        )
+            })
     }
 
     fn problem(&mut self, found: &Found, reason: impl Into<String>) {
         let Found { annotation, value, source } = found;
         let (annotation, value) = (annotation.clone(), value.clone());
-        self.problems.push(Problem { annotation, value, source: *source, reason: reason.into() });
+        self.problems.push(AnnotationProblem { annotation, value, source: *source, reason: reason.into() });
     }
 
     fn read<T>(&mut self, name: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
@@ -203,13 +207,13 @@ impl Reader<'_> {
     }
 
     fn window(&mut self) -> Option<Window> {
-        let schedule =
-            self.read("disruption-schedule", |text| Cron::parse(text).map_err(|e| format!("is not a schedule: {e}")));
+        let schedule = self
+            .read("disruption-schedule", |text| Schedule::parse(text).map_err(|e| format!("is not a schedule: {e}")));
         let duration = self.read("disruption-duration", values::duration);
         match (self.find("disruption-schedule"), self.find("disruption-duration")) {
-            (Some(found), None) => self.problem(&found, "needs disruption-duration beside it"),
-            (None, Some(found)) if found.source == Source::Workload => {
-                self.problem(&found, "needs disruption-schedule beside it");
+            (Some(found), None) => self.problem(&found, "requires disruption-duration"),
+            (None, Some(found)) if found.source == AnnotationSource::Workload => {
+                self.problem(&found, "requires disruption-schedule");
             }
             _ => {}
         }
@@ -227,12 +231,12 @@ mod tests {
         pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
     }
 
-    fn read(namespace: &[(&str, &str)], workload: &[(&str, &str)]) -> Result<Option<Spec>, Vec<Problem>> {
+    fn read(namespace: &[(&str, &str)], workload: &[(&str, &str)]) -> Result<Option<Spec>, Vec<AnnotationProblem>> {
         parse(&["perennial.dev".to_owned(), "spotalis.io/".to_owned()], &map(namespace), &map(workload))
     }
 
     #[test]
-    fn a_workload_that_says_nothing_is_not_managed() {
+    fn a_workload_without_a_percentage_is_not_managed() {
         assert_eq!(read(&[], &[("other.dev/spot-percentage", "70")]), Ok(None));
         assert_eq!(read(&[("perennial.dev/min-on-demand", "2")], &[]), Ok(None));
     }
@@ -264,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn every_problem_is_told_at_once_with_its_annotation_and_value() {
+    fn every_problem_is_reported_at_once_with_its_annotation_and_value() {
         let problems = read(
             &[("perennial.dev/fallback-budget", "many")],
             &[
@@ -284,8 +288,8 @@ mod tests {
         perennial.dev/min-on-demand: "-1" is not a whole number from 0 up
         perennial.dev/fallback-after: "soon" is not a duration such as 90s, 5m or 1h30m
         perennial.dev/fallback-budget: "many" is neither a count of replicas (3) nor a percentage of the spot replicas (20%) (from the namespace)
-        perennial.dev/disruption-schedule: "61 * * * *" is not a schedule: the minute `61` is not understood: it must be from 0 to 59
-        perennial.dev/disruption-schedule: "61 * * * *" needs disruption-duration beside it
+        perennial.dev/disruption-schedule: "61 * * * *" is not a schedule: invalid minute `61`: it must be from 0 to 59
+        perennial.dev/disruption-schedule: "61 * * * *" requires disruption-duration
         perennial.dev/paused: "maybe" is neither "true" nor "false"
         spotalis.io/selection: "soft" is neither "required" nor "preferred"
         perennial.dev/move-statefulset-pods: "1" is neither "true" nor "false"
@@ -297,14 +301,14 @@ mod tests {
     #[case("140")]
     #[case("-1")]
     #[case("70.5%")]
-    fn a_bad_percentage_leaves_the_workload_alone(#[case] value: &str) {
+    fn a_workload_with_a_bad_percentage_is_not_managed(#[case] value: &str) {
         assert_eq!(read(&[], &[("perennial.dev/spot-percentage", value)]).unwrap_err().len(), 1);
     }
 
     #[test]
-    fn a_floor_without_a_percentage_is_a_question_not_an_answer() {
+    fn a_floor_without_a_percentage_is_a_problem() {
         let problems = read(&[], &[("perennial.dev/min-on-demand", "2")]).unwrap_err();
-        assert!(problems[0].to_string().contains("needs spot-percentage"));
+        assert!(problems[0].to_string().contains("requires spot-percentage"));
     }
 
     #[test]
@@ -318,9 +322,9 @@ mod tests {
 
     #[test]
     fn a_budget_is_a_count_or_a_share_of_the_spot_replicas() {
-        assert_eq!(Budget::Count(9).of(7), 7);
-        assert_eq!(Budget::Percentage(10).of(5), 1);
-        assert_eq!(Budget::Percentage(0).of(5), 0);
-        assert_eq!(Budget::Percentage(100).of(u32::MAX), u32::MAX);
+        assert_eq!(FallbackBudget::Count(9).of(7), 7);
+        assert_eq!(FallbackBudget::Percentage(10).of(5), 1);
+        assert_eq!(FallbackBudget::Percentage(0).of(5), 0);
+        assert_eq!(FallbackBudget::Percentage(100).of(u32::MAX), u32::MAX);
     }
 }

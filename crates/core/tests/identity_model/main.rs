@@ -1,8 +1,8 @@
 //! Identity, explored: every state that a small world can reach in which nodes are known by their machine and not by their name.
 //!
 //! There are two names, two machines and one label. Machines leave and return under either name, say late who they are, and two nodes may
-//! claim one machine at once. The real rules decide: `Identified` whose record is whose, `claims` which of several nodes has it, `plan`
-//! the rest. Stale views, crashes and lost answers are in `keeper_model`, where there is one name.
+//! claim one machine at once. The real `Case` and `decide` decide, identities and rivals included.
+//! Stale views, crashes and lost answers are in `keeper_model`, where there is one name.
 
 // What the model cannot hold is an error in the model.
 #![allow(clippy::expect_used)]
@@ -10,12 +10,14 @@
 mod steps;
 mod world;
 
-use std::collections::HashSet;
-
 use perennial_core::keeper::selection::Node;
+use perennial_testkit::explorer::{Judged, Model, Successors, assert_needed, assert_safe};
 
 use steps::{operator, successors};
-use world::{MACHINES, Rules, State, Want, Without, World, held, machine, value};
+use world::{MACHINES, Rules, State, Want, Without, World, hardware, held, machine, value};
+
+/// Maximum number of states to explore, well above what the worlds have.
+const STATES: usize = 10_000_000;
 
 /// More writes than this while nothing happens outside are an endless loop.
 const WRITES_TO_REST: u8 = 6;
@@ -49,63 +51,43 @@ fn violation(state: &State, rules: &Rules, at_rest: bool) -> Option<String> {
     None
 }
 
-struct Explored {
-    states: usize,
-    at_rest: usize,
-    /// The violation, and the shortest way to it.
-    found: Option<String>,
-}
+impl Model for Rules {
+    type State = State;
 
-fn explore(world: World) -> Explored {
-    let rules = Rules::new(world);
-    let first = State::first(&rules);
-    let mut seen = HashSet::from([first.key()]);
-    let mut way = vec![(0, String::new())];
-    let mut frontier = vec![(0, first)];
-    let mut at_rest = 0;
-    while !frontier.is_empty() {
-        let mut next = Vec::new();
-        for (index, state) in frontier {
-            let rests = operator(&state, &rules).is_empty();
-            at_rest += usize::from(rests);
-            if let Some(what) = violation(&state, &rules, rests) {
-                let found = Some(format!("{what}\n{}", told(&way, index)));
-                return Explored { states: way.len(), at_rest, found };
-            }
-            for (step, state) in successors(&state, &rules) {
-                if seen.insert(state.key()) || state.broken.is_some() {
-                    next.push((way.len(), state));
-                    way.push((index, step));
-                }
-            }
+    fn name(&self) -> &'static str {
+        if self.world.webhooks { "with webhooks" } else { "without webhooks" }
+    }
+
+    fn limit(&self) -> usize {
+        STATES
+    }
+
+    fn start(&self) -> State {
+        State::first(self)
+    }
+
+    fn look(&self, state: &mut State, out: &mut Successors<State>) -> Judged {
+        let at_rest = operator(state, self).is_empty();
+        out.clear();
+        for (step, next) in successors(state, self) {
+            out.push(next, || step);
         }
-        frontier = next;
+        Judged { at_rest, violation: violation(state, self, at_rest) }
     }
-    Explored { states: way.len(), at_rest, found: None }
+
+    fn show(&self, state: &State) -> String {
+        let nodes = state.nodes.iter().flatten().map(|node| format!("{} on machine {}", node.name, hardware(node)));
+        format!("{}, wanted {:?}", nodes.collect::<Vec<_>>().join(", "), state.want)
+    }
 }
 
-fn told(way: &[(usize, String)], mut index: usize) -> String {
-    let mut steps = Vec::new();
-    while index != 0 {
-        let (before, step) = &way[index];
-        steps.push(format!("  {step}\n"));
-        index = *before;
-    }
-    steps.into_iter().rev().collect()
-}
-
-fn worlds(without: Without) -> [World; 2] {
-    [true, false].map(|webhooks| World { without, webhooks, creates: 2, deletes: 2, changes: 1 })
+fn worlds(without: Without) -> [Rules; 2] {
+    [true, false].map(|webhooks| Rules::new(World { without, webhooks, creates: 2, deletes: 2, changes: 1 }))
 }
 
 #[test]
 fn a_machine_is_itself_under_every_name() {
-    for world in worlds(Without::Nothing) {
-        let explored = explore(world);
-        println!("webhooks {}: {} states, {} at rest", world.webhooks, explored.states, explored.at_rest);
-        assert!(explored.found.is_none(), "webhooks {}: {}", world.webhooks, explored.found.unwrap_or_default());
-        assert!(explored.at_rest > 0);
-    }
+    assert_safe(worlds(Without::Nothing));
 }
 
 #[test]
@@ -119,13 +101,5 @@ fn without_any_one_rule_a_guarantee_breaks() {
         W::RefusalOfLastStates,
         W::OrderAcrossNames,
     ];
-    let mut missed = Vec::new();
-    for rule in rules {
-        match worlds(rule).into_iter().find_map(|world| explore(world).found) {
-            Some(found) => println!("{rule:?}: {}", found.lines().next().unwrap_or_default()),
-            None => missed.push(rule),
-        }
-    }
-    println!("caught {} of {} mutations", rules.len() - missed.len(), rules.len());
-    assert!(missed.is_empty(), "not caught: {missed:?}");
+    assert_needed(&rules, worlds);
 }

@@ -98,7 +98,7 @@ pub(crate) fn operator(state: &State, rules: &Rules) -> Vec<(String, State)> {
             rules.settle(&mut next, at);
             "works on"
         };
-        if next.key() != state.key() {
+        if next.differs_from(state) {
             all.push((format!("the operator {step} {name}"), next));
         }
     }

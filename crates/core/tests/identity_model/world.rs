@@ -2,23 +2,27 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    hash::{DefaultHasher, Hash, Hasher},
+    hash::{Hash, Hasher},
+    sync::Arc,
 };
 
 use jiff::Timestamp;
 use perennial_core::{
     config::settings::{Identity, Settings},
     keeper::{
-        claims,
+        case::{Case, CaseContext, Phase, Rival},
+        decide::{Decision, Restore, decide},
         identity::Identified,
         keys::Key,
         machine::Machine,
         mark::MARK,
-        plan::{self, Context, Plan, Restore},
+        policy_set::PolicySet,
         record::Record,
         selection::{Node, Policy},
+        stored_record::Stored,
     },
 };
+use perennial_testkit::state_hash::Fast;
 
 pub(crate) const NAMES: [&str; 2] = ["a", "b"];
 pub(crate) const MACHINES: [u8; 2] = [1, 2];
@@ -97,6 +101,7 @@ pub(crate) fn held(record: Option<&Record>) -> Option<String> {
 pub(crate) struct Rules {
     pub(crate) world: World,
     pub(crate) policy: Policy,
+    policies: PolicySet,
 }
 
 impl Rules {
@@ -104,15 +109,25 @@ impl Rules {
         let mut policy = Policy::from_settings(&Settings::default().keeper);
         policy.identity = if world.without == Without::Identity { Identity::Name } else { Identity::ProviderId };
         policy.history = 0;
-        Self { world, policy }
+        Self { world, policies: policy.clone().into(), policy }
     }
 
     pub(crate) fn identity(&self, node: &Node) -> Option<Identified> {
         Identified::of(&self.policy.identity, node)
     }
 
-    pub(crate) fn context(&self, identity: &Identified) -> Context<'_> {
-        Context { policy: &self.policy, identity: identity.text(), now: Timestamp::UNIX_EPOCH, by: "model" }
+    /// Decides about a node with its record. `rivals`: other live nodes with the same identity.
+    fn decide(&self, phase: Phase, node: &Node, record: Option<&Record>, rivals: Vec<Rival>) -> Decision {
+        let context = CaseContext { policies: &self.policies, now: Timestamp::UNIX_EPOCH, by: "model" };
+        let stored = record.map(|record| Arc::new(Stored::Good(Box::new(record.clone()))));
+        decide(&Case::new(phase, Some(node.clone()), stored, rivals, &context))
+    }
+
+    /// The rivals of a node, as the cache of the operator knows them.
+    fn rivals(&self, state: &State, node: &Node, record: Option<&Record>) -> Vec<Rival> {
+        let holds = |other: &Node| record.is_some_and(|record| record.node.uid == other.uid);
+        let others = self.others(state, node);
+        others.map(|other| Rival { name: other.name.clone(), holds_record: holds(other) }).collect()
     }
 
     /// The other nodes that are there and claim the same.
@@ -121,26 +136,16 @@ impl Rules {
         state.nodes.iter().flatten().filter(same)
     }
 
-    pub(crate) fn refuses(&self, state: &State, node: &Node, record: Option<&Record>) -> bool {
-        let others = self.others(state, node).count();
-        match self.world.without {
-            Without::Refusal => false,
-            Without::CaptureOfTheOwner => others > 0,
-            _ => claims::refuses(&node.uid, record, others),
-        }
-    }
-
-    /// What is written about a node that goes or is gone.
+    /// Writes the record of a node that is being deleted, or was.
     pub(crate) fn leave(&self, state: &mut State, node: &Node) {
         let Some(identity) = self.identity(node) else { return };
         let name = identity.record_name().0;
         let record = state.records.get(&name);
-        let there = |uid: &str| self.others(state, node).any(|other| other.uid == uid);
-        let refused = claims::refuses_last(&node.uid, record, there);
-        if refused && self.world.without != Without::RefusalOfLastStates {
-            return;
+        let mut rivals = self.rivals(state, node, record);
+        if self.world.without == Without::RefusalOfLastStates {
+            rivals.clear();
         }
-        if let Plan::Write(_, next) = plan::gone(&self.policy.select(node), record, &self.context(&identity)) {
+        if let Decision::WriteRecord(_, next) = self.decide(Phase::Gone, node, record, rivals) {
             state.records.insert(name, *next);
             state.writes += 1;
         }
@@ -153,17 +158,23 @@ impl Rules {
         let name = identity.record_name().0;
         let record = state.records.get(&name).cloned();
         let left = state.last.iter().flatten().any(|last| self.identity(last).as_ref() == Some(&identity));
-        if left && self.world.without != Without::OrderAcrossNames || self.refuses(state, &node, record.as_ref()) {
+        if left && self.world.without != Without::OrderAcrossNames {
             return;
         }
-        match plan::live(&self.policy.select(&node), record.as_ref(), &self.context(&identity)) {
-            Plan::Nothing(_) => {}
-            Plan::Write(_, next) => {
+        let mut rivals = self.rivals(state, &node, record.as_ref());
+        match self.world.without {
+            Without::Refusal => rivals.clear(),
+            Without::CaptureOfTheOwner if !rivals.is_empty() => return,
+            _ => {}
+        }
+        match self.decide(Phase::Live, &node, record.as_ref(), rivals) {
+            Decision::Nothing(_) => {}
+            Decision::WriteRecord(_, next) => {
                 state.captured[at] = true;
                 state.records.insert(name, *next);
                 state.writes += 1;
             }
-            Plan::Restore(restore) => {
+            Decision::PatchNode(restore) => {
                 let mut next = given(state, &node, &restore);
                 next.resource_version = state.next_version();
                 if state.captured[at] && value(&next) != value(&node) {
@@ -177,11 +188,13 @@ impl Rules {
 
     pub(crate) fn create(&self, state: &mut State, at: usize, mut node: Node) {
         if let Some(identity) = self.identity(&node).filter(|_| self.world.webhooks) {
-            let contested = self.others(state, &node).next().is_some();
-            let contested = contested && !matches!(self.world.without, Without::Refusal | Without::RefusalInCreates);
-            let record = state.records.get(&identity.record_name().0).filter(|_| !contested);
-            let restore = plan::create(&self.policy.select(&node), record, &self.context(&identity), |_| true);
-            if let Some(restore) = restore {
+            let record = state.records.get(&identity.record_name().0);
+            let mut rivals = self.rivals(state, &node, record);
+            if matches!(self.world.without, Without::Refusal | Without::RefusalInCreates) {
+                rivals.clear();
+            }
+            let phase = Phase::Creating { by_kubelet: false };
+            if let Decision::PatchNode(restore) = self.decide(phase, &node, record, rivals) {
                 node = given(state, &node, &restore);
             }
         }
@@ -258,20 +271,29 @@ impl State {
             record.sequence = 1;
         }
     }
+}
 
-    pub(crate) fn key(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
+/// Sequences and histories of records do not tell states apart.
+impl Hash for State {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
         for node in self.nodes.iter().chain(&self.last) {
             let seen = node.as_ref().map(|n| (&n.uid, n.resource_version, &n.labels, &n.annotations, &n.machine));
-            seen.hash(&mut hasher);
+            seen.hash(hasher);
         }
+        self.records.len().hash(hasher);
         for (name, record) in &self.records {
             let origin = &record.node;
-            (name, &origin.uid, origin.resource_version, &origin.mark, &origin.machine).hash(&mut hasher);
-            (&record.kept, &record.before, record.folded, record.withheld.len()).hash(&mut hasher);
+            (name, &origin.uid, origin.resource_version, &origin.mark, &origin.machine).hash(hasher);
+            (&record.kept, &record.before, record.folded, record.withheld.len()).hash(hasher);
         }
-        (self.captured, &self.want, self.born, self.deleted, self.changed, self.writes).hash(&mut hasher);
-        hasher.finish()
+        (self.captured, &self.want, self.born, self.deleted, self.changed, self.writes).hash(hasher);
+        self.broken.hash(hasher);
+    }
+}
+
+impl State {
+    pub(crate) fn differs_from(&self, other: &Self) -> bool {
+        Fast::wide(self) != Fast::wide(other)
     }
 }
 

@@ -1,15 +1,17 @@
-//! Collection: audits that note absences, and collect what nobody came back for. The real `step` decides.
+//! Garbage collection: audits that note absences and delete the records of nodes that stay absent. The real `collect`
+//! decides.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use perennial_core::keeper::collect::{Seen, Step, step};
+use perennial_core::keeper::collect::{Candidate, Collection, collect};
+use perennial_testkit::explorer::Successors;
 
 use super::{
     mutation::Mutation,
     rules::{Decision, Rules},
     spec,
-    steps::{Successors, spend},
+    steps::{outside, spend},
     world::{Audit, Read, Record, State},
 };
 
@@ -38,7 +40,7 @@ pub(crate) fn clears(state: &State, rules: &Rules) -> bool {
         })
 }
 
-pub(crate) fn steps(state: &State, rules: &Rules, out: &mut Successors) {
+pub(crate) fn steps(state: &State, rules: &Rules, out: &mut Successors<State>) {
     // Far more time than it takes to do whatever is to be done.
     if (state.record.noted == 1 || state.away == 1)
         && spec::is_at_rest(state, rules)
@@ -46,12 +48,12 @@ pub(crate) fn steps(state: &State, rules: &Rules, out: &mut Successors) {
     {
         next.record.noted = if state.record.noted == 1 { 2 } else { state.record.noted };
         next.away = if state.away == 1 { 2 } else { state.away };
-        out.outside(next, || "as much time passes as records are kept for".into());
+        outside(out, next, || "as much time passes as records are kept for".into());
     }
     if clears(state, rules) {
         let mut next = *state;
         note(&mut next, 0);
-        out.ours(next, || "a replica sees the node, and takes the note of its absence away".into());
+        out.push(next, || "a replica sees the node, and takes the note of its absence away".into());
     }
     if state.audit.on {
         act(state, rules, out);
@@ -60,18 +62,18 @@ pub(crate) fn steps(state: &State, rules: &Rules, out: &mut Successors) {
     {
         let read = Read { done: true, fresh: true, record: state.record };
         next.audit = Audit { on: true, absent: state.node.uid == 0, read };
-        out.ours(next, || format!("an audit lists {} and {}", state.node, state.record));
+        out.push(next, || format!("an audit lists {} and {}", state.node, state.record));
     }
 }
 
-fn act(state: &State, rules: &Rules, out: &mut Successors) {
+fn act(state: &State, rules: &Rules, out: &mut Successors<State>) {
     let Audit { absent, read, .. } = state.audit;
     let mut next = *state;
     next.audit = Audit::default();
     match decide(rules, absent, &read.record) {
-        Step::Note if read.fresh => note(&mut next, 1),
-        Step::Clear if read.fresh && rules.mutation != Mutation::KeepNote => note(&mut next, 0),
-        Step::Collect => {
+        Collection::NoteAbsence if read.fresh => note(&mut next, 1),
+        Collection::ClearAbsence if read.fresh && rules.mutation != Mutation::KeepNote => note(&mut next, 0),
+        Collection::Delete => {
             let gone =
                 state.node.uid == 0 || read.record.is_tombstone() || rules.mutation == Mutation::CollectWithoutLook;
             let same = read.fresh || rules.mutation == Mutation::UnconditionalCollect;
@@ -80,16 +82,16 @@ fn act(state: &State, rules: &Rules, out: &mut Successors) {
                 next.write_record(Record::default());
             }
         }
-        Step::Keep | Step::Note | Step::Clear => {}
+        Collection::Keep | Collection::NoteAbsence | Collection::ClearAbsence => {}
     }
-    out.ours(next, || format!("the audit leaves {}", next.record));
+    out.push(next, || format!("the audit leaves {}", next.record));
 }
 
 fn note(state: &mut State, noted: u8) {
     state.write_record(Record { noted, ..state.record });
 }
 
-fn decide(rules: &Rules, absent: bool, record: &Record) -> Step {
+fn decide(rules: &Rules, absent: bool, record: &Record) -> Collection {
     let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(1000);
     let ago = |hours: i64| now - SignedDuration::from_hours(hours);
     let since = match record.noted {
@@ -98,7 +100,7 @@ fn decide(rules: &Rules, absent: bool, record: &Record) -> Step {
         1 => Some(ago(1)),
         _ => Some(ago(100)),
     };
-    let seen = Seen {
+    let candidate = Candidate {
         present: !absent,
         tombstone: record.is_tombstone(),
         bad: false,
@@ -109,5 +111,5 @@ fn decide(rules: &Rules, absent: bool, record: &Record) -> Step {
         confirmed: false,
         retention: RETENTION,
     };
-    step(&seen, now, false)
+    collect(&candidate, now, false)
 }

@@ -1,4 +1,4 @@
-//! The keeper's rules, explored: every state that a small world can reach, with the real `plan` deciding.
+//! The keeper's rules, explored: every state that a small world can reach, with the real `decide`.
 //!
 //! A world has one node name with two label keys, its record, the watch log, one or two replicas with stale caches,
 //! DELETE and CREATE requests on their way through admission, people, other machines and changing policies, each with
@@ -18,7 +18,6 @@
 mod audit;
 mod config;
 mod explore;
-mod hash;
 mod mutation;
 mod replica;
 mod rules;
@@ -26,34 +25,13 @@ mod spec;
 mod steps;
 mod world;
 
-use std::fmt::Write as _;
-
 use config::Config;
-use explore::{Explored, explore};
 use mutation::Mutation;
+use perennial_testkit::explorer::{assert_needed, assert_safe};
+use rules::Rules;
 
-fn report(config: &Config, explored: &Explored) -> String {
-    let Explored { states, depth, at_rest, seconds, exhausted, .. } = explored;
-    let which = if *exhausted { "all" } else { "the first" };
-    format!("{}: {which} {states} states, {depth} deep, {at_rest} at rest, {seconds:.1} s", config.name)
-}
-
-/// Explores worlds and fails with the traces of all violations.
-fn assert_safe(configs: Vec<Config>) {
-    let mut violations = String::new();
-    let mut total = 0;
-    for config in configs {
-        let explored = explore(config, Mutation::None);
-        println!("{}", report(&config, &explored));
-        total += explored.states;
-        if let Some(found) = &explored.found {
-            let _ = writeln!(violations, "{}: {}\n{}", config.name, found.violation, found.trace);
-        } else if !explored.exhausted {
-            let _ = writeln!(violations, "{}: more than {} states", config.name, config.limit);
-        }
-    }
-    println!("{total} states in all");
-    assert!(violations.is_empty(), "{violations}");
+fn with_all_rules(configs: Vec<Config>) -> impl Iterator<Item = Rules> {
+    configs.into_iter().map(|config| Rules::new(config, Mutation::None))
 }
 
 #[test]
@@ -65,26 +43,17 @@ fn the_guarantees_hold_in_small_worlds() {
             configs.push(config);
         }
     }
-    assert_safe(configs);
+    assert_safe(with_all_rules(configs));
 }
 
 #[test]
 #[ignore = "minutes, in a release build"]
 fn the_guarantees_hold_in_large_worlds() {
     let wanted = std::env::var("PERENNIAL_MODEL").unwrap_or_default();
-    assert_safe(config::full().into_iter().filter(|config| config.name.contains(&wanted)).collect());
+    assert_safe(with_all_rules(config::full()).filter(|rules| rules.config.name.contains(&wanted)));
 }
 
 #[test]
 fn without_any_one_rule_a_guarantee_breaks() {
-    let mut missed = Vec::new();
-    for mutation in Mutation::ALL {
-        let explored = explore(config::that_needs(mutation), mutation);
-        match &explored.found {
-            Some(found) => println!("{mutation:?}: {} ({} states)", found.violation, explored.states),
-            None => missed.push(mutation),
-        }
-    }
-    println!("caught {} of {} mutations", Mutation::ALL.len() - missed.len(), Mutation::ALL.len());
-    assert!(missed.is_empty(), "not caught: {missed:?}");
+    assert_needed(&Mutation::ALL, |rule| [Rules::new(config::that_needs(rule), rule)]);
 }

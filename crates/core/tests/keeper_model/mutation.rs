@@ -1,18 +1,19 @@
-//! Rules switched off one at a time, by altering what the real `plan` is told and what it answers.
+//! Rules switched off one at a time, by altering the input and the output of the real `decide`.
 
 use std::collections::BTreeSet;
 
 use perennial_core::keeper::{
+    case::{Case, CaseContext, Phase},
+    decide::{Decision, Reason, RecordWrite, Restore, decide},
     keys::{Kept, digest},
-    mark::Mark,
-    plan::{self, Act, Context, Plan, Restore, Why},
+    mark::{MARK, Mark},
     record::Record,
-    selection::Incarnation,
+    selection::Node,
 };
 
-#[expect(clippy::large_enum_variant, reason = "a plan each, and never many")]
+#[expect(clippy::large_enum_variant, reason = "few exist at a time")]
 pub(crate) enum Outcome {
-    Plan(Plan),
+    Decision(Decision),
     DeleteRecord,
     /// A create that is let through as it came, mark and all.
     AsItCame,
@@ -125,20 +126,23 @@ impl Mutation {
         Self::KeepNote,
     ];
 
-    /// Alters what the rules are told.
-    pub(crate) fn blur(self, node: &mut Incarnation, mut record: Option<&mut Record>) {
-        let marked_alike = record.as_ref().is_some_and(|record| record.node.mark == node.mark_digest());
-        self.blur_one(node, record.as_deref_mut());
+    /// Alters the input of the rules.
+    pub(crate) fn blur(self, node: &mut Node, mut record: Option<&mut Record>) {
+        let digest = Mark::digest_of(&node.annotations);
+        let marked_alike = record.as_ref().is_some_and(|record| record.node.mark == digest);
+        let mut mark = Mark::read(&node.annotations);
+        self.blur_one(node, &mut mark, record.as_deref_mut());
+        node.annotations = mark.map(|mark| (MARK.to_owned(), mark.render())).into_iter().collect();
         if marked_alike && let Some(record) = record {
-            record.node.mark = node.mark_digest();
+            record.node.mark = Mark::digest_of(&node.annotations);
         }
     }
 
-    fn blur_one(self, node: &mut Incarnation, record: Option<&mut Record>) {
+    fn blur_one(self, node: &mut Node, mark: &mut Option<Mark>, record: Option<&mut Record>) {
         match (self, record) {
-            (Self::IgnoreMark, _) => node.mark = None,
+            (Self::IgnoreMark, _) => *mark = None,
             (Self::ForgetGiven, _) => {
-                if let Some(mark) = &mut node.mark {
+                if let Some(mark) = mark {
                     mark.given = Kept::new();
                 }
             }
@@ -147,15 +151,14 @@ impl Mutation {
                 record.before.clone_from(&record.kept);
             }
             (Self::OwnerByUidOnly, Some(record)) if record.node.uid == node.uid && !record.folded => {
-                record.node.mark = node.mark_digest();
+                record.node.mark = Mark::digest_of(&node.annotations);
             }
             (Self::CaptureUnsettled, Some(record)) => {
                 let content = if record.folded && record.node.uid == node.uid { &record.before } else { &record.kept };
-                node.mark =
-                    Some(Mark { from: digest(content), complete: true, ..node.mark.clone().unwrap_or_default() });
+                *mark = Some(Mark { from: digest(content), complete: true, ..mark.clone().unwrap_or_default() });
             }
             (Self::SilentMarkSettles, Some(record)) => {
-                if let Some(mark) = node.mark.as_mut().filter(|mark| mark.complete) {
+                if let Some(mark) = mark.as_mut().filter(|mark| mark.complete) {
                     let silent =
                         record.kept.keys().filter(|key| !mark.given.contains_key(*key) && !mark.own.contains(*key));
                     mark.same.extend(silent.cloned().collect::<Vec<_>>());
@@ -166,55 +169,54 @@ impl Mutation {
         }
     }
 
-    /// Alters what the rules answer.
-    pub(crate) fn distort(self, record: Option<&Record>, context: &Context<'_>, plan: Plan) -> Outcome {
-        let plan = match (self, plan) {
-            (Self::OwnCountsAsGiven | Self::DropOwn, Plan::Restore(restore)) => {
-                Plan::Restore(self.distort_mark(restore, record))
+    /// Alters the output of the rules.
+    pub(crate) fn distort(self, record: Option<&Record>, case: &Case, decision: Decision) -> Outcome {
+        let decision = match (self, decision) {
+            (Self::OwnCountsAsGiven | Self::DropOwn, Decision::PatchNode(restore)) => {
+                Decision::PatchNode(self.distort_mark(restore, record))
             }
-            (Self::NoTombstone, Plan::Write(_, next)) if next.is_tombstone() => return Outcome::DeleteRecord,
-            (Self::FoldOwns, Plan::Write(Act::Fold, mut next)) => {
+            (Self::NoTombstone, Decision::WriteRecord(_, next)) if next.is_tombstone() => return Outcome::DeleteRecord,
+            (Self::FoldOwns, Decision::WriteRecord(RecordWrite::Fold, mut next)) => {
                 next.folded = false;
                 next.before = Kept::new();
-                Plan::Write(Act::Fold, next)
+                Decision::WriteRecord(RecordWrite::Fold, next)
             }
-            (Self::NoFold, Plan::Write(Act::Fold, _)) | (Self::NoClaim, Plan::Write(Act::Claim, _)) => {
-                Plan::Nothing(Why::Current)
-            }
-            (Self::NoEvidence, Plan::Write(Act::Capture | Act::Fold, next))
+            (Self::NoFold, Decision::WriteRecord(RecordWrite::Fold, _))
+            | (Self::NoClaim, Decision::WriteRecord(RecordWrite::Claim, _)) => Decision::Nothing(Reason::Current),
+            (Self::NoEvidence, Decision::WriteRecord(RecordWrite::Capture | RecordWrite::Fold, next))
                 if record.is_some_and(|record| record.kept == next.kept && record.node.uid != next.node.uid) =>
             {
-                Plan::Nothing(Why::Current)
+                Decision::Nothing(Reason::Current)
             }
-            (Self::EqualVersionIsOlder, Plan::Write(Act::Capture, next))
+            (Self::EqualVersionIsOlder, Decision::WriteRecord(RecordWrite::Capture, next))
                 if record.is_some_and(|record| {
                     !record.folded && record.node.resource_version == next.node.resource_version
                 }) =>
             {
-                Plan::Nothing(Why::Older)
+                Decision::Nothing(Reason::Older)
             }
-            (Self::DropWithheld, Plan::Write(act, mut next)) => {
+            (Self::DropWithheld, Decision::WriteRecord(kind, mut next)) => {
                 next.withheld.clear();
-                Plan::Write(act, next)
+                Decision::WriteRecord(kind, next)
             }
-            (Self::CaptureErasesUnkept, Plan::Write(act, mut next)) => {
-                next.kept.retain(|key, _| context.policy.keeps(key));
-                Plan::Write(act, next)
+            (Self::CaptureErasesUnkept, Decision::WriteRecord(kind, mut next)) => {
+                next.kept.retain(|key, _| case.policy().keeps(key));
+                Decision::WriteRecord(kind, next)
             }
-            (_, plan) => plan,
+            (_, decision) => decision,
         };
-        Outcome::Plan(plan)
+        Outcome::Decision(decision)
     }
 
-    /// Alters what a create is answered with.
+    /// Alters the answer to a create.
     pub(crate) fn distort_create(
         self,
-        node: &Incarnation,
+        case: &Case,
         record: Option<&Record>,
-        context: &Context<'_>,
-        restore: Option<Restore>,
+        context: &CaseContext<'_>,
+        decision: Decision,
     ) -> Outcome {
-        let Some(mut restore) = restore else {
+        let Decision::PatchNode(mut restore) = decision else {
             return if self == Self::BelieveIncomingMark { Outcome::AsItCame } else { Outcome::Unmarked };
         };
         match self {
@@ -225,15 +227,19 @@ impl Mutation {
                 restore.mark.given.extend(left_out.map(|(key, value)| (key.clone(), value.clone())));
                 restore.mark.complete = true;
             }
-            Self::BelieveIncomingMark if node.mark.as_ref().is_some_and(|mark| mark.complete) => {
-                let stranger = Incarnation { uid: "stranger".into(), ..node.clone() };
-                if !matches!(plan::live(&stranger, record, context), Plan::Restore(_)) {
+            Self::BelieveIncomingMark => {
+                let incoming = case.node().expect("a node is being created");
+                let stranger = Node { uid: "stranger".into(), ..incoming.clone() };
+                let complete = Mark::read(&incoming.annotations).is_some_and(|mark| mark.complete);
+                let live = Case::new(Phase::Live, Some(stranger), None, Vec::new(), context);
+                let live = live.with_record(case.stored().cloned().map(Into::into), context);
+                if complete && !matches!(decide(&live), Decision::PatchNode(_)) {
                     return Outcome::AsItCame;
                 }
             }
             _ => {}
         }
-        Outcome::Plan(Plan::Restore(restore))
+        Outcome::Decision(Decision::PatchNode(restore))
     }
 
     fn distort_mark(self, mut restore: Restore, record: Option<&Record>) -> Restore {

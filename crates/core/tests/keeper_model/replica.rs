@@ -1,10 +1,12 @@
 //! What a replica of the operator does: it follows the watch, decides by the rules, and carries decisions out.
 
+use perennial_testkit::explorer::Successors;
+
 use super::{
     mutation::Mutation,
     rules::{Decision, Rules},
     spec,
-    steps::Successors,
+    steps::outside,
     world::{MACHINES, Node, Read, Record, Replica, State},
 };
 
@@ -30,13 +32,13 @@ pub(crate) fn write(state: &mut State, rules: &Rules, decision: Decision) {
     }
 }
 
-pub(crate) fn steps(state: &State, rules: &Rules, index: usize, out: &mut Successors) {
+pub(crate) fn steps(state: &State, rules: &Rules, index: usize, out: &mut Successors<State>) {
     let replica = state.replicas[index];
     if !replica.synced {
         let mut next = *state;
         next.replicas[index] =
             Replica { synced: true, cache: state.node, position: state.events, ..Replica::default() };
-        out.ours(next, || format!("R{index} starts and lists {}", state.node));
+        out.push(next, || format!("R{index} starts and lists {}", state.node));
         return;
     }
     watch(state, rules, index, out);
@@ -58,7 +60,7 @@ fn prefers_successor(state: &State, rules: &Rules, replica: &Replica) -> bool {
     rules.mutation == Mutation::SuccessorFirst && rules.live(&replica.cache, record, state.policy) != Decision::Nothing
 }
 
-fn watch(state: &State, rules: &Rules, index: usize, out: &mut Successors) {
+fn watch(state: &State, rules: &Rules, index: usize, out: &mut Successors<State>) {
     let replica = state.replicas[index];
     if replica.position >= state.events {
         return;
@@ -86,7 +88,7 @@ fn watch(state: &State, rules: &Rules, index: usize, out: &mut Successors) {
         forget_read(it, rules);
     }
     let kind = if event.deleted { "DELETED" } else { "ADDED or MODIFIED" };
-    out.ours(next, || format!("R{index} watches {kind} {}", event.node));
+    out.push(next, || format!("R{index} watches {kind} {}", event.node));
 }
 
 /// A record is paired only with a node that was seen before it was read.
@@ -97,7 +99,7 @@ fn forget_read(replica: &mut Replica, rules: &Rules) {
     }
 }
 
-fn faults(state: &State, rules: &Rules, index: usize, out: &mut Successors) {
+fn faults(state: &State, rules: &Rules, index: usize, out: &mut Successors<State>) {
     let replica = state.replicas[index];
     if state.left.faults == 0 {
         return;
@@ -105,7 +107,7 @@ fn faults(state: &State, rules: &Rules, index: usize, out: &mut Successors) {
     let mut next = *state;
     next.left.faults -= 1;
     next.replicas[index] = Replica::default();
-    out.outside(next, || format!("R{index} crashes"));
+    outside(out, next, || format!("R{index} crashes"));
     if replica.position >= state.events {
         return;
     }
@@ -122,7 +124,7 @@ fn faults(state: &State, rules: &Rules, index: usize, out: &mut Successors) {
     it.cache = state.node;
     it.recall = Record::default();
     forget_read(it, rules);
-    out.outside(next, || format!("R{index} loses its watch and lists {}", state.node));
+    outside(out, next, || format!("R{index} loses its watch and lists {}", state.node));
 }
 
 fn ask(rules: &Rules, node: &Node, last: bool, record: &Record, policy: u8) -> Decision {
@@ -130,15 +132,15 @@ fn ask(rules: &Rules, node: &Node, last: bool, record: &Record, policy: u8) -> D
 }
 
 /// Reads the record and decides.
-fn decide(state: &State, rules: &Rules, index: usize, node: &Node, last: bool, out: &mut Successors) {
+fn decide(state: &State, rules: &Rules, index: usize, node: &Node, last: bool, out: &mut Successors<State>) {
     let decision = ask(rules, node, last, &state.record, state.policy);
     let mut next = *state;
     if decision != Decision::Nothing {
         next.replicas[index].read = Read { done: true, fresh: true, record: state.record };
-        out.ours(next, || format!("R{index} decides on {node} and {}: {decision:?}", state.record));
+        out.push(next, || format!("R{index} decides on {node} and {}: {decision:?}", state.record));
     } else if last {
         finish_last(&mut next, rules, index, node);
-        out.ours(next, || format!("R{index} has nothing to write for the last state of U{}", node.uid));
+        out.push(next, || format!("R{index} has nothing to write for the last state of U{}", node.uid));
     }
     if !last {
         decide_from_recall(state, rules, index, node, out);
@@ -146,14 +148,14 @@ fn decide(state: &State, rules: &Rules, index: usize, node: &Node, last: bool, o
 }
 
 /// Decides without reading: only to give a successor what its predecessor had.
-fn decide_from_recall(state: &State, rules: &Rules, index: usize, node: &Node, out: &mut Successors) {
+fn decide_from_recall(state: &State, rules: &Rules, index: usize, node: &Node, out: &mut Successors<State>) {
     let recall = state.replicas[index].recall;
     if !recall.present || !matches!(rules.live(node, &recall, state.policy), Decision::Patch(..)) {
         return;
     }
     let mut next = *state;
     next.replicas[index].read = Read { done: true, fresh: false, record: recall };
-    out.ours(next, || format!("R{index} decides on {node} by what its predecessor had: {recall}"));
+    out.push(next, || format!("R{index} decides on {node} by what its predecessor had: {recall}"));
 }
 
 fn finish_last(state: &mut State, rules: &Rules, index: usize, node: &Node) {
@@ -170,17 +172,17 @@ fn finish_last(state: &mut State, rules: &Rules, index: usize, node: &Node) {
 }
 
 /// Carries out what was decided.
-fn act(state: &State, rules: &Rules, index: usize, node: &Node, last: bool, out: &mut Successors) {
+fn act(state: &State, rules: &Rules, index: usize, node: &Node, last: bool, out: &mut Successors<State>) {
     let read = state.replicas[index].read;
     let decision = ask(rules, node, last, &read.record, state.policy);
     let mut next = *state;
     next.replicas[index].read = Read::default();
     match decision {
-        Decision::Nothing => out.ours(next, || format!("R{index} has nothing to do any more")),
+        Decision::Nothing => out.push(next, || format!("R{index} has nothing to do any more")),
         Decision::Write(..) | Decision::DeleteRecord => {
             let same = state.node.uid == node.uid && state.node.labels == node.labels;
             if !may_write(read, rules) || !last && !same && looks_again(rules) {
-                out.ours(next, || format!("R{index} may not write: the record or the node is another by now"));
+                out.push(next, || format!("R{index} may not write: the record or the node is another by now"));
                 return;
             }
             write(&mut next, rules, decision);
@@ -188,13 +190,13 @@ fn act(state: &State, rules: &Rules, index: usize, node: &Node, last: bool, out:
                 if state.left.faults > 0 {
                     let mut unanswered = next;
                     unanswered.left.faults -= 1;
-                    out.ours(unanswered, || format!("R{index} writes {}, and the answer is lost", unanswered.record));
+                    out.push(unanswered, || format!("R{index} writes {}, and the answer is lost", unanswered.record));
                 }
                 finish_last(&mut next, rules, index, node);
             } else if same {
                 next.wishes.seen = next.wishes.want;
             }
-            out.ours(next, || format!("R{index} writes {}", next.record));
+            out.push(next, || format!("R{index} writes {}", next.record));
         }
         Decision::Patch(labels, mark) => {
             let same = state.node.uid == node.uid && state.node.rv == node.rv;
@@ -206,9 +208,9 @@ fn act(state: &State, rules: &Rules, index: usize, node: &Node, last: bool, out:
                 next.node = patched;
                 next.announce(false, patched);
                 next.writes += 1;
-                out.ours(next, || format!("R{index} patches the node to {patched}"));
+                out.push(next, || format!("R{index} patches the node to {patched}"));
             } else {
-                out.ours(next, || format!("R{index} may not patch: the node is another by now"));
+                out.push(next, || format!("R{index} may not patch: the node is another by now"));
             }
         }
     }

@@ -1,7 +1,7 @@
-//! The bridge to the real rules: compact states go in, [`plan`] decides, compact decisions come out. Nothing is
+//! The adapter to the real rules: compact states go in, [`decide`] decides, compact decisions come out. Nothing is
 //! decided here.
 
-use std::{cell::RefCell, collections::BTreeSet};
+use std::{cell::RefCell, collections::BTreeSet, sync::Arc};
 
 use jiff::Timestamp;
 use perennial_core::{
@@ -10,19 +10,22 @@ use perennial_core::{
         settings::{Merge, Settings},
     },
     keeper::{
+        case::{Case, CaseContext, Phase},
+        decide::{self, RecordWrite, Restore, decide},
         hash::Digest,
         keys::{Content, Kept, Key, digest},
         machine::Machine as RealMachine,
-        mark::Mark as RealMark,
-        plan::{self, Act, Context, Plan, Restore},
+        mark::{MARK, Mark as RealMark},
+        policy_set::PolicySet,
         record::{Origin, Record as RealRecord, Withheld},
-        selection::{Incarnation, Policy},
+        selection::{Node as RealNode, Policy},
+        stored_record::Stored,
     },
 };
+use perennial_testkit::state_hash::FastMap;
 
 use super::{
     config::Config,
-    hash::FastMap,
     mutation::{Mutation, Outcome},
     world::{KEYS, Labels, MACHINES, Mark, NAMES, Node, OWN, Record, SAME},
 };
@@ -30,25 +33,19 @@ use super::{
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Decision {
     Nothing,
-    Write(Act, Record),
+    Write(RecordWrite, Record),
     /// No rule does this; a mutation may.
     DeleteRecord,
     Patch(Labels, Mark),
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Question {
-    Live,
-    Gone,
-    Create,
 }
 
 pub(crate) struct Rules {
     pub(crate) config: Config,
     pub(crate) mutation: Mutation,
     policies: [Policy; 2],
+    policy_sets: [PolicySet; 2],
     keys: [Key; KEYS],
-    memo: RefCell<FastMap<(Question, Node, Record, u8), Decision>>,
+    memo: RefCell<FastMap<(Phase, Node, Record, u8), Decision>>,
 }
 
 const SEQUENCE: u64 = 7;
@@ -61,7 +58,8 @@ impl Rules {
         let wide = Policy { merge, ..Policy::from_settings(&Settings::default().keeper) };
         let narrow = Policy { drop: Patterns::of(&[names[config.unkept_key]]), ..wide.clone() };
         let keys = names.map(Key::label);
-        Self { config, mutation, policies: [wide, narrow], keys, memo: RefCell::default() }
+        let policy_sets = [wide.clone().into(), narrow.clone().into()];
+        Self { config, mutation, policies: [wide, narrow], policy_sets, keys, memo: RefCell::default() }
     }
 
     pub(crate) fn keeps(&self, policy: u8, key: usize) -> bool {
@@ -70,24 +68,25 @@ impl Rules {
 
     /// What is to be done about a node that is there.
     pub(crate) fn live(&self, node: &Node, record: &Record, policy: u8) -> Decision {
-        if node.uid == 0 { Decision::Nothing } else { self.ask(Question::Live, node, record, policy) }
+        if node.uid == 0 { Decision::Nothing } else { self.ask(Phase::Live, node, record, policy) }
     }
 
     /// What is to be done about a node's last state.
     pub(crate) fn gone(&self, node: &Node, record: &Record, policy: u8) -> Decision {
-        self.ask(Question::Gone, node, record, policy)
+        self.ask(Phase::Gone, node, record, policy)
     }
 
     /// What a node is created with.
     pub(crate) fn create(&self, node: &Node, record: &Record, policy: u8) -> (Labels, Mark) {
-        match self.ask(Question::Create, node, record, policy) {
+        let phase = Phase::Creating { by_kubelet: self.config.kubelet_creates };
+        match self.ask(phase, node, record, policy) {
             Decision::Patch(labels, mark) => (labels, mark),
             other => unreachable!("a create is answered with {other:?}"),
         }
     }
 
     /// Only the order of versions and the equality of UIDs matter, so few questions are really asked.
-    fn ask(&self, question: Question, node: &Node, record: &Record, policy: u8) -> Decision {
+    fn ask(&self, phase: Phase, node: &Node, record: &Record, policy: u8) -> Decision {
         let (mut asked_node, mut asked_record) = (*node, *record);
         asked_node.uid = 1;
         asked_record.noted = 0;
@@ -101,44 +100,41 @@ impl Rules {
         asked_node.rv = 2;
         asked_record.rv =
             if record.present { 2 + u8::from(record.rv > node.rv) - u8::from(record.rv < node.rv) } else { 0 };
-        let key = (question, asked_node, asked_record, policy);
+        let key = (phase, asked_node, asked_record, policy);
         let known = self.memo.borrow().get(&key).copied();
         let decision = known.unwrap_or_else(|| {
-            let decision = self.decide(question, &asked_node, &asked_record, policy);
+            let decision = self.decide(phase, &asked_node, &asked_record, policy);
             self.memo.borrow_mut().insert(key, decision);
             decision
         });
         match decision {
-            Decision::Write(act, next) => Decision::Write(act, Record { uid: node.uid, rv: node.rv, ..next }),
+            Decision::Write(kind, next) => Decision::Write(kind, Record { uid: node.uid, rv: node.rv, ..next }),
             other => other,
         }
     }
 
-    fn decide(&self, question: Question, node: &Node, record: &Record, policy: u8) -> Decision {
-        let policy = &self.policies[policy as usize];
-        let context = Context { policy, identity: None, now: Timestamp::UNIX_EPOCH, by: "model" };
-        let mut seen = self.incarnation(node, policy);
+    fn decide(&self, phase: Phase, node: &Node, record: &Record, policy: u8) -> Decision {
+        let context =
+            CaseContext { policies: &self.policy_sets[policy as usize], now: Timestamp::UNIX_EPOCH, by: "model" };
+        let mut seen = self.real_node(node);
         let mut found = record.present.then(|| self.real_record(record));
         self.mutation.blur(&mut seen, found.as_mut());
-        let outcome = match question {
-            Question::Live => Outcome::Plan(plan::live(&seen, found.as_ref(), &context)),
-            Question::Gone => Outcome::Plan(plan::gone(&seen, found.as_ref(), &context)),
-            Question::Create => {
-                let rides = |key: &Key| !(self.config.kubelet_creates && policy.protects(key));
-                let restore = plan::create(&seen, found.as_ref(), &context, rides);
-                self.mutation.distort_create(&seen, found.as_ref(), &context, restore)
-            }
+        let stored = found.clone().map(|record| Arc::new(Stored::Good(Box::new(record))));
+        let case = Case::new(phase, Some(seen), stored, Vec::new(), &context);
+        let outcome = match phase {
+            Phase::Creating { .. } => self.mutation.distort_create(&case, found.as_ref(), &context, decide(&case)),
+            _ => Outcome::Decision(decide(&case)),
         };
         let outcome = match outcome {
-            Outcome::Plan(plan) => self.mutation.distort(found.as_ref(), &context, plan),
+            Outcome::Decision(decision) => self.mutation.distort(found.as_ref(), &case, decision),
             other => other,
         };
         match outcome {
-            Outcome::Plan(Plan::Nothing(_)) => Decision::Nothing,
-            Outcome::Plan(Plan::Write(act, next)) => {
-                Decision::Write(act, self.compact_record(&next, &seen, node, record))
+            Outcome::Decision(decide::Decision::Nothing(_)) => Decision::Nothing,
+            Outcome::Decision(decide::Decision::WriteRecord(kind, next)) => {
+                Decision::Write(kind, self.compact_record(&next, &case, node, record))
             }
-            Outcome::Plan(Plan::Restore(restore)) => {
+            Outcome::Decision(decide::Decision::PatchNode(restore)) => {
                 let labels = self.apply(node.labels, &restore);
                 Decision::Patch(labels, self.compact_mark(&restore.mark))
             }
@@ -170,13 +166,18 @@ impl Rules {
         labels
     }
 
-    fn incarnation(&self, node: &Node, policy: &Policy) -> Incarnation {
-        let mut kept = self.kept(&node.labels);
-        kept.retain(|key, _| policy.keeps(key));
-        let mark = node.mark.present.then(|| self.real_mark(&node.mark));
-        let machine = real_machine(node.machine());
-        let uid = format!("u{}", node.uid);
-        Incarnation { name: "n".into(), uid, resource_version: node.rv.into(), kept, mark, machine }
+    fn real_node(&self, node: &Node) -> RealNode {
+        let labels = Content::from(&self.kept(&node.labels)).labels;
+        let mark = node.mark.present.then(|| (MARK.to_owned(), self.real_mark(&node.mark).render()));
+        RealNode {
+            name: "n".into(),
+            uid: format!("u{}", node.uid),
+            resource_version: node.rv.into(),
+            labels,
+            annotations: mark.into_iter().collect(),
+            machine: real_machine(node.machine()),
+            ..RealNode::default()
+        }
     }
 
     fn real_mark(&self, mark: &Mark) -> RealMark {
@@ -243,12 +244,12 @@ impl Rules {
         }
     }
 
-    fn compact_record(&self, next: &RealRecord, seen: &Incarnation, node: &Node, old: &Record) -> Record {
+    fn compact_record(&self, next: &RealRecord, case: &Case, node: &Node, old: &Record) -> Record {
         assert_eq!(next.sequence, if old.present { SEQUENCE + 1 } else { 1 }, "G6: a sequence grows by one");
         assert_eq!(next.node.uid, format!("u{}", node.uid), "a record names the node that it was written from");
         assert_eq!(next.node.resource_version, u64::from(node.rv));
         let unmarked = next.folded || next.node.mark.is_empty();
-        assert!(unmarked || next.node.mark == seen.mark_digest(), "a record knows the node's mark, or none");
+        assert!(unmarked || next.node.mark == case.mark_digest(), "a record knows the node's mark, or none");
         let mark = if unmarked { Mark::default() } else { node.mark };
         let mut withheld = [0; MACHINES];
         // The first entry of a machine is the one that counts.

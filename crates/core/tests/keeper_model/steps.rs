@@ -1,5 +1,7 @@
 //! Everything that can happen next: people, the API server and its admission calls.
 
+use perennial_testkit::explorer::Successors;
+
 use super::{
     audit, replica,
     rules::{Decision, Rules},
@@ -7,37 +9,14 @@ use super::{
     world::{Budget, Creation, Deletion, KEYS, Labels, Mark, NAMES, Node, Phase, Read, Record, SAYS_ALL, State, show},
 };
 
-/// The states that can follow one state.
-#[derive(Default)]
-pub(crate) struct Successors {
-    pub(crate) states: Vec<State>,
-    pub(crate) names: Vec<String>,
-    /// Names cost time and are only wanted for a trace.
-    pub(crate) with_names: bool,
-    pub(crate) replicas: usize,
+/// A step that the operator did not take: its writes count anew.
+pub(crate) fn outside(out: &mut Successors<State>, mut state: State, name: impl FnOnce() -> String) {
+    state.writes = 0;
+    out.push(state, name);
 }
 
-impl Successors {
-    /// Something that we do.
-    pub(crate) fn ours(&mut self, mut state: State, name: impl FnOnce() -> String) {
-        state.normalise(self.replicas);
-        self.states.push(state);
-        if self.with_names {
-            self.names.push(name());
-        }
-    }
-
-    /// Something that happens outside.
-    pub(crate) fn outside(&mut self, mut state: State, name: impl FnOnce() -> String) {
-        state.writes = 0;
-        self.ours(state, name);
-    }
-}
-
-pub(crate) fn successors(state: &State, rules: &Rules, out: &mut Successors) {
-    out.states.clear();
-    out.names.clear();
-    out.replicas = rules.config.replicas;
+pub(crate) fn successors(state: &State, rules: &Rules, out: &mut Successors<State>) {
+    out.clear();
     people(state, rules, out);
     deletion(state, rules, out);
     zombie(state, rules, out);
@@ -45,6 +24,9 @@ pub(crate) fn successors(state: &State, rules: &Rules, out: &mut Successors) {
     audit::steps(state, rules, out);
     for index in 0..rules.config.replicas {
         replica::steps(state, rules, index, out);
+    }
+    for next in &mut out.states {
+        next.normalise(rules.config.replicas);
     }
 }
 
@@ -56,7 +38,7 @@ pub(crate) fn spend(state: &State, part: impl FnOnce(&mut Budget) -> &mut u8) ->
     Some(next)
 }
 
-fn people(state: &State, rules: &Rules, out: &mut Successors) {
+fn people(state: &State, rules: &Rules, out: &mut Successors<State>) {
     let here = state.node.uid != 0;
     if here && !state.log_is_full() {
         for key in 0..KEYS {
@@ -66,7 +48,7 @@ fn people(state: &State, rules: &Rules, out: &mut Successors) {
                 next.node.labels[key] = value;
                 next.node.rv = state.next_rv();
                 next.announce(false, next.node);
-                out.outside(next, || format!("a person sets {}={value}", NAMES[key]));
+                outside(out, next, || format!("a person sets {}={value}", NAMES[key]));
             }
         }
         if state.node.says < SAYS_ALL {
@@ -74,7 +56,7 @@ fn people(state: &State, rules: &Rules, out: &mut Successors) {
             next.node.says += 1;
             next.node.rv = state.next_rv();
             next.announce(false, next.node);
-            out.outside(next, || format!("the node says more of its machine: {}", next.node));
+            outside(out, next, || format!("the node says more of its machine: {}", next.node));
         }
     }
     if here
@@ -82,7 +64,7 @@ fn people(state: &State, rules: &Rules, out: &mut Successors) {
         && let Some(mut next) = spend(state, |left| &mut left.saves)
     {
         next.saved = Node { uid: 1, rv: 0, ..state.node };
-        out.outside(next, || format!("a person saves the manifest of {}", state.node));
+        outside(out, next, || format!("a person saves the manifest of {}", state.node));
     }
     if state.record.present
         && let Some(mut next) = spend(state, |left| &mut left.forgets)
@@ -90,21 +72,21 @@ fn people(state: &State, rules: &Rules, out: &mut Successors) {
         spec::record_is_deleted(&mut next, rules);
         next.record = Record::default();
         next.outdate_reads();
-        out.outside(next, || "a person deletes the record".into());
+        outside(out, next, || "a person deletes the record".into());
     }
     if let Some(mut next) = spend(state, |left| &mut left.policies) {
         next.policy = 1 - state.policy;
         spec::policy_changes(&mut next, rules, state.policy);
-        out.outside(next, || format!("the policy becomes {}", ["wide", "narrow"][next.policy as usize]));
+        outside(out, next, || format!("the policy becomes {}", ["wide", "narrow"][next.policy as usize]));
     }
 }
 
-fn deletion(state: &State, rules: &Rules, out: &mut Successors) {
+fn deletion(state: &State, rules: &Rules, out: &mut Successors<State>) {
     if !state.deletion.on {
         if state.node.uid != 0 && state.left.deletes > 0 {
             let mut next = *state;
             next.deletion = Deletion { on: true, node: state.node, ..Deletion::default() };
-            out.outside(next, || format!("DELETE: admission is called with {}", state.node));
+            outside(out, next, || format!("DELETE: admission is called with {}", state.node));
         }
         return;
     }
@@ -114,13 +96,13 @@ fn deletion(state: &State, rules: &Rules, out: &mut Successors) {
                 let mut next = *state;
                 next.deletion.read = Read { done: true, fresh: true, record: state.record };
                 next.deletion.phase = Phase::Decided;
-                out.ours(next, || format!("DELETE admission reads {}", state.record));
+                out.push(next, || format!("DELETE admission reads {}", state.record));
             }
             let failed =
                 if rules.config.delete_webhook { spend(state, |left| &mut left.delete_failures) } else { Some(*state) };
             if let Some(mut next) = failed {
                 next.deletion.phase = Phase::FailedOpen;
-                out.outside(next, || "DELETE admission fails open".into());
+                outside(out, next, || "DELETE admission fails open".into());
             }
         }
         Phase::Decided => admit_delete(state, rules, out),
@@ -128,24 +110,24 @@ fn deletion(state: &State, rules: &Rules, out: &mut Successors) {
     }
 }
 
-fn admit_delete(state: &State, rules: &Rules, out: &mut Successors) {
+fn admit_delete(state: &State, rules: &Rules, out: &mut Successors<State>) {
     let Deletion { node, read, .. } = state.deletion;
     let decision = rules.gone(&node, &read.record, state.policy);
     let mut next = *state;
     next.deletion.read = Read::default();
     if decision == Decision::Nothing {
         next.deletion.phase = Phase::Allowed;
-        out.ours(next, || "DELETE admission has nothing to write and allows".into());
+        out.push(next, || "DELETE admission has nothing to write and allows".into());
     } else if replica::may_write(read, rules) {
         replica::write(&mut next, rules, decision);
         next.deletion.phase = Phase::Allowed;
-        out.ours(next, || format!("DELETE admission writes {} and allows", next.record));
+        out.push(next, || format!("DELETE admission writes {} and allows", next.record));
     } else if rules.mutation == super::mutation::Mutation::NoRetryInDelete {
         next.deletion.phase = Phase::Allowed;
-        out.ours(next, || "DELETE admission: 409, and allows".into());
+        out.push(next, || "DELETE admission: 409, and allows".into());
     } else {
         next.deletion.phase = Phase::Called;
-        out.ours(next, || "DELETE admission: 409, decides again".into());
+        out.push(next, || "DELETE admission: 409, decides again".into());
     }
     if let Some(mut next) = spend(state, |left| &mut left.delete_failures) {
         next.deletion.phase = Phase::FailedOpen;
@@ -153,34 +135,34 @@ fn admit_delete(state: &State, rules: &Rules, out: &mut Successors) {
         if rules.config.zombies && !state.zombie.on {
             next.zombie = state.deletion;
         }
-        out.outside(next, || "DELETE admission times out (its handler still runs)".into());
+        outside(out, next, || "DELETE admission times out (its handler still runs)".into());
     }
 }
 
-fn commit_delete(state: &State, out: &mut Successors) {
+fn commit_delete(state: &State, out: &mut Successors<State>) {
     let mut next = *state;
     next.deletion = Deletion::default();
     if state.node.uid != state.deletion.node.uid {
-        out.ours(next, || "DELETE: not found".into());
+        out.push(next, || "DELETE: not found".into());
     } else if state.node.rv != state.deletion.node.rv {
         next.deletion = Deletion { on: true, node: state.node, ..Deletion::default() };
-        out.ours(next, || format!("DELETE: the node changed, admission is called again with {}", state.node));
+        out.push(next, || format!("DELETE: the node changed, admission is called again with {}", state.node));
     } else if !state.log_is_full() {
         spec::node_is_deleted(&mut next, state.deletion.phase == Phase::Allowed);
         next.left.deletes -= 1;
         next.announce(true, Node { rv: state.next_rv(), ..state.node });
         next.node = Node::default();
         audit::node_leaves(&mut next);
-        out.outside(next, || format!("DELETE commits: {} is gone", state.node));
+        outside(out, next, || format!("DELETE commits: {} is gone", state.node));
     }
     if let Some(mut next) = spend(state, |left| &mut left.refusals) {
         next.deletion = Deletion::default();
-        out.outside(next, || "DELETE is refused by someone else".into());
+        outside(out, next, || "DELETE is refused by someone else".into());
     }
 }
 
 /// The handler of a DELETE that the API server no longer waits for.
-fn zombie(state: &State, rules: &Rules, out: &mut Successors) {
+fn zombie(state: &State, rules: &Rules, out: &mut Successors<State>) {
     let Deletion { on: true, node, read, .. } = state.zombie else { return };
     let decision = rules.gone(&node, &read.record, state.policy);
     let mut next = *state;
@@ -188,13 +170,13 @@ fn zombie(state: &State, rules: &Rules, out: &mut Successors) {
     let still_so = state.node.uid != node.uid || state.node.labels == node.labels || !replica::looks_again(rules);
     if decision != Decision::Nothing && replica::may_write(read, rules) && still_so {
         replica::write(&mut next, rules, decision);
-        out.ours(next, || format!("the timed-out DELETE handler writes late: {}", next.record));
+        out.push(next, || format!("the timed-out DELETE handler writes late: {}", next.record));
     } else {
-        out.ours(next, || "the timed-out DELETE handler gives up".into());
+        out.push(next, || "the timed-out DELETE handler gives up".into());
     }
 }
 
-fn creation(state: &State, rules: &Rules, out: &mut Successors) {
+fn creation(state: &State, rules: &Rules, out: &mut Successors<State>) {
     let room = state.node.uid == 0 && state.left.deletes > 0 || state.deletion.on && state.left.deletes > 1;
     if !state.creation.on && room {
         let mut manifests: Vec<(Labels, Mark)> =
@@ -221,7 +203,7 @@ fn creation(state: &State, rules: &Rules, out: &mut Successors) {
     }
 }
 
-fn begin_create(state: &State, rules: &Rules, node: Node, out: &mut Successors) {
+fn begin_create(state: &State, rules: &Rules, node: Node, out: &mut Successors<State>) {
     let own = node.labels;
     if rules.config.create_webhook {
         // A replica that has seen the predecessor go need not read the record, however late it is, unless a key in it is
@@ -237,7 +219,7 @@ fn begin_create(state: &State, rules: &Rules, node: Node, out: &mut Successors) 
             let answered = Node { labels, mark, ..node };
             next.creation = Creation { on: true, own, node: answered, believed: false };
             spec::judge_gift(&mut next, rules, &own, &answered);
-            out.outside(next, || {
+            outside(out, next, || {
                 format!(
                     "CREATE with {} {} on M{}: admission reads or recalls {record} and answers {answered}",
                     show(&own),
@@ -251,25 +233,25 @@ fn begin_create(state: &State, rules: &Rules, node: Node, out: &mut Successors) 
         if rules.config.create_webhook { spend(state, |left| &mut left.create_failures) } else { Some(*state) };
     if let Some(mut next) = failed {
         next.creation = Creation { on: true, own, node, believed: node.mark.present };
-        out.outside(next, || format!("CREATE with {} {} on M{}: no admission", show(&own), node.mark, node.hardware));
+        outside(out, next, || format!("CREATE with {} {} on M{}: no admission", show(&own), node.mark, node.hardware));
     }
 }
 
-fn finish_create(state: &State, rules: &Rules, out: &mut Successors) {
+fn finish_create(state: &State, rules: &Rules, out: &mut Successors<State>) {
     let mut next = *state;
     next.creation = Creation::default();
     if state.node.uid != 0 {
-        out.outside(next, || "CREATE: already exists".into());
+        outside(out, next, || "CREATE: already exists".into());
     } else if !state.log_is_full() {
         let uid = rules.config.budget.deletes - state.left.deletes + 1;
         next.node = Node { uid, rv: state.next_rv(), ..state.creation.node };
         spec::node_is_created(&mut next, rules, state.creation.own, state.creation.believed);
         audit::node_returns(&mut next);
         next.announce(false, next.node);
-        out.outside(next, || format!("CREATE commits: {}", next.node));
+        outside(out, next, || format!("CREATE commits: {}", next.node));
     }
     if let Some(mut next) = spend(state, |left| &mut left.faults) {
         next.creation = Creation::default();
-        out.outside(next, || "CREATE fails after admission".into());
+        outside(out, next, || "CREATE fails after admission".into());
     }
 }

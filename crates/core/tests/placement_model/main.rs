@@ -14,18 +14,15 @@
 
 mod config;
 mod explore;
-#[path = "../keeper_model/hash.rs"]
-mod hash;
 mod mutation;
 mod rules;
 mod spec;
 mod steps;
 mod world;
 
-use std::fmt::Write as _;
-
-use explore::explore;
 use mutation::Mutation;
+use perennial_testkit::explorer::{assert_needed, assert_safe};
+use rules::Rules;
 
 #[test]
 fn the_guarantees_hold_in_small_worlds() {
@@ -36,33 +33,10 @@ fn the_guarantees_hold_in_small_worlds() {
             configs.push(config);
         }
     }
-    let (mut violations, mut total) = (String::new(), 0);
-    for config in configs {
-        let explored = explore(config, Mutation::None);
-        let explore::Explored { states, depth, at_rest, seconds, .. } = &explored;
-        println!("{}: {states} states, {depth} deep, {at_rest} at rest, {seconds:.1} s", config.name);
-        total += states;
-        if let Some(found) = &explored.found {
-            let _ = writeln!(violations, "{}: {}\n{}", config.name, found.violation, found.trace);
-        } else if !explored.exhausted {
-            let _ = writeln!(violations, "{}: more than {} states", config.name, config.limit);
-        }
-        assert!(*at_rest > 0 || explored.found.is_some(), "{}: nothing ever comes to rest", config.name);
-    }
-    println!("{total} states in all");
-    assert!(violations.is_empty(), "{violations}");
+    assert_safe(configs.into_iter().map(|config| Rules::new(config, Mutation::None)));
 }
 
 #[test]
 fn without_any_one_rule_a_guarantee_breaks() {
-    let mut missed = Vec::new();
-    for mutation in Mutation::ALL {
-        let explored = explore(config::that_needs(mutation), mutation);
-        match &explored.found {
-            Some(found) => println!("{mutation:?}: {} ({} states)", found.violation, explored.states),
-            None => missed.push(mutation),
-        }
-    }
-    println!("caught {} of {} mutations", Mutation::ALL.len() - missed.len(), Mutation::ALL.len());
-    assert!(missed.is_empty(), "not caught: {missed:?}");
+    assert_needed(&Mutation::ALL, |rule| [Rules::new(config::that_needs(rule), rule)]);
 }

@@ -1,6 +1,6 @@
 //! Rules switched off one at a time, by altering what the real `plan` is told and what it answers.
 
-use perennial_core::placement::view::{PodView, ReplicaSetView, WorkloadView};
+use perennial_core::placement::workload::{PodView, ReplicaSetView, WorkloadView};
 
 use super::{rules::Decision, world::SPOT};
 

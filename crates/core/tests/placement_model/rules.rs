@@ -1,23 +1,23 @@
-//! The bridge to the real rules: compact states go in, [`plan`] decides, compact decisions come out. Nothing is decided here; a
+//! The bridge to the real rules: compact states go in, [`decide`] decides, compact decisions come out. Nothing is decided here; a
 //! mutation alters what the rules are told, or what they answer.
 
-use std::{cell::RefCell, collections::BTreeMap};
+use std::{cell::RefCell, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
 use perennial_core::placement::{
     Class, DELETION_COST,
-    action::Action,
-    fallback::{Moved, State as Kept},
-    labels::Choice,
-    rebalance::{Input, plan},
+    decide::decide,
+    decision::Action,
+    node_labels::Choice,
     slots::Split,
     spec::Spec,
-    view::{Kind, NodeView, OwnWrite, OwnWrites, Place, PodView, ReplicaSetView, Settings, WorkloadView},
+    state::{LastMove, PlacementState},
+    workload::{self, Kind, NodeView, PendingWrites, Place, PlacementSettings, PodView, ReplicaSetView, WorkloadView},
 };
+use perennial_testkit::state_hash::FastMap;
 
 use super::{
     config::Config,
-    hash::FastMap,
     mutation::Mutation,
     world::{ANY, Expected, NO_SLOT, ON_DEMAND, Pod, Pods, SPOT, State, Workload},
 };
@@ -60,7 +60,7 @@ type Seen = (Pods, Workload, [Expected; 2]);
 pub(crate) struct Rules {
     pub(crate) config: Config,
     pub(crate) mutation: Mutation,
-    settings: Settings,
+    settings: Arc<PlacementSettings>,
     memo: RefCell<FastMap<Seen, Plan>>,
 }
 
@@ -68,7 +68,7 @@ const LONG_AGO: SignedDuration = SignedDuration::from_hours(-24);
 
 impl Rules {
     pub(crate) fn new(config: Config, mutation: Mutation) -> Self {
-        Self { config, mutation, settings: Settings::default(), memo: RefCell::default() }
+        Self { config, mutation, settings: Arc::default(), memo: RefCell::default() }
     }
 
     pub(crate) fn split(&self, workload: &Workload) -> Split {
@@ -94,24 +94,20 @@ impl Rules {
         let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(48);
         let there = pods.iter().filter(|pod| pod.uid != 0);
         let evicted = there.clone().filter(|pod| pod.evicted && !pod.deleting);
-        let own = OwnWrites {
-            pods: evicted.map(|pod| (uid_text(pod.uid), OwnWrite::Removed)).collect::<BTreeMap<_, _>>(),
-            state: None,
-        };
+        let pending = PendingWrites { removed: evicted.map(|pod| uid_text(pod.uid)).collect(), state: None };
         let mut views: Vec<PodView> = there.map(|pod| pod_view(pod, now)).collect();
         views.extend(expected.iter().filter(|expected| expected.on).map(|expected| expected_view(expected, now)));
         let mut sets: Vec<ReplicaSetView> = (0..2).map(|set| set_view(workload, set)).collect();
         let mut view = self.workload_view(workload, now);
         self.mutation.blur(&mut view, &mut sets, &mut views);
-        let spec = Spec::new(self.split(workload));
-        let answer = plan(&Input {
-            settings: &self.settings,
-            spec: &spec,
-            workload: &view,
-            replica_sets: &sets,
-            pods: &views,
-            own: &own,
-            pdbs: &[],
+        let answer = decide(&workload::Workload {
+            view,
+            spec: Ok(Some(Spec::new(self.split(workload)))),
+            replica_sets: sets,
+            pods: views,
+            pdbs: Vec::new(),
+            pending,
+            settings: Arc::clone(&self.settings),
             now,
         });
         let decisions = answer.actions.iter().filter_map(decision).filter_map(|it| self.mutation.distort(it));
@@ -127,10 +123,13 @@ impl Rules {
 
     fn workload_view(&self, workload: &Workload, now: Timestamp) -> WorkloadView {
         let at = if workload.cooling { now } else { now + LONG_AGO };
-        let state = Kept { moved: Some(Moved { at, drift: 0, stalled: 0 }), ..Kept::default() };
+        let state =
+            PlacementState { last_move: Some(LastMove { at, drift: 0, stalled: 0 }), ..PlacementState::default() };
         let [current, updated, available] = workload.status.map(u32::from);
         WorkloadView {
             kind: Kind::Deployment,
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
             resource_version: "1".to_owned(),
             uid: "web".to_owned(),
             generation: 2,
@@ -158,7 +157,7 @@ fn real_class(class: u8) -> Option<Class> {
     [None, Some(Class::Spot), Some(Class::OnDemand)][class as usize]
 }
 
-fn compact_class(class: Class) -> u8 {
+pub(crate) fn compact_class(class: Class) -> u8 {
     if class == Class::Spot { SPOT } else { ON_DEMAND }
 }
 
@@ -211,7 +210,7 @@ fn decision(action: &Action) -> Option<Decision> {
             let (class, slot) = (compact_class(*class), *slot as u8);
             Decision::Place { uid: uid(&pod.uid), class, slot, costs: costs(patch) }
         }
-        Action::Free { pod, class, .. } => {
+        Action::Ungate { pod, class, .. } => {
             Decision::Free { uid: uid(&pod.uid), class: class.map_or(ANY, compact_class) }
         }
         Action::Relabel { pod, slot, patch, .. } => {
@@ -219,6 +218,6 @@ fn decision(action: &Action) -> Option<Decision> {
         }
         Action::Evict { pod, .. } => Decision::Evict { uid: uid(&pod.uid) },
         Action::Delete { .. } => unreachable!("spot is never short here"),
-        Action::Save { .. } | Action::Hold { .. } | Action::Wait { .. } | Action::Tell(_) => return None,
+        Action::Save { .. } | Action::Hold { .. } | Action::Wait { .. } | Action::Report(_) => return None,
     })
 }

@@ -1,11 +1,10 @@
 //! What people may expect, checked by name.
 
-use perennial_core::placement::Class;
+use perennial_testkit::explorer::Successors;
 
 use super::{
-    rules::Rules,
-    steps::Successors,
-    world::{Broken, ON_DEMAND, Pod, SPOT, Since, State},
+    rules::{Rules, compact_class},
+    world::{Broken, Pod, SPOT, Since, State},
 };
 
 /// More evictions than this with nothing happening outside is a loop.
@@ -38,7 +37,7 @@ pub(crate) fn judge_floor(next: &mut State, rules: &Rules, before: &State) {
 }
 
 /// Nobody has anything to do until something happens outside.
-pub(crate) fn is_at_rest(state: &State, out: &Successors) -> bool {
+pub(crate) fn is_at_rest(state: &State, out: &Successors<State>) -> bool {
     // Whatever happens outside costs a part of the budget.
     out.states.iter().all(|next| next.left != state.left)
 }
@@ -73,7 +72,7 @@ pub(crate) fn violation(state: &State, rules: &Rules, at_rest: bool) -> Option<S
     }
     // Each is in a slot of its class, so that scale-in from the top stays exact.
     for slot in 0..workload.replicas {
-        let class = if split.class(slot.into()) == Class::Spot { SPOT } else { ON_DEMAND };
+        let class = compact_class(split.class(slot.into()));
         if !pods.iter().any(|pod| pod.slot == slot && pod.costs && pod.class() == class) {
             return Some(format!("G10: no pod in slot {slot} as scale-in needs it"));
         }

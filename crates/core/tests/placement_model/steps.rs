@@ -1,33 +1,15 @@
 //! Everything that can happen next: people, the controllers of Kubernetes, and the operator.
 
+use perennial_testkit::explorer::Successors;
+
 use super::{
     rules::{Decision, Plan, Rules},
     spec,
     world::{ANY, Budget, Expected, NO_SLOT, ON_DEMAND, Pod, SPOT, Since, State},
 };
 
-/// The states that can follow one state.
-#[derive(Default)]
-pub(crate) struct Successors {
-    pub(crate) states: Vec<State>,
-    pub(crate) names: Vec<String>,
-    /// Names cost time and are only wanted for a trace.
-    pub(crate) with_names: bool,
-}
-
-impl Successors {
-    fn push(&mut self, mut state: State, name: impl FnOnce() -> String) {
-        state.normalise();
-        self.states.push(state);
-        if self.with_names {
-            self.names.push(name());
-        }
-    }
-}
-
-pub(crate) fn successors(state: &State, rules: &Rules, out: &mut Successors) {
-    out.states.clear();
-    out.names.clear();
+pub(crate) fn successors(state: &State, rules: &Rules, out: &mut Successors<State>) {
+    out.clear();
     people(state, rules, out);
     deployment_controller(state, rules, out);
     for set in 0..2 {
@@ -35,6 +17,7 @@ pub(crate) fn successors(state: &State, rules: &Rules, out: &mut Successors) {
     }
     scheduler_and_kubelets(state, out);
     operator(state, rules, out);
+    out.states.iter_mut().for_each(State::normalise);
 }
 
 /// The state after a part of its budget was spent.
@@ -52,7 +35,7 @@ fn happens(state: &mut State, as_one: Since) {
     state.moves = 0;
 }
 
-fn people(state: &State, rules: &Rules, out: &mut Successors) {
+fn people(state: &State, rules: &Rules, out: &mut Successors<State>) {
     let now = state.workload.replicas;
     for replicas in [now.wrapping_sub(1), now + 1] {
         if replicas == 0 || replicas > rules.config.most {
@@ -101,7 +84,7 @@ fn next_scale(state: &State, rules: &Rules) -> Option<(u8, u8)> {
     (wanted_old > 0 && spare > 0 && state.truth()[2] > needed).then(|| (old, wanted_old - 1))
 }
 
-fn deployment_controller(state: &State, rules: &Rules, out: &mut Successors) {
+fn deployment_controller(state: &State, rules: &Rules, out: &mut Successors<State>) {
     if let Some((set, wanted)) = next_scale(state, rules) {
         let mut next = *state;
         next.workload.wanted[set as usize] = wanted;
@@ -109,7 +92,7 @@ fn deployment_controller(state: &State, rules: &Rules, out: &mut Successors) {
     }
 }
 
-fn replica_set_controller(state: &State, rules: &Rules, set: u8, out: &mut Successors) {
+fn replica_set_controller(state: &State, rules: &Rules, set: u8, out: &mut Successors<State>) {
     let (wanted, have) = (state.workload.wanted[set as usize], state.count(set));
     if have < wanted && state.has_room() {
         create(state, rules, set, out);
@@ -131,7 +114,7 @@ fn replica_set_controller(state: &State, rules: &Rules, set: u8, out: &mut Succe
     }
 }
 
-fn create(state: &State, rules: &Rules, set: u8, out: &mut Successors) {
+fn create(state: &State, rules: &Rules, set: u8, out: &mut Successors<State>) {
     let fresh = Pod { set, slot: NO_SLOT, ..Pod::default() };
     let (_, class, slot) = state.open[0];
     let given = rules.config.gives_places && class != ANY && state.open[0].0 == set;
@@ -159,7 +142,7 @@ fn create(state: &State, rules: &Rules, set: u8, out: &mut Successors) {
     }
 }
 
-fn scheduler_and_kubelets(state: &State, out: &mut Successors) {
+fn scheduler_and_kubelets(state: &State, out: &mut Successors<State>) {
     for (index, pod) in state.pods.iter().enumerate().filter(|(_, pod)| pod.uid != 0) {
         let mut next = *state;
         if pod.deleting {
@@ -178,7 +161,7 @@ fn scheduler_and_kubelets(state: &State, out: &mut Successors) {
     }
 }
 
-fn operator(state: &State, rules: &Rules, out: &mut Successors) {
+fn operator(state: &State, rules: &Rules, out: &mut Successors<State>) {
     if state.seen_pods != state.pods || state.expected.iter().any(|expected| expected.on && !expected.refused) {
         let mut next = *state;
         next.seen_pods = state.pods;
@@ -240,7 +223,7 @@ fn tidy(state: &mut State) {
 }
 
 /// Every write is conditional on what was seen. Its answer is seen at once.
-fn carry_out(state: &State, rules: &Rules, decision: Decision, out: &mut Successors) {
+fn carry_out(state: &State, rules: &Rules, decision: Decision, out: &mut Successors<State>) {
     let (Decision::Place { uid, .. }
     | Decision::Free { uid, .. }
     | Decision::Relabel { uid, .. }

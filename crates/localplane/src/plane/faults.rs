@@ -1,6 +1,11 @@
 //! Faults for reliability tests: stop, kill, restart and pause components, compact etcd.
 
-use std::{process::ExitStatus, time::Duration};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process::ExitStatus,
+    time::Duration,
+};
 
 use rustix::process::Signal;
 use serde_json::json;
@@ -11,7 +16,36 @@ use crate::{api::Api, component::Component, pki::Credentials, process::Process};
 /// Maximum time for a component to shut down gracefully.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// A copy of etcd's data, made by [`Plane::backup`].
+#[derive(Debug)]
+pub struct Backup {
+    path: PathBuf,
+}
+
 impl Plane {
+    /// Copies the data of etcd, which is stopped for the time of the copy.
+    pub fn backup(&self) -> Result<Backup, PlaneError> {
+        let path = self.dir().join("etcd-backup");
+        self.kill(Component::Etcd)?;
+        replace_folder(&self.folder().etcd_data(), &path)?;
+        self.restart(Component::Etcd)?;
+        Ok(Backup { path })
+    }
+
+    /// Brings etcd back to a backup, as after a disaster: resource versions go back, and whatever was written since is
+    /// gone. The API servers are restarted, since their caches belong to the history that is gone.
+    pub fn restore(&self, backup: &Backup) -> Result<(), PlaneError> {
+        let servers: Vec<Component> =
+            self.components().into_iter().filter(|component| matches!(component, Component::ApiServer(_))).collect();
+        for server in &servers {
+            self.kill(*server)?;
+        }
+        self.kill(Component::Etcd)?;
+        replace_folder(&backup.path, &self.folder().etcd_data())?;
+        self.restart(Component::Etcd)?;
+        servers.iter().try_for_each(|server| self.restart(*server))
+    }
+
     /// Stops all components gracefully. Data, ports and kubeconfigs stay; [`Plane::start_again`]
     /// starts them again.
     pub fn stop(&self) {
@@ -104,4 +138,28 @@ impl Plane {
         let mut inner = self.inner();
         inner.running.get_mut(&component).map_or(Err(PlaneError::NoComponent(component)), act)
     }
+}
+
+/// Makes `to` a copy of `from`, which contains files and folders only.
+fn replace_folder(from: &Path, to: &Path) -> Result<(), PlaneError> {
+    match fs::remove_dir_all(to) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(PlaneError::file("removing", to)(error)),
+        _ => {}
+    }
+    copy_folder(from, to).map_err(PlaneError::file("copying", from))
+}
+
+fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir(to)?;
+    fs::set_permissions(to, fs::metadata(from)?.permissions())?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_folder(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
 }

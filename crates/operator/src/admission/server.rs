@@ -7,21 +7,22 @@
 use super::certificates::{Served, provider};
 use crate::runtime::{connection_limit::Seats, traces};
 use axum::Router;
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
 use futures::future::BoxFuture;
 use http::header::CONTENT_LENGTH;
-use http::{StatusCode, header};
+use http::{HeaderValue, StatusCode, Version, header};
+use http_body_util::BodyExt as _;
 use hyper_util::rt::TokioTimer;
 use perennial_core::admission_review::{self as review, AdmissionRequest, AdmissionResponse, Review};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, debug, field, info, info_span, warn};
@@ -72,9 +73,16 @@ impl Outcome {
         }
     }
 
-    /// The API server got an answer.
-    pub fn is_answered(self) -> bool {
-        self != Self::Refused
+    /// The HTTP status for metrics: 200 where the handler decided. A request that was only allowed because something
+    /// went wrong counts as a failure, although the API server received an answer.
+    pub fn code(self) -> StatusCode {
+        match self {
+            Self::Allowed | Self::Patched | Self::Denied => StatusCode::OK,
+            Self::Late => StatusCode::GATEWAY_TIMEOUT,
+            Self::Crowded | Self::Refused => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Strange => StatusCode::BAD_REQUEST,
+            Self::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+        }
     }
 
     fn of(response: &AdmissionResponse) -> Self {
@@ -86,6 +94,9 @@ impl Outcome {
     }
 }
 
+/// Bytes of a body that need no reservation: nodes and pods are smaller, as a rule.
+const UNRESERVED: usize = 64 * 1024;
+
 /// Limits and deadlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -93,14 +104,17 @@ pub struct Limits {
     pub deadline: Duration,
     /// How many handlers run at once; those that missed their deadline count until they end.
     pub concurrency: usize,
-    /// The largest body. Objects reach about 3 MiB, and a review may hold two.
+    /// The largest body. The API server accepts objects of up to 3 MiB, and a review of a create or a delete has one.
     pub body: usize,
-    /// What all bodies together may take.
+    /// Memory of all bodies together, apart from the first [`UNRESERVED`] bytes of each.
     pub bodies: usize,
     /// How many may be connected at once; beyond that, whoever has been silent for longest has to go.
     pub connections: usize,
     pub handshake: Duration,
     pub headers: Duration,
+    /// How long a connection may be idle between requests: longer than the API server keeps its own (90 s), which sends
+    /// a review on a connection that is being closed only once and then fails open.
+    pub idle: Duration,
     /// How long connections may take to end on a graceful stop.
     pub grace: Duration,
     /// How long requests are still accepted after the stop was asked for: endpoints take a while to be withdrawn.
@@ -120,11 +134,12 @@ impl Default for Limits {
         Self {
             deadline: Duration::from_millis(1500),
             concurrency: 256,
-            body: 8 * MIB,
-            bodies: 64 * MIB,
+            body: 4 * MIB,
+            bodies: 16 * MIB,
             connections: 512,
             handshake: Duration::from_secs(3),
             headers: Duration::from_secs(5),
+            idle: Duration::from_mins(2),
             grace: Duration::from_secs(5),
             linger: Duration::ZERO,
         }
@@ -168,6 +183,7 @@ struct Endpoint {
     /// In KiB.
     room: Arc<Semaphore>,
     report: Report,
+    stop: CancellationToken,
 }
 
 impl Webhooks {
@@ -188,6 +204,12 @@ impl Webhooks {
 
     /// The routes, without TLS. `/healthz` answers whoever checks the port.
     pub fn router(&self) -> Router {
+        self.router_until(&CancellationToken::new())
+    }
+
+    /// The same routes; after `stop` every response closes its HTTP/1.1 connection, so that the next review takes another
+    /// replica's.
+    fn router_until(&self, stop: &CancellationToken) -> Router {
         let running = Arc::new(Semaphore::new(self.limits.concurrency));
         let room = Arc::new(Semaphore::new(self.limits.bodies / 1024));
         let mut router = Router::new().route("/healthz", get(|| async { "ok" }));
@@ -199,6 +221,7 @@ impl Webhooks {
                 running: Arc::clone(&running),
                 room: Arc::clone(&room),
                 report: Arc::clone(&self.report),
+                stop: stop.clone(),
             };
             router = router.route(path, post(answer).with_state(endpoint));
         }
@@ -246,7 +269,7 @@ impl Listening {
         let mut server =
             axum_server::from_tcp(self.listener).map_err(failed)?.acceptor(acceptor).handle(handle.clone());
         let builder = server.http_builder();
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.headers);
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.idle);
         builder
             .http2()
             .timer(TokioTimer::new())
@@ -256,7 +279,7 @@ impl Listening {
             .max_concurrent_streams(250);
         info!(%address, paths = ?self.webhooks.handlers.keys(), "admission requests are served");
 
-        let serving = server.serve(self.webhooks.router().into_make_service());
+        let serving = server.serve(self.webhooks.router_until(&stop).into_make_service());
         let mut serving = std::pin::pin!(serving);
         tokio::select! {
             result = &mut serving => return result.map_err(failed),
@@ -275,7 +298,11 @@ impl Listening {
 
 async fn answer(State(endpoint): State<Endpoint>, request: Request) -> Response {
     let start = Instant::now();
-    let (outcome, response) = endpoint.answer(request, start + endpoint.limits.deadline).await;
+    let persistent = request.version() == Version::HTTP_11;
+    let (outcome, mut response) = endpoint.answer(request, start + endpoint.limits.deadline).await;
+    if persistent && endpoint.stop.is_cancelled() {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     let elapsed = start.elapsed();
     debug!(path = endpoint.path, outcome = outcome.name(), ?elapsed, "an admission request was answered");
     (endpoint.report)(&Observation { path: endpoint.path, outcome, elapsed });
@@ -283,19 +310,41 @@ async fn answer(State(endpoint): State<Endpoint>, request: Request) -> Response 
 }
 
 impl Endpoint {
-    async fn answer(&self, request: Request, deadline: Instant) -> (Outcome, Response) {
-        let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-        let length: usize = length.unwrap_or(self.limits.body);
-        if length > self.limits.body {
-            return refuse(StatusCode::PAYLOAD_TOO_LARGE);
+    /// Reads a body, with the memory that it takes. Memory is reserved as bytes arrive, so that a client that announces
+    /// much and sends little takes nothing from others; what every request may take without asking is enough for most.
+    async fn read_body(&self, request: Request) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>), StatusCode> {
+        let announced = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        if announced.is_some_and(|length: usize| length > self.limits.body) {
+            return Err(StatusCode::PAYLOAD_TOO_LARGE);
         }
-        let kib = u32::try_from(length / 1024 + 1).unwrap_or(u32::MAX);
-        let Ok(_room) = Arc::clone(&self.room).try_acquire_many_owned(kib) else {
-            return refuse(StatusCode::SERVICE_UNAVAILABLE);
-        };
-        let body = match tokio::time::timeout_at(deadline, to_bytes(request.into_body(), self.limits.body)).await {
-            Ok(Ok(body)) => body,
-            Ok(Err(_)) => return refuse(StatusCode::BAD_REQUEST),
+        let mut frames = request.into_body();
+        let (mut body, mut memory) = (Vec::new(), None::<OwnedSemaphorePermit>);
+        while let Some(frame) = frames.frame().await {
+            let Ok(data) = frame.map_err(|_| StatusCode::BAD_REQUEST)?.into_data() else { continue };
+            if body.len() + data.len() > self.limits.body {
+                return Err(StatusCode::PAYLOAD_TOO_LARGE);
+            }
+            let reserved = memory.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+            let needed = (body.len() + data.len()).saturating_sub(UNRESERVED).div_ceil(1024);
+            let more = u32::try_from(needed.saturating_sub(reserved)).unwrap_or(u32::MAX);
+            if more > 0 {
+                let Ok(more) = Arc::clone(&self.room).acquire_many_owned(more).await else {
+                    return Err(StatusCode::SERVICE_UNAVAILABLE);
+                };
+                match &mut memory {
+                    Some(memory) => memory.merge(more),
+                    None => memory = Some(more),
+                }
+            }
+            body.extend_from_slice(&data);
+        }
+        Ok((body, memory))
+    }
+
+    async fn answer(&self, request: Request, deadline: Instant) -> (Outcome, Response) {
+        let (body, _memory) = match tokio::time::timeout_at(deadline, self.read_body(request)).await {
+            Ok(Ok(read)) => read,
+            Ok(Err(status)) => return refuse(status),
             Err(_) => return refuse(StatusCode::REQUEST_TIMEOUT),
         };
         let Ok(permit) = Arc::clone(&self.running).try_acquire_owned() else {

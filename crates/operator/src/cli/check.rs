@@ -313,7 +313,9 @@ async fn records(session: &Session) -> CheckResult {
         .each_record(|page| {
             all += page.len();
             bad.extend(
-                page.iter().filter(|held| matches!(held.stored, Stored::Bad { .. })).map(|held| held.name().to_owned()),
+                page.iter()
+                    .filter(|held| matches!(held.stored(), Stored::Bad { .. }))
+                    .map(|held| held.name().to_owned()),
             );
             Ok(())
         })

@@ -80,6 +80,7 @@ impl Dashboard {
             clock,
             jitter: Jitter::seeded(rand::random()),
             identity: "dashboard".to_owned(),
+            history: crate::runtime::history::History::default(),
             health: Health::new(),
             stop: CancellationToken::new(),
         };

@@ -15,10 +15,7 @@ use perennial_core::{
 };
 
 use super::{Global, block_on, output::print_text};
-use crate::{
-    inspect::progress::Progress,
-    keeper::{apply::Held, policies::labels_of},
-};
+use crate::{inspect::progress::Progress, keeper::apply::Held};
 
 #[derive(Debug, Args)]
 pub(super) struct Export {
@@ -66,12 +63,12 @@ impl Export {
     }
 
     fn selects(&self, record: &Record) -> bool {
-        self.selector.as_ref().is_none_or(|selector| selector.matches(&labels_of(record)))
+        self.selector.as_ref().is_none_or(|selector| selector.matches(&record.labels()))
     }
 }
 
 fn record(held: &Held) -> Result<&Record, String> {
-    match &held.stored {
+    match held.stored() {
         Stored::Good(record) | Stored::Bad { good: Substitute::Recovered(record), .. } => Ok(record),
         Stored::Bad { fault, .. } => Err(fault.to_string()),
     }

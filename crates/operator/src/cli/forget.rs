@@ -33,7 +33,7 @@ impl Forget {
                         self.node
                     );
                 }
-                let record = match &subject.held.stored {
+                let record = match subject.held.stored() {
                     Stored::Good(record) => (**record).clone(),
                     // A quarantined record cannot be edited, only deleted.
                     Stored::Bad { .. } => {
@@ -42,7 +42,7 @@ impl Forget {
                         return Ok(ExitCode::SUCCESS);
                     }
                 };
-                let mut forgotten = forget(&record, subject.seen.as_ref(), &subject.context());
+                let mut forgotten = forget(&subject.case, &record);
                 subject.supersede_last_state(&mut forgotten);
                 match write(&session, &subject, &forgotten, None).await {
                     Err(error) if is_conflict(&error) => {}

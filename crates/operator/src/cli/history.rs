@@ -38,7 +38,7 @@ impl History {
             let session = global.open_session().await?;
             let look = session.look(&self.node).await?;
             let held = look.held.as_ref().with_context(|| format!("there is no record for node {}", self.node))?;
-            let versions = match &held.stored {
+            let versions = match held.stored() {
                 Stored::Good(record) | Stored::Bad { good: Substitute::Recovered(record), .. } => versions(record),
                 Stored::Bad { fault, .. } => {
                     anyhow::bail!(

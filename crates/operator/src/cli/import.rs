@@ -8,7 +8,6 @@ use std::{
     io::Read as _,
     path::PathBuf,
     process::ExitCode,
-    sync::Arc,
 };
 
 use anyhow::Context as _;
@@ -16,17 +15,16 @@ use clap::Args;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use perennial_core::keeper::{
+    case::{Case, CaseContext},
     collect::HOLD,
-    identity::Identified,
+    decide::Restore,
     import::{
         Entry, Found,
-        plan::{Step, Why, Written, plan},
+        decide::{ImportDecision, ImportWrite, SkipReason, decide_import},
         read_object, read_text,
     },
-    keys::{Content, Kept, TRUE},
+    keys::{Kept, TRUE},
     mark::Mark,
-    plan::{Context, Restore},
-    selection::{Node, Policy},
 };
 
 use self::other_tools::OtherTools;
@@ -183,18 +181,17 @@ impl Import {
     async fn import(&self, session: &Session, existing: &Existing, entry: &Entry) -> anyhow::Result<ImportOutcome> {
         for attempt in 0..TRIES {
             let subject = Subject::read(session, existing, entry, attempt > 0).await?;
-            let Some(context) = subject.context(entry) else {
-                return Ok(ImportOutcome::Refused(format!(
-                    "refused: {}: node {} does not exist, and the file does not contain its {}\n",
-                    entry.origin, entry.node, subject.policy.identity
-                )));
-            };
-            let stored = subject.held.as_ref().map(|held| &held.stored);
-            let written = match plan(entry, subject.node.as_ref(), stored, self.force, existing.at, &context) {
-                Step::Skip(why) => {
-                    return Ok(ImportOutcome::Skipped(format!("skipped: node/{}: {}\n", entry.node, skipped(&why))));
+            let written = match decide_import(entry, &subject.case, self.force, existing.at) {
+                ImportDecision::Refuse(identity) => {
+                    return Ok(ImportOutcome::Refused(format!(
+                        "refused: {}: node {} is away, and the file does not say its {identity}\n",
+                        entry.origin, entry.node
+                    )));
                 }
-                Step::Write(written) => written,
+                ImportDecision::Skip(reason) => {
+                    return Ok(ImportOutcome::Skipped(format!("skipped: node/{}: {}\n", entry.node, skipped(&reason))));
+                }
+                ImportDecision::Write(written) => written,
             };
             if !self.dry_run {
                 match write(session, &subject, &written, entry.hold).await {
@@ -207,7 +204,7 @@ impl Import {
         anyhow::bail!("gave up on the record of node {} after 5 conflicts", entry.node)
     }
 
-    fn describe(&self, entry: &Entry, written: &Written) -> String {
+    fn describe(&self, entry: &Entry, written: &ImportWrite) -> String {
         let would = if self.dry_run { "would be " } else { "" };
         let mut text = format!("node/{}: {would}imported ({}, {})\n", entry.node, entry.format.as_str(), entry.origin);
         let colours = colours();
@@ -256,59 +253,30 @@ impl Import {
     }
 }
 
-/// Node and record of one entry.
+/// The case of an entry's node, with the ConfigMap of its record.
 struct Subject {
-    node: Option<Node>,
+    case: Case,
     held: Option<Held>,
-    policy: Arc<Policy>,
-    identity: Option<Identified>,
 }
 
 impl Subject {
-    /// `afresh`: read again after a conflict instead of trusting `existing`.
+    /// `afresh`: after a conflict, the lists that were read at the start are not relied on.
     async fn read(session: &Session, existing: &Existing, entry: &Entry, afresh: bool) -> anyhow::Result<Self> {
         let node = if afresh || existing.nodes.contains(&entry.node) { session.node(&entry.node).await? } else { None };
-        let placeholder = placeholder(entry);
-        let subject = node.as_ref().unwrap_or(&placeholder);
-        let policy = session.policies.of(subject);
-        let identity = Identified::of(&policy.identity, subject);
-        let name = entry
-            .record
-            .as_ref()
-            .map(|record| record.name())
-            .or_else(|| identity.as_ref().map(Identified::record_name));
-        let held = match &name {
+        let policies = session.policies.current();
+        let held = match entry.record_name(node.as_ref(), &policies) {
             Some(name) if afresh || existing.records.contains(&name.0) => {
-                session.cluster.read_record(name, Priority::Restore).await?
+                session.cluster.read_record(&name, Priority::Restore).await?
             }
             _ => None,
         };
-        Ok(Self { node, held, policy, identity })
-    }
-
-    /// Returns `None` if the identity of the node is unknown.
-    fn context(&self, entry: &Entry) -> Option<Context<'_>> {
-        let identity = match &entry.record {
-            Some(record) => record.identity.clone(),
-            None => self.identity.as_ref()?.text(),
-        };
-        Some(Context { policy: &self.policy, identity, now: Timestamp::now(), by: "import" })
+        let context = CaseContext { policies: &policies, now: Timestamp::now(), by: "import" };
+        let case = entry.case(node, held.as_ref().map(Held::share), &context);
+        Ok(Self { case, held })
     }
 }
 
-/// Builds a node from an entry, for a node that does not exist.
-fn placeholder(entry: &Entry) -> Node {
-    let Content { labels, annotations, .. } = Content::from(&entry.kept);
-    Node {
-        name: entry.node.clone(),
-        labels,
-        annotations,
-        machine: entry.machine.clone().unwrap_or_default(),
-        ..Node::default()
-    }
-}
-
-async fn write(session: &Session, subject: &Subject, written: &Written, hold: bool) -> anyhow::Result<()> {
+async fn write(session: &Session, subject: &Subject, written: &ImportWrite, hold: bool) -> anyhow::Result<()> {
     let next = session.cluster.write_record(subject.held.as_ref(), &written.record, Priority::Restore).await?;
     if hold {
         session.cluster.annotate_record(&next, &BTreeMap::from([(HOLD, Some(TRUE.to_owned()))])).await?;
@@ -321,20 +289,22 @@ async fn write(session: &Session, subject: &Subject, written: &Written, hold: bo
         withheld: BTreeSet::new(),
         waits: true,
     };
-    if let Some(node) = subject.node.as_ref().filter(|_| !restore.changes_nothing()) {
+    if let Some(node) = subject.case.node().filter(|_| !restore.changes_nothing()) {
         session.cluster.change_node(node, &restore).await?;
     }
     Ok(())
 }
 
-fn skipped(why: &Why) -> String {
-    match why {
-        Why::NothingKept => "the policy keeps none of its keys".to_owned(),
-        Why::Same => "its record already has the same content".to_owned(),
-        Why::HasRecord { sequence } => {
+fn skipped(reason: &SkipReason) -> String {
+    match reason {
+        SkipReason::NothingKept => "the policy keeps none of its keys".to_owned(),
+        SkipReason::Same => "its record already has the same content".to_owned(),
+        SkipReason::HasRecord { sequence } => {
             format!("its record (sequence {sequence}) has other content; --force replaces it")
         }
-        Why::Quarantined => "its record is quarantined; --force writes a new one and keeps the old data".to_owned(),
-        Why::Newer => "its record was written by a newer operator".to_owned(),
+        SkipReason::Quarantined => {
+            "its record is quarantined; --force writes a new one and keeps the old data".to_owned()
+        }
+        SkipReason::Newer => "its record was written by a newer operator".to_owned(),
     }
 }

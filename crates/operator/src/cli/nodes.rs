@@ -6,7 +6,7 @@ use clap::{Args, builder::PossibleValuesParser};
 use jiff::Timestamp;
 use perennial_core::{
     config::LabelSelector,
-    keeper::{status::WORDS, stored_record::Stored},
+    keeper::{keys::Kept, status::KeepState, stored_record::Stored},
 };
 use serde_json::json;
 
@@ -26,7 +26,7 @@ pub(super) struct Nodes {
     #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = selector)]
     selector: Option<String>,
     /// List only nodes in this state. Can be repeated
-    #[arg(long, value_name = "STATE", ignore_case = true, value_parser = PossibleValuesParser::new(WORDS))]
+    #[arg(long, value_name = "STATE", ignore_case = true, value_parser = PossibleValuesParser::new(KeepState::ALL.map(KeepState::as_str)))]
     state: Vec<String>,
     /// Watch for changes after listing
     #[arg(short, long)]
@@ -67,8 +67,8 @@ impl Nodes {
 
     /// Returns `None` if the node is not in a selected state.
     fn item(&self, look: &Look, now: Timestamp) -> Option<Item> {
-        let standing = look.standing();
-        let word = standing.word();
+        let standing = look.status();
+        let word = standing.state().as_str();
         if !self.state.is_empty() && !self.state.iter().any(|state| state.eq_ignore_ascii_case(word)) {
             return None;
         }
@@ -76,7 +76,7 @@ impl Nodes {
             Some(Stored::Good(record)) => Some(record),
             _ => None,
         };
-        let kept = look.seen().map(|seen| seen.kept.len()).or_else(|| record.map(|record| record.kept.len()));
+        let kept = look.kept().map(Kept::len).or_else(|| record.map(|record| record.kept.len()));
         let dash = || "-".to_owned();
         let row = vec![
             look.name().to_owned(),
@@ -84,7 +84,7 @@ impl Nodes {
             kept.map_or_else(dash, |kept| kept.to_string()),
             look.held.as_ref().map_or_else(dash, |held| held.name().to_owned()),
             record.map_or_else(dash, |record| age(record.captured_at, now)),
-            look.policy.name.clone(),
+            look.policy().name.clone(),
             record.map_or_else(dash, |record| record.sequence.to_string()),
             standing.sentence(),
         ];
@@ -92,9 +92,9 @@ impl Nodes {
             "name": look.name(),
             "state": word,
             "standing": standing.sentence(),
-            "uid": look.node.as_ref().map(|node| &node.uid),
+            "uid": look.node().map(|node| &node.uid),
             "kept": kept,
-            "policy": look.policy.name,
+            "policy": look.policy().name,
             "record": look.held.as_ref().map(Held::name),
             "sequence": record.map(|record| record.sequence),
             "capturedAt": record.map(|record| record.captured_at),

@@ -8,10 +8,10 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::watcher::Event;
 use perennial_core::{
     config::Keeper,
-    keeper::{identity::Identified, record::RECORD_LABEL, selection},
+    keeper::{record::RECORD_LABEL, selection},
     placement::{
         explain::{LEGEND, simulate},
-        labels::Choice,
+        node_labels::Choice,
         spec::parse,
     },
 };
@@ -27,13 +27,12 @@ use crate::{
     keeper::{
         apply::Held,
         node::Node,
-        policies::{Policies, Resource},
+        policies::{KeepPolicyResource, Policies},
         record_keys::Signatures,
     },
     placement::{
-        index::{NamespaceEntry, Workload},
+        cache::{NamespaceEntry, WorkloadEntry, deployment, namespace_entry, stateful_set},
         objects::{Deployment, Namespace, StatefulSet},
-        observe::{deployment, namespace_entry, stateful_set},
         settings::Configured,
     },
 };
@@ -61,7 +60,7 @@ impl Plan {
         let objects = flat(objects);
         let unreadable = || format!("could not read the objects in {}", self.filename.display());
         let workloads = objects.iter().filter_map(|object| workload(object, &configured).transpose());
-        let workloads: Vec<Workload> = workloads.collect::<anyhow::Result<_>>().with_context(unreadable)?;
+        let workloads: Vec<WorkloadEntry> = workloads.collect::<anyhow::Result<_>>().with_context(unreadable)?;
         let defaults = defaults(&objects, &configured).with_context(unreadable)?;
         let policies = policies(&objects, &settings.keeper).with_context(unreadable)?;
         let looks = looks(&objects, &policies).with_context(unreadable)?;
@@ -70,7 +69,7 @@ impl Plan {
         }
         let mut report = PlanReport { sound: true, values: Vec::new(), text: String::new() };
         for workload in &workloads {
-            let namespace = if workload.namespace.is_empty() { "default" } else { &workload.namespace };
+            let namespace = if workload.view.namespace.is_empty() { "default" } else { &workload.view.namespace };
             report.workload(workload, defaults.get(namespace), &configured);
         }
         for (name, entry) in policies.entries() {
@@ -97,7 +96,7 @@ impl Plan {
 }
 
 /// Returns a Deployment or StatefulSet, or `None` for another kind.
-fn workload(object: &Value, configured: &Configured) -> anyhow::Result<Option<Workload>> {
+fn workload(object: &Value, configured: &Configured) -> anyhow::Result<Option<WorkloadEntry>> {
     Ok(match object["kind"].as_str() {
         Some("Deployment") => Some(deployment(read::<Deployment>(object)?, configured)),
         Some("StatefulSet") => Some(stateful_set(read::<StatefulSet>(object)?, configured)),
@@ -143,8 +142,8 @@ struct PlanReport {
 }
 
 impl PlanReport {
-    fn workload(&mut self, workload: &Workload, defaults: Option<&NamespaceEntry>, configured: &Configured) {
-        let name = format!("{}/{}", workload.kind.to_ascii_lowercase(), workload.name);
+    fn workload(&mut self, workload: &WorkloadEntry, defaults: Option<&NamespaceEntry>, configured: &Configured) {
+        let name = format!("{}/{}", workload.view.kind.as_str().to_ascii_lowercase(), workload.view.name);
         let asked = match defaults {
             Some(namespace) if !namespace.selected => Ok(None),
             Some(namespace) => parse(&configured.prefixes, &namespace.annotations, &workload.annotations),
@@ -167,7 +166,7 @@ impl PlanReport {
                 if workload.view.template != Choice::Any {
                     let _ = writeln!(
                         self.text,
-                        "  note: the pod template selects or excludes a capacity type; its pods are counted and not placed"
+                        "  note: its pod template selects or excludes a capacity type: its pods are counted but not placed"
                     );
                 }
                 for note in &simulation.notes {
@@ -196,7 +195,7 @@ impl PlanReport {
     }
 
     fn node(&mut self, look: &Look) {
-        let standing = look.standing();
+        let standing = look.status();
         let _ = writeln!(self.text, "node/{}: {}", look.name(), standing.sentence());
         let mut changed = Vec::new();
         if let Some(difference) = difference(look) {
@@ -206,9 +205,9 @@ impl PlanReport {
                 changed.push(serde_json::json!({"key": change.key, "before": change.before, "after": change.after}));
             }
         }
-        let (name, state) = (format!("node/{}", look.name()), standing.word());
+        let (name, state) = (format!("node/{}", look.name()), standing.state().as_str());
         self.values
-            .push(serde_json::json!({"node": name, "state": state, "policy": look.policy.name, "changes": changed}));
+            .push(serde_json::json!({"node": name, "state": state, "policy": look.policy().name, "changes": changed}));
     }
 }
 
@@ -227,7 +226,7 @@ fn flat(objects: Vec<Value>) -> Vec<Value> {
 fn policies(objects: &[Value], keeper: &Keeper) -> anyhow::Result<Policies> {
     let policies = Policies::new(keeper);
     for object in objects.iter().filter(|object| object["kind"] == "KeepPolicy") {
-        policies.on_event(Event::Apply(read::<Resource>(object)?));
+        policies.on_event(Event::Apply(read::<KeepPolicyResource>(object)?));
     }
     Ok(policies)
 }
@@ -245,9 +244,7 @@ fn looks(objects: &[Value], policies: &Policies) -> anyhow::Result<Vec<Look>> {
             _ => {}
         }
     }
-    let record_of = |node: &selection::Node| {
-        Identified::of(&policies.of(node).identity, node).map(|identity| identity.record_name().0)
-    };
+    let record_of = |node: &selection::Node| policies.current().identify(node).map(|identity| identity.record_name().0);
     let mut claims: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for node in &nodes {
         if let Some(record) = record_of(node) {
@@ -260,11 +257,11 @@ fn looks(objects: &[Value], policies: &Policies) -> anyhow::Result<Vec<Look>> {
             let record = record_of(&node).unwrap_or_default();
             let others = claims.get(&record).into_iter().flatten().filter(|name| **name != node.name);
             let (rivals, held) = (others.cloned().collect(), records.get(&record).cloned());
-            Look { rivals, ..Look::new(policies, Some(node), held) }
+            Look::new(policies, Some(node), held, rivals)
         })
         .collect();
     records.retain(|name, _| !claims.contains_key(name));
-    looks.extend(records.into_values().map(|held| Look::new(policies, None, Some(held))));
+    looks.extend(records.into_values().map(|held| Look::new(policies, None, Some(held), Vec::new())));
     Ok(looks)
 }
 
@@ -289,7 +286,7 @@ mod tests {
         let defaults = defaults(objects, &configured).unwrap();
         let mut report = PlanReport { sound: true, values: Vec::new(), text: String::new() };
         for workload in objects.iter().filter_map(|object| workload(object, &configured).unwrap()) {
-            report.workload(&workload, defaults.get(&workload.namespace), &configured);
+            report.workload(&workload, defaults.get(&workload.view.namespace), &configured);
         }
         report
     }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     inspect::{format::age, progress::Progress, records::as_json, states::RecordState},
-    keeper::{apply::Held, policies::labels_of},
+    keeper::apply::Held,
 };
 
 #[derive(Debug, Args)]
@@ -58,17 +58,17 @@ impl Records {
     }
 
     fn selects(&self, held: &Held) -> bool {
-        match (&self.selector, &held.stored) {
+        match (&self.selector, held.stored()) {
             (None, _) => true,
-            (Some(selector), Stored::Good(record)) => selector.matches(&labels_of(record)),
+            (Some(selector), Stored::Good(record)) => selector.matches(&record.labels()),
             (Some(_), Stored::Bad { .. }) => false,
         }
     }
 }
 
 fn item(held: &Held, now: Timestamp) -> Item {
-    let mut row = vec![held.node_name().to_owned(), RecordState::of(&held.stored).to_string()];
-    match &held.stored {
+    let mut row = vec![held.node_name().to_owned(), RecordState::of(held.stored()).to_string()];
+    match held.stored() {
         Stored::Good(record) => row.extend([
             record.kept.len().to_string(),
             record.sequence.to_string(),

@@ -28,11 +28,11 @@ impl Restore {
             session.require_operator_settings()?;
             for _ in 0..TRIES {
                 let subject = Subject::read(&session, &self.node).await?;
-                let (Some(node), Some(seen)) = (&subject.node, &subject.seen) else {
+                let Some(node) = subject.case.node() else {
                     anyhow::bail!("node {} does not exist; its record is restored when it is created again", self.node);
                 };
-                let record = subject.record()?;
-                let Some(restore) = restore_now(&record, seen, &subject.context()) else {
+                subject.record()?;
+                let Some(restore) = restore_now(&subject.case) else {
                     println!("node/{} already has everything in its record", self.node);
                     return Ok(ExitCode::SUCCESS);
                 };

@@ -6,8 +6,8 @@ use anyhow::Context as _;
 use clap::Args;
 use perennial_core::keeper::{
     commands::rollback,
+    decide::Restore,
     mark::Mark,
-    plan::Restore,
     record::{Entry, Record},
 };
 
@@ -44,7 +44,7 @@ impl Rollback {
                     Some(entry) => entry,
                     None => chosen.insert(self.entry(&record)?.clone()),
                 };
-                let mut change = rollback(&record, entry, subject.seen.as_ref(), &subject.context());
+                let mut change = rollback(&subject.case, &record, entry);
                 subject.supersede_last_state(&mut change.record);
                 println!("record: {} -> {}", pairs(&record.kept), pairs(&change.record.kept));
                 for (key, value) in &change.set {

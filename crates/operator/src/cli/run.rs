@@ -6,7 +6,10 @@ use clap::Args;
 use tracing::warn;
 
 use super::Global;
-use crate::runtime::{logging, traces::Sender};
+use crate::{
+    run::Dependencies,
+    runtime::{logging, traces::Sender},
+};
 
 #[derive(Debug, Args)]
 pub(super) struct Run {
@@ -24,7 +27,7 @@ pub(super) fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 impl Run {
-    pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
+    pub(super) fn execute(self, global: &Global, dependencies: Dependencies) -> anyhow::Result<ExitCode> {
         let mut flags = self.set;
         if self.dry_run {
             flags.push(("controller.dryRun".to_owned(), "true".to_owned()));
@@ -39,7 +42,7 @@ impl Run {
         for warning in &loaded.warnings {
             warn!(%warning, "config");
         }
-        let ran = runtime.block_on(crate::run::run(loaded.settings, &global.target()));
+        let ran = runtime.block_on(crate::run::run(loaded.settings, &global.target(), dependencies));
         spans.end();
         runtime.shutdown_background();
         ran?;

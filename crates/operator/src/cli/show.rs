@@ -7,19 +7,16 @@ use jiff::Timestamp;
 use perennial_core::keeper::{
     keys::{Content, Kept, Key},
     record::Record,
-    selection::{self, Incarnation},
     stored_record::Stored,
 };
 use serde_json::json;
 
 use super::{Global, block_on, output::Telling};
-use crate::{
-    inspect::{
-        format::{age, pairs},
-        records::as_json,
-        states::RecordState,
-    },
-    keeper::apply::Held,
+use crate::inspect::{
+    format::{age, pairs},
+    look::Look,
+    records::as_json,
+    states::RecordState,
 };
 
 #[derive(Debug, Args)]
@@ -37,34 +34,29 @@ impl Show {
         block_on(async {
             let session = global.open_session().await?;
             let look = session.look(&self.node).await?;
-            let (node, held, seen) = (&look.node, &look.held, look.seen());
-            let standing = look.standing().sentence();
+            let (node, held) = (look.node(), &look.held);
+            let standing = look.status().sentence();
             let value = || {
                 json!({
                     "node": self.node,
                     "standing": standing,
-                    "live": node.as_ref().map(|node| json!({
+                    "live": node.map(|node| json!({
                         "uid": node.uid,
-                        "kept": seen.as_ref().map(|seen| Content::from(&seen.kept)),
-                        "mark": seen.as_ref().and_then(|seen| seen.mark.clone()),
+                        "kept": look.kept().map(Content::from),
+                        "mark": look.mark(),
                     })),
                     "record": held.as_ref().map(as_json),
                 })
             };
-            let text = || to_text(&self.node, node.as_ref(), seen.as_ref(), held.as_ref(), &standing);
+            let text = || to_text(&self.node, &look, &standing);
             self.output.print(value, text)?;
             Ok(ExitCode::SUCCESS)
         })
     }
 }
 
-fn to_text(
-    name: &str,
-    node: Option<&selection::Node>,
-    seen: Option<&Incarnation>,
-    held: Option<&Held>,
-    standing: &str,
-) -> String {
+fn to_text(name: &str, look: &Look, standing: &str) -> String {
+    let held = look.held.as_ref();
     let mut text = String::new();
     let mut line = |key: &str, value: &str| {
         let _ = writeln!(text, "{key:<12}{value}");
@@ -72,11 +64,11 @@ fn to_text(
     let now = Timestamp::now();
     line("Node:", name);
     line("Standing:", standing);
-    line("Live UID:", node.map_or("-", |node| &node.uid));
-    match held.map(|held| (held, &held.stored)) {
+    line("Live UID:", look.node().map_or("-", |node| &node.uid));
+    match held.map(|held| (held, held.stored())) {
         None => line("Record:", "none"),
         Some((held, Stored::Good(record))) => {
-            line("Record:", &format!("{} ({})", held.name(), RecordState::of(&held.stored)));
+            line("Record:", &format!("{} ({})", held.name(), RecordState::of(held.stored())));
             line("Sequence:", &record.sequence.to_string());
             line("Captured:", &format!("{} ago by {}", age(record.captured_at, now), record.captured_by));
             line("From UID:", &record.node.uid);
@@ -85,13 +77,8 @@ fn to_text(
             line("Record:", &format!("{} (Invalid: {fault})", held.name()));
         }
     }
-    let empty = Kept::new();
-    let on_node = seen.map_or(&empty, |seen| &seen.kept);
-    let record = held.and_then(|held| match &held.stored {
-        Stored::Good(record) => Some(&**record),
-        Stored::Bad { .. } => None,
-    });
-    text.push_str(&keys(on_node, record, seen));
+    let record = held.and_then(|held| held.stored().good());
+    text.push_str(&keys(look.kept(), record));
     if let Some(record) = record.filter(|record| !record.history.is_empty()) {
         text.push_str("History:\n");
         for entry in &record.history {
@@ -102,8 +89,9 @@ fn to_text(
     text
 }
 
-fn keys(on_node: &Kept, record: Option<&Record>, seen: Option<&Incarnation>) -> String {
+fn keys(live: Option<&Kept>, record: Option<&Record>) -> String {
     let empty = Kept::new();
+    let on_node = live.unwrap_or(&empty);
     let kept = record.map_or(&empty, |record| &record.kept);
     let all: std::collections::BTreeSet<&Key> = on_node.keys().chain(kept.keys()).collect();
     if all.is_empty() {
@@ -116,7 +104,7 @@ fn keys(on_node: &Kept, record: Option<&Record>, seen: Option<&Incarnation>) -> 
             (Some(now), Some(then)) if now == then => String::new(),
             (Some(_), Some(then)) => format!("   (record: {then})"),
             (Some(_), None) => "   (not in the record)".to_owned(),
-            (None, _) if seen.is_none() => String::new(),
+            (None, _) if live.is_none() => String::new(),
             (None, _) => "   (not on the node)".to_owned(),
         };
         let _ = writeln!(text, "  {key}={}{remark}", node.or(record).map_or("", String::as_str));

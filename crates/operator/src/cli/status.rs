@@ -3,7 +3,7 @@
 use std::{fmt::Write as _, process::ExitCode};
 
 use clap::Args;
-use perennial_core::keeper::status::WORDS;
+use perennial_core::keeper::status::KeepState;
 
 use super::{
     Global, block_on,
@@ -37,11 +37,13 @@ fn to_text(overview: &Overview) -> String {
     let colours = colours();
     let mut text = String::new();
     write_replicas(overview, &mut text, colours);
-    let live: usize = overview.nodes.iter().filter(|(word, _)| **word != "Away").map(|(_, count)| count).sum();
-    let current = overview.nodes.get("Current").copied().unwrap_or_default();
-    let others: Vec<String> = WORDS
+    let live: usize =
+        overview.nodes.iter().filter(|(word, _)| **word != KeepState::Away.as_str()).map(|(_, count)| count).sum();
+    let current = overview.nodes.get(KeepState::Current.as_str()).copied().unwrap_or_default();
+    let others: Vec<String> = KeepState::ALL
         .iter()
-        .filter(|word| **word != "Current")
+        .filter(|state| **state != KeepState::Current)
+        .map(|state| state.as_str())
         .filter_map(|word| overview.nodes.get(word).map(|count| format!("{count} {}", paint_state(word, colours))))
         .collect();
     let others = if others.is_empty() { String::new() } else { format!(" ({})", others.join(", ")) };

@@ -17,8 +17,8 @@ use crate::{
     inspect::{format::span, leases::Leases, progress::Progress},
     keeper::{
         activity::{Board, Counts},
+        cache::Cache,
         node::Node,
-        observe::View,
         policies::Policies,
         record_keys::Signatures,
     },
@@ -43,40 +43,40 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 /// Number of intervals in the chart.
 const DRAWN: usize = 40;
 
-/// Cache of nodes and records.
-struct ClusterCache {
-    view: View,
-    policies: Policies,
-    signatures: Signatures,
-}
+/// The cache of nodes and records, with their activity.
+struct ClusterCache(Cache);
 
 impl ClusterCache {
     fn new(policies: Policies, signatures: Signatures) -> Self {
-        let mut view = View::default();
-        view.policies_known = true;
-        view.board = Some(Board::new(Clock::system(), DRAWN));
-        Self { view, policies, signatures }
+        let cache = Cache::new(policies, signatures);
+        cache.set_policies_known();
+        cache.enable_activity(Board::new(Clock::system(), DRAWN));
+        Self(cache)
     }
 
     fn on_node(&mut self, event: Event<Node>) {
-        self.view.on_node(event, &self.policies);
+        self.0.on_node(event);
     }
 
     fn on_record(&mut self, event: Event<ConfigMap>) {
-        self.view.on_record(event, &self.policies, &self.signatures);
+        self.0.on_record(event);
     }
 
     fn is_complete(&self) -> bool {
-        self.view.is_synced()
+        self.0.is_synced()
     }
 
     /// Ends the interval and renders it.
     fn frame(&mut self, interval: Duration, since: Duration, leases: Option<&Leases>) -> String {
-        let survey = self.view.index.survey();
+        let survey = self.0.survey();
         let live = survey.current + survey.to_capture + survey.to_restore + survey.unidentified + survey.ignored;
-        let Some(board) = &mut self.view.board else { return String::new() };
-        board.churn.turn();
-        let last = board.churn.past.back().copied().unwrap_or_default();
+        let counted = self.0.activity(|activity| {
+            activity.churn.turn();
+            let past: Vec<Counts> = activity.churn.past.iter().copied().collect();
+            (past, activity.churn.total)
+        });
+        let Some((past, total)) = counted else { return String::new() };
+        let last = past.last().copied().unwrap_or_default();
         let mut text = String::new();
         let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
         let _ = writeln!(text, "perennial top, watching for {}", span(seconds));
@@ -92,7 +92,7 @@ impl ClusterCache {
         );
         let _ = writeln!(text, "Lag        {} node(s) waiting", survey.to_capture + survey.to_restore);
         let _ = writeln!(text, "           created   deleted   changed   restored   records written");
-        for (name, counts) in [("per second", last), ("total", board.churn.total)] {
+        for (name, counts) in [("per second", last), ("total", total)] {
             let shown = |count: u64| {
                 if name == "total" {
                     count.to_string()
@@ -112,7 +112,7 @@ impl ClusterCache {
                 shown(counts.written)
             );
         }
-        let churn: Vec<u64> = board.churn.past.iter().map(Counts::churn).collect();
+        let churn: Vec<u64> = past.iter().map(Counts::churn).collect();
         let _ = writeln!(text, "Churn      {}", spark(&churn));
         for group in leases.iter().flat_map(|found| &found.groups) {
             let alive = group.members.iter().filter(|member| member.alive).count();

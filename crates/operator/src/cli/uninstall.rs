@@ -15,7 +15,7 @@ use kube::{
 };
 use perennial_core::{
     keeper::record::{RECORD_LABEL, RECORD_LABEL_VALUE},
-    placement::release::Why,
+    placement::ungate::UngateReason,
 };
 use serde_json::json;
 
@@ -23,7 +23,7 @@ use super::{Global, block_on};
 use crate::{
     admission::{certificates, configuration::Configurations},
     inspect::{progress::Progress, session::Session},
-    placement::{self, objects::Pod, settings::Configured, ungate_all::sweep},
+    placement::{self, objects::Pod, settings::Configured, ungate::ungate_all},
     runtime::{
         budget::Budget,
         error_category::{self, Category},
@@ -164,7 +164,7 @@ async fn remove_gates(session: &Session) -> anyhow::Result<usize> {
     let configured = Configured::new(&session.settings).context("invalid nodeLabels")?;
     let cluster = placement::apply::Cluster::new(session.client.clone(), Budget::unlimited());
     let mut progress = Progress::new("pods", false);
-    Ok(sweep(&cluster, &configured, Why::Uninstall, |_| true, |count| progress.advance(count)).await?)
+    Ok(ungate_all(&cluster, &configured, UngateReason::Uninstall, |_| true, |count| progress.advance(count)).await?)
 }
 
 async fn remove_all<K>(client: &Client, namespace: &str, selector: &str, what: &str) -> anyhow::Result<()>

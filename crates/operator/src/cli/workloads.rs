@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::Args;
 use futures::StreamExt;
 use jiff::Timestamp;
-use perennial_core::placement::{action::Plan, explain::why, spec::Spec};
+use perennial_core::placement::{decide::decide, decision::Decision, explain::why, spec::Spec, workload::Workload};
 use serde_json::{Value, json};
 
 use super::{
@@ -17,9 +17,9 @@ use super::{
 use crate::{
     inspect::progress::Progress,
     placement::{
-        index::Look,
+        cache::key_of,
         settings::Configured,
-        snapshot::{RollCall, changes},
+        snapshot::{Snapshot, changes},
     },
 };
 
@@ -41,9 +41,9 @@ pub(super) struct Workloads {
 
 /// One workload with placement annotations.
 pub(super) struct WorkloadRow {
-    pub(super) look: Look,
+    pub(super) workload: Workload,
     /// The requested placement and the plan for it, or why the annotations are invalid.
-    pub(super) plan: Result<(Spec, Plan), String>,
+    pub(super) plan: Result<(Spec, Decision), String>,
 }
 
 const HEADER: [&str; 10] =
@@ -58,32 +58,32 @@ impl Workloads {
             let (client, mut all) = read(global, self.selector.as_deref()).await?;
             let mut listing = Listing::new(self.output, "WorkloadList", &HEADER, NARROW).watched(self.watch);
             let rows = self.rows(&all, global);
-            listing.page(rows.iter().map(|row| item(row, all.now)).collect())?;
+            listing.page(rows.iter().map(item).collect())?;
             if !self.watch {
                 listing.end("No workloads with placement annotations found.")?;
                 return Ok(ExitCode::SUCCESS);
             }
             let mut printed: HashMap<String, String> =
-                rows.iter().map(|row| (row.look.workload.key.to_string(), significant(&item(row, all.now)))).collect();
+                rows.iter().map(|row| (key_of(&row.workload.view).to_string(), significant(&item(row)))).collect();
             let mut changes = std::pin::pin!(changes(&client, self.selector.as_deref()));
             while let Some(change) = changes.next().await {
-                all.take_in(change);
+                all.apply(change);
                 let debounce = tokio::time::sleep(DEBOUNCE);
                 let mut debounce = std::pin::pin!(debounce);
                 loop {
                     tokio::select! {
                         () = &mut debounce => break,
-                        Some(change) = changes.next() => all.take_in(change),
+                        Some(change) = changes.next() => all.apply(change),
                     }
                 }
-                if !all.view.is_synced() {
+                if !all.cache.is_synced() {
                     continue;
                 }
                 all.now = Timestamp::now();
                 for row in self.rows(&all, global) {
-                    let item = item(&row, all.now);
+                    let item = item(&row);
                     let shown = significant(&item);
-                    if printed.insert(row.look.workload.key.to_string(), shown.clone()) != Some(shown) {
+                    if printed.insert(key_of(&row.workload.view).to_string(), shown.clone()) != Some(shown) {
                         listing.page(vec![item])?;
                     }
                 }
@@ -92,13 +92,13 @@ impl Workloads {
         })
     }
 
-    fn rows(&self, all: &RollCall, global: &Global) -> Vec<WorkloadRow> {
+    fn rows(&self, all: &Snapshot, global: &Global) -> Vec<WorkloadRow> {
         let selected = |namespace: &str| {
             self.all_namespaces || global.namespace.as_ref().is_none_or(|wanted| namespace == wanted.as_str())
         };
-        let workloads = all.view.index.workloads().filter(|workload| selected(&workload.namespace));
+        let workloads = all.cache.workloads().filter(|workload| selected(&workload.view.namespace));
         let mut rows: Vec<WorkloadRow> = workloads.filter_map(|workload| row(all, &workload.key)).collect();
-        rows.sort_by(|a, b| a.look.workload.key.cmp(&b.look.workload.key));
+        rows.sort_by_cached_key(|row| key_of(&row.workload.view));
         rows
     }
 }
@@ -109,13 +109,13 @@ fn significant(item: &Item) -> String {
     format!("{counts:?} {}", why.concat().replace(|letter: char| letter.is_ascii_digit(), ""))
 }
 
-fn item(row: &WorkloadRow, now: Timestamp) -> Item {
-    let workload = &row.look.workload;
-    let name = format!("{}/{}", workload.kind.to_ascii_lowercase(), workload.name);
+fn item(row: &WorkloadRow) -> Item {
+    let view = &row.workload.view;
+    let name = format!("{}/{}", view.kind.as_str().to_ascii_lowercase(), view.name);
     let dash = || "-".to_owned();
     let cells = match &row.plan {
-        Ok((spec, plan)) => {
-            let counts = &plan.counts;
+        Ok((spec, decision)) => {
+            let counts = &decision.counts;
             [
                 counts.replicas.to_string(),
                 format!("{}/{}", counts.spot, counts.desired_spot),
@@ -123,58 +123,58 @@ fn item(row: &WorkloadRow, now: Timestamp) -> Item {
                 counts.ready_on_demand.to_string(),
                 counts.drift.to_string(),
                 counts.fallback.to_string(),
-                why(&workload.view, spec, plan, now),
+                why(&row.workload, spec, decision),
                 format!("{}% on spot, at least {} on-demand", spec.split.percentage(), spec.split.floor()),
             ]
         }
         Err(problems) => {
-            let replicas = workload.view.replicas.to_string();
+            let replicas = view.replicas.to_string();
             [replicas, dash(), dash(), dash(), dash(), dash(), format!("left alone: {problems}"), dash()]
         }
     };
     Item {
-        name: workload.key.to_string(),
-        row: [workload.namespace.clone(), name].into_iter().chain(cells).collect(),
-        value: as_json(row, now),
+        name: key_of(view).to_string(),
+        row: [view.namespace.clone(), name].into_iter().chain(cells).collect(),
+        value: as_json(row),
     }
 }
 
 /// Connects, and reads all nodes, workloads and pods.
-pub(super) async fn read(global: &Global, selector: Option<&str>) -> anyhow::Result<(kube::Client, RollCall)> {
+pub(super) async fn read(global: &Global, selector: Option<&str>) -> anyhow::Result<(kube::Client, Snapshot)> {
     // `-n` selects workloads here, not the namespace of Perennial.
     let global = Global { namespace: None, ..global.clone() };
     let client = global.connect().await?;
     let (settings, _) = global.load_from(&client).await?;
     let configured = Configured::new(&settings).context("invalid nodeLabels")?;
     let mut progress = Progress::new("nodes, workloads and pods", false);
-    let all = RollCall::of(&client, configured, selector, Timestamp::now(), |count| progress.advance(count)).await?;
+    let all = Snapshot::read(&client, configured, selector, Timestamp::now(), |count| progress.advance(count)).await?;
     Ok((client, all))
 }
 
 /// Returns `None` for a workload without placement annotations.
-pub(super) fn row(all: &RollCall, key: &str) -> Option<WorkloadRow> {
-    let look = all.view.index.look(key, &all.configured.prefixes)?;
-    let plan = match &look.spec {
+pub(super) fn row(all: &Snapshot, key: &str) -> Option<WorkloadRow> {
+    let workload = all.observe(key)?;
+    let plan = match &workload.spec {
         Ok(None) => return None,
-        Ok(Some(spec)) => Ok((spec.clone(), all.plan(&look, spec))),
+        Ok(Some(spec)) => Ok((spec.clone(), decide(&workload))),
         Err(problems) => Err(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
     };
-    Some(WorkloadRow { look, plan })
+    Some(WorkloadRow { workload, plan })
 }
 
-pub(super) fn as_json(row: &WorkloadRow, now: Timestamp) -> Value {
-    let workload = &row.look.workload;
-    let (plan, why, problems) = match &row.plan {
-        Ok((spec, plan)) => (Some(plan), Some(why(&workload.view, spec, plan, now)), None),
+pub(super) fn as_json(row: &WorkloadRow) -> Value {
+    let view = &row.workload.view;
+    let (decision, why, problems) = match &row.plan {
+        Ok((spec, decision)) => (Some(decision), Some(why(&row.workload, spec, decision)), None),
         Err(problems) => (None, None, Some(problems)),
     };
     json!({
-        "namespace": workload.namespace,
-        "kind": workload.kind,
-        "name": workload.name,
-        "counts": plan.map(|plan| plan.counts),
+        "namespace": view.namespace,
+        "kind": view.kind.as_str(),
+        "name": view.name,
+        "counts": decision.map(|decision| decision.counts),
         "why": why,
-        "actions": plan.map(|plan| &plan.actions),
+        "actions": decision.map(|decision| &decision.actions),
         "problems": problems,
     })
 }

@@ -1,9 +1,10 @@
 //! Problems that need attention, most severe first, each with a command for details.
 
+use perennial_core::keeper::status::KeepState;
 use serde::Serialize;
 
 use super::{Dashboard, Server, overview::OverviewState, shell_quoted};
-use crate::{inspect::states::WorkloadState, keeper::index::Row};
+use crate::{inspect::states::WorkloadState, keeper::cache::Row};
 
 /// Maximum number of names in a problem.
 const NAMED: usize = 5;
@@ -79,7 +80,7 @@ fn about_nodes(rows: &[Row]) -> Vec<Problem> {
             command: format!("perennial explain {}", shell_quoted(&first.name)),
         });
     };
-    let in_state = |state: &str| rows.iter().filter(|row| row.state == state).collect::<Vec<_>>();
+    let in_state = |state: KeepState| rows.iter().filter(|row| row.state == state.as_str()).collect::<Vec<_>>();
     add(
         Level::Bad,
         rows.iter().filter(|row| row.bad).collect(),
@@ -89,28 +90,28 @@ fn about_nodes(rows: &[Row]) -> Vec<Problem> {
     );
     add(
         Level::Bad,
-        in_state("Contested"),
+        in_state(KeepState::Contested),
         ["node has the same identity as another node", "nodes have the same identity as other nodes"],
         "Nothing is restored while two live nodes have the same identity.",
         "#/nodes?state=Contested",
     );
     add(
         Level::Warn,
-        in_state("Unsettled"),
+        in_state(KeepState::Unsettled),
         ["node waits for its restore", "nodes wait for their restore"],
         "Nodes are restored within moments. If not, the command below shows why.",
         "#/nodes?state=Unsettled",
     );
     add(
         Level::Warn,
-        in_state("Unidentified"),
+        in_state(KeepState::Unidentified),
         ["node has no identity yet", "nodes have no identity yet"],
         "Nothing is captured or restored before the node can be identified.",
         "#/nodes?state=Unidentified",
     );
     add(
         Level::Note,
-        in_state("Waiting"),
+        in_state(KeepState::Waiting),
         ["node has an unknown machine", "nodes have an unknown machine"],
         "Protected keys are restored when the machine is known.",
         "#/nodes?state=Waiting",

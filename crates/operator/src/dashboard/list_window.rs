@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{Dashboard, workload};
-use crate::keeper::index::Row;
+use crate::keeper::cache::Row;
 
 /// Maximum number of rows in a response.
 const MAX_ROWS: usize = 500;
@@ -72,16 +72,14 @@ pub(super) struct CachedRows {
 impl Dashboard {
     pub(super) fn rows(&self) -> Arc<Vec<Row>> {
         let mut cache = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        let (version, mut rows) = {
-            let state = self.parts.keeper.lock();
-            let version = state.view.board.as_ref().map_or(0, crate::keeper::activity::Board::version);
-            if let Some((cached_version, at, rows)) = &cache.cached
-                && (*cached_version == version || at.elapsed() < FRESH_FOR)
-            {
-                return Arc::clone(rows);
-            }
-            (version, state.view.index.rows())
-        };
+        let cache = &self.parts.keeper.cache;
+        let version = cache.activity(|activity| activity.version()).unwrap_or_default();
+        if let Some((cached_version, at, rows)) = &cache.cached
+            && (*cached_version == version || at.elapsed() < FRESH_FOR)
+        {
+            return Arc::clone(rows);
+        }
+        let mut rows = cache.rows();
         rows.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let rows = Arc::new(rows);
         cache.cached = Some((version, Instant::now(), Arc::clone(&rows)));
@@ -92,11 +90,12 @@ impl Dashboard {
     pub(super) fn nodes(&self, query: &ListQuery) -> Value {
         let rows = self.rows();
         let (matched, states, window) = query.window(&rows, |row| &row.name, |row| row.state);
-        let state = self.parts.keeper.lock();
+        let cache = &self.parts.keeper.cache;
         let items: Vec<Value> = window
             .into_iter()
             .map(|row| {
-                let note = row.record.as_ref().and_then(|name| state.view.board.as_ref()?.record(name));
+                let record = row.record.as_ref();
+                let note = record.and_then(|name| cache.activity(|activity| activity.record(name).copied())?);
                 json!({
                     "name": &*row.name,
                     "state": row.state,

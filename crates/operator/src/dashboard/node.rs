@@ -7,7 +7,6 @@ use perennial_core::{
     config::names::is_dns_subdomain,
     keeper::{
         explain::{Cause, explain},
-        identity::{Identified, RecordName},
         keys::{Kept, Key},
         mark::MARK,
         stored_record::Stored,
@@ -21,7 +20,7 @@ use crate::{
         diff::changes,
         explain::{
             key::{is_default, substitute, words},
-            node::{Way, events, next_life, way},
+            node::{RestoreRequest, events, next_incarnation, restore_request},
         },
         history::{Version, stored_versions},
         look::Look,
@@ -32,30 +31,30 @@ use crate::{
 
 pub(super) async fn node(dashboard: &Dashboard, name: &str) -> Result<Value, ApiError> {
     let look = look(dashboard, name).await?;
-    let standing = look.standing();
+    let standing = look.status();
     let client = &dashboard.parts.keeper.client;
-    let way = match &look.node {
-        Some(node) if node.annotations.contains_key(MARK) => way(client, name).await,
+    let way = match look.node() {
+        Some(node) if node.annotations.contains_key(MARK) => restore_request(client, name).await,
         _ => None,
     };
     // The operator has no permission to read Events.
     let said = if dashboard.server == Server::Command { events(client, name).await } else { Vec::new() };
     let said: Vec<Value> =
         said.iter().rev().map(|said| json!({"at": said.at, "reason": said.reason, "message": said.message})).collect();
-    let mark = look.seen().and_then(|seen| seen.mark);
+    let mark = look.mark();
     let history = stored_versions(look.stored());
-    let next =
-        next_life(&look).map(|next| json!({"given": next.given, "later": next.later, "withheld": next.withheld}));
+    let next = next_incarnation(&look)
+        .map(|next| json!({"given": next.given, "later": next.later, "withheld": next.withheld}));
     Ok(json!({
         "name": look.name(),
-        "state": standing.word(),
+        "state": standing.state().as_str(),
         "sentence": standing.sentence(),
-        "identity": look.identity.as_ref().map(|identity| identity.text().unwrap_or_else(|| format!("name={name}"))),
-        "uid": look.node.as_ref().map(|node| &node.uid),
-        "created": look.node.as_ref().and_then(|node| Timestamp::from_second(node.created).ok()),
-        "policy": look.policy.name,
+        "identity": look.identity().map(|identity| identity.text().unwrap_or_else(|| format!("name={name}"))),
+        "uid": look.node().map(|node| &node.uid),
+        "created": look.node().and_then(|node| Timestamp::from_second(node.created).ok()),
+        "policy": look.policy().name,
         "restored": mark.map(|mark| json!({
-            "at": way.as_ref().and_then(|way| way.at), "by": way.as_ref().map(Way::words),
+            "at": way.as_ref().and_then(|way| way.at), "by": way.as_ref().map(RestoreRequest::describe),
             "keys": mark.given.len(), "complete": mark.complete,
         })),
         "record": record(&look),
@@ -70,13 +69,13 @@ pub(super) async fn node(dashboard: &Dashboard, name: &str) -> Result<Value, Api
 /// Reads a node and its record. Uses the cache to find the name of the record.
 async fn look(dashboard: &Dashboard, name: &str) -> Result<Look, ApiError> {
     let keeper = &dashboard.parts.keeper;
-    let known = keeper.lock().view.index.record_name_of(name);
+    let known = keeper.cache.record_name_of(name);
     // Any other name could be another path on the API server. Forged records may contain such names.
     let node = if is_dns_subdomain(name) { keeper.cluster.read_node(name, Priority::Collect).await } else { Ok(None) };
     let node = node.map_err(|error| ApiError::Upstream(error.into()))?;
     let named = match &node {
-        Some(node) => Identified::of(&keeper.policies.of(node).identity, node).map(|identity| identity.record_name()),
-        None => known.map(|known| RecordName(known.to_string())),
+        Some(node) => keeper.policies.current().identify(node).map(|identity| identity.record_name()),
+        None => known,
     };
     let held = match &named {
         Some(named) => keeper.cluster.read_record(named, Priority::Collect).await,
@@ -86,19 +85,15 @@ async fn look(dashboard: &Dashboard, name: &str) -> Result<Look, ApiError> {
     if node.is_none() && held.is_none() {
         return Err(ApiError::NotFound(format!("There is no node {name} and no record for it.")));
     }
-    let mut look = Look::new(&keeper.policies, node, held);
-    if let Some(RecordName(named)) = &named {
-        let state = keeper.lock();
-        look.rivals =
-            state.view.index.claimants(named).map(ToString::to_string).filter(|other| other != name).collect();
-    }
-    Ok(look)
+    let rivals = named.map(|named| keeper.cache.rivals(&named, None, name)).unwrap_or_default();
+    let rivals = rivals.into_iter().map(|rival| rival.name).collect();
+    Ok(Look::new(&keeper.policies, node, held, rivals))
 }
 
 fn record(look: &Look) -> Option<Value> {
     let held = look.held.as_ref()?;
-    let mut value = json!({"name": held.name(), "state": RecordState::of(&held.stored)});
-    match &held.stored {
+    let mut value = json!({"name": held.name(), "state": RecordState::of(held.stored())});
+    match held.stored() {
         Stored::Good(record) => {
             value["sequence"] = json!(record.sequence);
             value["capturedAt"] = json!(record.captured_at);
@@ -115,15 +110,14 @@ fn record(look: &Look) -> Option<Value> {
 
 /// Returns all labels of the node and all keys in its record and history, each with its origin and the reason.
 fn keys(look: &Look, history: &[Version]) -> Vec<Value> {
-    let on_node = look.seen().map(|seen| seen.kept).unwrap_or_default();
+    let on_node = look.kept().cloned().unwrap_or_default();
     let in_record = look.record().map(|record| record.kept).unwrap_or_default();
-    let labels = look.node.iter().flat_map(|node| node.labels.keys()).map(|key| Key::label(key));
+    let labels = look.node().into_iter().flat_map(|node| node.labels.keys()).map(|key| Key::label(key));
     let before = history.iter().flat_map(|version| version.kept.keys());
     let all: BTreeSet<Key> = on_node.keys().chain(in_record.keys()).chain(before).cloned().chain(labels).collect();
-    let context = look.context();
     all.into_iter()
         .map(|key| {
-            let cause = explain(&key, look.node.as_ref(), look.stored(), &look.rivals, &context);
+            let cause = explain(&key, &look.case);
             let (why, fix) = words(&key, &cause, look);
             let live = on_node.get(&key).cloned().or_else(|| label(look, &key));
             json!({
@@ -136,7 +130,7 @@ fn keys(look: &Look, history: &[Version]) -> Vec<Value> {
 
 fn label(look: &Look, key: &Key) -> Option<String> {
     match key {
-        Key::Label(key) => look.node.as_ref()?.labels.get(key).cloned(),
+        Key::Label(key) => look.node()?.labels.get(key).cloned(),
         _ => None,
     }
 }
@@ -164,7 +158,7 @@ fn origin(cause: &Cause, is_there: bool) -> KeyOrigin {
 /// Returns the incarnations of the node, newest first, each with its captures and their changes.
 fn incarnations(look: &Look, history: &[Version]) -> Vec<Value> {
     let mut incarnations: Vec<(String, Vec<Value>)> = Vec::new();
-    if let Some(node) = &look.node {
+    if let Some(node) = look.node() {
         incarnations.push((node.uid.clone(), Vec::new()));
     }
     let nothing = Kept::new();
@@ -184,7 +178,7 @@ fn incarnations(look: &Look, history: &[Version]) -> Vec<Value> {
             None => incarnations.push((version.uid.clone(), vec![capture])),
         }
     }
-    let alive = look.node.as_ref().map(|node| node.uid.as_str());
+    let alive = look.node().map(|node| node.uid.as_str());
     incarnations
         .into_iter()
         .map(|(uid, captures)| json!({"alive": alive == Some(&uid), "uid": uid, "captures": captures}))
@@ -195,7 +189,7 @@ fn incarnations(look: &Look, history: &[Version]) -> Vec<Value> {
 fn commands(look: &Look, history: &[Version]) -> Vec<Value> {
     let name = shell_quoted(look.name());
     let mut commands = vec![("explain the node", format!("perennial explain {name}"))];
-    if look.node.is_some() && look.held.is_some() {
+    if look.node().is_some() && look.held.is_some() {
         commands.push(("restore it from its record now", format!("perennial restore {name}")));
     }
     if let Some(before) = history.get(1) {

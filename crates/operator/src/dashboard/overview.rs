@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::PoisonError, time::Duration};
 
+use perennial_core::keeper::status::KeepState;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -35,25 +36,22 @@ pub(super) async fn overview(dashboard: &Dashboard) -> Value {
     for row in rows.iter() {
         *states.entry(row.state).or_default() += 1;
     }
-    let (survey, synced, churn, recent) = {
-        let mut state = keeper.lock();
-        let survey = state.view.index.survey();
-        let synced = state.view.is_synced();
-        let board = state.view.board.as_ref();
-        let counted = |counts: &Counts| json!([counts.created, counts.deleted, counts.restored, counts.written]);
-        let churn: Vec<Value> = board
-            .map(|board| board.churn.past.iter().chain([&board.churn.now]).map(counted).collect())
-            .unwrap_or_default();
-        let recent: Vec<Value> =
-            board.map(|board| board.recent().take(RECENT).map(|h| json!(**h)).collect()).unwrap_or_default();
-        (survey, synced, churn, recent)
-    };
+    let cache = &keeper.cache;
+    let (survey, synced) = (cache.survey(), cache.is_synced());
+    let counted = |counts: &Counts| json!([counts.created, counts.deleted, counts.restored, counts.written]);
+    let (churn, recent): (Vec<Value>, Vec<Value>) = cache
+        .activity(|activity| {
+            let churn = activity.churn.past.iter().chain([&activity.churn.now]).map(counted).collect();
+            (churn, activity.recent().take(RECENT).map(|event| json!(**event)).collect())
+        })
+        .unwrap_or_default();
     let known = OverviewState { states, workloads: workload::sums(dashboard), groups, unheld, synced };
     let attention = attention::list(dashboard, &rows, &known);
-    let count = |words: &[&str]| words.iter().filter_map(|word| known.states.get(word)).sum::<usize>();
+    let count =
+        |states: &[KeepState]| states.iter().filter_map(|state| known.states.get(state.as_str())).sum::<usize>();
     // As in perennial_nodes_current_ratio: a node without a record is current.
-    let current = count(&["Current", "NoRecord"]);
-    let live = rows.len() - count(&["Away", "Ignored"]);
+    let current = count(&[KeepState::Current, KeepState::NoRecord]);
+    let live = rows.len() - count(&[KeepState::Away, KeepState::Ignored]);
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "servedBy": match dashboard.server { Server::Operator => "operator", Server::Command => "command" },

@@ -32,7 +32,7 @@ pub(super) async fn stream(State(dashboard): State<Arc<Dashboard>>) -> Response 
     let Ok(permit) = Arc::clone(&dashboard.streams).try_acquire_owned() else {
         return (StatusCode::SERVICE_UNAVAILABLE, "Too many connections; retry later.\n").into_response();
     };
-    let happenings = dashboard.parts.keeper.lock().view.board.as_ref().map(crate::keeper::activity::Board::listen);
+    let happenings = dashboard.parts.keeper.cache.activity(|activity| activity.listen());
     let Some(happenings) = happenings else { return StatusCode::NOT_FOUND.into_response() };
     let mut overview = dashboard.overview.subscribe();
     // Sends the current overview at once.

@@ -4,11 +4,10 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use perennial_core::placement::{
     Class,
-    action::Plan,
-    explain::{DRAWN, explain, sentence, stays, why},
-    fallback::State,
+    decide::decide,
+    explain::{MAX_DRAWN, explain, sentence, stays, why},
     spec::Spec,
-    view::{Kind, OwnWrites, PodView},
+    workload::{Kind, PodView, Workload},
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -18,8 +17,8 @@ use super::{Dashboard, api::ApiError};
 use crate::{
     inspect::states::WorkloadState,
     placement::{
-        controller::Placer,
-        index::{Look, key},
+        cache::{key, key_of},
+        reconcile::Placer,
     },
 };
 
@@ -79,12 +78,8 @@ pub(super) fn rows(dashboard: &Dashboard) -> Arc<Vec<WorkloadRow>> {
     }
     let mut rows: Vec<WorkloadRow> = Vec::new();
     if let Some(placer) = &dashboard.parts.placer {
-        let keys: Vec<Arc<str>> =
-            placer.lock().view.index.workloads().map(|workload| Arc::clone(&workload.key)).collect();
-        rows.extend(keys.iter().filter_map(|key| {
-            let look = placer.lock().view.index.look(key, &placer.configured.prefixes)?;
-            row(placer, &look)
-        }));
+        let cache = placer.cache();
+        rows.extend(cache.keys().iter().filter_map(|key| row(&cache.observe(key)?)));
     }
     rows.sort_unstable_by(|a, b| a.key.cmp(&b.key));
     let rows = Arc::new(rows);
@@ -115,17 +110,16 @@ pub(super) fn sums(dashboard: &Dashboard) -> Sums {
 }
 
 /// Returns `None` for a workload without placement annotations.
-fn row(placer: &Placer, look: &Look) -> Option<WorkloadRow> {
-    let workload = &look.workload;
-    let (kind, namespace, name) = (workload.kind.to_ascii_lowercase(), &workload.namespace, &workload.name);
-    let key = workload.key.to_string();
-    Some(match &look.spec {
+fn row(workload: &Workload) -> Option<WorkloadRow> {
+    let view = &workload.view;
+    let (kind, namespace, name) = (view.kind.as_str().to_ascii_lowercase(), &view.namespace, &view.name);
+    let key = key_of(view).to_string();
+    Some(match &workload.spec {
         Ok(None) => return None,
         Ok(Some(spec)) => {
-            let plan = decide(placer, look, spec);
-            let counts = plan.counts;
-            let (state, _) = State::read(workload.view.state.as_deref());
-            let state = if state.breaker.is_open() || counts.fallback > 0 {
+            let decision = decide(workload);
+            let counts = decision.counts;
+            let state = if workload.state().breaker.is_open() || counts.fallback > 0 {
                 WorkloadState::Fallback
             } else if counts.drift > 0 {
                 WorkloadState::Drift
@@ -134,24 +128,20 @@ fn row(placer: &Placer, look: &Look) -> Option<WorkloadRow> {
             };
             let value = json!({
                 "kind": kind, "namespace": namespace, "name": name, "state": state, "counts": counts,
-                "why": why(&workload.view, spec, &plan, placer.clock.now()),
+                "why": why(workload, spec, &decision),
             });
             let sums = [counts.replicas, counts.spot, counts.on_demand, counts.drift, counts.fallback];
-            WorkloadRow { key, state, stays: stays(&workload.view, spec).is_some(), value, counts: Some(sums) }
+            WorkloadRow { key, state, stays: stays(workload, spec).is_some(), value, counts: Some(sums) }
         }
         Err(problems) => {
             let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
             let value = json!({
                 "kind": kind, "namespace": namespace, "name": name, "state": WorkloadState::Invalid, "counts": Value::Null,
-                "replicas": workload.view.replicas, "why": problems.join("; "),
+                "replicas": view.replicas, "why": problems.join("; "),
             });
             WorkloadRow { key, state: WorkloadState::Invalid, stays: true, value, counts: None }
         }
     })
-}
-
-fn decide(placer: &Placer, look: &Look, spec: &Spec) -> Plan {
-    look.plan(&placer.configured.settings, spec, &OwnWrites::default(), placer.clock.now())
 }
 
 /// Returns the command that explains a workload with the key `kind/namespace/name`.
@@ -168,10 +158,9 @@ pub(super) fn workload(dashboard: &Dashboard, kind: &str, namespace: &str, name:
         return Err(ApiError::NotFound("Placement is disabled.".to_owned()));
     };
     let key = key(kind, namespace, name);
-    let look = placer.lock().view.index.look(&key, &placer.configured.prefixes);
     let missing = || ApiError::NotFound(format!("There is no {kind} {name} in namespace {namespace}."));
-    let look = look.ok_or_else(missing)?;
-    let Some(row) = row(placer, &look) else {
+    let workload = placer.cache().observe(&key).ok_or_else(missing)?;
+    let Some(row) = row(&workload) else {
         return Err(ApiError::NotFound(format!(
             "{name} has no placement annotations: its pods run where the scheduler puts them."
         )));
@@ -183,19 +172,18 @@ pub(super) fn workload(dashboard: &Dashboard, kind: &str, namespace: &str, name:
             format!("kubectl annotate {kind} {name} -n {namespace} perennial.dev/paused=true")},
         {"what": "replace all pods now", "command": format!("kubectl rollout restart {kind}/{name} -n {namespace}")},
     ]);
-    let Ok(Some(spec)) = &look.spec else { return Ok(value) };
-    let plan = decide(placer, &look, spec);
-    let (state, _) = State::read(look.workload.view.state.as_deref());
-    let replicas = look.workload.view.replicas;
-    let (slots, others) = slots(placer, &look, spec, replicas);
+    let Some(spec) = workload.managed_spec() else { return Ok(value) };
+    let decision = decide(&workload);
+    let state = workload.state();
+    let (slots, others) = slots(placer, &workload, spec);
     value["asked"] = json!({
         "percentage": spec.split.percentage(), "floor": spec.split.floor(), "paused": spec.paused,
         "fallbackAfter": spec.fallback_after.to_string(), "strength": spec.strength,
     });
-    value["lines"] = json!(explain(spec, &state, &plan, placer.clock.now()));
-    value["doing"] = json!(plan.actions.iter().filter_map(sentence).collect::<Vec<_>>());
+    value["lines"] = json!(explain(&workload, spec, &decision));
+    value["doing"] = json!(decision.actions.iter().filter_map(sentence).collect::<Vec<_>>());
     value["breaker"] = json!(state.breaker);
-    value["moved"] = json!(state.moved);
+    value["moved"] = json!(state.last_move);
     value["slots"] = json!(slots);
     value["others"] = json!(others);
     Ok(value)
@@ -216,8 +204,8 @@ struct Slot {
 }
 
 /// Returns the slots, and the pods without a slot.
-fn slots(placer: &Placer, look: &Look, spec: &Spec, replicas: u32) -> (Vec<Slot>, Vec<Value>) {
-    let mut slots: Vec<Slot> = (0..replicas.min(DRAWN))
+fn slots(placer: &Placer, workload: &Workload, spec: &Spec) -> (Vec<Slot>, Vec<Value>) {
+    let mut slots: Vec<Slot> = (0..workload.view.replicas.min(MAX_DRAWN))
         .map(|number| Slot {
             number,
             wants: spec.split.class(number),
@@ -229,11 +217,10 @@ fn slots(placer: &Placer, look: &Look, spec: &Spec, replicas: u32) -> (Vec<Slot>
         })
         .collect();
     let mut others = Vec::new();
-    let state = placer.lock();
-    for pod in look.pods.iter().filter(|pod| pod.occupies()) {
-        let node = state.view.index.pod(&pod.uid).and_then(|entry| entry.node.as_deref()).map(ToOwned::to_owned);
+    for pod in workload.pods.iter().filter(|pod| pod.occupies()) {
+        let node = placer.cache().node_of(&pod.uid);
         let has = pod.counts_as(spec.strength);
-        let slot = slot_of(look, pod).and_then(|slot| slots.get_mut(usize::try_from(slot).ok()?));
+        let slot = slot_of(workload, pod).and_then(|slot| slots.get_mut(usize::try_from(slot).ok()?));
         match slot.filter(|slot| slot.pod.is_none()) {
             Some(slot) => {
                 slot.has = has;
@@ -250,8 +237,8 @@ fn slots(placer: &Placer, look: &Look, spec: &Spec, replicas: u32) -> (Vec<Slot>
     (slots, others)
 }
 
-fn slot_of(look: &Look, pod: &PodView) -> Option<u32> {
-    match look.workload.view.kind {
+fn slot_of(workload: &Workload, pod: &PodView) -> Option<u32> {
+    match workload.view.kind {
         Kind::Deployment => pod.slot,
         Kind::StatefulSet { start } => pod.ordinal.and_then(|ordinal| ordinal.checked_sub(start)),
     }

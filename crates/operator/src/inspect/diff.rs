@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use perennial_core::keeper::{
+    decide::RecordWrite,
     keys::{Kept, Key},
-    plan::Act,
-    status::Standing,
+    status::KeepStatus,
 };
 
 use super::look::Look;
@@ -28,19 +28,19 @@ pub(crate) struct Change {
 
 /// Returns `None` if no write is due.
 pub(crate) fn difference(look: &Look) -> Option<Difference> {
-    let (what, before, after) = match look.standing() {
-        Standing::Pending(act, next) => {
+    let (what, before, after) = match look.status() {
+        KeepStatus::Pending(kind, next) => {
             let before = look.record().map(|record| record.kept).unwrap_or_default();
-            let what = match act {
-                Act::Capture if look.held.is_none() => "record would be created",
-                Act::Capture => "record would be updated",
-                Act::Claim => "record would be claimed by this incarnation",
-                Act::Fold => "node would be merged into its record",
+            let what = match kind {
+                RecordWrite::Capture if look.held.is_none() => "record would be created",
+                RecordWrite::Capture => "record would be updated",
+                RecordWrite::Claim => "record would be claimed by this incarnation",
+                RecordWrite::Fold => "node would be merged into its record",
             };
             (what, before, next.kept)
         }
-        Standing::Unsettled(restore) => {
-            let before = look.seen().map(|seen| seen.kept).unwrap_or_default();
+        KeepStatus::Unsettled(restore) => {
+            let before = look.kept().cloned().unwrap_or_default();
             let mut after = before.clone();
             after.retain(|key, _| !restore.remove.contains(key));
             after.extend(restore.set);

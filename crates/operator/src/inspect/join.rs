@@ -77,7 +77,7 @@ impl Session {
             let mut batch = std::mem::take(batch);
             if selector.is_some() {
                 // The node of a record without a node may just not be selected.
-                batch.retain(|look| look.node.is_some());
+                batch.retain(|look| look.node().is_some());
             }
             progress.advance(batch.len());
             on(batch)
@@ -161,7 +161,7 @@ impl Session {
         let mut claims: HashMap<String, Vec<String>> = HashMap::new();
         self.each_node(None, |page| {
             for node in page {
-                if let Some(identity) = Identified::of(&self.policies.of(&node).identity, &node) {
+                if let Some(identity) = self.policies.current().identify(&node) {
                     claims.entry(identity.record_name().0).or_default().push(node.name);
                 }
             }
@@ -172,12 +172,12 @@ impl Session {
         loop {
             nodes.fill(self).await?;
             let Some(node) = nodes.ready.pop_front() else { break };
-            let identity = Identified::of(&self.policies.of(&node).identity, &node);
+            let identity = self.policies.current().identify(&node);
             let record = identity.map(|identity| identity.record_name().0).unwrap_or_default();
             let rivals =
                 claims.get(&record).into_iter().flatten().filter(|name| **name != node.name).cloned().collect();
             let held = records.get(&record).cloned();
-            on(Look { rivals, ..self.pair(Some(node), held) }).await?;
+            on(Look::new(&self.policies, Some(node), held, rivals)).await?;
         }
         let mut left: Vec<Held> = records.into_values().filter(|held| !claims.contains_key(held.name())).collect();
         left.sort_by(|a, b| a.node_name().cmp(b.node_name()));

@@ -1,82 +1,89 @@
-//! A node and its record, with the policy and the identity by which the operator decides on them.
+//! The case of a node, with the ConfigMap of its record.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::borrow::Cow;
 
 use jiff::Timestamp;
 use perennial_core::keeper::{
+    case::{Case, CaseContext, Rival},
     identity::Identified,
-    plan::Context,
+    keys::Kept,
+    mark::Mark,
     record::Record,
-    selection::{self, Incarnation, Policy},
-    status::Standing,
+    selection::{self, Policy},
+    status::KeepStatus,
     stored_record::Stored,
 };
 
-use crate::keeper::{
-    apply::Held,
-    policies::{Policies, labels_of},
-};
+use crate::keeper::{apply::Held, policies::Policies};
 
-/// A node and its record, as the operator would look at them.
+/// The case of a node, with the ConfigMap of its record.
 pub(crate) struct Look {
-    pub(crate) node: Option<selection::Node>,
+    pub(crate) case: Case,
     pub(crate) held: Option<Held>,
-    pub(crate) policy: Arc<Policy>,
-    /// Who it is, where it says so.
-    pub(crate) identity: Option<Identified>,
-    /// Other live nodes that say the same.
-    pub(crate) rivals: Vec<String>,
 }
 
 impl Look {
-    pub(crate) fn new(policies: &Policies, node: Option<selection::Node>, held: Option<Held>) -> Self {
-        let policy = match (&node, &held) {
-            (Some(node), held) => {
-                let plain = policies.of(node);
-                let record = held.as_ref().and_then(|held| held.stored.effective(&plain.select(node)));
-                policies.with_record(node, record.as_ref())
-            }
-            (None, Some(Held { stored: Stored::Good(record), .. })) => policies.of_labels(&labels_of(record)),
-            (None, _) => policies.of_labels(&BTreeMap::new()),
+    /// `rivals` are other live nodes with the same identity.
+    pub(crate) fn new(
+        policies: &Policies,
+        node: Option<selection::Node>,
+        held: Option<Held>,
+        rivals: Vec<String>,
+    ) -> Self {
+        let rivals = rivals.into_iter().map(|name| Rival { name, holds_record: false }).collect();
+        let policies = policies.current();
+        let context = CaseContext { policies: &policies, now: Timestamp::now(), by: "cli" };
+        let stored = held.as_ref().map(Held::share);
+        let case = match node {
+            Some(node) => Case::live(node, stored, rivals, &context),
+            None => Case::absent(stored, &context),
         };
-        let identity = node.as_ref().and_then(|node| Identified::of(&policy.identity, node));
-        Self { node, held, policy, identity, rivals: Vec::new() }
+        Self { case, held }
     }
 
     pub(crate) fn name(&self) -> &str {
-        match (&self.node, &self.held) {
+        match (self.node(), &self.held) {
             (Some(node), _) => &node.name,
             (None, Some(held)) => held.node_name(),
             (None, None) => "",
         }
     }
 
-    pub(crate) fn stored(&self) -> Option<&Stored> {
-        self.held.as_ref().map(|held| &held.stored)
+    /// Returns the node. `None` if it is absent.
+    pub(crate) fn node(&self) -> Option<&selection::Node> {
+        self.case.node()
     }
 
-    /// The record to decide on.
+    pub(crate) fn policy(&self) -> &Policy {
+        self.case.policy()
+    }
+
+    pub(crate) fn identity(&self) -> Option<&Identified> {
+        self.case.identity()
+    }
+
+    /// Returns the kept keys of the node. `None` if it is absent.
+    pub(crate) fn kept(&self) -> Option<&Kept> {
+        self.node().map(|_| self.case.kept())
+    }
+
+    pub(crate) fn mark(&self) -> Option<&Mark> {
+        self.case.mark()
+    }
+
+    pub(crate) fn stored(&self) -> Option<&Stored> {
+        self.case.stored()
+    }
+
+    /// Returns the record to decide on. A quarantined record of an absent node is not used.
     pub(crate) fn record(&self) -> Option<Record> {
-        match (self.stored()?, self.seen()) {
-            (stored, Some(seen)) => stored.effective(&seen),
-            (Stored::Good(record), None) => Some((**record).clone()),
-            (Stored::Bad { .. }, None) => None,
+        match (self.node(), self.stored()?) {
+            (None, Stored::Bad { .. }) => None,
+            _ => self.case.record().map(Cow::into_owned),
         }
     }
 
-    pub(crate) fn seen(&self) -> Option<Incarnation> {
-        self.node.as_ref().map(|node| self.policy.select(node))
-    }
-
-    pub(crate) fn context(&self) -> Context<'_> {
-        let identity = self.identity.as_ref().and_then(Identified::text).or_else(|| match self.stored() {
-            Some(Stored::Good(record)) => record.identity.clone(),
-            _ => None,
-        });
-        Context { policy: &self.policy, identity, now: Timestamp::now(), by: "cli" }
-    }
-
-    pub(crate) fn standing(&self) -> Standing {
-        Standing::of(self.node.as_ref(), self.stored(), &self.rivals, &self.context())
+    pub(crate) fn status(&self) -> KeepStatus {
+        KeepStatus::of(&self.case)
     }
 }

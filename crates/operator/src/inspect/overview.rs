@@ -1,11 +1,11 @@
-//! Members, shards, nodes, records, lag and throughput of one installation.
+//! Replicas, shards, nodes, records, lag and throughput of one installation.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use kube::Api;
-use perennial_core::keeper::stored_record::Stored;
+use perennial_core::keeper::{status::KeepState, stored_record::Stored};
 use serde_json::{Value, json};
 
 use super::{leases::Leases, operator_metrics::Samples, session::Session, states::RecordState};
@@ -53,17 +53,17 @@ impl Overview {
             .each_pair(None, false, |page| {
                 for look in page {
                     if let Some(held) = &look.held {
-                        *records.entry(RecordState::of(&held.stored)).or_default() += 1;
+                        *records.entry(RecordState::of(held.stored())).or_default() += 1;
                     }
                     if let Some(Stored::Good(record)) = look.stored() {
                         let age = now.as_second() - record.captured_at.as_second();
                         lag.minute += usize::from(age < 60);
                         lag.hour += usize::from(age < 3600);
                     }
-                    let standing = look.standing();
-                    *nodes.entry(standing.word()).or_default() += 1;
-                    lag.due += usize::from(standing.is_due());
-                    if let (Some(node), "Unsettled") = (&look.node, standing.word()) {
+                    let status = look.status();
+                    *nodes.entry(status.state().as_str()).or_default() += 1;
+                    lag.due += usize::from(status.is_due());
+                    if let (Some(node), KeepState::Unsettled) = (look.node(), status.state()) {
                         let age = now.as_second() - node.created;
                         lag.oldest = Some(lag.oldest.map_or(age, |oldest| oldest.max(age)));
                     }

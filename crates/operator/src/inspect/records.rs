@@ -8,8 +8,8 @@ use crate::keeper::apply::Held;
 
 /// Returns a record as JSON: its content, or why it is quarantined.
 pub(crate) fn as_json(held: &Held) -> Value {
-    let mut value = json!({"name": held.name(), "node": held.node_name(), "state": RecordState::of(&held.stored)});
-    match &held.stored {
+    let mut value = json!({"name": held.name(), "node": held.node_name(), "state": RecordState::of(held.stored())});
+    match held.stored() {
         Stored::Good(record) => {
             let text = record.encode().unwrap_or_default();
             value["record"] = serde_json::from_str(&text).unwrap_or_default();

@@ -81,18 +81,17 @@ impl Session {
                 self.settings.namespace
             );
         }
-        let mut look = self.pair(node, held);
-        if let (Some(node), Some(identity)) = (&look.node, &look.identity)
-            && identity.text().is_some()
-        {
-            look.rivals = self.rivals(&node.name, identity).await?;
-        }
-        Ok(look)
+        let identity = node.as_ref().and_then(|node| self.policies.current().identify(node));
+        let rivals = match identity.filter(|identity| identity.text().is_some()) {
+            Some(identity) => self.rivals(name, &identity).await?,
+            None => Vec::new(),
+        };
+        Ok(Look::new(&self.policies, node, held, rivals))
     }
 
     /// Combines a node and a record that were already read.
     pub(crate) fn pair(&self, node: Option<selection::Node>, held: Option<Held>) -> Look {
-        Look::new(&self.policies, node, held)
+        Look::new(&self.policies, node, held, Vec::new())
     }
 
     async fn rivals(&self, name: &str, identity: &Identified) -> anyhow::Result<Vec<String>> {
@@ -101,7 +100,7 @@ impl Session {
         self.each_node(None, |page| {
             progress.advance(page.len());
             let same = |node: &selection::Node| {
-                node.name != name && Identified::of(&self.policies.of(node).identity, node).as_ref() == Some(identity)
+                node.name != name && self.policies.current().identify(node).as_ref() == Some(identity)
             };
             rivals.extend(page.into_iter().filter(same).map(|node| node.name));
             Ok(())
@@ -113,7 +112,7 @@ impl Session {
     /// Returns the record of a node, which may be deleted.
     pub(crate) async fn record(&self, name: &str, node: Option<&selection::Node>) -> anyhow::Result<Option<Held>> {
         let known = match node {
-            Some(node) => Identified::of(&self.policies.of(node).identity, node),
+            Some(node) => self.policies.current().identify(node),
             None => Some(Identified::named(name)),
         };
         let Some(identity) = known else { return Ok(None) };

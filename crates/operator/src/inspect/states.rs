@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use perennial_core::keeper::{status::WORDS, stored_record::Stored};
+use perennial_core::keeper::{status::KeepState, stored_record::Stored};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
@@ -150,18 +150,18 @@ impl KeyOrigin {
 }
 
 /// Returns the colour and the label of a node state.
-fn node_display(state: &str) -> (Tone, &'static str) {
+fn node_display(state: KeepState) -> (Tone, &'static str) {
     match state {
-        "Current" => (Tone::Good, "current"),
-        "Pending" => (Tone::Changed, "changed"),
-        "Unsettled" => (Tone::Warn, "unsettled"),
-        "Waiting" => (Tone::Info, "waiting"),
-        "Unidentified" => (Tone::Warn, "unidentified"),
-        "Contested" => (Tone::Bad, "contested"),
-        "NewerRecord" => (Tone::Bad, "newer record"),
-        "Away" => (Tone::Muted, "away"),
-        "NoRecord" => (Tone::Muted, "no record"),
-        _ => (Tone::Muted, "ignored"),
+        KeepState::Current => (Tone::Good, "current"),
+        KeepState::Pending => (Tone::Changed, "changed"),
+        KeepState::Unsettled => (Tone::Warn, "unsettled"),
+        KeepState::Waiting => (Tone::Info, "waiting"),
+        KeepState::Unidentified => (Tone::Warn, "unidentified"),
+        KeepState::Contested => (Tone::Bad, "contested"),
+        KeepState::NewerRecord => (Tone::Bad, "newer record"),
+        KeepState::Away => (Tone::Muted, "away"),
+        KeepState::NoRecord => (Tone::Muted, "no record"),
+        KeepState::Ignored => (Tone::Muted, "ignored"),
     }
 }
 
@@ -188,7 +188,7 @@ pub(crate) fn tone_of(word: &str) -> Option<Tone> {
         "Folded" | "warn" => Some(Tone::Warn),
         "Newer" | "Invalid" | "fail" | "none" => Some(Tone::Bad),
         "Tombstone" => Some(Tone::Muted),
-        _ => WORDS.contains(&word).then(|| node_display(word).0),
+        _ => KeepState::ALL.into_iter().find(|state| state.as_str() == word).map(|state| node_display(state).0),
     }
 }
 
@@ -196,7 +196,7 @@ pub(crate) fn tone_of(word: &str) -> Option<Tone> {
 pub(crate) fn catalog() -> Value {
     let entry = |name: Value, (tone, label): (Tone, &str)| json!({"name": name, "tone": tone, "label": label});
     json!({
-        "nodes": WORDS.iter().map(|word| entry(json!(word), node_display(word))).collect::<Vec<_>>(),
+        "nodes": KeepState::ALL.map(|state| entry(json!(state.as_str()), node_display(state))),
         "workloads": WorkloadState::ALL.map(|state| entry(json!(state), state.display())),
         "origins": KeyOrigin::ALL.map(|origin| entry(json!(origin), origin.display())),
         "activities": ACTIVITIES.map(|what| entry(json!(what), activity_display(what))),

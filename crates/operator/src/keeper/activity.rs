@@ -1,7 +1,7 @@
-//! What happens to nodes and records, noted as the watches say it: how much of it over time, the last of it one by one,
-//! and the few figures that a list of nodes shows.
+//! Recent activity of nodes and records: counts over time, the latest events, and the figures that
+//! lists of nodes show.
 //!
-//! For people who look on (`top`, the dashboard). Nothing is decided by it, and where nobody looks on there is none.
+//! For `top` and the dashboard. No decision depends on it, and without them nothing is recorded.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -13,14 +13,14 @@ use tokio::sync::broadcast;
 use super::{Key, apply::Held};
 use crate::runtime::{clock::Clock, map::HashMap};
 
-/// So many happenings are remembered for those who come later.
+/// Number of events that are kept for new listeners.
 const REMEMBERED: usize = 100;
-/// So many may be under way to somebody who is slow to listen.
+/// Number of events that are buffered for a slow listener.
 const BACKLOG: usize = 256;
-/// So many keys of a restore are named.
+/// Maximum number of keys that an event lists.
 const NAMED: usize = 4;
 
-/// What was counted within an interval.
+/// Counts within an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub created: u64,
@@ -31,7 +31,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Nodes that came or went.
+    /// Returns the number of nodes that were created or deleted.
     pub fn churn(&self) -> u64 {
         self.created + self.deleted
     }
@@ -45,7 +45,7 @@ impl Counts {
     }
 }
 
-/// Counts over time: the interval that is open, and those before it.
+/// Counts over time: the current interval and those before it.
 #[derive(Debug)]
 pub struct Churn {
     pub now: Counts,
@@ -60,7 +60,7 @@ impl Churn {
         Self { now: Counts::default(), past: VecDeque::new(), total: Counts::default(), intervals }
     }
 
-    /// Closes the interval.
+    /// Ends the current interval.
     pub fn turn(&mut self) {
         let now = std::mem::take(&mut self.now);
         self.total.add(now);
@@ -71,7 +71,7 @@ impl Churn {
     }
 }
 
-/// Something that happened to a node.
+/// An event of a node or its record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Happening {
     pub number: u64,
@@ -79,9 +79,9 @@ pub struct Happening {
     #[serde(serialize_with = "as_text")]
     pub node: Key,
     pub what: What,
-    /// How many keys it is about.
+    /// Number of keys that it affects.
     pub keys: usize,
-    /// The first of them.
+    /// The first of these keys.
     pub some: Vec<String>,
 }
 
@@ -92,29 +92,29 @@ fn as_text<S: Serializer>(key: &Key, serializer: S) -> Result<S::Ok, S::Error> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum What {
-    /// A node that nothing was kept of.
+    /// A node without a record was created.
     Joined,
-    /// A node that has a record.
+    /// A node with a record was created.
     Returned,
     Left,
-    /// It was given what its record has.
+    /// The node was restored.
     Restored,
     /// Its record was written.
     Captured,
-    /// Its record cannot be trusted.
+    /// Its record is quarantined.
     Quarantined,
-    /// Its record is gone.
+    /// Its record was deleted.
     Forgotten,
 }
 
-/// What is noted of a live node.
+/// State of a live node, to detect changes.
 #[derive(Clone, Debug)]
 struct NodeNote {
     uid: String,
     mark: bool,
 }
 
-/// What is noted of a record.
+/// Figures of a record.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordNote {
     pub sequence: u64,
@@ -123,7 +123,7 @@ pub struct RecordNote {
     bad: bool,
 }
 
-/// The notes.
+/// Recent activity of nodes and records.
 #[derive(Debug)]
 pub struct Board {
     clock: Clock,
@@ -133,13 +133,13 @@ pub struct Board {
     /// Oldest first.
     recent: VecDeque<Arc<Happening>>,
     number: u64,
-    /// Grows with every change of a node or a record.
+    /// Increases with every change of a node or a record.
     version: u64,
     tell: broadcast::Sender<Arc<Happening>>,
 }
 
 impl Board {
-    /// A board that remembers the counts of so many intervals.
+    /// Keeps the counts of the last `intervals` intervals.
     pub fn new(clock: Clock, intervals: usize) -> Self {
         Self {
             clock,
@@ -153,12 +153,12 @@ impl Board {
         }
     }
 
-    /// What happens from now on.
+    /// Returns the events from now on.
     pub fn listen(&self) -> broadcast::Receiver<Arc<Happening>> {
         self.tell.subscribe()
     }
 
-    /// What happened last, newest first.
+    /// Returns the latest events, newest first.
     pub fn recent(&self) -> impl Iterator<Item = &Arc<Happening>> {
         self.recent.iter().rev()
     }
@@ -171,7 +171,7 @@ impl Board {
         self.records.get(name)
     }
 
-    /// A node as the watch shows it. Not `news`: from a list of what was there already.
+    /// Records a node from the watch. Without `news` it comes from a list and is no event.
     pub(super) fn saw_node(&mut self, key: &Key, node: &selection::Node, has_record: bool, news: bool) {
         self.version += 1;
         let mark = Mark::read(&node.annotations).filter(|mark| !mark.given.is_empty() || mark.unlisted);
@@ -196,7 +196,7 @@ impl Board {
         }
     }
 
-    /// A node is gone.
+    /// Records the deletion of a node.
     pub(super) fn saw_delete(&mut self, key: &Key) {
         self.version += 1;
         self.nodes.remove(key);
@@ -204,11 +204,11 @@ impl Board {
         self.happened(key, What::Left, &Kept::new());
     }
 
-    /// A record as the watch shows it.
+    /// Records a record from the watch.
     pub(super) fn saw_record(&mut self, held: &Held, news: bool) {
         self.version += 1;
         let nothing = Kept::new();
-        let (seen, kept) = match &held.stored {
+        let (seen, kept) = match held.stored() {
             Stored::Good(record) => {
                 let (sequence, captured_at) = (record.sequence, Some(record.captured_at));
                 (RecordNote { sequence, captured_at, keys: record.kept.len(), bad: false }, &record.kept)
@@ -223,14 +223,14 @@ impl Board {
         let node: Key = Arc::from(held.node_name());
         match before {
             Some(before) if seen.bad && before.bad => {}
-            // Only what holds something else: an audit notes absences in the same object.
+            // Only other content is an event: garbage collection annotates the same object.
             Some(before) if !seen.bad && before.sequence == seen.sequence => {}
             _ if seen.bad => self.happened(&node, What::Quarantined, kept),
             _ => self.happened(&node, What::Captured, kept),
         }
     }
 
-    /// A record is gone.
+    /// Records the deletion of a record.
     pub(super) fn lost_record(&mut self, name: &str, node: &str) {
         self.version += 1;
         if self.records.remove(name).is_some() {
@@ -238,7 +238,7 @@ impl Board {
         }
     }
 
-    /// After a list: only these are there.
+    /// Drops the nodes that a list did not contain.
     pub(super) fn retain_nodes(&mut self, is_there: impl Fn(&str) -> bool) {
         self.version += 1;
         self.nodes.retain(|name, _| is_there(name));
@@ -264,7 +264,7 @@ impl Board {
         while self.recent.len() > REMEMBERED {
             self.recent.pop_front();
         }
-        // Nobody listens: that is no loss.
+        // Fails only without listeners.
         let _ = self.tell.send(happening);
     }
 }
@@ -312,7 +312,7 @@ mod tests {
         board.saw_node(&key, &node("u1", &[("team", "ml")]), true, true);
         board.saw_node(&key, &node("u1", &[("team", "ml")]), true, true);
         board.saw_delete(&key);
-        // With the webhooks on it rides in the create.
+        // The webhook restores it in the create request.
         board.saw_node(&key, &node("u2", &[("team", "ml")]), true, true);
         let expected =
             [(What::Returned, 0), (What::Restored, 1), (What::Left, 0), (What::Returned, 0), (What::Restored, 1)];

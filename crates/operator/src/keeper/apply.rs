@@ -1,7 +1,7 @@
-//! The one place where the keeper reads and writes: nodes and records, each write conditional, each request with a
-//! deadline and within the budget.
+//! All requests of the keeper. Every write is conditional, and every request has a deadline and is
+//! within the budget.
 
-use std::{cell::RefCell, collections::BTreeMap, time::Duration};
+use std::{cell::RefCell, collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
@@ -10,10 +10,10 @@ use kube::{
 };
 use perennial_core::keeper::{
     collect::ABSENT_SINCE,
+    decide::Restore,
     identity::RecordName,
     mark::MARK,
     node_patch::{node_patch, ungate_patch},
-    plan::Restore,
     record::{Fault, RECORD_KEY, RECORD_LABEL, RECORD_LABEL_VALUE, RECOVERED_KEY, Record, TooLarge},
     selection,
     signature::signature_key,
@@ -23,7 +23,7 @@ use perennial_core::keeper::{
 use super::{
     Priority,
     node::Node,
-    policies::Resource,
+    policies::KeepPolicyResource,
     record_keys::{CannotSign, KeysError, Signatures},
 };
 use crate::runtime::{
@@ -32,22 +32,23 @@ use crate::runtime::{
     request::{FIELD_MANAGER, Failure, ask},
 };
 
-/// A record is a KiB or two, but anybody who may write ConfigMaps can make it a MiB: a page of those has to fit into memory.
+/// Page size of lists of records. A record has a KiB or two, but a ConfigMap may have a MiB, and a
+/// page of those must fit into memory.
 pub const PAGE_OF_RECORDS: u32 = 50;
 
-/// A record's ConfigMap as it was read: what the next write is conditional on.
+/// The ConfigMap of a record as it was read. The next write is conditional on it.
 #[derive(Clone, Debug)]
 pub struct Held {
-    pub stored: Stored,
+    stored: Arc<Stored>,
     config_map: ConfigMap,
-    /// Some of it is signed with this key, which is not known: the keys may have changed.
+    /// An unknown key that signed some of it: the keys may have changed.
     unknown_key: Option<String>,
-    /// Keys of its data under which there is a good record that the key which signs now has not signed.
+    /// Data keys of valid records that the newest signing key has not signed.
     unsigned: Vec<&'static str>,
 }
 
 impl Held {
-    /// Reads a ConfigMap that holds the record of this name.
+    /// Reads and verifies the ConfigMap of a record.
     pub fn new(config_map: ConfigMap, signatures: &Signatures) -> Self {
         let empty = BTreeMap::new();
         let data = config_map.data.as_ref().unwrap_or(&empty);
@@ -56,7 +57,7 @@ impl Held {
         let version = (uid, resource_version(&config_map));
         let signature = |key: &str| data.get(signature_key(key)).map(String::as_str);
         let (unknown_key, unsigned) = (RefCell::new(None), RefCell::new(Vec::new()));
-        let stored = Stored::verified(
+        let mut stored = Stored::verified(
             data,
             |record| record.name() == RecordName(name.clone()),
             |key, text| {
@@ -68,7 +69,8 @@ impl Held {
             },
             |key, record| {
                 signatures.accept((&name, key), version, record)?;
-                // Only what is believed anyway may be signed: a signature makes it believed for good.
+                // Only verified records may be signed again: a signature makes them trusted for
+                // good.
                 if signatures.is_behind(signature(key)) {
                     unsigned.borrow_mut().push(key);
                 }
@@ -76,21 +78,17 @@ impl Held {
             },
         );
         let (unsigned, unknown_key) = (unsigned.into_inner(), unknown_key.into_inner());
-        let mut held = Self { stored, config_map, unknown_key, unsigned };
-        held.forget_another_order();
-        held
+        forget_foreign_version(&mut stored, resource_version(&config_map));
+        Self { stored: Arc::new(stored), config_map, unknown_key, unsigned }
     }
 
-    /// A record is written after the state of the node that it holds. One that says otherwise was carried here from another
-    /// cluster, as it was: the numbers of that cluster's order mean nothing here, and no state of a node is older than it.
-    fn forget_another_order(&mut self) {
-        let written_at = self.resource_version();
-        if let Stored::Good(record) = &mut self.stored
-            && written_at > 0
-            && record.node.resource_version > written_at
-        {
-            record.node.resource_version = 0;
-        }
+    pub fn stored(&self) -> &Stored {
+        &self.stored
+    }
+
+    /// Returns the record for a [`Case`](perennial_core::keeper::case::Case).
+    pub fn share(&self) -> Arc<Stored> {
+        Arc::clone(&self.stored)
     }
 
     pub fn name(&self) -> &str {
@@ -101,27 +99,27 @@ impl Held {
         resource_version(&self.config_map)
     }
 
-    /// The node that the record is for, as far as the ConfigMap says.
+    /// Returns the name of the node, as far as the ConfigMap contains it.
     pub fn node_name(&self) -> &str {
-        if let Stored::Good(record) = &self.stored {
+        if let Stored::Good(record) = self.stored() {
             return &record.node.name;
         }
         let named = self.annotations().get(NODE_ANNOTATION).map(String::as_str);
         named.or_else(|| self.name().strip_prefix("node-")).unwrap_or_default()
     }
 
-    /// It says that it is a record. Others' ConfigMaps may have any name.
+    /// Whether it has the label of records. Other ConfigMaps may have any name.
     pub fn is_labelled(&self) -> bool {
         let labels = self.config_map.metadata.labels.as_ref();
         labels.and_then(|labels| labels.get(RECORD_LABEL)).is_some_and(|value| value == RECORD_LABEL_VALUE)
     }
 
-    /// It holds a good record that the key which signs now has not signed.
+    /// Whether it contains a valid record that the newest signing key has not signed.
     pub fn is_unsigned(&self) -> bool {
         !self.unsigned.is_empty()
     }
 
-    /// An audit wrote down that its node is absent.
+    /// Whether it has the annotation `absent-since`.
     pub fn is_noted_absent(&self) -> bool {
         self.annotations().contains_key(ABSENT_SINCE)
     }
@@ -132,7 +130,19 @@ impl Held {
     }
 }
 
-/// What a request failed at.
+/// Clears the recorded resourceVersion of a node if it is later than the record itself. Such a
+/// record was copied from another cluster, whose resourceVersions have no meaning here: no state of
+/// a node is older than it.
+fn forget_foreign_version(stored: &mut Stored, written_at: u64) {
+    if let Stored::Good(record) = stored
+        && written_at > 0
+        && record.node.resource_version > written_at
+    {
+        record.node.resource_version = 0;
+    }
+}
+
+/// A request that failed, or was not sent.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("could not read node {node}")]
@@ -147,16 +157,16 @@ pub enum Error {
     DeleteRecord { record: String, source: Failure },
     #[error("could not list {what}")]
     List { what: &'static str, source: Failure },
-    #[error("record {record} was not written")]
+    #[error("could not write record {record}")]
     TooLarge { record: String, source: TooLarge },
-    #[error("record {record} was not signed, and so not written")]
+    #[error("could not sign record {record}; it was not written")]
     Sign { record: String, source: CannotSign },
-    #[error("it is not known whether record {record} can be trusted")]
+    #[error("could not verify record {record}")]
     Keys { record: String, source: KeysError },
 }
 
 impl Error {
-    /// The request that failed; none where it was not even sent.
+    /// Returns the failed request. `None` if none was sent.
     fn failure(&self) -> Option<&Failure> {
         match self {
             Self::ReadNode { source, .. }
@@ -171,7 +181,7 @@ impl Error {
 
     pub fn category(&self) -> Category {
         match self {
-            // The keys may be readable the next time.
+            // The keys may be readable in the next attempt.
             Self::Keys { .. } => Category::Server,
             _ => self.failure().map_or(Category::Refused, Failure::category),
         }
@@ -181,7 +191,7 @@ impl Error {
         self.failure()?.retry_after()
     }
 
-    /// The permission that is missing, where that is what failed.
+    /// Returns the missing permission of a forbidden request.
     pub fn missing_permission(&self) -> Option<&'static str> {
         if self.category() != Category::Forbidden {
             return None;
@@ -203,7 +213,7 @@ impl Error {
 pub struct Cluster {
     nodes: Api<Node>,
     records: Api<ConfigMap>,
-    policies: Api<Resource>,
+    policies: Api<KeepPolicyResource>,
     budget: Budget,
     signatures: Signatures,
 }
@@ -231,12 +241,13 @@ impl Cluster {
         node.map(|node| node.map(Node::into_view)).map_err(|source| Error::ReadNode { node: name.to_owned(), source })
     }
 
-    /// Gives a node what the plan says, if it is still the node that was decided on.
+    /// Restores a node, if it is still in the state that was decided on.
     pub async fn patch_node(&self, node: &selection::Node, restore: &Restore) -> Result<selection::Node, Error> {
         self.patch(node, node_patch(node, restore)).await
     }
 
-    /// Changes kept keys of a node at a person's word. Its mark stays: to us it is a change like any other.
+    /// Changes kept keys of a node for a command. Its mark stays: to the operator it is a change by
+    /// a user.
     pub async fn change_node(&self, node: &selection::Node, change: &Restore) -> Result<selection::Node, Error> {
         let mut patch = node_patch(node, change);
         if let Some(annotations) = patch.pointer_mut("/metadata/annotations").and_then(serde_json::Value::as_object_mut)
@@ -246,7 +257,7 @@ impl Cluster {
         self.patch(node, patch).await
     }
 
-    /// Takes our taint from a node, if it is still the node that was decided on.
+    /// Removes the gate taint from a node, if it is still in the state that was decided on.
     pub async fn ungate_node(&self, node: &selection::Node) -> Result<selection::Node, Error> {
         self.patch(node, ungate_patch(node)).await
     }
@@ -263,7 +274,7 @@ impl Cluster {
             return Ok(None);
         };
         let held = self.held(found);
-        // Before a record is not believed for the key that signed it, that key is looked for.
+        // The keys are read again before a record with an unknown key is quarantined.
         if let Some(key) = &held.unknown_key {
             let looked = self.signatures.look_for(key).await;
             looked.map_err(|source| Error::Keys { record: name.0.clone(), source })?;
@@ -272,7 +283,7 @@ impl Cluster {
         Ok(Some(held))
     }
 
-    /// Writes a record over the one that was read, or as the first. A record that somebody else wrote meanwhile is a
+    /// Replaces the record that was read, or creates the first one. A concurrent write is a
     /// conflict.
     pub async fn write_record(&self, held: Option<&Held>, record: &Record, priority: Priority) -> Result<Held, Error> {
         let name = record.name().0;
@@ -296,14 +307,15 @@ impl Cluster {
         Held::new(config_map, &self.signatures)
     }
 
-    /// Beside an older record that was put back, what is written next is newer than all that was ever seen there.
+    /// Returns the record with a sequence after all that were seen, if an older record was put
+    /// back.
     fn after_all_seen(&self, held: Option<&Held>, record: &Record) -> Option<Record> {
         let uid = held?.config_map.metadata.uid.as_deref()?;
         let seen = self.signatures.newest_sequence(&record.name().0, uid);
         (record.sequence <= seen).then(|| Record { sequence: seen + 1, ..record.clone() })
     }
 
-    /// Signs the good records in a ConfigMap, as they are, with the key that signs now.
+    /// Signs the valid records in a ConfigMap, unchanged, with the newest key.
     pub async fn sign_record(&self, held: &Held) -> Result<Held, Error> {
         let name = held.name();
         let mut next = held.config_map.clone();
@@ -320,7 +332,8 @@ impl Cluster {
         written.map(|map| self.held(map)).map_err(|source| Error::WriteRecord { record: name.to_owned(), source })
     }
 
-    /// Sets or removes annotations of a record's ConfigMap, if it is still the one that was read.
+    /// Sets or removes annotations of a record's ConfigMap, if it has not changed since it was
+    /// read.
     pub async fn annotate_record(
         &self,
         held: &Held,
@@ -333,7 +346,7 @@ impl Cluster {
         self.patch_record(held, patch).await
     }
 
-    /// Puts our label back on a record's ConfigMap, if it is still the one that was read.
+    /// Restores the label of a record's ConfigMap, if it has not changed since it was read.
     pub async fn label_record(&self, held: &Held) -> Result<Held, Error> {
         let patch = serde_json::json!({ "metadata": {
             "resourceVersion": held.config_map.metadata.resource_version,
@@ -357,21 +370,21 @@ impl Cluster {
         self.ask(Priority::Collect, self.policies.patch_status(name, &params, &patch)).await.map(drop)
     }
 
-    /// The API server's resourceVersion now: later than every node that is gone by now.
+    /// Returns the current resourceVersion of the API server: later than every deleted node.
     pub async fn now(&self) -> Result<u64, Error> {
         let page = self.ask(Priority::Restore, self.nodes.list_metadata(&ListParams::default().limit(1))).await;
         let page = page.map_err(|source| Error::List { what: "nodes", source })?;
         Ok(page.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or_default())
     }
 
-    /// One page of records, and where the next begins.
+    /// Returns a page of records and the token of the next one.
     pub async fn list_records(&self, params: &ListParams) -> Result<(Vec<Held>, Option<String>), Error> {
         let page = self.ask(Priority::Collect, self.records.list(params)).await;
         let page = page.map_err(|source| Error::List { what: "records", source })?;
         let mut records = Vec::with_capacity(page.items.len());
         for found in page.items {
             let held = self.held(found);
-            // Where it cannot be looked for, the record is a bad one for now: nothing is done about those.
+            // If the keys cannot be read, the record counts as quarantined for now.
             let looked = match &held.unknown_key {
                 Some(key) => self.signatures.look_for(key).await.is_ok(),
                 None => false,
@@ -381,7 +394,7 @@ impl Cluster {
         Ok((records, page.metadata.continue_.filter(|token| !token.is_empty())))
     }
 
-    /// One page of nodes, and where the next begins.
+    /// Returns a page of nodes and the token of the next one.
     pub async fn list_nodes(&self, params: &ListParams) -> Result<(Vec<selection::Node>, Option<String>), Error> {
         let page = self.ask(Priority::Collect, self.nodes.list(params)).await;
         let page = page.map_err(|source| Error::List { what: "nodes", source })?;
@@ -391,7 +404,7 @@ impl Cluster {
         ))
     }
 
-    /// Deletes a record, if it is still the one that was read.
+    /// Deletes a record, if it has not changed since it was read.
     pub async fn delete_record(&self, held: &Held) -> Result<(), Error> {
         let params = DeleteParams {
             preconditions: Some(Preconditions {
@@ -413,7 +426,7 @@ impl Cluster {
     }
 }
 
-/// The ConfigMap to write: everything that was there and is not ours stays.
+/// Returns the ConfigMap to write. Data, labels and annotations of others are kept.
 fn next_config_map(
     name: &str,
     held: Option<&Held>,
@@ -432,7 +445,7 @@ fn next_config_map(
     labels.insert(RECORD_LABEL.to_owned(), RECORD_LABEL_VALUE.to_owned());
     let annotations = next.metadata.annotations.get_or_insert_default();
     annotations.insert(NODE_ANNOTATION.to_owned(), record.node.name.clone());
-    // What is written comes from a node that was seen.
+    // The record is written from a node that exists or existed a moment ago.
     annotations.remove(ABSENT_SINCE);
     let data = next.data.get_or_insert_default();
     if key == RECORD_KEY {
@@ -440,16 +453,16 @@ fn next_config_map(
         data.remove(signature_key(RECOVERED_KEY));
     }
     data.insert(key.to_owned(), text);
-    // A signature of what was there before would be a wrong one.
+    // The signature of the former content is not valid for the new one.
     data.remove(signature_key(key));
     data.extend(signature.map(|signature| (signature_key(key).to_owned(), signature)));
     next
 }
 
-/// The node that a record was last written from, for people who look at ConfigMaps.
+/// Annotation of a record: the node that it was last written from.
 pub const NODE_ANNOTATION: &str = "perennial.dev/node";
 
-/// The resourceVersion of a ConfigMap as a number; 0 where it has none that is one.
+/// Returns the resourceVersion of a ConfigMap as a number; 0 if it is not one.
 pub fn resource_version(config_map: &ConfigMap) -> u64 {
     config_map.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or_default()
 }

@@ -1,9 +1,11 @@
-//! The keeper's loop: what the watches say becomes work, the pure plan says what to do, [`apply`](super::apply) does it.
+//! The keeper: watch events become requests to reconcile nodes, `decide` decides,
+//! [`apply`](super::apply) writes.
 //!
 //! # Guarantees
-//! A pending last state is written before anything is done about its successor. A node is captured only after one more
-//! look at it; a node is restored only from a record that was read after it, or, unchanged since it began, from what its
-//! predecessor had ([`past`](super::past)). Failures delay the node that they are about, and no other.
+//! A pending last state is written before any decision about its successor. A node is read once
+//! more before it is captured. A node is restored only from a record that was read after it, or, if
+//! it has not changed since its creation, from the last state of its predecessor
+//! ([`recall_cache`](super::recall_cache)). A failure delays only the node that it concerns.
 
 use std::{
     collections::HashMap,
@@ -20,13 +22,14 @@ use tracing::{Span, debug, field, info_span, warn};
 use super::{
     Key, Priority, Work,
     apply::{Cluster, Error, Held},
+    cache::{Cache, Requests},
     node::Node,
-    observe::{Asks, View},
     policies::{self, Policies},
 };
 use crate::runtime::{
     clock::Clock,
     error_category::Category,
+    error_chain::Chain,
     events::{About, Events},
     jitter::Jitter,
     metrics::Metrics,
@@ -36,11 +39,12 @@ use crate::runtime::{
     traces,
 };
 
-/// The name of the controller and its queue, in metrics.
+/// Name of the controller and its queue in metrics.
 pub const CONTROLLER: &str = "keeper";
-/// Captures of one node are at least so far apart: a burst of changes costs its first and its last state.
+/// Minimum time between two captures of a node. Of a burst of changes, the first and the last state
+/// are captured.
 const CAPTURE_PAUSE: Duration = Duration::from_secs(1);
-/// From so many changes back and forth on, a node is captured less often.
+/// Number of changes back and forth after which a node is captured less often.
 pub(super) const FLAPS: u32 = 3;
 pub(super) const FLAP_MEMORY: Duration = Duration::from_mins(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -53,21 +57,22 @@ pub const RETRY: RetryPolicy = RetryPolicy {
     forbidden: (Duration::from_secs(30), Duration::from_mins(1)),
 };
 
-/// What the keeper may do in this process.
+/// The writes that this process may send.
 #[derive(Clone, Copy, Debug)]
 pub struct Duties {
     pub capture: bool,
     pub restore: bool,
-    /// Say what would be done, and do nothing.
+    /// Log writes instead of sending them.
     pub dry_run: bool,
 }
 
-/// Everything that the keeper works with. All of it is passed in.
+/// The parts of the keeper. All of them are passed in.
 #[expect(missing_debug_implementations, reason = "kube's client has none")]
 pub struct Keeper {
     pub client: Client,
     pub cluster: Cluster,
     pub policies: Policies,
+    pub cache: Cache,
     pub reconciler: Reconciler<Key, Priority>,
     pub clock: Clock,
     pub jitter: Jitter,
@@ -75,66 +80,62 @@ pub struct Keeper {
     pub events: Events,
     pub reporter: Reporter,
     pub duties: Duties,
-    /// The way in for admission: with a budget of its own, since the API server waits for it.
+    /// Requests of the webhooks, with a budget of their own, since the API server waits for them.
     pub admission: Cluster,
-    /// Below the deadline of the admission server, which is below the timeout of the webhook.
+    /// Deadline of a webhook call. Below the deadline of the admission server, which is below the
+    /// timeout of the webhook.
     pub admission_deadline: Duration,
-    /// Which nodes are ours to work on.
+    /// The shards that this replica owns.
     pub ownership: Ownership,
     pub gate: Gate,
     pub gate_timeout: Duration,
-    /// Who we are, in records.
+    /// Name of the writer in records.
     pub identity: String,
-    /// Told when the policies in force change.
+    /// Notified when the policies in force change.
     pub replan: Notify,
     pub state: Mutex<State>,
 }
 
-/// What the keeper has in memory.
+/// State of the work on nodes.
 #[derive(Debug, Default)]
 pub struct State {
-    pub view: View,
     pub(super) captured: HashMap<Key, Instant>,
-    /// How often a node's labels went back and forth of late, and when last.
+    /// Number of recent changes back and forth of a node's labels, and the time of the last one.
     pub(super) flaps: HashMap<Key, (u32, Instant)>,
-    /// After how many changes of their keys all records were last judged by signature.
-    pub(super) judged_after: u64,
+    /// Number of key changes after which all records were last verified.
+    pub(super) verified_after: u64,
 }
 
-/// What came of looking at a node.
+/// Result of reconciling a node.
 pub(super) enum Done {
-    /// It needs nothing.
+    /// The node needs nothing.
     Quiet,
     /// Something was written.
     Wrote,
-    /// Things changed meanwhile: look again.
+    /// The node or its record changed meanwhile.
     Again,
 }
 
 impl Keeper {
     pub fn on_node(&self, event: Event<Node>) {
-        let asks = self.lock().view.on_node(event, &self.policies);
-        self.ask(asks);
+        self.enqueue(self.cache.on_node(event));
     }
 
     pub fn on_record(&self, event: Event<ConfigMap>) {
-        let asks = self.lock().view.on_record(event, &self.policies, self.cluster.signatures());
-        self.ask(asks);
+        self.enqueue(self.cache.on_record(event));
     }
 
-    /// A node as the API server just answered: as if the watch had said so.
+    /// Caches a node from a response, as if the watch had delivered it.
     pub(super) fn learn_node(&self, node: &selection::Node) {
-        let asks = self.lock().view.learn_node(node, &self.policies);
-        self.ask(asks);
+        self.enqueue(self.cache.learn_node(node));
     }
 
-    /// The same for a record.
+    /// Caches a record from a response.
     pub(super) fn learn_record(&self, held: &Held) {
-        let asks = self.lock().view.learn_record(held, &self.policies);
-        self.ask(asks);
+        self.enqueue(self.cache.learn_record(held));
     }
 
-    pub fn on_policy(&self, event: Event<policies::Resource>) {
+    pub fn on_policy(&self, event: Event<policies::KeepPolicyResource>) {
         if self.policies.on_event(event) {
             self.on_policies();
         }
@@ -145,12 +146,13 @@ impl Keeper {
         self.replan.notify_one();
     }
 
-    /// Looks at every node afresh whenever the policies in force change; only those that a policy touches are worked on.
+    /// Caches every node again whenever the policies in force change. Only affected nodes are
+    /// reconciled.
     pub async fn follow_policies(&self) {
         loop {
             self.replan.notified().await;
             if let Err(error) = self.replan_all().await {
-                warn!(category = error.category().as_str(), "the change of policies is not through yet: {error}");
+                warn!(category = error.category().as_str(), error = %Chain(&error), "policy change not applied yet, retrying");
                 tokio::time::sleep(self.jitter.backoff(3, FIRST_PAUSE, LONGEST_PAUSE)).await;
                 self.replan.notify_one();
             }
@@ -158,41 +160,42 @@ impl Keeper {
     }
 
     async fn replan_all(&self) -> Result<(), Error> {
-        let known = self.lock().view.policies_known;
-        // Records move before anything is decided under a new identity; not where a policy that we may not read has the word.
-        let differ = self.policies.identities_differ() || self.lock().view.index.has_other_identities();
+        let known = self.cache.policies_are_known();
+        // Records are moved before any decision under a new identity, but not while policies cannot
+        // be read.
+        let differ = self.policies.identities_differ() || self.cache.has_other_identities();
         if differ && self.policies.are_known() {
             self.migrate().await?;
         } else if differ {
-            warn!("KeepPolicies may not be read: no record is moved to another identity");
+            warn!("KeepPolicies cannot be read: no record is moved to another identity");
         }
         if known || self.policies.has_any() {
             self.each_node(|node| {
-                let asks = self.lock().view.reconsider(&node, &self.policies);
-                self.ask(asks);
+                self.enqueue(self.cache.reconsider(&node));
             })
             .await?;
         }
-        self.lock().view.policies_known = true;
+        self.cache.set_policies_known();
         self.resync();
         Ok(())
     }
 
     pub fn is_synced(&self) -> bool {
-        self.lock().view.is_synced()
+        self.cache.is_synced()
     }
 
-    /// Compares nodes and records in memory. Costs no request.
+    /// Requests all nodes that may need work, from the cache. Sends no requests.
     pub fn resync(&self) {
-        let asks = self.lock().view.everything();
-        debug!(nodes = asks.len(), "resync");
-        self.ask(asks);
+        let requests = self.cache.everything();
+        debug!(nodes = requests.len(), "resync");
+        self.enqueue(requests);
     }
 
-    pub(super) fn ask(&self, asks: Asks) {
-        for (key, priority) in asks {
+    /// Adds nodes to the queue that this replica owns.
+    pub(super) fn enqueue(&self, requests: Requests) {
+        for (key, priority) in requests {
             if !self.ownership.is_ours(self.ownership.shard_of(&key)) {
-                self.lock().view.take_hot(&key);
+                self.cache.take_hot(&key);
                 continue;
             }
             let pause = if priority == Priority::Capture { self.capture_pause(&key) } else { Duration::ZERO };

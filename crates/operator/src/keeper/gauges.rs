@@ -1,4 +1,4 @@
-//! What is noticed over time rather than about one event: gauges, nodes that have waited too long, labels that flap.
+//! Periodic checks: gauges, nodes that have been gated for too long, and labels that flap.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use tracing::warn;
 use super::{
     Key, Priority,
     apply::Held,
+    cache::Survey,
     controller::{FLAP_MEMORY, FLAPS, Keeper},
-    index::Survey,
 };
 use crate::runtime::{
     events::{About, Severity},
@@ -19,9 +19,10 @@ use crate::runtime::{
 };
 
 impl Keeper {
-    /// Something keeps setting labels back and forth: it is said once, captured ever more seldom, and never fought.
+    /// Detects labels that are set back and forth. They are reported once, captured less and less
+    /// often, and never reverted.
     pub(super) fn note_flap(&self, key: &Key, node: &selection::Node, held: Option<&Held>, next: &Record) {
-        let Some(Stored::Good(before)) = held.map(|held| &held.stored) else { return };
+        let Some(Stored::Good(before)) = held.map(Held::stored) else { return };
         let back = before.kept != next.kept
             && before.history.first().is_some_and(|entry| Kept::from(entry.content.clone()) == next.kept);
         if !back {
@@ -35,25 +36,28 @@ impl Keeper {
         };
         self.metrics.label_flaps.inc();
         if count == FLAPS {
-            warn!(node = node.name, "its labels go back and forth; it is captured less often");
+            warn!(node = node.name, "labels flap; the node is captured less often");
             self.events.say(About::node(&node.name, &node.uid), Severity::Warning, "LabelsFlap", || {
                 let changed =
                     next.kept.keys().chain(before.kept.keys()).filter(|k| next.kept.get(*k) != before.kept.get(*k));
                 let keys: std::collections::BTreeSet<String> = changed.map(ToString::to_string).collect();
-                format!("something sets {} back and forth", keys.into_iter().collect::<Vec<_>>().join(", "))
+                format!(
+                    "another controller sets {} back and forth; let only one of them set these keys",
+                    keys.into_iter().collect::<Vec<_>>().join(", ")
+                )
             });
         }
     }
 
-    /// Brings the gauges up to date.
+    /// Updates the gauges.
     pub fn survey(&self) -> Survey {
-        let survey = {
+        {
             let mut state = self.lock();
-            state.view.expire();
             state.flaps.retain(|_, (_, at)| at.elapsed() < FLAP_MEMORY);
             state.captured.retain(|_, at| at.elapsed() < FLAP_MEMORY);
-            state.view.index.survey()
-        };
+        }
+        self.cache.expire();
+        let survey = self.cache.survey();
         let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         let node = |state| self.metrics.nodes.get_or_create_owned(&NodeLabels { state });
         node(NodeState::Settled).set(count(survey.current + survey.to_capture));
@@ -73,9 +77,10 @@ impl Keeper {
         survey
     }
 
-    /// Frees nodes that have waited too long, whosever they are: no node of ours may stay closed because its owner is away.
+    /// Ungates nodes that have been gated for too long, including those of other replicas: a node
+    /// must not stay gated because the owner of its shard is down.
     pub async fn free_overdue(&self) {
-        let overdue = self.lock().view.overdue(self.gate_timeout);
+        let overdue = self.cache.overdue(self.gate_timeout);
         for name in overdue {
             let freed = async {
                 match self.cluster.read_node(&name, Priority::Restore).await? {

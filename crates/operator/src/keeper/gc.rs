@@ -1,5 +1,5 @@
-//! The audit: now and then everything is read afresh, page by page. It notices what a watch may have missed, notes which
-//! records have no node, and collects those that nobody came back for.
+//! Garbage collection: lists all nodes and records page by page, repairs the cache, notes which
+//! records have no node, and deletes those whose node stays absent.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -9,11 +9,10 @@ use std::{
 use jiff::Timestamp;
 use kube::api::ListParams;
 use perennial_core::keeper::{
-    collect::{ABSENT_SINCE, CONFIRMED, HOLD, Seen, Step, is_mass_absence, step},
-    identity::Identified,
-    keys::TRUE,
+    case::Case,
+    collect::{ABSENT_SINCE, Candidate, Collection, collect, is_mass_absence},
+    policy_set::PolicySet,
     record::{RECORD_LABEL, RECORD_LABEL_VALUE},
-    stored_record::Stored,
 };
 use tracing::{debug, info, warn};
 
@@ -21,44 +20,45 @@ use super::{
     Key, Priority,
     apply::{Error, Held, PAGE_OF_RECORDS},
     controller::Keeper,
-    policies::labels_of,
 };
+use crate::runtime::error_chain::Chain;
 
 const PAGE_OF_NODES: u32 = 500;
 
 impl Keeper {
-    /// Reads everything afresh and deals with old records. Failures are reported; the next audit tries again.
+    /// Lists everything and collects old records. A failure is logged, and the next run tries
+    /// again.
     pub async fn audit(&self) {
         if let Err(error) = self.try_audit().await {
-            let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-            warn!(category = error.category().as_str(), why, "the audit ended early: {error}");
+            warn!(category = error.category().as_str(), error = %Chain(&error), "garbage collection ended early");
             self.metrics.failed(error.category().as_str());
         }
     }
 
     async fn try_audit(&self) -> Result<(), Error> {
-        // Records first: a node that comes while they are read is then in the list of nodes.
+        // Records are listed first: a node that is created meanwhile is then in the list of nodes.
+        let policies = self.policies.current();
         let mut records = Vec::new();
-        self.each_record(|held| records.push(Old::new(&held, self))).await?;
+        self.each_record(|held| records.push(Old::new(&held, self, &policies))).await?;
         let mut present: HashSet<Key> = HashSet::new();
         let mut nodes = 0usize;
         self.each_node(|node| {
             nodes += 1;
-            let identity = Identified::of(&self.policies.of(&node).identity, &node);
-            present.extend(identity.map(|identity| self.lock().view.index.record_key(&identity.record_name().0)));
+            let identity = policies.identify(&node);
+            present.extend(identity.map(|identity| self.cache.record_key(&identity.record_name().0)));
             self.learn_node(&node);
         })
         .await?;
 
         for record in &mut records {
-            record.seen.present = present.contains(&*record.name);
+            record.candidate.present = present.contains(&*record.name);
         }
-        let absent = records.iter().filter(|record| !record.seen.present && !record.seen.tombstone).count();
-        let known = records.iter().filter(|record| !record.seen.tombstone).count();
+        let absent = records.iter().filter(|record| !record.candidate.present && !record.candidate.tombstone).count();
+        let known = records.iter().filter(|record| !record.candidate.tombstone).count();
         let mass = is_mass_absence(nodes, known, absent);
         self.metrics.mass_absence.set(i64::from(mass));
         if mass {
-            warn!(nodes, records = known, absent, "most nodes are absent: no record is collected");
+            warn!(nodes, records = known, absent, "most nodes are absent: no record is deleted");
         }
         debug!(nodes, records = known, absent, "audit");
         let now = self.clock.now();
@@ -66,11 +66,11 @@ impl Keeper {
             if self.ownership.may_act(&record.node).is_none() {
                 continue;
             }
-            match step(&record.seen, now, mass) {
-                Step::Keep => {}
-                Step::Note => self.annotate(&record, Some(now)).await?,
-                Step::Clear => self.annotate(&record, None).await?,
-                Step::Collect => self.collect(&record).await?,
+            match collect(&record.candidate, now, mass) {
+                Collection::Keep => {}
+                Collection::NoteAbsence => self.annotate(&record, Some(now)).await?,
+                Collection::ClearAbsence => self.annotate(&record, None).await?,
+                Collection::Delete => self.collect(&record).await?,
             }
         }
         Ok(())
@@ -89,22 +89,22 @@ impl Keeper {
         self.note_absence(&held, since).await
     }
 
-    /// Writes down on a record since when its node is absent, or that it is not.
+    /// Sets or clears the time since which the node of a record is absent.
     pub(super) async fn note_absence(&self, held: &Held, since: Option<Timestamp>) -> Result<(), Error> {
-        info!(node = held.node_name(), absent = since.is_some(), "absence of a node noted");
+        info!(node = held.node_name(), absent = since.is_some(), "absence of the node recorded");
         let since = since.map(|since| since.to_string());
         let written = self.cluster.annotate_record(held, &BTreeMap::from([(ABSENT_SINCE, since)])).await?;
         self.learn_record(&written);
         Ok(())
     }
 
-    /// Deletes a record, after a last look whether its node is there.
+    /// Deletes a record, after another check that its node does not exist.
     async fn collect(&self, record: &Old) -> Result<(), Error> {
         if self.duties.dry_run || !self.duties.capture {
-            info!(node = &*record.node, "would collect the record");
+            info!(node = &*record.node, "would delete the record");
             return Ok(());
         }
-        if !record.seen.tombstone && self.cluster.read_node(&record.node, Priority::Collect).await?.is_some() {
+        if !record.candidate.tombstone && self.cluster.read_node(&record.node, Priority::Collect).await?.is_some() {
             return Ok(());
         }
         let Some(held) = self.cluster.read_record(&record.record_name(), Priority::Collect).await? else {
@@ -114,7 +114,7 @@ impl Keeper {
             return Ok(());
         }
         self.cluster.delete_record(&held).await?;
-        info!(node = &*record.node, tombstone = record.seen.tombstone, "record collected");
+        info!(node = &*record.node, tombstone = record.candidate.tombstone, "record deleted: its node stayed absent");
         self.metrics.records_collected.inc();
         Ok(())
     }
@@ -151,39 +151,22 @@ impl Keeper {
     }
 }
 
-/// What the audit remembers of a record. There may be very many: names are shared with the index.
+/// A record in one run. There may be very many, so names are shared with the cache.
 struct Old {
     name: Arc<str>,
     node: Key,
     resource_version: u64,
-    seen: Seen,
+    candidate: Candidate,
 }
 
 impl Old {
-    fn new(held: &Held, keeper: &Keeper) -> Self {
-        let says = |key: &str| held.annotations().get(key).is_some_and(|value| value == TRUE);
-        let (bad, tombstone, captured_at, retention) = match &held.stored {
-            Stored::Good(record) => {
-                let policy = keeper.policies.of_labels(&labels_of(record));
-                (false, record.is_tombstone(), record.captured_at, policy.retention)
-            }
-            Stored::Bad { .. } => (true, false, Timestamp::UNIX_EPOCH, std::time::Duration::MAX),
-        };
-        let state = keeper.lock();
+    fn new(held: &Held, keeper: &Keeper, policies: &PolicySet) -> Self {
+        let case = Case::absent(Some(held.share()), &keeper.context(policies));
         Self {
-            name: state.view.index.record_key(held.name()),
-            node: state.view.index.key(held.node_name()),
+            name: keeper.cache.record_key(held.name()),
+            node: keeper.cache.node_key(held.node_name()),
             resource_version: held.resource_version(),
-            seen: Seen {
-                present: false,
-                tombstone,
-                bad,
-                captured_at,
-                absent_since: held.annotations().get(ABSENT_SINCE).and_then(|text| text.parse().ok()),
-                held: says(HOLD),
-                confirmed: says(CONFIRMED),
-                retention,
-            },
+            candidate: Candidate::new(&case, held.annotations()),
         }
     }
 

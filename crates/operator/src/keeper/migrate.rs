@@ -1,27 +1,23 @@
-//! When the identity setting changes, records move to the names that it gives them.
+//! Moves records to the names that a changed identity setting gives them.
 
-use perennial_core::keeper::{commands::migrate, identity::RecordName, stored_record::Stored};
+use perennial_core::keeper::{case::Case, commands::migrate, identity::RecordName, record::Record};
 use tracing::{info, warn};
 
 use super::{
     Priority,
     apply::{Error, Held},
     controller::Keeper,
-    policies::labels_of,
 };
 use crate::runtime::error_category::Category;
 
 impl Keeper {
-    /// Moves the records that the identity in force would look for under another name.
+    /// Moves the records whose name differs under the identity in force.
     pub(super) async fn migrate(&self) -> Result<(), Error> {
-        let mut moves: Vec<(Held, perennial_core::keeper::record::Record)> = Vec::new();
+        let mut moves: Vec<(Held, Record)> = Vec::new();
+        let policies = self.policies.current();
         self.each_record(|held| {
-            if let Stored::Good(record) = &held.stored {
-                let identity = &self.policies.of_labels(&labels_of(record)).identity;
-                if let Some(moved) = migrate(record, identity, &self.identity, self.clock.now()) {
-                    moves.push((held, moved));
-                }
-            }
+            let case = Case::absent(Some(held.share()), &self.context(&policies));
+            moves.extend(migrate(&case).map(|moved| (held, moved)));
         })
         .await?;
         for (held, moved) in moves {
@@ -40,7 +36,7 @@ impl Keeper {
                         node = held.node_name(),
                         from = held.name(),
                         to,
-                        "a record of this identity exists already; both stay"
+                        "a record of this identity exists already; both are kept"
                     );
                 }
                 Err(error) => return Err(error),

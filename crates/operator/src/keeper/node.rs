@@ -1,5 +1,5 @@
-//! A Node as Perennial reads it: the few fields that it looks at. The rest of the bytes, managed fields above all, is
-//! skipped while it is parsed and never kept.
+//! The wire format of a Node, reduced to the fields that Perennial reads. Other fields, above all
+//! managedFields, are skipped while parsing.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -10,7 +10,7 @@ use k8s_openapi::{
 use perennial_core::keeper::{keys::Taint, machine::Machine, selection};
 use serde::{Deserialize, Serialize};
 
-/// The trimmed Node.
+/// A Node with the fields that Perennial reads.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(from = "Wire")]
 pub struct Node {
@@ -29,7 +29,7 @@ impl Node {
         self.unschedulable
     }
 
-    /// What the decisions are made on. Moves what it can.
+    /// Returns the node as [`Case`](perennial_core::keeper::case::Case) holds it.
     pub fn into_view(self) -> selection::Node {
         let resource_version = self.metadata.resource_version.as_deref().and_then(|text| text.parse().ok());
         selection::Node {
@@ -118,7 +118,7 @@ impl From<Wire> for Node {
     }
 }
 
-/// Only patches are ever sent, so there is nothing to serialize; kube asks for it where it is not used.
+/// Required by kube, and never used: only patches are sent.
 impl Serialize for Node {
     fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
         Err(serde::ser::Error::custom("a trimmed Node is never written"))

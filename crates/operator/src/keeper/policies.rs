@@ -1,71 +1,33 @@
-//! Which policy is for which node: the KeepPolicies of the cluster over the config file.
+//! The KeepPolicies of the cluster, as the watch delivers them.
 
 use std::{
-    borrow::Cow,
     collections::BTreeMap,
     sync::{Arc, PoisonError, RwLock},
 };
 
-use k8s_openapi::{ClusterResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::runtime::watcher::Event;
 use perennial_core::{
-    config::{Identity, Keeper},
+    config::Keeper,
     keeper::{
-        keys::Key,
-        mark::Mark,
-        policy::{KeepPolicy, choose},
-        record::Record,
+        policy::KeepPolicy,
+        policy_set::PolicySet,
         selection::{Node, Policy},
     },
 };
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::recall_cache::Packed;
+pub use super::policy_resource::KeepPolicyResource;
+use super::{policy_resource::RawStatus, recall_cache::Packed};
 use crate::runtime::error_category::{self, Category};
 
-/// A KeepPolicy as it is in the cluster. Its spec is read by hand: a bad one is reported, not refused by a parser.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Resource {
-    pub metadata: ObjectMeta,
-    #[serde(default)]
-    pub spec: Value,
-    #[serde(default)]
-    pub status: Value,
-}
-
-impl kube::Resource for Resource {
-    type DynamicType = ();
-    type Scope = ClusterResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        "KeepPolicy".into()
-    }
-    fn group((): &()) -> Cow<'_, str> {
-        "perennial.dev".into()
-    }
-    fn version((): &()) -> Cow<'_, str> {
-        "v1alpha1".into()
-    }
-    fn plural((): &()) -> Cow<'_, str> {
-        "keeppolicies".into()
-    }
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
-
-/// One policy of the cluster, read.
+/// A KeepPolicy of the cluster.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub uid: String,
     pub generation: i64,
     pub resource_version: String,
     pub read: Result<KeepPolicy, Vec<String>>,
-    /// What its status says now.
+    /// Its current status.
     pub status: Value,
 }
 
@@ -73,45 +35,51 @@ pub struct Entry {
 #[derive(Clone, Debug)]
 pub struct Policies {
     keeper: Arc<Keeper>,
-    default: Arc<Policy>,
-    state: Arc<RwLock<State>>,
+    state: Arc<RwLock<PolicyState>>,
 }
 
-#[derive(Debug, Default)]
-struct State {
+#[derive(Debug)]
+struct PolicyState {
     entries: BTreeMap<String, Entry>,
-    /// While a list comes in.
+    /// The list that is being delivered.
     listing: Option<BTreeMap<String, Entry>>,
-    /// Those that could be read.
-    good: Vec<KeepPolicy>,
-    /// They were read, or could not be.
+    default: Arc<Policy>,
+    /// The valid policies.
+    set: Arc<PolicySet>,
+    /// The list was read, or could not be.
     asked: bool,
-    /// They were read, or there is no such kind.
+    /// The list was read, or the kind does not exist.
     known: bool,
 }
 
-impl State {
-    /// Whether what is in force changed.
-    fn settle(&mut self) -> bool {
-        let good: Vec<KeepPolicy> = self.entries.values().filter_map(|entry| entry.read.clone().ok()).collect();
-        let changed = good != self.good;
-        self.good = good;
+impl PolicyState {
+    /// Rebuilds the set. Returns whether it changed.
+    fn update_set(&mut self) -> bool {
+        let valid = self.entries.values().filter_map(|entry| entry.read.clone().ok()).collect();
+        let set = PolicySet::new(Arc::clone(&self.default), valid);
+        let changed = set != *self.set;
+        self.set = Arc::new(set);
         changed
     }
 }
 
 impl Policies {
     pub fn new(keeper: &Keeper) -> Self {
-        Self {
-            keeper: Arc::new(keeper.clone()),
-            default: Arc::new(Policy::from_settings(keeper)),
-            state: Arc::default(),
-        }
+        let default = Arc::new(Policy::from_settings(keeper));
+        let state = PolicyState {
+            entries: BTreeMap::new(),
+            listing: None,
+            set: Arc::new(PolicySet::new(Arc::clone(&default), Vec::new())),
+            default,
+            asked: false,
+            known: false,
+        };
+        Self { keeper: Arc::new(keeper.clone()), state: Arc::new(RwLock::new(state)) }
     }
 
-    /// Reads the policies once, for a command. A cluster without their kind has none; an error says why they are not known.
+    /// Reads the policies once, for a command. A cluster without the CRD has none.
     pub async fn read_all(&self, client: &kube::Client) -> Result<(), String> {
-        let api: kube::Api<Resource> = kube::Api::all(client.clone());
+        let api: kube::Api<KeepPolicyResource> = kube::Api::all(client.clone());
         let items = match api.list(&kube::api::ListParams::default()).await {
             Ok(list) => list.items,
             Err(error) if Category::of(&error) == Category::NotFound => Vec::new(),
@@ -125,8 +93,8 @@ impl Policies {
         Ok(())
     }
 
-    /// Takes in what the watch says. True where the policies in force changed.
-    pub fn on_event(&self, event: Event<Resource>) -> bool {
+    /// Applies an event of the watch. Returns whether the policies in force changed.
+    pub fn on_event(&self, event: Event<KeepPolicyResource>) -> bool {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         match event {
             Event::Init => state.listing = Some(BTreeMap::new()),
@@ -138,22 +106,23 @@ impl Policies {
                 state.entries = state.listing.take().unwrap_or_default();
                 state.asked = true;
                 let first = !std::mem::replace(&mut state.known, true);
-                return state.settle() || first;
+                return state.update_set() || first;
             }
             Event::Apply(resource) => {
                 let (name, entry) = self.read(resource);
                 state.entries.insert(name, entry);
-                return state.settle();
+                return state.update_set();
             }
             Event::Delete(resource) => {
                 state.entries.remove(resource.metadata.name.as_deref().unwrap_or_default());
-                return state.settle();
+                return state.update_set();
             }
         }
         false
     }
 
-    /// There is no such kind in this cluster, or we may not read it: the config file speaks for all nodes.
+    /// Uses the configuration for all nodes: the CRD is not installed, or the policies cannot be
+    /// read. Returns whether that is new.
     pub fn on_missing(&self, category: Category) -> bool {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let news = !state.asked || category == Category::NotFound && !state.known;
@@ -162,79 +131,51 @@ impl Policies {
         news
     }
 
-    /// They are surely the policies of this cluster: not those that we may not read.
+    /// Whether the policies were read, or the CRD is not installed.
     pub fn are_known(&self) -> bool {
         self.state.read().unwrap_or_else(PoisonError::into_inner).known
     }
 
-    fn read(&self, resource: Resource) -> (String, Entry) {
+    fn read(&self, resource: KeepPolicyResource) -> (String, Entry) {
         let name = resource.metadata.name.unwrap_or_default();
         let entry = Entry {
             uid: resource.metadata.uid.unwrap_or_default(),
             generation: resource.metadata.generation.unwrap_or_default(),
             resource_version: resource.metadata.resource_version.unwrap_or_default(),
-            read: KeepPolicy::parse(&name, &resource.spec, &self.keeper),
-            status: resource.status,
+            read: KeepPolicy::parse(&name, &resource.spec.0, &self.keeper),
+            status: resource.status.map(|RawStatus(status)| status).unwrap_or_default(),
         };
         (name, entry)
     }
 
-    /// The policy for a node.
+    /// Returns the policy for a node whose record is not known.
     pub fn of(&self, node: &Node) -> Arc<Policy> {
-        self.of_labels(&node.labels)
+        self.current().for_node(node)
     }
 
-    /// The policy for a node whose record is known: one that returns bare is selected by what it will be given, too. What it was
-    /// given or captured with, and lacks, was taken from it: that selects it no more.
-    pub fn with_record(&self, node: &Node, record: Option<&Record>) -> Arc<Policy> {
-        let plain = self.of(node);
-        let Some(record) = record.filter(|record| record.node.uid != node.uid) else { return plain };
-        let mark = Mark::read(&node.annotations);
-        let mut labels = labels_of(record);
-        labels.retain(|key, _| !mark.as_ref().is_some_and(|mark| mark.speaks_of(&Key::label(key))));
-        labels.extend(node.labels.clone());
-        let informed = self.of_labels(&labels);
-        // Another identity would mean another record: that node is somebody else.
-        if informed.identity == plain.identity { informed } else { plain }
+    /// Returns the policies in force now.
+    pub fn current(&self) -> Arc<PolicySet> {
+        Arc::clone(&self.state.read().unwrap_or_else(PoisonError::into_inner).set)
     }
 
-    pub fn of_labels(&self, labels: &BTreeMap<String, String>) -> Arc<Policy> {
-        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-        choose(&state.good, labels).map_or_else(|| Arc::clone(&self.default), |found| Arc::new(found.policy.clone()))
-    }
-
-    /// A node, made small, with all that any policy in force may look at: which of them is for it depends on its record, too.
+    /// Packs a node with everything that any policy in force may read: its record may select
+    /// another policy.
     pub fn pack(&self, node: &Node) -> Packed {
-        let looks =
-            |policy: &Policy| !policy.annotations.is_empty() || matches!(policy.identity, Identity::Annotation(_));
-        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-        let looks = looks(&self.default) || state.good.iter().any(|policy| looks(&policy.policy));
-        Packed::new(node, looks)
+        Packed::new(node, self.current().reads_annotations())
     }
 
-    /// Some nodes are known by something else than their name.
+    /// Whether some nodes are identified by something else than their name.
     pub fn identities_differ(&self) -> bool {
-        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-        let cluster = state.good.iter().any(|policy| policy.policy.identity != Identity::Name);
-        cluster || self.default.identity != Identity::Name
+        self.current().identities_differ()
     }
 
-    /// There are KeepPolicies in force.
+    /// Whether there are KeepPolicies in force.
     pub fn has_any(&self) -> bool {
-        !self.state.read().unwrap_or_else(PoisonError::into_inner).good.is_empty()
+        self.current().has_keep_policies()
     }
 
-    /// All policies of the cluster by name.
+    /// Returns all policies of the cluster by name.
     pub fn entries(&self) -> BTreeMap<String, Entry> {
         self.state.read().unwrap_or_else(PoisonError::into_inner).entries.clone()
     }
-}
-
-/// The labels that a record holds.
-pub fn labels_of(record: &Record) -> BTreeMap<String, String> {
-    let label = |(key, value): (&Key, &String)| match key {
-        Key::Label(key) => Some((key.clone(), value.clone())),
-        _ => None,
-    };
-    record.kept.iter().filter_map(label).collect()
 }

@@ -1,4 +1,4 @@
-//! What people see of a KeepPolicy: whether it is in force, and what it decides about.
+//! The status of KeepPolicies: whether they are in force, and the number of nodes they apply to.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,15 @@ use super::{controller::Keeper, policies::Entry};
 use crate::runtime::events::{About, Severity};
 
 impl Keeper {
-    /// Brings the status of every policy up to date. Writes only what changed.
+    /// Updates the status of every policy, if it changed.
     pub async fn report_policies(&self) {
-        // One replica reports: whoever works on the shard of the policy's name.
+        // Only the owner of the shard of the policy's name reports it.
         let entries: BTreeMap<String, Entry> = self.policies.entries();
         for (name, entry) in entries {
             if self.ownership.may_act(&name).is_none() {
                 continue;
             }
-            let counts = self.lock().view.index.matched(&name);
+            let counts = self.cache.matched(&name);
             let wanted = status(&entry, counts, self.clock.now());
             if wanted == entry.status || self.duties.dry_run {
                 continue;
@@ -31,13 +31,13 @@ impl Keeper {
                     name: name.clone(),
                     uid: entry.uid.clone(),
                 };
-                warn!(policy = name, problems = problems.join("; "), "a KeepPolicy is ignored");
+                warn!(policy = name, problems = problems.join("; "), "invalid KeepPolicy ignored");
                 self.events.say(about, Severity::Warning, "Ignored", || problems.join("; "));
             }
             let patch = json!({ "metadata": { "resourceVersion": entry.resource_version }, "status": wanted });
             match self.cluster.report_policy(&name, patch).await {
                 Ok(()) => debug!(policy = name, "status written"),
-                Err(error) => debug!(policy = name, why = %error, "status was not written"),
+                Err(error) => debug!(policy = name, %error, "status not written"),
             }
         }
     }
@@ -52,7 +52,7 @@ fn status(entry: &Entry, (nodes, records): (usize, usize), now: Timestamp) -> Va
     let since = before
         .filter(|before| before["status"] == ready)
         .and_then(|before| before["lastTransitionTime"].as_str().map(str::to_owned));
-    // Kubernetes keeps whole seconds.
+    // Kubernetes stores whole seconds.
     let now = Timestamp::from_second(now.as_second()).unwrap_or(now).to_string();
     json!({
         "observedGeneration": entry.generation,

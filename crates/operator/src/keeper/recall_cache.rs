@@ -1,8 +1,8 @@
-//! Nodes that are not needed at once, kept small: last states of nodes that are gone, and nodes that wait for their turn.
+//! Recent last states of deleted nodes, and the packed form of nodes.
 //!
-//! A last state serves twice. A record that turns up late may be older than it. And the next node of that name may be given
-//! what it had without another look at the record, as long as nothing else can have happened to the name since: both its
-//! end and its successor's beginning were seen in one uninterrupted watch (`docs/decisions/0025-recall.md`).
+//! A last state has two uses. A record that arrives late may be older than it. And the next node of
+//! the same name may be restored from it without reading the record, if the deletion and the
+//! creation were delivered by one uninterrupted watch (`docs/decisions/0025-recall.md`).
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -14,12 +14,13 @@ use perennial_core::keeper::selection::{self, DOMAIN};
 use super::Key;
 use crate::runtime::map::HashMap;
 
-/// A node as a few hundred bytes instead of thousands.
+/// A node in a few hundred bytes instead of thousands.
 #[derive(Clone, Debug)]
 pub struct Packed(Box<[u8]>);
 
 impl Packed {
-    /// Others' annotations are the largest part of a node, and most policies do not look at them.
+    /// Packs a node. Annotations of others, the largest part of a node, are dropped unless `looks`
+    /// is set.
     pub fn new(node: &selection::Node, looks: bool) -> Self {
         let ours = |key: &str| looks || key.starts_with(DOMAIN);
         let annotations: BTreeMap<&String, &String> = node.annotations.iter().filter(|(key, _)| ours(key)).collect();
@@ -27,7 +28,7 @@ impl Packed {
             (&node.name, &node.uid, node.resource_version, node.created, node.terminating),
             (&node.labels, annotations, &node.taints, node.unschedulable, &node.machine),
         );
-        // Maps of strings and numbers: there is nothing that could fail.
+        // Cannot fail: maps of strings and numbers.
         Self(serde_json::to_vec(&parts).unwrap_or_default().into_boxed_slice())
     }
 
@@ -55,17 +56,17 @@ impl Packed {
     }
 }
 
-/// So many bytes of last states are held; the oldest go first.
+/// Maximum size of all last states in bytes. The oldest are dropped first.
 const ROOM: usize = 6 << 20;
 
-/// The newest last states.
+/// Recent last states by node name.
 #[derive(Debug, Default)]
 pub struct Past {
     names: HashMap<Key, VecDeque<Last>>,
-    /// In the order in which they came, by name.
+    /// Names in the order of arrival.
     order: VecDeque<Key>,
     bytes: usize,
-    /// Grows whenever the watch of nodes begins anew: events may be missing between two of them.
+    /// Increases whenever the watch of nodes restarts: events may be missing in between.
     watch: u64,
 }
 
@@ -76,11 +77,11 @@ struct Last {
     successor: Successor,
 }
 
-/// What was seen of the next node of the name.
+/// State of the next node of the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Successor {
     None,
-    /// It began, and nothing about it that matters has changed since.
+    /// It was created and has not changed since.
     Unchanged,
     Changed,
 }
@@ -107,17 +108,17 @@ impl Past {
         }
     }
 
-    /// All that is held of a name, oldest first.
+    /// Returns the last states of a name, oldest first.
     pub fn of(&self, name: &str) -> Vec<selection::Node> {
         self.names.get(name).into_iter().flatten().map(|last| last.node.unpack()).collect()
     }
 
-    /// The watch begins anew.
+    /// The watch of nodes restarts.
     pub fn interrupted(&mut self) {
         self.watch += 1;
     }
 
-    /// A node begins, or something about it that matters has changed.
+    /// A node was created, or has changed.
     pub fn changed(&mut self, name: &str, begins: bool) {
         if let Some(last) = self.names.get_mut(name).and_then(VecDeque::back_mut) {
             last.successor =
@@ -125,12 +126,12 @@ impl Past {
         }
     }
 
-    /// The last state of the node before this one, which is as it was when it began.
+    /// Returns the last state of the predecessor of a node that has not changed since its creation.
     pub fn before_unchanged(&self, name: &str) -> Option<selection::Node> {
         self.recall(name, Successor::Unchanged)
     }
 
-    /// The last state of the node of this name, which nobody has followed yet.
+    /// Returns the last state of a node that has no successor yet.
     pub fn before_next(&self, name: &str) -> Option<selection::Node> {
         self.recall(name, Successor::None)
     }

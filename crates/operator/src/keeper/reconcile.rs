@@ -1,16 +1,17 @@
-//! What is done about one node: look at it and its record, let the plan decide, do what it says.
+//! Reconciles one node: builds its case, decides, and applies the decision.
 
 use std::sync::Arc;
 
 use perennial_core::{
     config::Identity,
     keeper::{
-        claims,
-        identity::{Identified, RecordName},
+        case::{Case, CaseContext, Phase, Rival},
+        decide::{Decision, Reason, RecordWrite, Restore, decide},
+        identity::Identified,
         keys::Kept,
-        plan::{Act, Context, Plan, Restore, Why, gone, live},
+        policy_set::PolicySet,
         record::Record,
-        selection::{self, Policy, ignored},
+        selection::{self, ignored},
         stored_record::Stored,
     },
 };
@@ -21,7 +22,6 @@ use super::{
     Key, Priority, Work,
     apply::{Error, Held},
     controller::{Done, Keeper},
-    index::NodeEntry,
 };
 use crate::runtime::{
     error_category::Category,
@@ -32,13 +32,13 @@ use crate::runtime::{
 impl Keeper {
     pub(super) async fn settle(&self, work: &Work) -> Result<Done, Error> {
         let mut wrote = self.settle_all_last(&work.key).await?;
-        // Whoever it is may have left under another name, which is ours to work on or somebody else's.
-        let left = self.lock().view.left_as(&work.key);
+        // The same machine may have left under another name. Its last state comes first.
+        let left = self.cache.left_as(&work.key);
         if let Some(left) = left.filter(|left| self.ownership.may_act(left).is_some()) {
             wrote |= self.settle_all_last(&left).await?;
         }
-        // What is not in memory is not there; what comes will be told.
-        if self.lock().view.index.node(&work.key).is_none() {
+        // A node missing from the cache is deleted; a new one arrives as an event.
+        if !self.cache.contains_node(&work.key) {
             return Ok(if wrote { Done::Wrote } else { Done::Quiet });
         }
         match self.settle_live(&work.key, work.priority).await? {
@@ -47,36 +47,28 @@ impl Keeper {
         }
     }
 
-    /// Writes the last states of a name, in order. Whether anything was written.
+    /// Writes the last states of a name, in order. Returns whether anything was written.
     async fn settle_all_last(&self, key: &Key) -> Result<bool, Error> {
         let mut wrote = false;
         loop {
-            let next = self.lock().view.next_last(key);
+            let next = self.cache.next_last(key);
             let Some(last) = next else { return Ok(wrote) };
             wrote |= matches!(self.settle_last(&last).await?, Done::Wrote);
-            self.lock().view.done_last(key, &last.uid);
+            self.cache.finish_last(key, &last.uid);
         }
     }
 
-    /// Writes the last state of a node that is gone, where the record does not have it.
+    /// Writes the last state of a deleted node, unless the record holds it.
     async fn settle_last(&self, node: &selection::Node) -> Result<Done, Error> {
-        let policy = self.policies.of(node);
-        let Some(identity) = Identified::of(&policy.identity, node).filter(|_| !ignored(node)) else {
-            return Ok(Done::Quiet);
-        };
+        let policies = self.policies.current();
+        let Some(identity) = policies.identify(node).filter(|_| !ignored(node)) else { return Ok(Done::Quiet) };
         let held = self.cluster.read_record(&identity.record_name(), Priority::LastState).await?;
-        if self.is_unreadable(node, held.as_ref()) {
-            return Ok(Done::Quiet);
-        }
-        let (policy, record) = self.informed(node, held.as_ref());
-        let held_by_another = |uid: &str| self.other_holder(node, &identity, uid).is_some();
-        if claims::refuses_last(&node.uid, record.as_ref(), held_by_another) {
-            return Ok(Done::Quiet);
-        }
-        let seen = policy.select(node);
-        match gone(&seen, record.as_ref(), &self.context(&policy, Some(&identity))) {
-            Plan::Write(act, next) if self.duties.capture => {
-                self.write(node, act, held.as_ref(), &next, Priority::LastState).await?;
+        self.report_invalid_record(node, held.as_ref());
+        let rivals = self.rivals(node, &identity, held.as_ref());
+        let case = Case::gone(node.clone(), held.as_ref().map(Held::share), rivals, &self.context(&policies));
+        match decide(&case) {
+            Decision::WriteRecord(kind, next) if self.duties.capture => {
+                self.write(&case, kind, held.as_ref(), &next).await?;
                 Ok(Done::Wrote)
             }
             _ => Ok(Done::Quiet),
@@ -84,17 +76,17 @@ impl Keeper {
     }
 
     async fn settle_live(&self, key: &Key, priority: Priority) -> Result<Done, Error> {
-        let hot = self.lock().view.take_hot(key);
+        let hot = self.cache.take_hot(key);
         let (node, held, from_watch) = if let Some(node) = hot {
-            if let Some(restore) = self.restore_by_recall(&node) {
-                return self.restore(key, &node, &restore, None).await;
+            if let Some((case, restore)) = self.restore_by_recall(&node) {
+                return self.restore(key, &case, &restore, None).await;
             }
             let held = self.record_of(&node, priority).await?;
             (node, held, true)
         } else {
-            // The record before the node: the write is conditional on the record, so this look at the node is the last.
-            let known = self.known_record(key);
-            let held = match known {
+            // The record is read before the node: the write is conditional on the record, so this
+            // read of the node is the last one.
+            let held = match self.cache.known_record(key) {
                 Some(name) => self.cluster.read_record(&name, priority).await?,
                 None => None,
             };
@@ -102,182 +94,164 @@ impl Keeper {
             (node, held, false)
         };
 
-        let policy = self.policies.of(&node);
-        let Some(identity) = Identified::of(&policy.identity, &node).filter(|_| !ignored(&node)) else {
-            return Ok(Done::Quiet);
-        };
+        let policies = self.policies.current();
+        let Some(identity) = policies.identify(&node).filter(|_| !ignored(&node)) else { return Ok(Done::Quiet) };
         if held.as_ref().is_some_and(|held| held.name() != identity.record_name().0) {
-            let asks = self.lock().view.reconsider(&node, &self.policies);
-            self.ask(asks);
+            self.enqueue(self.cache.reconsider(&node));
             return Ok(Done::Again);
         }
-        if self.is_unreadable(&node, held.as_ref()) {
-            self.note_clean(key, &node, held.as_ref());
-            return Ok(Done::Quiet);
-        }
-        let (policy, _) = self.informed(&node, held.as_ref());
-        if self.is_contested(key, &node, &identity, held.as_ref()) {
-            return Ok(Done::Quiet);
-        }
+        self.report_invalid_record(&node, held.as_ref());
+        let rivals = self.rivals(&node, &identity, held.as_ref());
+        let case = Case::live(node, held.as_ref().map(Held::share), rivals, &self.context(&policies));
 
-        match self.plan(&node, &policy, &identity, held.as_ref()) {
-            Plan::Nothing(why) => {
-                debug!(node = &**key, ?why, "nothing to do");
-                if why == Why::MachineUnknown {
-                    self.say_waits(&About::node(&node.name, &node.uid));
-                }
-                if node.is_gated() && why != Why::MachineUnknown {
-                    self.ungate(&node).await?;
-                    return Ok(Done::Wrote);
-                }
-                // A node that is seen is not absent, also between two audits.
-                let may_write = self.duties.capture && !self.duties.dry_run;
-                if let Some(held) = held.as_ref().filter(|held| held.is_noted_absent() && may_write) {
-                    self.note_absence(held, None).await?;
-                    return Ok(Done::Wrote);
-                }
-                self.note_clean(key, &node, held.as_ref());
-                Ok(Done::Quiet)
-            }
-            Plan::Write(act, next) if self.duties.capture => {
-                if from_watch && !self.is_still(&node, &policy).await? {
+        if !case.rivals().is_empty() && !case.has_newer_record() {
+            self.report_conflict(&case);
+        }
+        match decide(&case) {
+            Decision::Nothing(reason) => self.rest(key, &case, reason, held.as_ref()).await,
+            Decision::WriteRecord(kind, next) if self.duties.capture => {
+                if from_watch && !self.is_still(&case).await? {
                     return Ok(Done::Again);
                 }
-                let written = self.write(&node, act, held.as_ref(), &next, Priority::Capture).await;
-                if held.is_none()
-                    && let Err(error) = &written
-                    && error.category() == Category::Conflict
-                    && self.label_record(&node).await?
-                {
-                    return Ok(Done::Again);
-                }
-                written?;
-                self.lock().captured.insert(Arc::clone(key), Instant::now());
-                self.note_flap(key, &node, held.as_ref(), &next);
-                self.note_refusals(&node, held.as_ref(), &next);
-                Ok(Done::Wrote)
+                self.capture(key, &case, kind, (held.as_ref(), &next)).await
             }
-            Plan::Restore(_) if self.duties.restore => {
-                let held = if from_watch { held } else { self.record_of(&node, Priority::Restore).await? };
-                match self.plan(&node, &policy, &identity, held.as_ref()) {
-                    Plan::Restore(restore) => self.restore(key, &node, &restore, held.as_ref()).await,
+            Decision::PatchNode(_) if self.duties.restore => {
+                let held = if from_watch { held } else { self.record_of(case.subject(), Priority::Restore).await? };
+                let case = case.with_record(held.as_ref().map(Held::share), &self.context(&policies));
+                let sequence = case.record().map(|record| record.sequence);
+                match decide(&case) {
+                    Decision::PatchNode(restore) => self.restore(key, &case, &restore, sequence).await,
                     _ => Ok(Done::Again),
                 }
             }
-            Plan::Write(..) | Plan::Restore(_) => Ok(Done::Quiet),
+            Decision::WriteRecord(..) | Decision::PatchNode(_) => Ok(Done::Quiet),
         }
     }
 
-    /// What a node is given where its predecessor's last state says it, without reading the record.
-    fn restore_by_recall(&self, node: &selection::Node) -> Option<Restore> {
-        if !self.duties.restore || ignored(node) || node.is_gated() {
+    /// Ends the work on a node that needs no write of its labels or its record.
+    async fn rest(&self, key: &Key, case: &Case, reason: Reason, held: Option<&Held>) -> Result<Done, Error> {
+        let node = case.subject();
+        debug!(node = &**key, ?reason, "nothing to do");
+        match reason {
+            Reason::Absent | Reason::Ignored | Reason::Unidentified | Reason::Contested => return Ok(Done::Quiet),
+            Reason::MachineUnknown => self.report_wait(&About::node(&node.name, &node.uid)),
+            Reason::NoRecord | Reason::Current | Reason::Older if node.is_gated() => {
+                self.ungate(node).await?;
+                return Ok(Done::Wrote);
+            }
+            Reason::NewerRecord | Reason::NoRecord | Reason::Current | Reason::Older => {}
+        }
+        // The node exists: clear `absent-since`, also between two runs of garbage collection.
+        let may_write = self.duties.capture && !self.duties.dry_run && reason != Reason::NewerRecord;
+        if let Some(held) = held.filter(|held| held.is_noted_absent() && may_write) {
+            self.note_absence(held, None).await?;
+            return Ok(Done::Wrote);
+        }
+        self.cache.note_clean(key, node, held);
+        Ok(Done::Quiet)
+    }
+
+    /// Writes the record of a live node.
+    async fn capture(
+        &self,
+        key: &Key,
+        case: &Case,
+        kind: RecordWrite,
+        (held, next): (Option<&Held>, &Record),
+    ) -> Result<Done, Error> {
+        let node = case.subject();
+        let written = self.write(case, kind, held, next).await;
+        if held.is_none()
+            && let Err(error) = &written
+            && error.category() == Category::Conflict
+            && self.label_record(node).await?
+        {
+            return Ok(Done::Again);
+        }
+        written?;
+        self.lock().captured.insert(Arc::clone(key), Instant::now());
+        self.note_flap(key, node, held, next);
+        self.report_withheld(node, held, next);
+        Ok(Done::Wrote)
+    }
+
+    /// Returns the restore of a node whose predecessor's last state is cached, without reading the
+    /// record.
+    fn restore_by_recall(&self, node: &selection::Node) -> Option<(Case, Restore)> {
+        if !self.duties.restore || node.is_gated() {
             return None;
         }
-        let record = self.lock().view.recall(node, &self.policies)?;
-        let policy = self.policies.with_record(node, Some(&record));
-        match live(&policy.select(node), Some(&record), &self.context(&policy, None)) {
-            Plan::Restore(restore) if policy.identity == Identity::Name => Some(restore),
+        let record = self.cache.recall(node)?;
+        let stored = Arc::new(Stored::Good(Box::new(record)));
+        let case = Case::live(node.clone(), Some(stored), Vec::new(), &self.context(&self.policies.current()));
+        match decide(&case) {
+            Decision::PatchNode(restore) if case.policy().identity == Identity::Name => Some((case, restore)),
             _ => None,
         }
     }
 
-    /// The policy for a node, its record known, and the record to decide on.
-    pub(super) fn informed(&self, node: &selection::Node, held: Option<&Held>) -> (Arc<Policy>, Option<Record>) {
-        let plain = self.policies.of(node);
-        let record = held.and_then(|held| held.stored.effective(&plain.select(node)));
-        (self.policies.with_record(node, record.as_ref()), record)
-    }
-
-    fn plan(&self, node: &selection::Node, policy: &Policy, identity: &Identified, held: Option<&Held>) -> Plan {
-        let seen = policy.select(node);
-        let record = held.and_then(|held| held.stored.effective(&seen));
-        live(&seen, record.as_ref(), &self.context(policy, Some(identity)))
-    }
-
-    pub(super) fn context<'a>(&'a self, policy: &'a Policy, identity: Option<&Identified>) -> Context<'a> {
-        Context { policy, identity: identity.and_then(Identified::text), now: self.clock.now(), by: &self.identity }
-    }
-
-    fn known_record(&self, key: &Key) -> Option<RecordName> {
-        let state = self.lock();
-        let name = state.view.index.node(key)?.record.clone()?;
-        state.view.index.record(&name)?;
-        Some(RecordName(name.to_string()))
+    pub(super) fn context<'a>(&'a self, policies: &'a PolicySet) -> CaseContext<'a> {
+        CaseContext { policies, now: self.clock.now(), by: &self.identity }
     }
 
     async fn record_of(&self, node: &selection::Node, priority: Priority) -> Result<Option<Held>, Error> {
-        match Identified::of(&self.policies.of(node).identity, node) {
+        match self.policies.current().identify(node) {
             Some(identity) => self.cluster.read_record(&identity.record_name(), priority).await,
             None => Ok(None),
         }
     }
 
-    /// A record that lost its label is one that no watch tells of: it is given it again. False where that is not so.
+    /// Restores the label of a record that lost it: the watch does not deliver records without it.
+    /// Returns whether that was the case.
     async fn label_record(&self, node: &selection::Node) -> Result<bool, Error> {
         let Some(held) = self.record_of(node, Priority::Capture).await?.filter(|held| !held.is_labelled()) else {
             return Ok(false);
         };
-        warn!(node = node.name, record = held.name(), "the record had lost its label; it has it again");
+        warn!(node = node.name, record = held.name(), "record without its label found; the label is restored");
         let labelled = self.cluster.label_record(&held).await?;
         self.learn_record(&labelled);
         Ok(true)
     }
 
-    /// Whether the node is what it was when it was decided on.
-    async fn is_still(&self, node: &selection::Node, policy: &Policy) -> Result<bool, Error> {
-        let Some(now) = self.cluster.read_node(&node.name, Priority::Capture).await? else { return Ok(false) };
-        let (then, seen) = (policy.select(node), policy.select(&now));
-        let same = (then.uid, then.kept, then.mark, then.machine) == (seen.uid, seen.kept, seen.mark, seen.machine);
+    /// Reads the node again. Returns whether the decision about it still holds.
+    async fn is_still(&self, case: &Case) -> Result<bool, Error> {
+        let Some(now) = self.cluster.read_node(&case.subject().name, Priority::Capture).await? else {
+            return Ok(false);
+        };
+        let same = case.is_same_in(&now);
         if !same {
             self.learn_node(&now);
         }
         Ok(same)
     }
 
-    async fn write(
-        &self,
-        node: &selection::Node,
-        act: Act,
-        held: Option<&Held>,
-        next: &Record,
-        priority: Priority,
-    ) -> Result<(), Error> {
+    async fn write(&self, case: &Case, kind: RecordWrite, held: Option<&Held>, next: &Record) -> Result<(), Error> {
+        let node = &case.subject().name;
         if self.duties.dry_run {
-            info!(node = node.name, act = act.as_str(), sequence = next.sequence, "would write the record");
+            info!(node, act = kind.as_str(), sequence = next.sequence, "would write the record");
             return Ok(());
         }
+        let priority = if case.phase() == Phase::Gone { Priority::LastState } else { Priority::Capture };
         let written = self.cluster.write_record(held, next, priority).await?;
-        info!(
-            node = node.name,
-            act = act.as_str(),
-            sequence = next.sequence,
-            labels = next.kept.len(),
-            "record written"
-        );
-        if act == Act::Capture {
+        info!(node, act = kind.as_str(), sequence = next.sequence, labels = next.kept.len(), "record written");
+        if kind == RecordWrite::Capture {
             self.metrics.captures.get_or_create(&ViaLabels { via: Via::Watch }).inc();
         }
         self.learn_record(&written);
         Ok(())
     }
 
-    async fn restore(
-        &self,
-        key: &Key,
-        node: &selection::Node,
-        restore: &Restore,
-        held: Option<&Held>,
-    ) -> Result<Done, Error> {
+    async fn restore(&self, key: &Key, case: &Case, restore: &Restore, sequence: Option<u64>) -> Result<Done, Error> {
+        let node = case.subject();
         let (set, removed, withheld) = (restore.set.len(), restore.remove.len(), restore.withheld.len());
         if self.duties.dry_run {
             info!(node = node.name, set, removed, withheld, "would restore the node");
             return Ok(Done::Quiet);
         }
-        // Asked before: the watch may tell of the restored node sooner than the answer comes.
-        let waits_since = self.lock().view.waits_since(key);
+        // Read before the patch: the watch may deliver the restored node before the response
+        // arrives.
+        let waits_since = self.cache.waits_since(key);
         let patched = self.cluster.patch_node(node, restore).await?;
-        let sequence =
-            held.and_then(|held| held.stored.effective(&self.policies.of(node).select(node))).map(|r| r.sequence);
         info!(node = node.name, set, removed, withheld, sequence, "node restored");
         self.metrics.restores.get_or_create(&ViaLabels { via: Via::Watch }).inc();
         self.metrics.labels_restored.inc_by(set as u64);
@@ -286,24 +260,24 @@ impl Keeper {
         }
         let about = About::node(&node.name, &node.uid);
         if set + removed > 0 {
-            self.events.say(about.clone(), Severity::Normal, "Restored", || said(restore));
+            self.events.say(about.clone(), Severity::Normal, "Restored", || summary(restore));
         }
         if restore.waits {
-            self.say_waits(&about);
+            self.report_wait(&about);
         }
         self.learn_node(&patched);
         Ok(Done::Wrote)
     }
 
-    fn say_waits(&self, about: &About) {
+    fn report_wait(&self, about: &About) {
         self.events.say(about.clone(), Severity::Normal, "RestoreWaits", || {
-            "protected labels wait until the node says which machine it is".to_owned()
+            "protected labels are restored once the node reports its providerID, systemUUID and machineID".to_owned()
         });
     }
 
-    /// Another machine took a record over: what was protected in it stays for its own machine, and that is said.
-    fn note_refusals(&self, node: &selection::Node, held: Option<&Held>, next: &Record) {
-        let Some(Stored::Good(before)) = held.map(|held| &held.stored) else { return };
+    /// Reports protected keys that stay with another machine when a node takes over its record.
+    fn report_withheld(&self, node: &selection::Node, held: Option<&Held>, next: &Record) {
+        let Some(Stored::Good(before)) = held.map(Held::stored) else { return };
         let refused: Vec<String> = next
             .withheld
             .iter()
@@ -315,78 +289,58 @@ impl Keeper {
             return;
         }
         self.metrics.protected_refusals.inc_by(refused.len() as u64);
-        warn!(node = node.name, keys = refused.join(", "), "protected keys belong to another machine: not given");
+        warn!(node = node.name, keys = refused.join(", "), "protected keys belong to another machine; not restored");
         self.events.say(About::node(&node.name, &node.uid), Severity::Warning, "Withheld", || {
-            format!("not given, since they belong to another machine: {}", refused.join(", "))
+            format!("not restored, since they belong to another machine: {}", refused.join(", "))
         });
     }
 
-    /// A record that cannot be trusted is said so. One of a newer operator is left alone altogether.
-    pub(super) fn is_unreadable(&self, node: &selection::Node, held: Option<&Held>) -> bool {
-        let Some((held, fault)) = held.and_then(|held| Some((held, held.stored.fault()?))) else { return false };
-        warn!(node = node.name, record = held.name(), why = %fault, "the record cannot be trusted; its bytes are kept");
+    /// Reports a quarantined record in the log and as an Event.
+    pub(super) fn report_invalid_record(&self, node: &selection::Node, held: Option<&Held>) {
+        let Some((held, fault)) = held.and_then(|held| Some((held, held.stored().fault()?))) else { return };
+        warn!(node = node.name, record = held.name(), error = %fault, "record quarantined; its bytes are kept");
         self.events.say(About::node(&node.name, &node.uid), Severity::Warning, "RecordInvalid", || {
             format!(
                 "record {} cannot be trusted: {fault}. Its bytes are kept; nothing is restored from it",
                 held.name()
             )
         });
-        fault.is_newer()
     }
 
-    /// Two live nodes of one identity: nobody is given anything, only the record's own node is still captured.
-    fn is_contested(&self, key: &Key, node: &selection::Node, identity: &Identified, held: Option<&Held>) -> bool {
-        let others = self.other_claimants(identity, key);
-        if others.is_empty() {
-            return false;
-        }
-        let seen = self.policies.of(node).select(node);
-        let record = held.and_then(|held| held.stored.effective(&seen));
+    /// Reports that several live nodes have one identity.
+    fn report_conflict(&self, case: &Case) {
+        let node = case.subject();
         self.events.say(About::node(&node.name, &node.uid), Severity::Warning, "IdentityConflict", || {
             format!(
-                "{} is claimed by {} as well: nothing is restored",
-                identity.text().unwrap_or_default(),
-                others.join(", ")
+                "{} is also the identity of {}: nothing is restored until only one of them has it",
+                case.identity().and_then(Identified::text).unwrap_or_default(),
+                case.rival_names()
             )
         });
-        claims::refuses(&node.uid, record.as_ref(), others.len())
     }
 
-    /// Another node that claims this identity and that the record, taken from the node with this UID, is of.
-    pub(super) fn other_holder(&self, node: &selection::Node, identity: &Identified, uid: &str) -> Option<Key> {
-        self.lock().view.index.holder(&identity.record_name().0, uid, &node.name).cloned()
+    /// Returns the other live nodes with the same identity.
+    pub(super) fn rivals(&self, node: &selection::Node, identity: &Identified, held: Option<&Held>) -> Vec<Rival> {
+        let record = held.and_then(|held| held.stored().record_for(node));
+        let uid = record.as_ref().map(|record| record.node.uid.as_str());
+        self.cache.rivals(&identity.record_name(), uid, &node.name)
     }
 
-    fn other_claimants(&self, identity: &Identified, name: &str) -> Vec<Key> {
-        let state = self.lock();
-        state.view.index.claimants(&identity.record_name().0).filter(|other| ***other != *name).cloned().collect()
-    }
-
-    pub(super) fn has_claimants(&self, identity: &Identified, name: &str) -> bool {
-        !self.other_claimants(identity, name).is_empty()
-    }
-
-    fn note_clean(&self, key: &Key, node: &selection::Node, held: Option<&Held>) {
-        let entry = NodeEntry::new(node, &self.policies.of(node));
-        let mut state = self.lock();
-        state.view.index.note_clean(key, &entry, held.map(Held::resource_version));
-        state.view.stop_waiting(key);
-    }
-
-    /// Takes our taint from a node that has everything, or has waited too long.
+    /// Removes the gate taint from a node that is settled, or has been gated for too long.
     pub(super) async fn ungate(&self, node: &selection::Node) -> Result<(), Error> {
         if self.duties.dry_run {
-            info!(node = node.name, "would take the taint off");
+            info!(node = node.name, "would remove the gate taint");
             return Ok(());
         }
         let patched = self.cluster.ungate_node(node).await?;
-        info!(node = node.name, "taint taken off");
+        info!(node = node.name, "gate taint removed");
         self.learn_node(&patched);
         Ok(())
     }
 }
 
-fn said(restore: &Restore) -> String {
+/// Returns the message of the Event of a restore.
+fn summary(restore: &Restore) -> String {
     let list = |keys: Vec<String>| {
         let more = keys.len().saturating_sub(10);
         let shown = keys.into_iter().take(10).collect::<Vec<_>>().join(", ");

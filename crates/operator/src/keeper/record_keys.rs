@@ -1,6 +1,7 @@
-//! The keys that sign records, from their Secret, and what signatures say about records that are read.
+//! Signing keys of records from their Secret, and the verification of records.
 //!
-//! The one place that reads the Secret. What a signature covers is decided in `perennial_core::keeper::signature`.
+//! The only reader of the Secret. `perennial_core::keeper::signature` defines what a signature
+//! covers.
 
 use std::{
     fmt,
@@ -31,12 +32,12 @@ use crate::runtime::{
     request::{Failure, ask},
 };
 
-/// A key that was looked for in the Secret and is not there is not looked for again so soon.
+/// Time for which a key that is not in the Secret is not looked up again.
 const ABSENT_FOR: Duration = Duration::from_millis(200);
-/// How long to wait before the API server is asked again for the keys, without which nothing can begin.
+/// Pause between attempts to read the keys at startup.
 const TRY_EVERY: Duration = Duration::from_secs(2);
 
-/// Keys that cannot be had.
+/// Why the keys cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeysError {
     #[error("could not read the Secret {SECRET} in namespace {namespace}, which `records.hmac` asks for")]
@@ -50,14 +51,14 @@ pub enum KeysError {
     Bad { namespace: String, source: BadKeys },
 }
 
-/// A record has to be signed, and the keys are not known.
+/// A record must be signed, and the keys could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`records.hmac` asks for a signature, and the Secret {SECRET} could not be read: you need to be allowed to get it"
 )]
 pub struct CannotSign;
 
-/// What is done about signatures. Cloning copies a pointer.
+/// Signs and verifies records. Clones share the keys.
 #[derive(Clone, Debug)]
 pub struct Signatures(Arc<Inner>);
 
@@ -65,14 +66,14 @@ struct Inner {
     mode: Hmac,
     namespace: String,
     secrets: Option<Api<Secret>>,
-    /// None: they could not be read. Nothing is verified then and nothing signed, which is for commands only.
+    /// `None` if they could not be read, in commands only. Nothing is verified or signed then.
     keys: RwLock<Option<Keys>>,
-    /// How often the keys have become others, whoever it was that noticed.
+    /// Number of changes of the keys.
     changes: AtomicU64,
-    /// The newest that was seen under each key of each ConfigMap.
+    /// The newest record seen under each data key of each ConfigMap.
     newest: Mutex<HashMap<(String, &'static str), Newest>>,
     asked: tokio::sync::Mutex<Option<Instant>>,
-    /// Keys that were looked for and are not there.
+    /// Keys that are not in the Secret.
     absent: tokio::sync::Mutex<HashMap<String, Instant>>,
 }
 
@@ -83,7 +84,7 @@ impl fmt::Debug for Inner {
 }
 
 impl Signatures {
-    /// Nothing is signed, and no signature is looked at.
+    /// Neither signs nor verifies.
     pub fn none() -> Self {
         Self::new(Hmac::None, String::new(), None)
     }
@@ -107,8 +108,8 @@ impl Signatures {
         Self::new(settings.records.hmac, namespace, Some(secrets))
     }
 
-    /// With the keys that these settings ask for. Waits for an API server that does not answer; fails where the keys cannot
-    /// be had, since nothing could be decided without them.
+    /// Reads the keys that the settings require. Retries while the API server is not available, and
+    /// fails if the keys cannot be used: nothing can be decided without them.
     pub async fn load(client: &Client, settings: &Settings) -> Result<Self, KeysError> {
         if settings.records.hmac == Hmac::None {
             return Ok(Self::none());
@@ -118,7 +119,7 @@ impl Signatures {
             match signatures.refresh().await {
                 Ok(()) => return Ok(signatures),
                 Err(KeysError::Read { source, .. }) if source.category() != Category::Forbidden => {
-                    warn!(why = %source, "the keys of records cannot be read yet");
+                    warn!(error = %source, "signing keys cannot be read yet, retrying");
                     tokio::time::sleep(TRY_EVERY).await;
                 }
                 Err(error) => return Err(error),
@@ -126,7 +127,8 @@ impl Signatures {
         }
     }
 
-    /// For a command: whoever may not read the keys sees records that nobody vouches for, and writes none.
+    /// Reads the keys for a command. Without them records are shown unverified, and none can be
+    /// written.
     pub async fn for_command(client: &Client, settings: &Settings) -> (Self, Option<KeysError>) {
         if settings.records.hmac == Hmac::None {
             return (Self::none(), None);
@@ -140,7 +142,7 @@ impl Signatures {
         self.0.mode
     }
 
-    /// The names of the keys, the one that signs last.
+    /// Returns the names of the keys. The last one signs.
     pub fn key_names(&self) -> Vec<String> {
         self.keys().map(|keys| keys.names().map(str::to_owned).collect()).unwrap_or_default()
     }
@@ -149,12 +151,13 @@ impl Signatures {
         self.0.keys.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How often the keys have become others. What was judged before the last time is to be judged anew.
+    /// Returns the number of changes of the keys. Records that were verified before the last one
+    /// must be verified again.
     pub fn changes(&self) -> u64 {
         self.0.changes.load(Ordering::Acquire)
     }
 
-    /// Reads the Secret. What is known stays where the keys cannot be had.
+    /// Reads the Secret. The known keys stay in use if it cannot be read.
     async fn refresh(&self) -> Result<(), KeysError> {
         let Some(secrets) = &self.0.secrets else { return Ok(()) };
         let namespace = self.0.namespace.clone();
@@ -167,14 +170,14 @@ impl Signatures {
         if known.as_ref() == Some(&keys) {
             return Ok(());
         }
-        info!(keys = ?keys, "the keys of records are known");
-        // The first ones change nothing: nothing was judged without them.
+        info!(keys = ?keys, "signing keys read");
+        // The first keys are no change: no record was verified without them.
         let others = known.replace(keys).is_some();
         self.0.changes.fetch_add(u64::from(others), Ordering::Release);
         Ok(())
     }
 
-    /// The same, unless they were read so recently.
+    /// Reads the Secret, unless it was read less than `age` ago.
     pub async fn refresh_after(&self, age: Duration) -> Result<(), KeysError> {
         let mut asked = self.0.asked.lock().await;
         if asked.is_some_and(|at| at.elapsed() < age) {
@@ -185,8 +188,8 @@ impl Signatures {
         refreshed
     }
 
-    /// Another replica may know a key earlier than we do: before a record is not believed, the key is looked for. An error
-    /// means that it is not known whether there is such a key.
+    /// Looks up a key that signed a record: another replica may have read a new key earlier. On an
+    /// error it is not known whether the key exists.
     pub async fn look_for(&self, key: &str) -> Result<(), KeysError> {
         let mut absent = self.0.absent.lock().await;
         absent.retain(|_, at| at.elapsed() < ABSENT_FOR);
@@ -204,7 +207,7 @@ impl Signatures {
         self.keys().is_some_and(|keys| keys.names().any(|name| name == key))
     }
 
-    /// Vouches for bytes, or says why not.
+    /// Verifies the signature of bytes.
     pub fn vouch(&self, name: &str, key: &str, text: &str, signature: Option<&str>) -> Result<(), Fault> {
         let keys = self.0.keys.read().unwrap_or_else(PoisonError::into_inner);
         match keys.as_ref() {
@@ -213,7 +216,7 @@ impl Signatures {
         }
     }
 
-    /// Whether a record is not older than one that was seen in its place.
+    /// Verifies that a record is not older than the newest one seen in its place.
     pub fn accept(
         &self,
         (name, key): (&str, &'static str),
@@ -229,14 +232,14 @@ impl Signatures {
         newest.entry((name.to_owned(), key)).or_insert_with(first).see(uid, resource_version, sequence)
     }
 
-    /// The largest sequence that was seen in a ConfigMap: whatever is written next goes on from there.
+    /// Returns the largest sequence that was seen in a ConfigMap. The next write continues from it.
     pub fn newest_sequence(&self, name: &str, uid: &str) -> u64 {
         let newest = self.0.newest.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = [RECORD_KEY, RECOVERED_KEY].into_iter().filter_map(|key| newest.get(&(name.to_owned(), key)));
         seen.filter(|seen| seen.uid == uid).map(|seen| seen.sequence).max().unwrap_or_default()
     }
 
-    /// A ConfigMap is gone: nothing has to be remembered of it.
+    /// Forgets a deleted ConfigMap.
     pub fn forget(&self, name: &str) {
         let mut newest = self.0.newest.lock().unwrap_or_else(PoisonError::into_inner);
         for key in [RECORD_KEY, RECOVERED_KEY] {
@@ -244,7 +247,7 @@ impl Signatures {
         }
     }
 
-    /// The signature for bytes; none where none is asked for.
+    /// Signs bytes. Returns `None` if the settings require no signature.
     pub fn sign(&self, name: &str, key: &str, text: &str) -> Result<Option<String>, CannotSign> {
         if self.0.mode == Hmac::None {
             return Ok(None);
@@ -253,7 +256,7 @@ impl Signatures {
         signature.map(Some).ok_or(CannotSign)
     }
 
-    /// Whether what has this signature is to be signed anew.
+    /// Whether bytes with this signature must be signed again.
     pub fn is_behind(&self, signature: Option<&str>) -> bool {
         let keys = self.0.keys.read().unwrap_or_else(PoisonError::into_inner);
         keys.as_ref().is_some_and(|keys| !keys.is_current(signature))

@@ -1,5 +1,4 @@
-//! Keeping the keys of records up to date, and records signed by the one that signs now: after `records.hmac` was switched
-//! on, and after a new key came.
+//! Signs records again after `records.hmac` was enabled or a new key was added.
 
 use std::time::Duration;
 
@@ -9,11 +8,12 @@ use tracing::{info, warn};
 use super::{Priority, apply::Error, controller::Keeper};
 use crate::runtime::{error_category::Category, error_chain::Chain};
 
-/// How often the keys are read again without a reason.
+/// Interval at which the keys are read again.
 const KEYS_EVERY: Duration = Duration::from_secs(30);
 
 impl Keeper {
-    /// Reads the keys again now and then, and signs those of our records that the newest key has not signed.
+    /// Reads the keys periodically, and signs the records of this replica that the newest key has
+    /// not signed.
     pub async fn keep_signed(&self) {
         let signatures = self.cluster.signatures();
         if signatures.mode() == Hmac::None {
@@ -21,19 +21,20 @@ impl Keeper {
         }
         if let Err(error) = signatures.refresh_after(KEYS_EVERY).await {
             self.metrics.failed(Category::Refused.as_str());
-            warn!(why = %Chain(&error), "the keys of records cannot be read; those that were known are used");
+            warn!(error = %Chain(&error), "signing keys cannot be read; the known keys stay in use");
         }
-        // Others than those that records were judged by, be it that they were just read or that a record named one: every record is
-        // judged anew. Some may be good now, others not any more.
+        // The keys have changed since records were last verified: verify all of them again. Some
+        // may be valid now, others no longer.
         let changes = signatures.changes();
-        if self.lock().judged_after != changes {
+        let verified_after = self.lock().verified_after;
+        if verified_after != changes {
             match self.each_record(|_| {}).await {
-                Ok(()) => self.lock().judged_after = changes,
-                Err(error) => self.not_signed(&error),
+                Ok(()) => self.lock().verified_after = changes,
+                Err(error) => self.report_failure(&error),
             }
         }
         if let Err(error) = self.sign_unsigned().await {
-            self.not_signed(&error);
+            self.report_failure(&error);
         }
     }
 
@@ -41,7 +42,7 @@ impl Keeper {
         if self.duties.dry_run || !self.duties.capture {
             return Ok(());
         }
-        let unsigned = self.lock().view.index.unsigned();
+        let unsigned = self.cache.unsigned();
         let mut signed = 0usize;
         for (record, node) in unsigned {
             if self.ownership.may_act(&node).is_none() {
@@ -55,7 +56,7 @@ impl Keeper {
             }
             match self.cluster.sign_record(&held).await {
                 Ok(written) => self.learn_record(&written),
-                // Whoever wrote it has signed it.
+                // The writer of the conflicting version has signed it.
                 Err(error) if error.category() == Category::Conflict => continue,
                 Err(error) => return Err(error),
             }
@@ -67,8 +68,8 @@ impl Keeper {
         Ok(())
     }
 
-    fn not_signed(&self, error: &Error) {
+    fn report_failure(&self, error: &Error) {
         self.metrics.failed(error.category().as_str());
-        warn!(category = error.category().as_str(), why = %Chain(error), "not all records are signed yet");
+        warn!(category = error.category().as_str(), error = %Chain(error), "records not signed yet, retrying");
     }
 }

@@ -15,12 +15,13 @@ use tracing::info;
 
 use super::{
     apply::{Cluster, PAGE_OF_RECORDS},
+    cache::Cache,
     controller::{CONTROLLER, Duties, Keeper, RETRY, State},
     policies::{self, Policies},
     record_keys::Signatures,
 };
 use crate::{
-    placement::controller::Placer,
+    placement::reconcile::Placer,
     runtime::{
         budget::Budget, environment::Environment, error_category::Category, events::Events, health::Health,
         ownership::Ownership, reconciler::Reconciler, reporter::Reporter, tasks::Task, watch::Watch,
@@ -47,12 +48,14 @@ impl Keeper {
     ) -> Arc<Self> {
         let Environment { client, budget, metrics, clock, jitter, identity, .. } = env.clone();
         let (controller, namespace) = (&settings.controller, settings.namespace.as_str());
+        let policies = Policies::new(&settings.keeper);
         Arc::new(Self {
+            cache: Cache::new(policies.clone(), signatures.clone()),
             cluster: Cluster::new(client.clone(), namespace, budget, signatures.clone()),
             client: client.clone(),
             admission: Cluster::new(client, namespace, Budget::unlimited(), signatures),
             admission_deadline: settings.webhook.timeout * 3 / 5,
-            policies: Policies::new(&settings.keeper),
+            policies,
             reconciler: Reconciler::new(CONTROLLER, RETRY, ownership.clone(), jitter.clone(), metrics.clone()),
             reporter: Reporter::new(metrics.clone(), events.clone()),
             clock,
@@ -159,7 +162,7 @@ impl Keeper {
 
     fn watch_policies(self: &Arc<Self>, env: &Environment) -> Task {
         let (keeper, missing) = (Arc::clone(self), Arc::clone(self));
-        let api = Api::<policies::Resource>::all(env.client.clone());
+        let api = Api::<policies::KeepPolicyResource>::all(env.client.clone());
         let watch = Watch::new("keeppolicies", api, &env.jitter, &env.stop);
         let on_error = move |category| {
             if matches!(category, Category::NotFound | Category::Forbidden) && missing.policies.on_missing(category) {

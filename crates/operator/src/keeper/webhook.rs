@@ -1,19 +1,22 @@
-//! Admission of nodes: the last state is captured before a delete commits, and what is kept rides in the create itself.
+//! Webhooks for nodes: the last state is captured before a DELETE commits, and records are restored
+//! in the CREATE request.
 //!
 //! # Guarantees
-//! Every replica serves both, without leadership. Nothing is ever refused: whatever goes wrong, the request passes, and
-//! the controller does the rest. No write is begun after the deadline. A review that does not come from the API server
-//! writes nothing that is not so: what is captured is read from the API server itself.
+//! Every replica serves both, without leadership. Fails open: on any error the request passes, and
+//! the controller does the rest. No write is started after the deadline. A forged review cannot
+//! write false content, since the captured state is read from the API server.
+
+use std::sync::Arc;
 
 use perennial_core::{
     admission_review::{AdmissionRequest, AdmissionResponse},
     keeper::{
         admission::{KUBELETS, admit},
-        claims,
+        case::{Case, Phase, Rival},
+        decide::{Decision, RecordWrite, decide},
         identity::Identified,
-        plan::{Act, Plan, gone},
-        record::{Fault, Record},
         selection::{self, ignored},
+        stored_record::Stored,
     },
 };
 use tracing::{debug, info, warn};
@@ -26,11 +29,12 @@ use super::{
 };
 use crate::runtime::{
     error_category::Category,
+    error_chain::Chain,
     labels::{Via, ViaLabels},
 };
 
 impl Keeper {
-    /// Node CREATE.
+    /// Answers a Node CREATE.
     pub async fn admit_create(&self, request: AdmissionRequest) -> AdmissionResponse {
         let (Some(object), Some(mut node)) = (&request.object, read(request.object.as_ref())) else {
             return AdmissionResponse::allowed();
@@ -41,26 +45,27 @@ impl Keeper {
         if self.duties.dry_run || ignored(&node) {
             return AdmissionResponse::allowed();
         }
-        let recalled = self.lock().view.recall_for_create(&node.name, &self.policies);
-        let (policy, record) = if let Some(record) = recalled {
-            (self.policies.with_record(&node, Some(&record)), Some(record))
-        } else {
-            let Some(held) = self.read_for_create(&node).await else { return AdmissionResponse::allowed() };
-            self.informed(&node, held.as_ref())
+        let recalled = self.cache.recall_for_create(&node.name);
+        let stored = match recalled {
+            Some(record) => Some(Arc::new(Stored::Good(Box::new(record)))),
+            None => match self.read_for_create(&node).await {
+                Some(held) => held.as_ref().map(Held::share),
+                None => return AdmissionResponse::allowed(),
+            },
         };
-        let identity = Identified::of(&policy.identity, &node);
-        let contested = identity.as_ref().is_some_and(|identity| self.has_claimants(identity, &node.name));
-        let record = record.filter(|_| !contested);
-        let context = self.context(&policy, identity.as_ref());
+        let policies = self.policies.current();
+        let rivals = policies.identify(&node).map(|identity| self.rivals(&node, &identity, None)).unwrap_or_default();
         let by_kubelet = request.user_info.groups.iter().any(|group| group == KUBELETS);
-        let admitted = admit(object, &node, record.as_ref(), &context, by_kubelet, self.gate);
+        let phase = Phase::Creating { by_kubelet };
+        let case = Case::new(phase, Some(node), stored, rivals, &self.context(&policies));
+        let admitted = admit(object, &case, self.gate);
 
         if let Some(restore) = &admitted.restore
             && !request.dry_run
         {
             let (set, withheld, complete) = (restore.set.len(), restore.withheld.len(), restore.mark.complete);
             if set > 0 {
-                info!(node = node.name, set, withheld, complete, "restored in the create");
+                info!(node = case.subject().name, set, withheld, complete, "restored in the create");
                 self.metrics.restores.get_or_create(&ViaLabels { via: Via::Admission }).inc();
                 self.metrics.labels_restored.inc_by(set as u64);
             }
@@ -68,28 +73,27 @@ impl Keeper {
         AdmissionResponse::patched(admitted.patch)
     }
 
-    /// The record for a node that is about to be created. `None`: it cannot be had, and the create passes unchanged.
+    /// Reads the record for a node that is being created. `None` if it cannot be read: the create
+    /// passes unchanged.
     async fn read_for_create(&self, node: &selection::Node) -> Option<Option<Held>> {
-        let identity = Identified::of(&self.policies.of(node).identity, node);
+        let identity = self.policies.current().identify(node);
         let Some(name) = identity.map(|identity| identity.record_name()) else { return Some(None) };
         let read = self.admission.read_record(&name, Priority::Restore);
         match tokio::time::timeout(self.admission_deadline, read).await {
-            Ok(Ok(held)) => {
-                let newer = held.as_ref().and_then(|held| held.stored.fault()).is_some_and(Fault::is_newer);
-                (!newer).then_some(held)
-            }
+            Ok(Ok(held)) => Some(held),
             Ok(Err(error)) => {
-                self.failed_open(node, &error, "the create passes unchanged");
+                self.failed_open(node, &error);
                 None
             }
             Err(_) => {
-                debug!(node = node.name, "the record was not read in time; the create passes unchanged");
+                debug!(node = node.name, "record not read before the deadline; the create passes unchanged");
                 None
             }
         }
     }
 
-    /// Node DELETE: `oldObject` is what is about to be deleted. Called again when it changes before the delete commits.
+    /// Answers a Node DELETE. `oldObject` is the node that is being deleted. Called again if it
+    /// changes before the delete commits.
     pub async fn admit_delete(&self, request: AdmissionRequest) -> AdmissionResponse {
         let Some(node) = read(request.old_object.as_ref()) else { return AdmissionResponse::allowed() };
         if request.dry_run || self.duties.dry_run || ignored(&node) || node.name.is_empty() {
@@ -97,97 +101,98 @@ impl Keeper {
         }
         match tokio::time::timeout(self.admission_deadline, self.capture_last(&node)).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => self.failed_open(&node, &error, "the delete passes"),
-            Err(_) => warn!(node = node.name, "its last state was not captured in time; the delete passes"),
+            Ok(Err(error)) => self.failed_open(&node, &error),
+            Err(_) => warn!(node = node.name, "last state not captured before the deadline; the delete passes"),
         }
         AdmissionResponse::allowed()
     }
 
-    /// Captures a last state that a review told of. Whoever reaches the port can send a review, so what it says only hints
-    /// that there may be something to write: what is written comes from the API server, which still has the node.
-    async fn capture_last(&self, told: &selection::Node) -> Result<(), Error> {
-        let (mut node, mut confirmed) = (told.clone(), false);
+    /// Captures the last state that a review reports. Anyone who reaches the port can send a
+    /// review, so its content is only a hint that there may be something to write. The state that
+    /// is written is read from the API server, which still has the node.
+    async fn capture_last(&self, reported: &selection::Node) -> Result<(), Error> {
+        let (mut node, mut confirmed) = (reported.clone(), false);
         loop {
-            let Some(identity) = Identified::of(&self.policies.of(&node).identity, &node) else { return Ok(()) };
+            let policies = self.policies.current();
+            let Some(identity) = policies.identify(&node) else { return Ok(()) };
             let held = self.admission.read_record(&identity.record_name(), Priority::LastState).await?;
-            if self.is_anothers(&node, &identity, held.as_ref()).await? {
-                return Ok(());
-            }
-            let Some((mut act, mut next)) = self.plan_last(&node, &identity, held.as_ref()) else { return Ok(()) };
+            self.report_invalid_record(&node, held.as_ref());
+            let rivals = self.confirmed_rivals(&node, &identity, held.as_ref()).await?;
+            let last = |node: &selection::Node| {
+                let stored = held.as_ref().map(Held::share);
+                decide(&Case::gone(node.clone(), stored, rivals.clone(), &self.context(&policies)))
+            };
+            let Decision::WriteRecord(mut kind, mut next) = last(&node) else { return Ok(()) };
             if !confirmed {
-                let Some(live) = self.confirm(told).await? else { return Ok(()) };
+                let Some(live) = self.confirm(reported).await? else { return Ok(()) };
                 (node, confirmed) = (live, true);
-                if Identified::of(&self.policies.of(&node).identity, &node).as_ref() != Some(&identity) {
+                if policies.identify(&node).as_ref() != Some(&identity) {
                     continue;
                 }
-                let Some(planned) = self.plan_last(&node, &identity, held.as_ref()) else { return Ok(()) };
-                (act, next) = planned;
+                let Decision::WriteRecord(again, record) = last(&node) else { return Ok(()) };
+                (kind, next) = (again, record);
             }
             match self.admission.write_record(held.as_ref(), &next, Priority::LastState).await {
                 Ok(_) => {
                     info!(
-                        node = told.name,
-                        act = act.as_str(),
+                        node = reported.name,
+                        act = kind.as_str(),
                         sequence = next.sequence,
                         "last state captured before the delete"
                     );
-                    if act == Act::Capture {
+                    if kind == RecordWrite::Capture {
                         self.metrics.captures.get_or_create(&ViaLabels { via: Via::Admission }).inc();
                     }
                     return Ok(());
                 }
-                // Somebody was faster: read again and decide again, until the deadline.
+                // Concurrent write: read and decide again, until the deadline.
                 Err(error) if error.category() == Category::Conflict => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    fn plan_last(
+    /// Returns the rivals of a node that is being deleted. The watch may lag behind, so rivals that
+    /// hold the record are looked up in the API server.
+    async fn confirmed_rivals(
         &self,
         node: &selection::Node,
         identity: &Identified,
         held: Option<&Held>,
-    ) -> Option<(Act, Box<Record>)> {
-        if self.is_unreadable(node, held) {
-            return None;
+    ) -> Result<Vec<Rival>, Error> {
+        let rivals = self.rivals(node, identity, held);
+        let record = held.and_then(|held| held.stored().record_for(node));
+        if record.is_none_or(|record| record.node.uid == node.uid) {
+            return Ok(rivals);
         }
-        let (policy, record) = self.informed(node, held);
-        match gone(&policy.select(node), record.as_ref(), &self.context(&policy, Some(identity))) {
-            Plan::Write(act, next) => Some((act, next)),
-            _ => None,
+        let mut confirmed = Vec::new();
+        for rival in rivals {
+            let exists =
+                !rival.holds_record || self.admission.read_node(&rival.name, Priority::LastState).await?.is_some();
+            confirmed.extend(exists.then_some(rival));
         }
+        Ok(confirmed)
     }
 
-    /// Whether the record was taken from another node that is there. The watch may be late, so the API server is asked.
-    async fn is_anothers(
-        &self,
-        node: &selection::Node,
-        identity: &Identified,
-        held: Option<&Held>,
-    ) -> Result<bool, Error> {
-        let (_, record) = self.informed(node, held);
-        let owner = record.as_ref().map(|record| record.node.uid.as_str()).filter(|uid| *uid != node.uid);
-        let Some(name) = owner.and_then(|uid| self.other_holder(node, identity, uid)) else { return Ok(false) };
-        let there = self.admission.read_node(&name, Priority::LastState).await?.is_some();
-        Ok(claims::refuses_last(&node.uid, record.as_ref(), |_| there))
-    }
-
-    /// The node that is about to be deleted, as the API server has it. None: there is no such incarnation, so nobody
-    /// deletes it.
-    async fn confirm(&self, told: &selection::Node) -> Result<Option<selection::Node>, Error> {
-        let live = self.admission.read_node(&told.name, Priority::LastState).await?;
-        let live = live.filter(|live| live.uid == told.uid);
+    /// Reads the node that is being deleted. `None` if this incarnation does not exist.
+    async fn confirm(&self, reported: &selection::Node) -> Result<Option<selection::Node>, Error> {
+        let live = self.admission.read_node(&reported.name, Priority::LastState).await?;
+        let live = live.filter(|live| live.uid == reported.uid);
         if live.is_none() {
-            debug!(node = told.name, uid = told.uid, "a review of a delete of no such node: nothing is written");
+            debug!(
+                node = reported.name,
+                uid = reported.uid,
+                "review of the deletion of an unknown node; nothing is written"
+            );
         }
         Ok(live)
     }
 
-    fn failed_open(&self, node: &selection::Node, error: &Error, so: &str) {
-        self.metrics.failed(error.category().as_str());
-        let why = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
-        warn!(node = node.name, category = error.category().as_str(), why, "{error}; {so}");
+    /// Logs an error after which a request passes unchanged.
+    fn failed_open(&self, node: &selection::Node, error: &Error) {
+        let category = error.category().as_str();
+        self.metrics.failed(category);
+        warn!(node = node.name, category, error = %Chain(error), "webhook failed open");
     }
 }
 

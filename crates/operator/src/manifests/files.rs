@@ -1,4 +1,4 @@
-//! The files in the repository that are made from this: `make manifests` writes them.
+//! Generated files in the repository, written by `make manifests`.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -27,11 +27,11 @@ const POLICIES: &str = "\
 #   - Perennial's account changes labels, annotations, taints and the cordon of nodes, and nothing else about them. Nobody
 #     else's requests about nodes are looked at.
 ";
-/// What the chart puts the release's own names in for.
+/// Placeholders that the chart replaces with names of the release.
 const NAMESPACE: &str = "PERENNIAL-NAMESPACE";
 const ACCOUNT: &str = "PERENNIAL-ACCOUNT";
 
-/// What the chart chooses from, by feature.
+/// Permissions by feature, from which the chart chooses.
 fn by_feature() -> Value {
     json!({
         "keeper": Permissions::keeper(),
@@ -46,12 +46,12 @@ fn by_feature() -> Value {
     })
 }
 
-/// The schema of the chart's values, with that of the config file in its place.
+/// Schema of the chart's values, including that of the config file.
 fn values_schema() -> String {
     let outline = fs::read_to_string(format!("{ROOT}/charts/perennial/schema/values.json")).unwrap();
     let mut outline: Value = serde_json::from_str(&outline).unwrap();
     let mut config = schema();
-    // The chart says these itself: ports have to be known, the namespace is the release's.
+    // Set by the chart itself: its ports, and the namespace of the release.
     let properties = config["properties"].as_object_mut().unwrap();
     properties.remove("namespace");
     outline["properties"]["config"] = config;
@@ -87,7 +87,7 @@ fn the_committed_files_are_those_that_are_made() {
             fs::write(&file, &text).unwrap();
         } else {
             let committed = fs::read_to_string(&file).unwrap_or_default();
-            assert_eq!(committed, text, "{path} is behind: run make manifests");
+            assert_eq!(committed, text, "{path} is out of date, run: make manifests");
         }
     }
 }

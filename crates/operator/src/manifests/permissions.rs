@@ -1,7 +1,7 @@
-//! What the account of the operator may do: for each feature the least that works.
+//! Minimal permissions of the operator for each feature.
 //!
-//! A test runs the operator with exactly these and compares what it used with what it was given: a verb that nothing
-//! uses fails it, as does one that is missing.
+//! A test runs the operator with these permissions and compares them with the requests it makes: both a missing and an
+//! unused verb fail the test.
 
 use perennial_core::keeper::signature;
 use serde::Serialize;
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::admission::{certificates, configuration::NAME};
 
-/// One rule of a role, as RBAC has it.
+/// One rule of an RBAC role.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rule {
@@ -35,7 +35,7 @@ impl Rule {
     }
 }
 
-/// Rules for the whole cluster, and those for our own namespace.
+/// Cluster-wide rules, and rules in the namespace of Perennial.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Permissions {
     pub cluster: Vec<Rule>,
@@ -46,7 +46,7 @@ const WEBHOOKS: &[&str] = &["mutatingwebhookconfigurations", "validatingwebhookc
 const ADMISSION: &str = "admissionregistration.k8s.io";
 
 impl Permissions {
-    /// All that an operator with these features needs.
+    /// Returns the permissions of an operator with these features.
     pub fn of(features: Features) -> Self {
         let mut parts = vec![Self::keeper()];
         parts.push(if features.webhooks { Self::webhooks() } else { Self::no_webhooks() });
@@ -79,8 +79,8 @@ impl Permissions {
         }
     }
 
-    /// Two webhook configurations of our own. `create` cannot be held to a name; `delete` is for the day when they are
-    /// switched off.
+    /// The two webhook configurations. RBAC cannot restrict `create` to a name. `delete` removes them when webhooks are
+    /// disabled.
     pub fn webhooks() -> Self {
         Self {
             cluster: vec![
@@ -91,12 +91,12 @@ impl Permissions {
         }
     }
 
-    /// Where webhooks are off, those that were on before are removed.
+    /// Removal of webhook configurations after webhooks were disabled.
     pub fn no_webhooks() -> Self {
         Self { cluster: vec![Rule::new(ADMISSION, WEBHOOKS, &["delete"]).named(NAME)], namespaced: Vec::new() }
     }
 
-    /// The Secret with the webhooks' own authority.
+    /// The Secret with the certificates of the webhooks.
     pub fn certificates() -> Self {
         Self {
             cluster: Vec::new(),
@@ -107,12 +107,12 @@ impl Permissions {
         }
     }
 
-    /// The one Secret with the keys that sign records, which somebody else writes.
+    /// The Secret with the signing keys, which the operator only reads.
     pub fn signatures() -> Self {
         Self { cluster: Vec::new(), namespaced: vec![Rule::new("", &["secrets"], &["get"]).named(signature::SECRET)] }
     }
 
-    /// Reading workloads; placing, moving and replacing their pods; one annotation on the workload.
+    /// Reads of workloads, writes and evictions of their pods, and one annotation on the workload.
     pub fn placement() -> Self {
         Self {
             cluster: vec![
@@ -127,12 +127,12 @@ impl Permissions {
         }
     }
 
-    /// Where nothing is placed, pods that were gated before are freed.
+    /// Removal of scheduling gates after placement was disabled.
     pub fn no_placement() -> Self {
         Self { cluster: vec![Rule::new("", &["pods"], &["list", "patch"])], namespaced: Vec::new() }
     }
 
-    /// The roles and their bindings to the account of the same name.
+    /// Returns the roles and their bindings to the ServiceAccount with the same name.
     pub fn objects(&self, account: &str, namespace: &str) -> Vec<Value> {
         let object = |kind: &str, mut metadata: Value| {
             metadata["name"] = json!(account);
@@ -160,7 +160,7 @@ impl Permissions {
     }
 }
 
-/// What `perennial uninstall` needs: an account of its own has it, so that the operator need not.
+/// Permissions of `perennial uninstall`, which runs with its own ServiceAccount.
 pub fn uninstall() -> Permissions {
     Permissions {
         cluster: vec![
@@ -174,7 +174,7 @@ pub fn uninstall() -> Permissions {
             Rule::new("coordination.k8s.io", &["leases"], &["deletecollection"]),
             Rule::new("", &["secrets"], &["delete"]).named(certificates::SECRET),
             Rule::new("", &["configmaps"], &["deletecollection"]),
-            // Nothing but a word to the admission policy that guards records.
+            // Only evaluated by the admission policy for records.
             Rule::new(GROUP, &[RECORDS], &["delete"]),
         ],
     }

@@ -1,9 +1,9 @@
-//! ValidatingAdmissionPolicies: what RBAC cannot say. A writer of ConfigMaps does not become a writer of node labels, and
-//! our own account changes nothing on nodes but what it is there for.
+//! ValidatingAdmissionPolicies for restrictions that RBAC cannot express: permission to write ConfigMaps does not include
+//! records, and the operator's account may change only certain fields of nodes.
 //!
 //! # Guarantees
-//! Nobody else's requests about nodes are ever judged: they do not match. Requests about ConfigMaps are judged in our
-//! namespace only, and there only those about records and the configuration.
+//! Requests for nodes by other accounts never match. Requests for ConfigMaps match only in the namespace of Perennial,
+//! and only for records and the configuration.
 
 use perennial_core::{
     config::{
@@ -20,19 +20,19 @@ use serde_json::{Value, json};
 
 use super::{labels, workload::CONFIG_MAP};
 
-/// The group and the resources, which exist for RBAC only, whose verbs decide who else may write.
+/// API group and resources that exist in RBAC only. Their verbs permit writing records.
 pub(super) const GROUP: &str = "perennial.dev";
 pub(super) const RECORDS: &str = "records";
 const CONFIGS: &str = "configs";
 const RECORD_POLICY: &str = "perennial-records";
 const NODE_POLICY: &str = "perennial-nodes";
 const UNINSTALL: &str = "perennial-uninstall";
-/// Set by the kubelet for good: a node that has them keeps them.
+/// Labels that the kubelet sets and that must not change.
 const FIXED_LABELS: &str = "['kubernetes.io/hostname', 'kubernetes.io/os', 'kubernetes.io/arch']";
-/// Everything in a node's spec but its taints and its cordon.
+/// Fields of a node's spec other than taints and cordon.
 const FIXED_SPEC: [&str; 5] = ["podCIDR", "podCIDRs", "providerID", "configSource", "externalID"];
 
-/// Both policies with their bindings, for the account of this name in this namespace.
+/// Returns both policies and their bindings for a ServiceAccount.
 pub(super) fn policies(namespace: &str, account: &str) -> Vec<Value> {
     let policies = [(RECORD_POLICY, records(namespace, account)), (NODE_POLICY, nodes(namespace, account))];
     let object = |kind: &str, name: &str, spec: Value| {
@@ -48,7 +48,7 @@ pub(super) fn policies(namespace: &str, account: &str) -> Vec<Value> {
         .collect()
 }
 
-/// The role that lets people write records with our commands, and its binding to those who are named.
+/// Returns the role that permits writing records with commands, and its binding to the given subjects.
 pub(super) fn writers(namespace: &str, subjects: &[Value]) -> Vec<Value> {
     if subjects.is_empty() {
         return Vec::new();
@@ -65,7 +65,7 @@ pub(super) fn writers(namespace: &str, subjects: &[Value]) -> Vec<Value> {
     ]
 }
 
-/// What lets somebody write records, beside the permission to write ConfigMaps.
+/// Permissions that are needed to write records, in addition to writing ConfigMaps.
 pub(super) fn writer_rules() -> Value {
     json!([{ "apiGroups": [GROUP], "resources": [RECORDS], "verbs": ["create", "update", "delete"] }])
 }
@@ -74,8 +74,8 @@ fn user(namespace: &str, account: &str) -> String {
     format!("system:serviceaccount:{namespace}:{account}")
 }
 
-/// Records, and the configuration that says what is done with them. Records are read by name, so names count as well as
-/// the label. Verbs are asked for one by one: who deletes a namespace may delete everything in it.
+/// Restricts writes to records and the configuration. Records are read by name, so the policy matches names as well as the
+/// label. Each verb is checked separately: deleting a namespace deletes everything in it.
 fn records(namespace: &str, account: &str) -> Value {
     let ours = user(namespace, account);
     let concerned = format!(
@@ -113,7 +113,7 @@ fn records(namespace: &str, account: &str) -> Value {
     })
 }
 
-/// What our account may do to nodes. Of anyone else nothing is asked.
+/// Restricts the writes of the operator's accounts to nodes.
 fn nodes(namespace: &str, account: &str) -> Value {
     let (ours, leaving) = (user(namespace, account), user(namespace, UNINSTALL));
     let map = |what: &str, of: &str| format!("{of}.metadata.?{what}.orValue({{}})");
@@ -151,28 +151,28 @@ fn nodes(namespace: &str, account: &str) -> Value {
             { "name": "oldTaints", "expression": list("oldObject") },
         ],
         "validations": [
-            rule("variables.update".to_owned(), "Perennial changes nodes; it creates and deletes none and writes no subresource"),
-            rule(guarded(&spec), "of a node's spec Perennial changes its taints and its cordon only"),
-            rule(guarded(&owners), "Perennial sets no finalizers and no owners"),
-            rule(guarded(&fixed), "the labels by which a kubelet knows its node are not Perennial's to change"),
+            rule("variables.update".to_owned(), "Perennial may only update nodes, not create or delete them or write subresources"),
+            rule(guarded(&spec), "Perennial may change only taints and unschedulable in the spec of a node"),
+            rule(guarded(&owners), "Perennial may not change finalizers and owner references"),
+            rule(guarded(&fixed), "Perennial may not change the hostname, os and arch labels of a node"),
             rule(guarded(&unchanged("labels", "oldLabels", &format!("!k.startsWith('{OWN_DOMAIN}')"))),
-                "labels under perennial.dev/ are never kept"),
+                "Perennial may not change labels under perennial.dev/"),
             rule(guarded(&unchanged("annotations", "oldAnnotations", &annotations)),
-                "annotations that describe one machine are never kept"),
+                "Perennial may not change annotations that describe a machine"),
             rule(guarded(&format!(
                 "variables.taints.all(t, t in variables.oldTaints || {taint}) && \
                  variables.oldTaints.all(t, t in variables.taints || {taint})"
-            )), "taints of starting and leaving nodes are never kept"),
+            )), "Perennial may not change taints of starting or leaving nodes"),
         ],
     })
 }
 
-/// For updates only: of other operations there is nothing to compare, and they are refused already.
+/// Applies an expression to updates only. Other operations are rejected by another rule.
 fn guarded(expression: &str) -> String {
     format!("!variables.update || ({expression})")
 }
 
-/// Every key of a map that was set, changed or removed is one of which `may` is true.
+/// Returns a condition that `may` is true for every key that was set, changed or removed.
 fn unchanged(now: &str, before: &str, may: &str) -> String {
     format!(
         "variables.{now}.all(k, k in variables.{before} && variables.{before}[k] == variables.{now}[k] || {may}) && \
@@ -180,7 +180,7 @@ fn unchanged(now: &str, before: &str, may: &str) -> String {
     )
 }
 
-/// The patterns as one regular expression, for a CEL string in single quotes.
+/// Returns the patterns as one regular expression for a CEL string in single quotes.
 fn regex(patterns: &[&str]) -> String {
     let parsed = Patterns::of(patterns);
     let one = |text: &str| text.replace('.', "[.]").replace('*', ".*");
@@ -188,7 +188,7 @@ fn regex(patterns: &[&str]) -> String {
     format!("^({})$", all.join("|"))
 }
 
-/// Someone who is named: `Group:platform`, `User:jane`, `ServiceAccount:NAMESPACE/NAME`.
+/// Parses a subject: `Group:platform`, `User:jane` or `ServiceAccount:NAMESPACE/NAME`.
 pub fn subject(text: &str) -> Result<Value, String> {
     let expected = || format!("expected User:NAME, Group:NAME or ServiceAccount:NAMESPACE/NAME, not {text:?}");
     let (kind, name) = text.split_once(':').filter(|(_, name)| !name.is_empty()).ok_or_else(expected)?;

@@ -1,10 +1,10 @@
-//! What runs: the config, the Deployment, its Service and its disruption budget. Fit for PodSecurity `restricted`.
+//! ConfigMap, Deployment, Service and PodDisruptionBudget. Compatible with PodSecurity `restricted`.
 
 use serde_json::{Value, json};
 
 use super::{Install, NAME, labels};
 
-/// Where the config file is in the container.
+/// Directory of the config file in the container.
 const CONFIG_DIR: &str = "/etc/perennial";
 pub(super) const CONFIG_MAP: &str = "perennial-config";
 
@@ -44,7 +44,7 @@ fn config_map(install: &Install) -> Value {
     })
 }
 
-/// The webhook configurations name this Service; its name is not free.
+/// The webhook configurations refer to this Service by name.
 fn service(install: &Install) -> Value {
     let mut ports = Vec::new();
     if install.features.webhooks {
@@ -78,7 +78,7 @@ fn deployment(install: &Install) -> Value {
         "spec": {
             "replicas": install.replicas,
             "selector": { "matchLabels": labels() },
-            // A new replica serves admission before an old one goes.
+            // A new replica serves admission before an old one stops.
             "strategy": { "type": "RollingUpdate", "rollingUpdate": { "maxSurge": 1, "maxUnavailable": 0 } },
             "template": {
                 "metadata": { "labels": labels() },

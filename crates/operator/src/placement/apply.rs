@@ -1,282 +1,250 @@
-//! The one place where placement reads and writes: pods and workloads, each write conditional, each request with a deadline and
-//! within the budget.
+//! Execution of a decision: the only place in placement that writes.
+//!
+//! # Guarantees
+//! Placements and relabels of one decision are independent of each other and run in parallel. The state is saved after them and
+//! before any removal. Answers are stored in the cache at once, so that the next decision is based on them.
 
-use std::{fmt::Debug, time::Duration};
+mod cluster;
 
-use kube::{
-    Api, Client, Resource,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
-    core::NamespaceResourceScope,
+use std::{sync::Arc, time::Duration};
+
+use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
+use perennial_core::placement::{
+    decision::{Action, Decision, PodRef},
+    spec::Strength,
+    ungate::{UngateReason, ungate},
+    workload::{PodView, Workload},
 };
-use perennial_core::placement::action::PodRef;
-use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
+use tracing::{debug, info};
 
+pub use self::cluster::{Cluster, Error, Eviction, Listed, Saved};
 use super::{
-    index::{Workload, selector_text, version},
-    objects::{Deployment, Namespace, Pod, ReplicaSet, StatefulSet},
-    observe::MANAGED,
+    cache::{SharedCache, WorkloadEntry, about, key_of},
+    reconcile::PlacerParts,
 };
 use crate::runtime::{
-    budget::{Budget, Urgency},
     error_category::Category,
-    request::{FIELD_MANAGER, Failure, ask},
+    events::{Events, Severity},
+    jitter::Jitter,
+    labels::{MoveLabels, MoveResult},
+    metrics::Metrics,
+    request::Failure,
 };
 
-const PAGE: u32 = 500;
+/// Retry interval after an eviction that a PodDisruptionBudget blocked.
+const BLOCKED_PAUSE: Duration = Duration::from_secs(30);
+/// Retry interval after an eviction that is impossible for now.
+const CANNOT_EVICT_PAUSE: Duration = Duration::from_mins(5);
+/// Maximum number of parallel writes to the pods of one workload.
+const PARALLEL_WRITES: usize = 32;
+/// Maximum number of pod writes per decision. The rest follows after a new permit and a new decision.
+const MAX_WRITES: usize = 64;
 
-/// The pods of a workload, and how old that is.
-#[derive(Debug)]
-pub struct Listed {
-    pub pods: Vec<Pod>,
-    /// The resourceVersion of the list: whatever is older and not in it is gone.
-    pub as_of: u64,
+/// Executes decisions.
+pub(super) struct Applier {
+    cluster: Cluster,
+    cache: Arc<SharedCache>,
+    events: Events,
+    metrics: Metrics,
+    jitter: Jitter,
+    dry_run: bool,
 }
 
-/// A request that did not do what it should.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    #[error("could not place pod {pod}")]
-    Place { pod: String, source: Failure },
-    #[error("could not relabel pod {pod}")]
-    Relabel { pod: String, source: Failure },
-    #[error("could not free pod {pod}")]
-    Free { pod: String, source: Failure },
-    #[error("could not take in pod {pod}")]
-    Adopt { pod: String, source: Failure },
-    #[error("could not evict pod {pod}")]
-    Evict { pod: String, source: Failure },
-    #[error("could not delete pod {pod}")]
-    Delete { pod: String, source: Failure },
-    #[error("could not write the state of {workload}")]
-    Save { workload: String, source: Failure },
-    #[error("could not list the pods of {workload}")]
-    List { workload: String, source: Failure },
-    #[error("could not read {what}")]
-    Read { what: String, source: Failure },
-}
-
-impl Error {
-    pub fn failure(&self) -> &Failure {
-        match self {
-            Self::Place { source, .. }
-            | Self::Relabel { source, .. }
-            | Self::Free { source, .. }
-            | Self::Adopt { source, .. }
-            | Self::Evict { source, .. }
-            | Self::Delete { source, .. }
-            | Self::Save { source, .. }
-            | Self::List { source, .. }
-            | Self::Read { source, .. } => source,
+impl Applier {
+    pub(super) fn new(parts: &PlacerParts, cache: Arc<SharedCache>) -> Self {
+        Self {
+            cluster: parts.cluster.clone(),
+            cache,
+            events: parts.events.clone(),
+            metrics: parts.metrics.clone(),
+            jitter: parts.jitter.clone(),
+            dry_run: parts.dry_run,
         }
     }
 
-    pub fn category(&self) -> Category {
-        self.failure().category()
+    pub(super) fn is_dry_run(&self) -> bool {
+        self.dry_run
     }
 
-    pub fn retry_after(&self) -> Option<Duration> {
-        self.failure().retry_after()
-    }
-
-    /// The permission that is missing, where that is what failed.
-    pub fn missing_permission(&self) -> Option<&'static str> {
-        (self.category() == Category::Forbidden).then_some(match self {
-            Self::Place { .. } | Self::Relabel { .. } | Self::Free { .. } | Self::Adopt { .. } => "patch pods",
-            Self::Evict { .. } => "create pods/eviction",
-            Self::Delete { .. } => "delete pods",
-            Self::Save { .. } => "patch deployments and statefulsets",
-            Self::List { .. } => "list pods",
-            Self::Read { .. } => {
-                "get and list nodes, namespaces, deployments, statefulsets, replicasets, pods and poddisruptionbudgets"
+    /// Executes a decision, or the first part of it. Returns a pause if the rest must wait.
+    pub(super) async fn apply(&self, workload: &Workload, decision: &Decision) -> Result<Option<Duration>, Error> {
+        let (mut writes, rest): (Vec<&Action>, Vec<&Action>) = decision.actions.iter().partition(|action| {
+            matches!(action, Action::Place { .. } | Action::Ungate { .. } | Action::Relabel { .. })
+        });
+        let complete = writes.len() <= MAX_WRITES;
+        writes.truncate(MAX_WRITES);
+        let writing = writes.into_iter().map(|action| self.write_pod(workload, action).boxed()).collect();
+        if let Some(error) = in_parallel(writing).await.into_iter().find_map(Result::err) {
+            return Err(error);
+        }
+        if !complete {
+            return Ok(Some(Duration::ZERO));
+        }
+        let key = key_of(&workload.view);
+        for action in rest {
+            match action {
+                Action::Save { patch, reason, .. } => {
+                    let saved = self.cluster.save(&workload.view, patch).await?;
+                    debug!(workload = &*key, reason, "saved placement state");
+                    self.cache.store_workload(saved);
+                }
+                Action::Evict { pod, reason } => {
+                    let pause = self.evict(workload, pod, reason).await?;
+                    if pause.is_some() {
+                        return Ok(pause);
+                    }
+                }
+                Action::Delete { pod, reason } => {
+                    self.cluster.delete(&workload.view.namespace, pod).await?;
+                    self.cache.mark_removed(&pod.uid);
+                    info!(workload = &*key, pod = pod.name, reason, "deleted unschedulable pod");
+                }
+                _ => {}
             }
-        })
-    }
-}
-
-/// How an eviction was answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Eviction {
-    Done,
-    /// A disruption budget says no for now.
-    Blocked,
-    /// More than one disruption budget selects the pod: nobody can evict it.
-    Ambiguous,
-    /// It is not the pod any more that was decided on.
-    Gone,
-}
-
-/// Reads and writes pods and workloads.
-#[derive(Clone)]
-#[expect(missing_debug_implementations, reason = "kube's client has none")]
-pub struct Cluster {
-    client: Client,
-    budget: Budget,
-}
-
-impl Cluster {
-    pub fn new(client: Client, budget: Budget) -> Self {
-        Self { client, budget }
+        }
+        Ok(None)
     }
 
-    fn pods(&self, namespace: &str) -> Api<Pod> {
-        Api::namespaced(self.client.clone(), namespace)
+    async fn write_pod(&self, workload: &Workload, action: &Action) -> Result<(), Error> {
+        let namespace = &workload.view.namespace;
+        match action {
+            Action::Place { pod, class, slot, patch, reason, .. } => {
+                match self.cluster.patch_pod(namespace, &pod.name, patch).await {
+                    Ok(answer) => {
+                        debug!(workload = &*key_of(&workload.view), pod = pod.name, %class, slot, reason, "placed pod");
+                        self.cache.store_pod(answer);
+                        Ok(())
+                    }
+                    Err(failure) if failure.is_refusal() => self.ungate_refused(workload, pod, &failure).await,
+                    Err(failure) if failure.category() == Category::NotFound => {
+                        self.cache.remove_pod(&pod.uid);
+                        Ok(())
+                    }
+                    Err(source) => Err(Error::Place { pod: pod.name.clone(), source }),
+                }
+            }
+            Action::Relabel { pod, patch, .. } => match self.cluster.patch_pod(namespace, &pod.name, patch).await {
+                Ok(answer) => {
+                    self.cache.store_pod(answer);
+                    Ok(())
+                }
+                Err(failure) if failure.category() == Category::NotFound => {
+                    self.cache.remove_pod(&pod.uid);
+                    Ok(())
+                }
+                Err(source) => Err(Error::Relabel { pod: pod.name.clone(), source }),
+            },
+            Action::Ungate { pod, patch, on_refusal, reason, .. } => {
+                self.send_ungate(namespace, pod, (patch, on_refusal.as_ref()), reason).await
+            }
+            _ => Ok(()),
+        }
     }
 
-    /// A strategic merge patch of a pod, conditional on the resourceVersion in it.
-    pub async fn patch_pod(&self, namespace: &str, name: &str, patch: &Value) -> Result<Pod, Failure> {
-        let api = self.pods(namespace);
-        self.ask(Urgency::Immediate, api.patch(name, &params(), &Patch::Strategic(patch))).await
+    /// Ungates a pod whose class the API server refused. If that is refused as well, a permission is missing and no Event is
+    /// written.
+    async fn ungate_refused(&self, workload: &Workload, pod: &PodRef, failure: &Failure) -> Result<(), Error> {
+        let strength = workload.managed_spec().map_or(Strength::Required, |spec| spec.strength);
+        if let Some(known) = workload.pods.iter().find(|known| known.uid == pod.uid) {
+            self.ungate(&workload.view.namespace, known, UngateReason::Refused, strength).await?;
+        }
+        self.events.say(about(&workload.view), Severity::Warning, "PlacementRefused", || {
+            format!("the API server refused the class of pod {}, which runs without one: {failure}", pod.name)
+        });
+        Ok(())
     }
 
-    /// Removes the gate; where the API server refuses the first patch, by the second. None: the pod is gone.
-    pub async fn free_pod(
+    /// Removes the gate of a pod without assigning a slot.
+    pub(super) async fn ungate(
         &self,
         namespace: &str,
-        name: &str,
-        patch: &Value,
-        on_refusal: Option<&Value>,
-    ) -> Result<Option<Pod>, Error> {
-        let mut answer = self.patch_pod(namespace, name, patch).await;
-        if let (Err(failure), Some(gate_only)) = (&answer, on_refusal)
-            && failure.is_refusal()
-        {
-            answer = self.patch_pod(namespace, name, gate_only).await;
-        }
-        match answer {
-            Ok(pod) => Ok(Some(pod)),
-            Err(failure) if failure.category() == Category::NotFound => Ok(None),
-            Err(source) => Err(Error::Free { pod: name.to_owned(), source }),
+        pod: &PodView,
+        reason: UngateReason,
+        strength: Strength,
+    ) -> Result<(), Error> {
+        match ungate(pod, reason, strength, &self.cache.configured().settings) {
+            Action::Ungate { pod, patch, on_refusal, reason, .. } if !self.dry_run => {
+                self.send_ungate(namespace, &pod, (&patch, on_refusal.as_ref()), &reason).await
+            }
+            _ => Ok(()),
         }
     }
 
-    /// Gives a pod that was made without us our label, so that the watch shows it.
-    pub async fn adopt(&self, namespace: &str, pod: &PodRef) -> Result<Pod, Error> {
-        let patch = json!({"metadata": {"uid": pod.uid, "labels": {MANAGED: "true"}}});
-        let api = self.pods(namespace);
-        let patched = self.ask(Urgency::Normal, api.patch(&pod.name, &params(), &Patch::Merge(patch))).await;
-        patched.map_err(|source| Error::Adopt { pod: pod.name.clone(), source })
-    }
-
-    /// A merge patch of the workload, conditional on the resourceVersion in it.
-    pub async fn save(&self, workload: &Workload, patch: &Value) -> Result<Saved, Error> {
-        let (namespace, name) = (&workload.namespace, &workload.name);
-        let patch = Patch::Merge(patch);
-        let saved = if workload.kind == "Deployment" {
-            let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
-            self.ask(Urgency::Immediate, api.patch(name, &params(), &patch)).await.map(Saved::Deployment)
-        } else {
-            let api: Api<StatefulSet> = Api::namespaced(self.client.clone(), namespace);
-            self.ask(Urgency::Immediate, api.patch(name, &params(), &patch)).await.map(Saved::StatefulSet)
-        };
-        saved.map_err(|source| Error::Save { workload: workload.key.to_string(), source })
-    }
-
-    pub async fn evict(&self, namespace: &str, pod: &PodRef) -> Result<Eviction, Error> {
-        // Written out: kube 5 names this field `delete_options`, which the API server ignores, precondition and all.
-        let eviction = json!({
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": pod.name, "namespace": namespace},
-            "deleteOptions": only(pod),
-        });
-        let (api, params) = (self.pods(namespace), PostParams::default());
-        let request = api.create_subresource::<Value, Value>("eviction", &pod.name, &params, &eviction);
-        match self.ask(Urgency::Normal, request).await {
-            Ok(_) => Ok(Eviction::Done),
-            Err(source) => match source.code() {
-                Some(429) => Ok(Eviction::Blocked),
-                Some(500) => Ok(Eviction::Ambiguous),
-                Some(404 | 409) => Ok(Eviction::Gone),
-                _ => Err(Error::Evict { pod: pod.name.clone(), source }),
-            },
-        }
-    }
-
-    pub async fn delete(&self, namespace: &str, pod: &PodRef) -> Result<(), Error> {
-        match self.ask(Urgency::Normal, self.pods(namespace).delete(&pod.name, &only(pod))).await {
-            Ok(_) => Ok(()),
-            Err(source) if matches!(source.code(), Some(404 | 409)) => Ok(()),
-            Err(source) => Err(Error::Delete { pod: pod.name.clone(), source }),
-        }
-    }
-
-    /// Every pod that the workload's selector means, as it is now.
-    pub async fn list_pods(&self, workload: &Workload) -> Result<Listed, Error> {
-        let api = self.pods(&workload.namespace);
-        let mut params = ListParams::default().labels(&selector_text(&workload.selector)).limit(PAGE);
-        let mut pods = Vec::new();
-        loop {
-            let page = self.ask(Urgency::Immediate, api.list(&params)).await;
-            let page = page.map_err(|source| Error::List { workload: workload.key.to_string(), source })?;
-            pods.extend(page.items);
-            let Some(token) = page.metadata.continue_.filter(|token| !token.is_empty()) else {
-                let as_of = version(page.metadata.resource_version.as_deref().unwrap_or_default());
-                return Ok(Listed { pods, as_of });
-            };
-            params.continue_token = Some(token);
-        }
-    }
-
-    /// A page of all pods that carry our label, and the token of the next.
-    pub async fn list_managed(&self, token: Option<String>) -> Result<(Vec<Pod>, Option<String>), Error> {
-        let api: Api<Pod> = Api::all(self.client.clone());
-        let params = ListParams::default().labels(&format!("{MANAGED}=true")).limit(PAGE);
-        let params = ListParams { continue_token: token, ..params };
-        let page = self.ask(Urgency::Low, api.list(&params)).await;
-        let page = page.map_err(|source| Error::List { workload: "all workloads".to_owned(), source })?;
-        Ok((page.items, page.metadata.continue_.filter(|token| !token.is_empty())))
-    }
-
-    pub async fn replica_set(&self, namespace: &str, name: &str) -> Result<Option<ReplicaSet>, Error> {
-        self.read(namespace, name).await
-    }
-
-    pub async fn deployment(&self, namespace: &str, name: &str) -> Result<Option<Deployment>, Error> {
-        self.read(namespace, name).await
-    }
-
-    pub async fn stateful_set(&self, namespace: &str, name: &str) -> Result<Option<StatefulSet>, Error> {
-        self.read(namespace, name).await
-    }
-
-    pub async fn namespace(&self, name: &str) -> Result<Option<Namespace>, Error> {
-        let api: Api<Namespace> = Api::all(self.client.clone());
-        let found = self.ask(Urgency::Immediate, api.get_opt(name)).await;
-        found.map_err(|source| Error::Read { what: format!("namespace {name}"), source })
-    }
-
-    async fn read<K>(&self, namespace: &str, name: &str) -> Result<Option<K>, Error>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
-    {
-        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
-        let found = self.ask(Urgency::Immediate, api.get_opt(name)).await;
-        found.map_err(|source| Error::Read { what: format!("{} {namespace}/{name}", K::plural(&())), source })
-    }
-
-    async fn ask<T>(
+    async fn send_ungate(
         &self,
-        urgency: Urgency,
-        request: impl Future<Output = Result<T, kube::Error>>,
-    ) -> Result<T, Failure> {
-        ask(&self.budget, urgency, request).await
+        namespace: &str,
+        pod: &PodRef,
+        (patch, on_refusal): (&Value, Option<&Value>),
+        reason: &str,
+    ) -> Result<(), Error> {
+        if let Some(answer) = self.cluster.ungate_pod(namespace, &pod.name, patch, on_refusal).await? {
+            info!(namespace, pod = pod.name, reason, "ungated pod");
+            self.cache.store_pod(answer);
+        }
+        Ok(())
+    }
+
+    async fn evict(&self, workload: &Workload, pod: &PodRef, reason: &str) -> Result<Option<Duration>, Error> {
+        let count = |result| self.metrics.placement_moves.get_or_create(&MoveLabels { result }).inc();
+        let key = key_of(&workload.view);
+        let answer = self.cluster.evict(&workload.view.namespace, pod).await.inspect_err(|_| {
+            count(MoveResult::Failed);
+        })?;
+        match answer {
+            Eviction::Done => {
+                count(MoveResult::Evicted);
+                self.cache.mark_removed(&pod.uid);
+                info!(workload = &*key, pod = pod.name, reason, "evicted pod");
+                self.events.say(about(&workload.view), Severity::Normal, "Moved", || {
+                    format!("evicted pod {}: {reason}", pod.name)
+                });
+                Ok(None)
+            }
+            Eviction::Blocked => {
+                count(MoveResult::Blocked);
+                debug!(workload = &*key, pod = pod.name, "eviction blocked by a PodDisruptionBudget");
+                Ok(Some(BLOCKED_PAUSE.mul_f64(0.75 + self.jitter.fraction() / 2.0)))
+            }
+            Eviction::Ambiguous => {
+                count(MoveResult::Failed);
+                self.events.say(about(&workload.view), Severity::Warning, "CannotEvict", || {
+                    format!("pod {} cannot be evicted: more than one PodDisruptionBudget may select it", pod.name)
+                });
+                Ok(Some(CANNOT_EVICT_PAUSE))
+            }
+            Eviction::Gone => {
+                self.cache.remove_pod(&pod.uid);
+                Ok(Some(Duration::ZERO))
+            }
+        }
+    }
+
+    /// Reads the pods of a workload into the cache and adopts those without the label.
+    pub(super) async fn refresh(&self, entry: &WorkloadEntry, workload: &Workload) -> Result<(), Error> {
+        let listed = self.cluster.list_pods(entry).await?;
+        let unlabelled = self.cache.store_listed(workload, listed);
+        if self.dry_run || unlabelled.is_empty() {
+            return Ok(());
+        }
+        info!(workload = &*entry.key, pods = unlabelled.len(), "adopting unmanaged pods");
+        let namespace = &workload.view.namespace;
+        let adopting = unlabelled.iter().map(|pod| self.cluster.adopt(namespace, pod).boxed()).collect();
+        for (pod, answer) in unlabelled.iter().zip(in_parallel(adopting).await) {
+            match answer {
+                Ok(answer) => self.cache.store_pod(answer),
+                // The pod is gone. It never had the label, so the watch does not deliver that.
+                Err(error) if matches!(error.category(), Category::NotFound | Category::Conflict) => {
+                    self.cache.remove_pod(&pod.uid);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 }
 
-/// A workload as the API server answered.
-#[derive(Debug)]
-pub enum Saved {
-    Deployment(Deployment),
-    StatefulSet(StatefulSet),
-}
-
-fn params() -> PatchParams {
-    PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
-}
-
-/// This pod and no successor of the same name.
-fn only(pod: &PodRef) -> DeleteParams {
-    let preconditions = Preconditions { resource_version: None, uid: Some(pod.uid.clone()) };
-    DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() }
+/// Runs requests with limited parallelism and returns their answers in order.
+pub(super) async fn in_parallel<T>(requests: Vec<BoxFuture<'_, T>>) -> Vec<T> {
+    stream::iter(requests).buffered(PARALLEL_WRITES).collect().await
 }

@@ -1,5 +1,5 @@
-//! The objects of placement as they are read: the few fields that are looked at. The rest of the bytes, managed fields and
-//! pod templates above all, is skipped while it is parsed and never kept.
+//! The objects that placement reads, reduced to the fields that it uses. Other fields, above all managed fields and pod
+//! templates, are skipped by the parser and never stored.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -39,10 +39,10 @@ macro_rules! trimmed {
             }
         }
 
-        /// Only patches are ever sent, so there is nothing to serialize; kube asks for it where it is not used.
+        /// Required by kube and never called: only patches are sent.
         impl Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
-                Err(serde::ser::Error::custom("a trimmed object is never written"))
+                Err(serde::ser::Error::custom("a reduced object is never written"))
             }
         }
     };
@@ -87,7 +87,7 @@ pub struct RollingUpdate {
     pub max_unavailable: Option<IntOrString>,
 }
 
-/// What Deployments and StatefulSets both report.
+/// Status fields of both Deployments and StatefulSets.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct WorkloadStatus {
@@ -236,12 +236,6 @@ pub struct PdbStatus {
 pub struct Namespace {
     #[serde(deserialize_with = "meta")]
     pub metadata: ObjectMeta,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct Taint {
-    pub key: String,
 }
 
 #[derive(Default, Deserialize)]

@@ -1,26 +1,26 @@
-//! The configuration, in placement's own words.
+//! The configuration of placement, converted once at startup.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use perennial_core::{
     config::{self, NodeLabel},
     placement::{
-        labels::{Label, LabelsError, NodeLabels},
-        pod_patch::Tolerations,
-        view::Settings,
+        admission::Tolerations,
+        node_labels::{Label, LabelsError, NodeLabels},
+        workload::PlacementSettings,
     },
 };
 use serde_json::{Map, Value, json};
 
-/// Pods are never placed here.
+/// Namespace whose workloads are never managed.
 const SYSTEM: &str = "kube-system";
 
-/// What placement was configured with.
+/// Settings that placement uses.
 #[derive(Clone, Debug)]
 pub struct Configured {
-    pub settings: Settings,
+    pub settings: Arc<PlacementSettings>,
     pub prefixes: Vec<String>,
     pub tolerations: Tolerations,
     selector: config::LabelSelector,
@@ -32,12 +32,12 @@ impl Configured {
         let placement = &all.placement;
         let spot = placement.spot_tolerations.iter().map(toleration).collect();
         Ok(Self {
-            settings: Settings {
+            settings: Arc::new(PlacementSettings {
                 labels: NodeLabels::new(labels(&all.node_labels.spot), labels(&all.node_labels.on_demand))?,
                 cooldown: signed(placement.cooldown),
                 gate_timeout: signed(placement.gate_timeout),
                 hold_timeout: signed(placement.hold_timeout),
-            },
+            }),
             prefixes: placement.annotation_prefixes.iter().map(|prefix| prefix.as_str().to_owned()).collect(),
             tolerations: Tolerations { spot, on_demand: Vec::new() },
             selector: all.controller.namespace_selector.clone(),
@@ -45,18 +45,18 @@ impl Configured {
         })
     }
 
-    /// Whether workloads of this namespace are looked at.
+    /// Returns whether workloads of this namespace may be managed.
     pub fn selects(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
         namespace != SYSTEM && namespace != self.own_namespace && self.selector.matches(labels)
     }
 
-    /// An annotation that may say something about placement.
+    /// Returns whether an annotation has a prefix of placement.
     pub fn reads(&self, annotation: &str) -> bool {
         let domain = annotation.split_once('/').map_or("", |(domain, _)| domain);
         self.prefixes.iter().any(|prefix| prefix.trim_end_matches('/') == domain)
     }
 
-    /// The namespaces whose pods the webhook is asked about.
+    /// Returns the selector of the namespaces whose pods the webhook admits.
     pub fn namespaces(&self) -> LabelSelector {
         let expressions = self.selector.match_expressions.iter().map(|expression| LabelSelectorRequirement {
             key: expression.key.clone(),

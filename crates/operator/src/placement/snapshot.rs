@@ -1,4 +1,4 @@
-//! Everything about placement in a cluster, read once: what commands look at.
+//! A cache of placement that is filled by lists, and kept up to date by watches if needed: the input of commands.
 
 use std::fmt::{self, Debug};
 
@@ -9,32 +9,31 @@ use kube::{
     api::ListParams,
     runtime::{WatchStreamExt, watcher},
 };
-use perennial_core::placement::{action::Plan, spec::Spec, view::OwnWrites};
+use perennial_core::placement::workload::Workload;
 use serde::de::DeserializeOwned;
 
 use super::{
     apply::Error,
-    index::{Look, Reading},
+    cache::{Cache, MANAGED, Reading, Watched},
     objects::{Deployment, Namespace, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
-    observe::{MANAGED, Observed, View},
     settings::Configured,
 };
 use crate::{keeper::node::Node, runtime::request::Failure};
 
 const PAGE: u32 = 500;
 
-/// The caches of the operator, filled by lists.
+/// The cache of the operator at one time.
 #[derive(Debug)]
-pub struct RollCall {
+pub struct Snapshot {
     pub configured: Configured,
-    pub view: View,
+    pub cache: Cache,
     pub now: Timestamp,
 }
 
-/// Something that a watch said, to be taken in.
-pub struct Change(Box<TakeIn>);
+/// A change that a watch delivered.
+pub struct Change(Box<ApplyChange>);
 
-type TakeIn = dyn FnOnce(&mut View, Reading<'_>) + Send;
+type ApplyChange = dyn FnOnce(&mut Cache, Reading<'_>) + Send;
 
 impl Debug for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -42,7 +41,7 @@ impl Debug for Change {
     }
 }
 
-/// What changes from now on; at first everything that there is. With a selector: of such workloads only.
+/// Watches the objects of placement: first all of them, then every change. `selector` restricts the workloads.
 pub fn changes(client: &Client, selector: Option<&str>) -> impl Stream<Item = Change> + use<> {
     futures::stream::select_all([
         watch::<Namespace>(client, None),
@@ -57,46 +56,54 @@ pub fn changes(client: &Client, selector: Option<&str>) -> impl Stream<Item = Ch
 
 fn watch<K>(client: &Client, labels: Option<&str>) -> BoxStream<'static, Change>
 where
-    K: Observed + Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    K: Watched + Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     let config = watcher::Config::default();
     let config = labels.map_or(config.clone(), |labels| config.labels(labels));
     let events = watcher(Api::<K>::all(client.clone()), config).default_backoff();
-    let taken = |event| Change(Box::new(move |view: &mut View, reading: Reading<'_>| drop(view.on(event, reading))));
-    events.filter_map(move |event| std::future::ready(event.ok().map(taken))).boxed()
+    let change =
+        |event| Change(Box::new(move |cache: &mut Cache, reading: Reading<'_>| drop(cache.on(event, reading))));
+    events.filter_map(move |event| std::future::ready(event.ok().map(change))).boxed()
 }
 
 fn managed() -> String {
     format!("{MANAGED}=true")
 }
 
-impl RollCall {
-    /// Reads the cluster. With a selector: of the workloads only such. `on` hears how many objects came.
-    pub async fn of(
+impl Snapshot {
+    /// Lists the objects of placement. `selector` restricts the workloads. `on_page` is called with the number of objects of
+    /// each page.
+    pub async fn read(
         client: &Client,
         configured: Configured,
         selector: Option<&str>,
         now: Timestamp,
-        mut on: impl FnMut(usize),
+        mut on_page: impl FnMut(usize),
     ) -> Result<Self, Error> {
-        let mut all = Self { configured, view: View::default(), now };
-        all.list::<Namespace>(client, None, &mut on).await?;
-        all.list::<Node>(client, None, &mut on).await?;
-        all.list::<Deployment>(client, selector, &mut on).await?;
-        all.list::<StatefulSet>(client, selector, &mut on).await?;
-        all.list::<ReplicaSet>(client, None, &mut on).await?;
-        all.list::<PodDisruptionBudget>(client, None, &mut on).await?;
-        all.list::<Pod>(client, Some(&managed()), &mut on).await?;
+        let mut all = Self { configured, cache: Cache::default(), now };
+        all.list::<Namespace>(client, None, &mut on_page).await?;
+        all.list::<Node>(client, None, &mut on_page).await?;
+        all.list::<Deployment>(client, selector, &mut on_page).await?;
+        all.list::<StatefulSet>(client, selector, &mut on_page).await?;
+        all.list::<ReplicaSet>(client, None, &mut on_page).await?;
+        all.list::<PodDisruptionBudget>(client, None, &mut on_page).await?;
+        all.list::<Pod>(client, Some(&managed()), &mut on_page).await?;
         Ok(all)
     }
 
-    pub fn take_in(&mut self, Change(change): Change) {
-        change(&mut self.view, Reading { configured: &self.configured, now: self.now, listed: false });
+    /// Applies a change.
+    pub fn apply(&mut self, Change(change): Change) {
+        change(&mut self.cache, Reading { configured: &self.configured, now: self.now, listed: false });
     }
 
-    async fn list<K>(&mut self, client: &Client, labels: Option<&str>, on: &mut impl FnMut(usize)) -> Result<(), Error>
+    async fn list<K>(
+        &mut self,
+        client: &Client,
+        labels: Option<&str>,
+        on_page: &mut impl FnMut(usize),
+    ) -> Result<(), Error>
     where
-        K: Observed + Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+        K: Watched + Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
     {
         let api: Api<K> = Api::all(client.clone());
         let mut params = ListParams::default().limit(PAGE);
@@ -106,10 +113,10 @@ impl RollCall {
                 what: K::plural(&()).into_owned(),
                 source: Failure::Request(Box::new(error)),
             })?;
-            on(page.items.len());
+            on_page(page.items.len());
             let reading = Reading { configured: &self.configured, now: self.now, listed: true };
             for object in page.items {
-                object.put(&mut self.view, &reading);
+                object.put(&mut self.cache, &reading);
             }
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => params.continue_token = Some(token),
@@ -118,8 +125,8 @@ impl RollCall {
         }
     }
 
-    /// What the operator would decide about a workload now.
-    pub fn plan(&self, look: &Look, spec: &Spec) -> Plan {
-        look.plan(&self.configured.settings, spec, &OwnWrites::default(), self.now)
+    /// Returns a workload with everything that a decision about it depends on.
+    pub fn observe(&self, key: &str) -> Option<Workload> {
+        self.cache.observe(key, &self.configured, self.now)
     }
 }

@@ -1,18 +1,14 @@
 //! Placement's tasks: its watches, its workers and its periodic work.
 
-use std::{
-    fmt::Debug,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use kube::{Api, Resource};
 use perennial_core::{
     config::{Role, Settings},
     placement::{
-        release::{Why, bystander_frees_at},
-        view::PodView,
+        ungate::{UngateReason, bystander_ungates_at},
+        workload::PodView,
     },
 };
 use serde::de::DeserializeOwned;
@@ -21,23 +17,24 @@ use tracing::{info, warn};
 
 use super::{
     apply::Cluster,
-    controller::{CONTROLLER, Placer, RETRY},
+    cache::{MANAGED, Watched},
     objects::{Deployment, Namespace, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
-    observe::{MANAGED, Observed},
+    reconcile::{Placer, PlacerParts},
     settings::Configured,
-    ungate_all::sweep,
+    ungate::ungate_all,
 };
 use crate::runtime::{
     budget::Budget, environment::Environment, error_category::Category, error_chain::Chain, events::Events,
-    ownership::Ownership, reconciler::Reconciler, reporter::Reporter, tasks::Task, watch::Watch,
+    ownership::Ownership, tasks::Task, watch::Watch,
 };
 
 /// Readiness condition: workloads, pods and disruption budgets have been listed.
 const SYNCED: &str = "placement";
 const SYNC_CHECK: Duration = Duration::from_millis(250);
 const GAUGES_PERIOD: Duration = Duration::from_secs(2);
-/// How often a process that places nothing searches for gated pods, and for how long after the last of them was due.
+/// Interval at which a process that places nothing searches for gated pods.
 const LEFTOVERS_PERIOD: Duration = Duration::from_secs(15);
+/// Time for which it searches after the last gated pod was due.
 const LEFTOVERS_FOR: Duration = Duration::from_mins(5);
 
 impl Placer {
@@ -50,13 +47,11 @@ impl Placer {
     ) -> anyhow::Result<Arc<Self>> {
         let Environment { client, budget, metrics, clock, jitter, .. } = env.clone();
         let controller = &settings.controller;
-        Ok(Arc::new(Self {
+        Ok(Arc::new(Self::from_parts(PlacerParts {
             configured: Configured::new(settings).context("nodeLabels cannot be used")?,
             cluster: Cluster::new(client.clone(), budget),
             admission: Cluster::new(client, Budget::unlimited()),
             admission_deadline: settings.webhook.timeout * 3 / 5,
-            reconciler: Reconciler::new(CONTROLLER, RETRY, ownership.clone(), jitter.clone(), metrics.clone()),
-            reporter: Reporter::new(metrics.clone(), events.clone()),
             clock,
             jitter,
             metrics,
@@ -64,8 +59,7 @@ impl Placer {
             ownership,
             decides: controller.roles.contains(&Role::Placement),
             dry_run: controller.dry_run,
-            state: Mutex::default(),
-        }))
+        })))
     }
 
     /// Returns the tasks that fill the caches.
@@ -93,12 +87,12 @@ impl Placer {
     pub fn work_tasks(self: &Arc<Self>, settings: &Settings, env: &Environment) -> Vec<Task> {
         let (controller, stop) = (&settings.controller, &env.stop);
         let mut tasks = Vec::new();
-        if self.decides {
+        if self.decides() {
             let workers = (0..controller.workers).map(|_| Task::new("placement worker", Arc::clone(self).work()));
             tasks.extend(workers);
             let (placer, stopped) = (Arc::clone(self), stop.clone());
             tasks.push(Task::new("placement shard changes", async move {
-                let mut changes = placer.ownership.changes();
+                let mut changes = placer.ownership().changes();
                 while stopped.run_until_cancelled(changes.next()).await.is_some() {
                     placer.resync();
                 }
@@ -113,21 +107,21 @@ impl Placer {
         tasks.push(Task::every(stop, "placement gauges and gate timeouts", GAUGES_PERIOD, move || {
             let placer = Arc::clone(&placer);
             async move {
-                placer.survey();
-                placer.free_overdue().await;
+                placer.publish_gauges();
+                placer.ungate_overdue().await;
             }
         }));
         let (placer, stop) = (Arc::clone(self), stop.clone());
         tasks.push(Task::new("placement queue", async move {
             stop.cancelled().await;
-            placer.reconciler.close();
+            placer.close();
         }));
         tasks
     }
 
     fn watch<K>(self: &Arc<Self>, env: &Environment, what: &'static str, labels: Option<&str>) -> Task
     where
-        K: Observed + Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+        K: Watched + Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     {
         let (placer, metrics, health) = (Arc::clone(self), env.metrics.clone(), env.health.clone());
         let mut watch = Watch::new(what, Api::<K>::all(env.client.clone()), &env.jitter, &env.stop);
@@ -156,8 +150,8 @@ pub fn ungate_leftovers(settings: &Settings, env: &Environment) -> anyhow::Resul
         let start = Instant::now();
         loop {
             let now = clock.now();
-            let is_due = |pod: &PodView| bystander_frees_at(pod.created, others, &configured.settings) <= now;
-            match sweep(&cluster, &configured, Why::Ownerless, is_due, |_| ()).await {
+            let is_due = |pod: &PodView| bystander_ungates_at(pod.created, others, &configured.settings) <= now;
+            match ungate_all(&cluster, &configured, UngateReason::Ownerless, is_due, |_| ()).await {
                 Ok(0) => {}
                 Ok(pods) => info!(pods, "ungated pods: this process places none"),
                 Err(error) => warn!(error = %Chain(&error), "could not ungate pods that were gated for placement"),

@@ -1,17 +1,18 @@
-//! Admission of pods: those of managed workloads are gated or given their class, all others pass untouched.
+//! Admission of pods: those of managed workloads are gated or assigned their class, all others stay unchanged.
 //!
 //! # Guarantees
-//! Every replica serves it, without leadership. A pod is never refused. A pod without a managed owner costs a look into
-//! memory; an owner that the caches do not know yet is asked for once, within a deadline.
+//! Every replica serves it, without leadership. A pod is never refused. A pod without a managed owner costs a lookup in
+//! memory. An owner that is not in the cache yet is read once, within a deadline.
+
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use perennial_core::{
     admission_review::{AdmissionRequest, AdmissionResponse},
     placement::{
-        fallback::State as Remembered,
-        pod_patch::{Fate, IncomingPod, Mutation, Owner, left_alone, mutate},
+        admission::{Assignment, IncomingPod, PodAdmission, PodOwner, admit, left_alone},
         spec::{Spec, parse},
-        view::Kind,
+        workload::{Kind, Place},
     },
 };
 use serde::Deserialize;
@@ -19,158 +20,188 @@ use serde_json::{Value, json};
 use tracing::{debug, warn};
 
 use super::{
-    apply::Error,
-    controller::Placer,
-    index::{NamespaceEntry, Workload, controller},
-    observe::{MANAGED, deployment, namespace_entry, stateful_set},
+    Key,
+    apply::{Cluster, Error},
+    cache::{
+        MANAGED, NamespaceEntry, OwnerLookup, SharedCache, WorkloadEntry, about, controller, deployment,
+        namespace_entry, shard_key, stateful_set,
+    },
+    reconcile::PlacerParts,
 };
-use crate::runtime::events::Severity;
+use crate::runtime::{
+    budget::Urgency,
+    events::{Events, Severity},
+    metrics::Metrics,
+    ownership::Ownership,
+    reconciler::Reconciler,
+};
 
-/// What the caches know of a pod's owner.
-enum Known {
-    /// It is not managed, or not of a kind that is.
-    Unmanaged,
-    Managed(Box<(Workload, Spec)>),
-    /// The caches have not seen it.
-    Unknown,
+/// The webhook of pods.
+pub(super) struct PodWebhook {
+    cache: Arc<SharedCache>,
+    cluster: Cluster,
+    deadline: Duration,
+    reconciler: Arc<Reconciler<Key, Urgency>>,
+    ownership: Ownership,
+    events: Events,
+    metrics: Metrics,
+    decides: bool,
+    dry_run: bool,
 }
 
-impl Placer {
-    /// Pod CREATE.
-    pub async fn admit_pod(&self, request: AdmissionRequest) -> AdmissionResponse {
+impl PodWebhook {
+    pub(super) fn new(parts: &PlacerParts, cache: Arc<SharedCache>, reconciler: Arc<Reconciler<Key, Urgency>>) -> Self {
+        Self {
+            cache,
+            cluster: parts.admission.clone(),
+            deadline: parts.admission_deadline,
+            reconciler,
+            ownership: parts.ownership.clone(),
+            events: parts.events.clone(),
+            metrics: parts.metrics.clone(),
+            decides: parts.decides,
+            dry_run: parts.dry_run,
+        }
+    }
+
+    /// Answers the admission request of a pod CREATE.
+    pub(super) async fn admit_pod(&self, request: AdmissionRequest) -> AdmissionResponse {
         let Some(object) = request.object.as_ref().filter(|_| !self.dry_run) else {
             return AdmissionResponse::allowed();
         };
         let (Some(owner), Some(namespace)) = (owner(object), request.namespace.as_deref()) else {
             return AdmissionResponse::allowed();
         };
-        let found = match self.known(&owner, namespace) {
-            Known::Unmanaged => return AdmissionResponse::allowed(),
-            Known::Managed(found) => Some(*found),
-            Known::Unknown => match tokio::time::timeout(self.admission_deadline, self.find(&owner, namespace)).await {
-                Ok(Ok(found)) => found,
-                Ok(Err(error)) => {
-                    self.metrics.failed(error.category().as_str());
-                    warn!(namespace, owner = owner.name, why = %error, "its owner could not be read; the pod passes");
-                    None
-                }
-                Err(_) => {
-                    warn!(namespace, owner = owner.name, "its owner was not read in time; the pod passes");
-                    None
-                }
-            },
+        let found = match self.cache.lookup_owner(&owner, namespace) {
+            OwnerLookup::Unmanaged => return AdmissionResponse::allowed(),
+            OwnerLookup::Managed(found) => Some(*found),
+            OwnerLookup::Unknown => self.read_owner_in_time(&owner, namespace).await,
         };
         let Some((workload, spec)) = found else { return AdmissionResponse::allowed() };
         let Ok(pod) = IncomingPod::deserialize(object) else { return AdmissionResponse::allowed() };
-        let labels = &self.configured.settings.labels;
-        let (remembered, _) = Remembered::read(workload.view.state.as_deref());
+        let labels = &self.cache.configured().settings.labels;
+        let state = workload.view.state();
         let owner = match workload.view.kind {
-            Kind::StatefulSet { start } => Owner::StatefulSet { start, state: &remembered },
+            Kind::StatefulSet { start } => PodOwner::StatefulSet { start, state: &state },
             Kind::Deployment => {
-                // A place is given away only to a pod that takes it.
+                // Only a pod that takes the slot may reserve one.
                 let takes = !request.dry_run && !pod.is_gated() && left_alone(&pod, spec.strength, labels).is_none();
-                let place = takes.then(|| self.give_place(&workload.key, &owner.uid)).flatten();
-                Owner::Deployment(match place {
-                    Some(place) => Fate::Placed(place),
-                    None if self.may_gate(&workload.key) => Fate::Gated,
-                    None => Fate::Ownerless,
+                let place = takes.then(|| self.reserve(&workload.key, &owner.uid)).flatten();
+                PodOwner::Deployment(match place {
+                    Some(place) => Assignment::Placed(place),
+                    None if self.may_gate(&workload.key) => Assignment::Gated,
+                    None => Assignment::Ownerless,
                 })
             }
         };
-        self.answer(object, &pod, &workload, &spec, owner)
+        self.answer(object, &pod, (&workload, &spec), owner)
     }
 
     fn answer(
         &self,
         object: &Value,
         pod: &IncomingPod,
-        workload: &Workload,
-        spec: &Spec,
-        owner: Owner<'_>,
+        (workload, spec): (&WorkloadEntry, &Spec),
+        owner: PodOwner<'_>,
     ) -> AdmissionResponse {
-        let (labels, tolerations) = (&self.configured.settings.labels, &self.configured.tolerations);
-        let mut patch = match mutate(pod, spec, owner, labels, tolerations) {
-            Mutation::Patch { operations, reason } => {
-                debug!(workload = &*workload.key, reason, "a pod was admitted");
+        let configured = self.cache.configured();
+        let mut patch = match admit(pod, spec, owner, &configured.settings.labels, &configured.tolerations) {
+            PodAdmission::Patch { operations, reason } => {
+                debug!(workload = &*workload.key, reason, "admitted pod");
                 operations
             }
-            Mutation::Nothing { reason, tell } => {
-                if tell {
-                    self.events.say(workload.about(), Severity::Warning, "PodNotPlaced", || {
-                        format!("a pod is counted and left as it is: {reason}")
+            PodAdmission::Unchanged { reason, report } => {
+                if report {
+                    self.events.say(about(&workload.view), Severity::Warning, "PodNotPlaced", || {
+                        format!("a pod is counted but not placed: {reason}")
                     });
                 }
                 Vec::new()
             }
         };
-        patch.extend(managed(object));
+        patch.extend(managed_label(object));
         AdmissionResponse::patched(patch)
     }
 
-    fn known(&self, owner: &OwnerReference, namespace: &str) -> Known {
-        let state = self.lock();
-        let index = &state.view.index;
-        if index.namespace(namespace).is_some_and(|known| !known.selected) {
-            return Known::Unmanaged;
+    /// Reserves a slot for a pod that is being created, if this replica owns its workload and has decided about it.
+    fn reserve(&self, key: &str, set: &str) -> Option<Place> {
+        let permit =
+            self.ownership.may_act(shard_key(key)).filter(|_| self.decides && self.ownership.is_exclusive())?;
+        // As every request, the create must end before another replica may decide.
+        if permit.remaining() < self.deadline {
+            return None;
         }
-        let workload = if owner.kind == "ReplicaSet" {
-            let Some(set) = index.set(&owner.uid) else { return Known::Unknown };
-            let Some(deployment) = &set.owner else { return Known::Unmanaged };
-            index.workload_by_uid(deployment)
-        } else {
-            index.workload_by_uid(&owner.uid)
-        };
-        let (Some(workload), Some(_)) = (workload, index.namespace(namespace)) else { return Known::Unknown };
-        match index.spec(workload, &self.configured.prefixes) {
-            Ok(Some(spec)) => Known::Managed(Box::new((workload.clone(), spec))),
-            // What cannot be understood is left alone.
-            Ok(None) | Err(_) => Known::Unmanaged,
+        self.cache.reserve(set, permit.term())
+    }
+
+    /// Returns whether a pod may be gated, that is, whether a replica will remove the gate. A replica that cannot watch, for
+    /// lack of a permission, cannot ungate pods, and the others have the same permissions. A replica that is stopping does
+    /// not know which other replicas run.
+    fn may_gate(&self, key: &str) -> bool {
+        let attended = self.ownership.is_attended(self.ownership.shard_of(shard_key(key)));
+        attended && self.cache.is_synced() && !self.reconciler.is_closed()
+    }
+
+    async fn read_owner_in_time(&self, owner: &OwnerReference, namespace: &str) -> Option<(WorkloadEntry, Spec)> {
+        match tokio::time::timeout(self.deadline, self.read_owner(owner, namespace)).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => {
+                self.metrics.failed(error.category().as_str());
+                warn!(namespace, owner = owner.name, %error, "cannot read the owner of a pod, pod admitted unchanged");
+                None
+            }
+            Err(_) => {
+                warn!(namespace, owner = owner.name, "deadline exceeded reading the owner, pod admitted unchanged");
+                None
+            }
         }
     }
 
-    /// Asks the API server for what the caches do not know yet.
-    async fn find(&self, owner: &OwnerReference, namespace: &str) -> Result<Option<(Workload, Spec)>, Error> {
+    /// Reads an owner that is not in the cache yet from the API server.
+    async fn read_owner(
+        &self,
+        owner: &OwnerReference,
+        namespace: &str,
+    ) -> Result<Option<(WorkloadEntry, Spec)>, Error> {
+        let configured = self.cache.configured();
         let workload = if owner.kind == "ReplicaSet" {
-            self.deployment_of(owner, namespace).await?
+            self.read_deployment(owner, namespace).await?
         } else {
-            let found = self.admission.stateful_set(namespace, &owner.name).await?;
-            found.map(|found| stateful_set(found, &self.configured)).filter(|found| found.view.uid == owner.uid)
+            let found = self.cluster.stateful_set(namespace, &owner.name).await?;
+            found.map(|found| stateful_set(found, configured)).filter(|found| found.view.uid == owner.uid)
         };
         let Some(workload) = workload else { return Ok(None) };
-        let known = self.lock().view.index.namespace(namespace).cloned();
-        let defaults = match known {
+        let defaults = match self.cache.namespace(namespace) {
             Some(known) => known,
             None => self.read_namespace(namespace).await?,
         };
         if !defaults.selected {
             return Ok(None);
         }
-        let spec = parse(&self.configured.prefixes, &defaults.annotations, &workload.annotations);
+        let spec = parse(&configured.prefixes, &defaults.annotations, &workload.annotations);
         Ok(spec.ok().flatten().map(|spec| (workload, spec)))
     }
 
-    async fn deployment_of(&self, owner: &OwnerReference, namespace: &str) -> Result<Option<Workload>, Error> {
-        let known = self.lock().view.index.set(&owner.uid).and_then(|set| set.owner_name.clone());
-        let name = if known.is_some() {
-            known
-        } else {
-            let set = self.admission.replica_set(namespace, &owner.name).await?;
+    async fn read_deployment(&self, owner: &OwnerReference, namespace: &str) -> Result<Option<WorkloadEntry>, Error> {
+        let mut name = self.cache.deployment_of(&owner.uid);
+        if name.is_none() {
+            let set = self.cluster.replica_set(namespace, &owner.name).await?;
             let set = set.filter(|set| set.metadata.uid.as_deref() == Some(&owner.uid));
             let above = set.as_ref().and_then(|set| controller(&set.metadata));
-            above.filter(|above| above.kind == "Deployment").map(|above| above.name.clone())
-        };
+            name = above.filter(|above| above.kind == "Deployment").map(|above| above.name.clone());
+        }
         let Some(name) = name else { return Ok(None) };
-        let found = self.admission.deployment(namespace, &name).await?;
-        Ok(found.map(|found| deployment(found, &self.configured)))
+        let found = self.cluster.deployment(namespace, &name).await?;
+        Ok(found.map(|found| deployment(found, self.cache.configured())))
     }
 
     async fn read_namespace(&self, name: &str) -> Result<NamespaceEntry, Error> {
-        let found = self.admission.namespace(name).await?;
-        Ok(found.map(|found| namespace_entry(found.metadata, &self.configured)).unwrap_or_default())
+        let found = self.cluster.namespace(name).await?;
+        Ok(found.map(|found| namespace_entry(found.metadata, self.cache.configured())).unwrap_or_default())
     }
 }
 
-/// The controller of an incoming pod, if it is of a kind that may be managed.
+/// Returns the controller of an incoming pod, if it is of a kind that may be managed.
 fn owner(object: &Value) -> Option<OwnerReference> {
     let all = object.pointer("/metadata/ownerReferences")?.as_array()?;
     let above = all.iter().find(|owner| owner["controller"] == true)?;
@@ -178,8 +209,8 @@ fn owner(object: &Value) -> Option<OwnerReference> {
     managed.then(|| OwnerReference::deserialize(above).ok()).flatten()
 }
 
-/// Our label, by which the watch finds the pod.
-fn managed(object: &Value) -> Option<Value> {
+/// Returns the operation that adds the label by which the pod is watched.
+fn managed_label(object: &Value) -> Option<Value> {
     match object.pointer("/metadata/labels") {
         Some(Value::Object(labels)) if labels.get(MANAGED).is_some_and(|value| value == "true") => None,
         Some(Value::Object(_)) => {
@@ -191,28 +222,4 @@ fn managed(object: &Value) -> Option<Value> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_pods_of_replica_sets_and_stateful_sets_are_looked_at() {
-        let pod = |kind: &str, version: &str| {
-            let above = json!({"apiVersion": version, "kind": kind, "name": "web", "uid": "u", "controller": true});
-            json!({"metadata": {"ownerReferences": [above]}})
-        };
-        assert!(owner(&pod("ReplicaSet", "apps/v1")).is_some());
-        assert!(owner(&pod("StatefulSet", "apps/v1")).is_some());
-        assert!(owner(&pod("DaemonSet", "apps/v1")).is_none());
-        assert!(owner(&pod("Job", "batch/v1")).is_none());
-        assert!(owner(&pod("StatefulSet", "apps.kruise.io/v1beta1")).is_none());
-        assert!(owner(&json!({"metadata": {}})).is_none());
-    }
-
-    #[test]
-    fn the_label_is_added_beside_others_and_once() {
-        let with = |labels: Value| json!({"metadata": {"labels": labels}});
-        assert_eq!(managed(&with(json!({"app": "web"}))).unwrap()["path"], "/metadata/labels/perennial.dev~1managed");
-        assert!(managed(&with(json!({MANAGED: "true"}))).is_none());
-        assert_eq!(managed(&json!({"metadata": {}})).unwrap()["path"], "/metadata/labels");
-    }
-}
+mod tests;

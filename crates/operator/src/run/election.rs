@@ -32,6 +32,7 @@ pub(super) fn elect(settings: &Settings, env: &Environment) -> (Ownership, Vec<T
             shards,
             lease: election.lease_duration,
             clock: env.clock.clone(),
+            history: env.history.clone(),
             report: Arc::new(move |lease, held| metrics.leads(lease, held)),
         };
         let (ownership, task) = coordinate(coordination, env.stop.clone());

@@ -16,8 +16,7 @@ pub fn webhooks(settings: &Settings, parts: &Parts) -> Webhooks {
     let Parts { keeper, placer } = parts;
     let metrics = keeper.metrics.clone();
     let report = move |seen: &Observation| {
-        let code = if seen.outcome.is_answered() { 200 } else { 503 };
-        metrics.admitted(seen.path.trim_start_matches('/'), code, seen.elapsed);
+        metrics.admitted(seen.path.trim_start_matches('/'), seen.outcome.code().as_u16(), seen.elapsed);
     };
     let (on_create, on_delete) = (Arc::clone(keeper), Arc::clone(keeper));
     let mut webhooks = Webhooks::new(limits(settings), Arc::new(report))

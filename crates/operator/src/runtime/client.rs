@@ -165,6 +165,7 @@ where
             let Listeners { metrics, budget, clock } = &observe.listeners;
             metrics.requested(status, &method, &observe.host);
             if let (Some(clock), Ok(answer)) = (clock, &answer)
+                && answer.status().is_success()
                 && asked.elapsed() < FRESH
                 && let Some(off) = date(answer).and_then(|date| clock.hear(date))
             {

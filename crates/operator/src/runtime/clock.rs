@@ -7,7 +7,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicI64, Ordering},
     },
 };
@@ -25,8 +25,7 @@ pub struct Clock {
 
 impl Clock {
     pub fn system() -> Self {
-        let off = SignedDuration::from_secs(SYSTEM_OFF_BY.get().copied().unwrap_or_default());
-        Self::from_fn(move || Timestamp::now().saturating_add(off).unwrap_or_else(|_| Timestamp::now()))
+        Self::from_fn(Timestamp::now)
     }
 
     pub fn from_fn(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
@@ -55,14 +54,6 @@ impl fmt::Debug for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Clock")
     }
-}
-
-static SYSTEM_OFF_BY: OnceLock<i64> = OnceLock::new();
-
-/// Makes every clock of this process that is made from now on wrong by so many seconds. For tests of what comes of that: nothing in
-/// the program that is shipped calls it.
-pub fn pretend_to_be_off_by(seconds: i64) {
-    let _ = SYSTEM_OFF_BY.set(seconds);
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use futures::stream::{FuturesUnordered, Stream, StreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::runtime::utils::Backoff;
 use kube::runtime::{WatchStreamExt, watcher};
-use perennial_core::coordination::lease::{Act, Election, Step, Terms, Wish, Write};
+use perennial_core::coordination::lease::{Act, Election, Seen, Step, Terms, Wish, Write};
 use perennial_core::coordination::members::Roster;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -48,7 +48,7 @@ struct Contest {
 }
 
 enum Outcome {
-    Read(Result<Option<Lease>, LeaseError>),
+    Read { sent: Duration, result: Result<Option<Lease>, LeaseError> },
     Written { act: Act, sent: Duration, result: Result<Lease, LeaseError> },
 }
 
@@ -217,7 +217,11 @@ impl Coordinator {
         let leases = self.leases.clone();
         let name = self.contests[index].name.clone();
         self.contests[index].busy = true;
-        self.requests.push(Box::pin(async move { (index, Outcome::Read(leases.read(&name).await)) }));
+        let sent = self.now();
+        self.requests.push(Box::pin(async move {
+            let result = leases.read(&name).await;
+            (index, Outcome::Read { sent, result })
+        }));
     }
 
     fn write(&mut self, index: usize, write: &Write, until: Option<Duration>) {
@@ -250,13 +254,18 @@ impl Coordinator {
         let now = self.now();
         let contest = &mut self.contests[index];
         contest.busy = false;
-        let succeeded = matches!(outcome, Outcome::Read(Ok(_)) | Outcome::Written { result: Ok(_), .. });
+        let succeeded = matches!(outcome, Outcome::Read { result: Ok(_), .. } | Outcome::Written { result: Ok(_), .. });
         if succeeded && std::mem::take(&mut self.failing) {
             info!("requests about Leases succeed again");
         }
         match outcome {
-            Outcome::Read(Ok(lease)) => {
-                contest.election.observed(now, lease.as_ref().map(seen));
+            Outcome::Read { sent, result: Ok(lease) } => {
+                let version = |seen: &Seen| seen.resource_version.parse().unwrap_or_default();
+                let (before, read) = (contest.election.seen().map(version), lease.as_ref().map(seen));
+                if contest.election.read(sent, now, read.clone()) {
+                    let now = read.as_ref().map(version);
+                    self.settings.history.report(&contest.name, before.unwrap_or_default(), now.unwrap_or_default());
+                }
                 contest.last = lease;
             }
             Outcome::Written { act, sent, result: Ok(lease) } => {
@@ -272,7 +281,7 @@ impl Coordinator {
                 debug!(lease, "somebody else wrote the Lease first");
                 contest.election.refused();
             }
-            Outcome::Read(Err(error)) | Outcome::Written { result: Err(error), .. } => {
+            Outcome::Read { result: Err(error), .. } | Outcome::Written { result: Err(error), .. } => {
                 // One sentence for an outage, not one for each Lease and each try.
                 if self.failing {
                     debug!(lease = contest.name, error = %Chain(&error), "a request about a Lease failed");

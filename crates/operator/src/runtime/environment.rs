@@ -3,7 +3,7 @@
 use kube::Client;
 use tokio_util::sync::CancellationToken;
 
-use super::{budget::Budget, clock::Clock, health::Health, jitter::Jitter, metrics::Metrics};
+use super::{budget::Budget, clock::Clock, health::Health, history::History, jitter::Jitter, metrics::Metrics};
 
 /// Handed to each part; a simulation passes its own. Clones share everything.
 #[derive(Clone)]
@@ -17,6 +17,8 @@ pub struct Environment {
     /// Name of this process among its replicas.
     pub identity: String,
     pub health: Health,
+    /// Whether what was observed so far is still the API server's history.
+    pub history: History,
     /// Cancelled when the process stops.
     pub stop: CancellationToken,
 }

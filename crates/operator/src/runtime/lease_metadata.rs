@@ -2,8 +2,8 @@
 //!
 //! Owns names, labels and annotations of Leases: what replicas of different versions understand of each other.
 
-use super::clock::Clock;
 use super::lease::seen;
+use super::{clock::Clock, history::History};
 use k8s_openapi::api::coordination::v1::Lease;
 use perennial_core::coordination::members::Announcement;
 use perennial_core::coordination::shards::Member;
@@ -37,6 +37,8 @@ pub struct Coordination {
     pub lease: Duration,
     /// The time of day that is written into Leases, for people.
     pub clock: Clock,
+    /// Receives the report of a Lease that went back in history.
+    pub history: History,
     pub report: Report,
 }
 

@@ -73,7 +73,11 @@ where
                 };
                 match next {
                     Some(Ok(event)) => {
-                        attempt = 0;
+                        // A list that begins, or whose first pages arrive, may still fail: only a complete list or an
+                        // event of the watch ends the backoff.
+                        if matches!(event, Event::InitDone | Event::Apply(_) | Event::Delete(_)) {
+                            attempt = 0;
+                        }
                         on_event(event);
                     }
                     Some(Err(error)) if streaming && refuses_streaming(&error) => {
@@ -142,4 +146,51 @@ pub fn is_expired(error: &watcher::Error) -> bool {
 /// Whether the API server lacks `sendInitialEvents`, which it answers with 422 or 400.
 fn refuses_streaming(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if matches!(status.code, 400 | 422))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        convert::Infallible,
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering},
+        },
+    };
+
+    use http::{Request, Response, StatusCode};
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::{Client, client::Body};
+    use serde_json::json;
+
+    use super::*;
+
+    /// A server without streaming lists that refuses every LIST.
+    fn refuse(request: &Request<Body>, lists: &AtomicUsize) -> Response<Body> {
+        let streamed = request.uri().query().is_some_and(|query| query.contains("sendInitialEvents"));
+        let code = if streamed { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::INTERNAL_SERVER_ERROR };
+        if !streamed {
+            lists.fetch_add(1, Ordering::Relaxed);
+        }
+        let status =
+            json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "code": code.as_u16()});
+        let mut response = Response::new(Body::from(status.to_string().into_bytes()));
+        *response.status_mut() = code;
+        response
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_keeps_failing_is_backed_off() {
+        let lists = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&lists);
+        let answer = move |request| std::future::ready(Ok::<_, Infallible>(refuse(&request, &counted)));
+        let client = Client::new(tower::service_fn(answer), "default");
+        let api: Api<ConfigMap> = Api::default_namespaced(client);
+        let watch = Watch::new("records", api, &Jitter::seeded(7), &CancellationToken::new());
+
+        let _ = tokio::time::timeout(Duration::from_mins(10), watch.run(|_| {}, |_| {})).await;
+
+        let lists = lists.load(Ordering::Relaxed);
+        assert!((15..=60).contains(&lists), "{lists} lists in ten minutes");
+    }
 }

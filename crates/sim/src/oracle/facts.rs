@@ -96,7 +96,7 @@ pub fn is_settled(node: &Node, record: Option<&Record>) -> bool {
     let Some(record) = record else { return true };
     let content = if record.folded && record.node.uid == node.uid { &record.before } else { &record.kept };
     let given = node.mark.as_ref().is_some_and(|mark| {
-        mark.complete && mark.from == digest(content) && content.keys().all(|key| mark.speaks_of(key))
+        mark.complete && mark.from == digest(content) && content.keys().all(|key| mark.covers(key))
     });
     is_owner(node, record) || given
 }
@@ -108,6 +108,6 @@ pub fn is_base(node: &Node, record: Option<&Record>, key: &str, value: &Label) -
         _ => node
             .mark
             .as_ref()
-            .map_or(value.is_none(), |mark| !mark.is_nodes(&Key::label(key)) && get(&mark.given, key) == *value),
+            .map_or(value.is_none(), |mark| !mark.belongs_to_node(&Key::label(key)) && get(&mark.given, key) == *value),
     }
 }

@@ -14,6 +14,7 @@ use super::{
     store::{text, version},
     world::{Call, Hook, Look, State, World},
 };
+use crate::tamper;
 
 /// What the webhooks are registered with.
 pub const TIMEOUT: Duration = Duration::from_secs(2);
@@ -35,14 +36,20 @@ pub async fn on_create(world: &World, asked: &Asked, mut object: Value) -> (Valu
         return (object, false);
     }
     let review = review(asked, "CREATE", Some(&object), None);
-    let Some((answer, _)) = call(world, path, &review).await else { return (object, false) };
-    let operations = patch_of(&answer);
+    let Some((id, answer, _)) = call(world, path, review).await else { return (object, false) };
+    let mut operations = patch_of(&answer);
+    if std::ptr::eq(kind, &NODES) {
+        tamper::created(world, &object, &mut operations);
+    }
     let before = object.clone();
     if let Err(why) = patch::json(&mut object, &operations) {
         world.lock().violation("G8", format!("the patch of a webhook does not apply: {why}"));
         return (before, true);
     }
     let seen = if std::ptr::eq(kind, &NODES) { "node creates admitted" } else { "pod creates admitted" };
+    if std::ptr::eq(kind, &PODS) && !operations.is_empty() {
+        tamper::pod_admitted(world, id, &asked.target.namespace, &object);
+    }
     world.lock().seen.add(seen);
     (object, true)
 }
@@ -53,8 +60,8 @@ pub async fn on_delete(world: &World, asked: &Asked, object: &Arc<Value>) -> boo
         return false;
     }
     let review = review(asked, "DELETE", None, Some(object));
-    match call(world, VALIDATE_NODES, &review).await {
-        Some((answer, sure)) => {
+    match call(world, VALIDATE_NODES, review).await {
+        Some((_, answer, sure)) => {
             let mut state = world.lock();
             if answer["response"]["allowed"] != true {
                 state.violation("G8", format!("the delete of {} was refused", text(object, "/metadata/name")));
@@ -87,8 +94,8 @@ fn review(asked: &Asked, operation: &str, object: Option<&Value>, old: Option<&A
     })
 }
 
-/// Asks one replica; the answer, and whether nothing disturbed it.
-async fn call(world: &World, path: &'static str, review: &Value) -> Option<(Value, bool)> {
+/// Asks one replica. Returns its number, the answer, and whether nothing disturbed it.
+async fn call(world: &World, path: &'static str, mut review: Value) -> Option<(usize, Value, bool)> {
     let start = Instant::now();
     let (hook, way, answer_lost) = {
         let mut state = world.lock();
@@ -112,14 +119,15 @@ async fn call(world: &World, path: &'static str, review: &Value) -> Option<(Valu
     };
     let Hook { id, call, .. } = hook;
     let faults = faults_of(world, id);
-    note_look(world, id, review);
-    let asked = tokio::spawn(ask(world.clone(), id, call, path, way, serde_json::to_vec(review).unwrap_or_default()));
+    note_look(world, id, &review);
+    tamper::review(world, &mut review);
+    let asked = tokio::spawn(ask(world.clone(), id, call, path, way, serde_json::to_vec(&review).unwrap_or_default()));
     let answer = tokio::time::timeout(TIMEOUT, asked).await.ok()?.ok()??;
     if answer_lost {
         return None;
     }
     let sure = faults_of(world, id) == faults && start.elapsed() < SURELY_DONE;
-    Some((serde_json::from_slice(&answer).ok()?, sure))
+    Some((id, serde_json::from_slice(&answer).ok()?, sure))
 }
 
 /// The call itself: it goes on after the API server has given up.

@@ -30,6 +30,7 @@ use super::{
     watch,
     world::World,
 };
+use crate::tamper;
 
 /// More requests than this in one history are a loop that does not end.
 const TOO_MANY: u64 = 60_000;
@@ -77,7 +78,7 @@ impl Service<Request<Body>> for Front {
 
 impl Front {
     async fn travel(&self, asked: Result<Asked, Refusal>) -> Result<Response<Reply>, BoxError> {
-        let asked = match asked {
+        let mut asked = match asked {
             Ok(asked) => asked,
             Err(refusal) => return Ok(refused(&refusal)),
         };
@@ -101,7 +102,11 @@ impl Front {
                 Err(refusal) => self.answer(&asked, Err(refusal)),
             }
         } else {
-            self.answer(&asked, self.world.process(&asked).await)
+            let answer = match tamper::request(&self.world, &mut asked) {
+                Some(answer) => answer,
+                None => self.world.process(&asked).await,
+            };
+            self.answer(&asked, tamper::response(&self.world, &asked, answer))
         };
         match fate {
             Fate::AnswerLost => return Err("connection reset by peer".into()),

@@ -10,13 +10,14 @@ use tokio::time::Instant;
 
 use super::{
     api::Asked,
-    kinds::NODES,
+    kinds::{NODES, PODS},
     lists::shown,
     response::{self, Refusal},
     select::Selector,
     store::{Change, What},
     world::{Delivery, State, World},
 };
+use crate::tamper;
 
 /// The longest pause between two bookmarks.
 const BOOKMARK: Duration = Duration::from_secs(20);
@@ -31,6 +32,8 @@ struct Watching {
     bookmark: Option<Instant>,
     ready: VecDeque<Value>,
     held: Option<Instant>,
+    /// Events of a broken rule that are delivered later.
+    late: VecDeque<(Instant, Value)>,
     ended: bool,
 }
 
@@ -91,11 +94,12 @@ pub fn begin(
         bookmark: bookmarks.then(|| now + BOOKMARK),
         ready,
         held: None,
+        late: VecDeque::new(),
         ended: false,
     };
     drop(state);
     Ok(stream::unfold(watching, |mut watching| async move {
-        let event = watching.next().await?;
+        let event = watching.deliver().await?;
         let mut line = serde_json::to_vec(&event).unwrap_or_default();
         line.push(b'\n');
         Some((Ok(Bytes::from(line)), watching))
@@ -112,6 +116,15 @@ fn bookmark(asked: &Asked, rv: u64) -> Value {
 }
 
 impl Watching {
+    async fn deliver(&mut self) -> Option<Value> {
+        loop {
+            let mut event = self.next().await?;
+            if tamper::event(&self.world, &self.asked, &mut event) {
+                return Some(event);
+            }
+        }
+    }
+
     async fn next(&mut self) -> Option<Value> {
         loop {
             let told = self.world.clone();
@@ -119,6 +132,9 @@ impl Watching {
             let mut told = std::pin::pin!(told);
             told.as_mut().enable();
             let now = Instant::now();
+            if self.late.front().is_some_and(|(due, _)| *due <= now) {
+                return self.late.pop_front().map(|(_, event)| event);
+            }
             let wait = self.waits(now);
             if wait.is_none_or(|until| until <= now) {
                 if let Some(event) = self.ready.pop_front() {
@@ -149,6 +165,9 @@ impl Watching {
                     wake = wake.min(at);
                 }
             }
+            if let Some((due, _)) = self.late.front() {
+                wake = wake.min(*due);
+            }
             tokio::select! {
                 biased;
                 () = tokio::time::sleep_until(wake) => {}
@@ -176,6 +195,9 @@ impl Watching {
         let world = self.world.clone();
         let mut state = world.lock();
         let (reached, due) = state.reached(self.replica, world.elapsed());
+        if let (super::authn::Who::Operator(id), true) = (self.asked.who, std::ptr::eq(self.asked.target.kind, &PODS)) {
+            self.ready.extend(state.tampering.pod_events.remove(&id).into_iter().flatten());
+        }
         for rv in self.position + 1..=reached {
             self.position = rv;
             let change = state.store.between(rv - 1, rv).first();
@@ -191,7 +213,10 @@ impl Watching {
                 let at = world.elapsed();
                 state.journal.deliveries.push(Delivery { who: self.asked.who, at, rv: change.rv });
             }
-            self.ready.push_back(event);
+            match tamper::delay(&world, &self.asked, &event) {
+                Some(delay) => self.late.push_back((now + delay, event)),
+                None => self.ready.push_back(event),
+            }
             if self.held.is_some() {
                 break;
             }

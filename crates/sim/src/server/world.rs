@@ -18,7 +18,7 @@ use super::{
     kinds::Kind,
     store::{BASE, Store},
 };
-use crate::{broken_rule::BrokenRule, dice::Dice};
+use crate::{broken_rule::BrokenRule, dice::Dice, tamper};
 
 /// When every history begins, in seconds since 1970.
 pub const EPOCH: i64 = 1_800_000_000;
@@ -105,6 +105,8 @@ pub struct State {
     pub latency: (u64, u64),
     /// So much longer a write of a record is on its way.
     pub record_writes_take: Duration,
+    /// State of the rule that is broken.
+    pub tampering: tamper::Memory,
     start: Instant,
 }
 
@@ -138,6 +140,7 @@ impl World {
             verbose,
             latency: (1, 12),
             record_writes_take: Duration::ZERO,
+            tampering: tamper::Memory::default(),
             start: Instant::now(),
         };
         let epoch = Timestamp::from_second(EPOCH).unwrap_or(Timestamp::UNIX_EPOCH);

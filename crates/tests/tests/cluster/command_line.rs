@@ -1,4 +1,4 @@
-//! What people type.
+//! The commands `records`, `show` and `run`, and their errors.
 
 use perennial_harness::{TestCluster, perennial};
 use serde_json::json;
@@ -30,7 +30,7 @@ async fn records_are_listed_as_a_table_and_as_json() {
 }
 
 #[tokio::test]
-async fn no_records_are_said_to_be_none() {
+async fn an_empty_list_of_records_prints_a_message() {
     let cluster = TestCluster::new().await;
     let answer = cluster.perennial("records");
     assert!(answer.success && answer.stdout.is_empty());
@@ -39,7 +39,7 @@ async fn no_records_are_said_to_be_none() {
 }
 
 #[tokio::test]
-async fn show_tells_where_a_node_stands() {
+async fn show_prints_the_state_of_a_node() {
     let cluster = TestCluster::new().await;
     let operator = cluster.operator().start().await;
     cluster.node("n1").label("team", "ml").create().await;
@@ -65,10 +65,10 @@ async fn show_tells_where_a_node_stands() {
 }
 
 #[tokio::test]
-async fn show_of_what_nobody_knows_fails() {
+async fn show_of_an_unknown_node_fails() {
     let cluster = TestCluster::new().await;
-    let said = cluster.perennial("show nobody").expect_failure();
-    assert!(said.contains("there is no node nobody and no record for it"), "{said}");
+    let message = cluster.perennial("show nobody").expect_failure();
+    assert!(message.contains("there is no node nobody and no record for it"), "{message}");
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn a_bad_configuration_is_refused_with_every_error_and_its_path() {
     std::fs::write(&file, "controller: {qps: fast, wrkers: 3}\nkeeper: {merge: sometimes}\n").unwrap();
 
     let words = ["run", "--config", file.to_str().unwrap(), "--set", "webhook.port=99999"];
-    let said = perennial(words, &[("PERENNIAL_CONTROLLER_WORKERS", "0")]).expect_failure();
+    let message = perennial(words, &[("PERENNIAL_CONTROLLER_WORKERS", "0")]).expect_failure();
     std::fs::remove_file(&file).unwrap();
 
     for path in [
@@ -86,33 +86,20 @@ fn a_bad_configuration_is_refused_with_every_error_and_its_path() {
         "keeper.merge: ",
         "webhook.port (flag): ",
     ] {
-        assert!(said.contains(path), "no {path:?} in {said}");
+        assert!(message.contains(path), "no {path:?} in {message}");
     }
-    assert!(said.starts_with("error: the configuration is not valid:\n"), "{said}");
+    assert!(message.starts_with("error: the configuration is not valid:\n"), "{message}");
 }
 
 #[test]
-fn values_out_of_range_are_refused_with_where_they_came_from() {
-    let said =
+fn values_out_of_range_are_refused_with_their_source() {
+    let message =
         perennial(["run", "--set", "controller.qps=0"], &[("PERENNIAL_CONTROLLER_WORKERS", "0")]).expect_failure();
-    assert!(said.contains("controller.workers") && said.contains("controller.qps"), "{said}");
+    assert!(message.contains("controller.workers") && message.contains("controller.qps"), "{message}");
 }
 
 #[test]
 fn a_kubeconfig_that_is_not_there_is_named() {
-    let said = perennial(["records", "--kubeconfig", "/nowhere/kubeconfig"], &[]).expect_failure();
-    assert!(said.contains("could not read the kubeconfig /nowhere/kubeconfig"), "{said}");
-}
-
-#[tokio::test]
-async fn a_dry_run_writes_nothing() {
-    let cluster = TestCluster::new().await;
-    let operator = cluster.operator().set("controller.dryRun", "true").start().await;
-    cluster.node("n1").label("team", "ml").create().await;
-
-    operator
-        .wait_for_log("would write", |line| line["message"] == "would write the record" && line["node"] == "n1")
-        .await;
-
-    assert_eq!(cluster.record("n1").await, None);
+    let message = perennial(["records", "--kubeconfig", "/nowhere/kubeconfig"], &[]).expect_failure();
+    assert!(message.contains("could not read the kubeconfig /nowhere/kubeconfig"), "{message}");
 }

@@ -1,17 +1,15 @@
-//! Perennial on a real Kubernetes: what people are promised, one file for each kind of promise.
+//! The keeper on a real Kubernetes, one file per subject.
 //!
 //! One binary, so that all tests share the control planes.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "whatever fails here fails the test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure here fails the test")]
 
 mod bad_records;
 mod command_line;
-mod incarnations;
 mod labels;
 mod mass;
 mod outages;
 mod permissions;
-mod quiet;
 mod restarts;
 mod serving;
 mod sharding;

@@ -1,4 +1,4 @@
-//! Whole clusters that leave and return at once.
+//! All nodes are deleted and created again at once.
 
 use perennial_harness::{Labels, TestCluster, node_count, ten_labels};
 

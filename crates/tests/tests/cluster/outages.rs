@@ -1,4 +1,4 @@
-//! API servers that go away.
+//! Outages of the API server and etcd.
 
 use localplane::Component::{ApiServer, Etcd};
 use perennial_harness::{Labels, TestCluster, labels, ten_labels};
@@ -21,7 +21,7 @@ async fn an_api_server_that_restarts_in_the_middle_of_a_mass_return_costs_nothin
 }
 
 #[tokio::test]
-async fn what_changes_while_the_operator_cannot_see_it_is_seen_afterwards() {
+async fn changes_during_an_outage_are_observed_afterwards() {
     let cluster = TestCluster::new().await;
     let mut operator = cluster.operator().start().await;
     cluster.node("n1").label("team", "ml").create().await;
@@ -29,7 +29,7 @@ async fn what_changes_while_the_operator_cannot_see_it_is_seen_afterwards() {
     cluster.wait_for_record("n1", [("team", "ml")]).await;
     cluster.wait_for_record("n2", [("team", "web")]).await;
 
-    // The watch is cut, and the operator cannot come back before all of this has happened.
+    // The watch is cut, and the operator reconnects only after all of these changes.
     operator.pause();
     cluster.plane().restart(ApiServer(0)).unwrap();
     cluster.delete_node("n1").await;

@@ -1,4 +1,4 @@
-//! Operators that may not do everything.
+//! Operators with missing permissions.
 
 use kube::{
     Api,
@@ -7,7 +7,8 @@ use kube::{
 use perennial_harness::{TestCluster, Webhooks, labels};
 use serde_json::{Value, json};
 
-/// Gives a user what the deployed operator may do, but for some verbs on a resource, and says its name.
+/// Creates a user with the deployed permissions except for some verbs on a resource. Returns its
+/// name.
 async fn user_without(cluster: &TestCluster, resource: &str, verbs: &[&str]) -> String {
     let user = format!("{}-user", cluster.namespace());
     let text = include_str!("../../../../deploy/permissions.yaml").replace("perennial-system", cluster.namespace());
@@ -28,7 +29,7 @@ async fn user_without(cluster: &TestCluster, resource: &str, verbs: &[&str]) -> 
     user
 }
 
-/// A role with these rules, in a namespace or everywhere, for this user.
+/// Creates a role with these rules, in a namespace or cluster-wide, and binds it to the user.
 async fn grant(cluster: &TestCluster, name: &str, user: &str, namespace: Option<&str>, rules: Value) {
     let kind = if namespace.is_some() { "Role" } else { "ClusterRole" };
     let create = async |kind: &str, mut object: Value| {
@@ -66,7 +67,7 @@ async fn the_permissions_that_are_deployed_are_enough() {
 }
 
 #[tokio::test]
-async fn without_patch_nodes_it_says_so_and_still_captures() {
+async fn without_patch_nodes_it_reports_the_permission_and_still_captures() {
     let cluster = TestCluster::new().await;
     let user = user_without(&cluster, "nodes", &["patch"]).await;
     let operator = cluster.operator_as(&user, &[]).set("controller.resyncPeriod", "5s").start().await;
@@ -84,14 +85,14 @@ async fn without_patch_nodes_it_says_so_and_still_captures() {
     assert!(operator.metrics().sum("perennial_errors_total", &[("category", "forbidden")]) >= 1.0);
     assert_eq!(operator.get("/livez").0, 200);
 
-    // Once it may, it does.
+    // The restore succeeds once the permission is granted.
     let rules = json!([{"apiGroups": [""], "resources": ["nodes"], "verbs": ["patch"]}]);
     grant(&cluster, &format!("{user}-more"), &user, None, rules).await;
     cluster.wait_for_labels("n1", [("team", "ml")]).await;
 }
 
 #[tokio::test]
-async fn without_create_configmaps_it_says_so_and_still_restores() {
+async fn without_create_configmaps_it_reports_the_permission_and_still_restores() {
     let cluster = TestCluster::new().await;
     let full = cluster.operator().start().await;
     cluster.node("n1").label("team", "ml").create().await;
@@ -110,16 +111,16 @@ async fn without_create_configmaps_it_says_so_and_still_restores() {
 }
 
 #[tokio::test]
-async fn without_list_nodes_it_says_so_and_is_not_ready() {
+async fn without_list_nodes_it_reports_the_permission_and_is_not_ready() {
     let cluster = TestCluster::new().await;
     let user = user_without(&cluster, "nodes", &["list", "watch"]).await;
     let operator = cluster.operator_as(&user, &[]).start_unready().await;
 
-    let said = |line: &Value| {
+    let message = |line: &Value| {
         line["what"] == "nodes"
             && line["message"].as_str().is_some_and(|text| text.contains("permission to list and watch"))
     };
-    operator.wait_for_log("may not list nodes", said).await;
+    operator.wait_for_log("may not list nodes", message).await;
 
     assert_eq!(operator.get("/readyz").0, 503);
     assert_eq!(operator.get("/livez").0, 200);

@@ -1,9 +1,9 @@
-//! What the operator says about itself.
+//! Probes, metrics and Events of the operator.
 
 use perennial_harness::TestCluster;
 
 #[tokio::test]
-async fn probes_answer_and_say_why() {
+async fn probes_report_the_state_of_each_check() {
     let cluster = TestCluster::new().await;
     let operator = cluster.operator().start().await;
 
@@ -71,7 +71,7 @@ async fn metrics_have_the_names_that_dashboards_use() {
 }
 
 #[tokio::test]
-async fn a_restore_is_said_on_the_node() {
+async fn a_restore_creates_an_event_on_the_node() {
     let cluster = TestCluster::new().await;
     let _operator = cluster.operator().start().await;
     cluster.node("n1").label("team", "ml").create().await;
@@ -80,20 +80,23 @@ async fn a_restore_is_said_on_the_node() {
     cluster.delete_node("n1").await;
     cluster.node("n1").create().await;
 
-    let said = cluster.wait_for_event("n1", "Restored").await;
-    assert_eq!(said, "Restored: gave back team");
+    let message = cluster.wait_for_event("n1", "Restored").await;
+    assert_eq!(message, "Restored: gave back team");
     let shown = cluster.kubectl("describe node n1");
     assert!(shown.contains("Restored") && shown.contains("gave back team"), "{shown}");
 }
 
 #[tokio::test]
-async fn a_port_that_is_taken_ends_the_operator_with_a_sentence() {
+async fn a_port_in_use_ends_the_operator_with_an_error() {
     let cluster = TestCluster::new().await;
     let taken = std::net::TcpListener::bind("[::]:0").or_else(|_| std::net::TcpListener::bind("0.0.0.0:0")).unwrap();
     let port = taken.local_addr().unwrap().port();
 
     let words = format!("run --set logging.format=text --set webhook.enabled=false --set metrics.port={port}");
-    let said = cluster.perennial(&words).expect_failure();
+    let message = cluster.perennial(&words).expect_failure();
 
-    assert!(said.contains(" INFO ") && said.contains(&format!("could not listen on metrics.port {port}")), "{said}");
+    assert!(
+        message.contains(" INFO ") && message.contains(&format!("could not listen on metrics.port {port}")),
+        "{message}"
+    );
 }

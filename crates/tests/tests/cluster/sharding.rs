@@ -1,4 +1,4 @@
-//! Several replicas that share the nodes: joining, leaving, crashing and pausing.
+//! Replicas that share the nodes: joining, leaving, crashing and pausing.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -17,13 +17,14 @@ fn sharded(cluster: &TestCluster, shards: u32) -> OperatorBuilder {
     cluster.operator().set("controller.shards", &shards.to_string())
 }
 
-/// The name under which it takes part, as its log says.
+/// Returns the member identity from the operator's log.
 pub(crate) fn identity(operator: &Operator) -> String {
     let joined = operator.log().into_iter().find(|line| line["message"] == "this member joins");
     joined.expect("an operator that has joined")["identity"].as_str().expect("an identity").to_owned()
 }
 
-/// Until each shard is held by the one that has the best right to it. Who holds which: chance decides that, and one may have none.
+/// Waits until each shard is held by its assigned member, and returns the assignment. It depends on
+/// random identities; a member may have no shard.
 pub(crate) async fn shared(cluster: &TestCluster, operators: &[&Operator], shards: u32) -> BTreeMap<String, String> {
     let members: Vec<String> = operators.iter().map(|operator| identity(operator)).collect();
     let rightful: BTreeMap<String, String> = shards::assignment(shards, members.iter().map(String::as_str))
@@ -38,7 +39,7 @@ pub(crate) async fn shared(cluster: &TestCluster, operators: &[&Operator], shard
     rightful
 }
 
-/// Who holds which shard, as the Leases say.
+/// Returns the holder of each shard from the Leases.
 async fn holders(cluster: &TestCluster) -> BTreeMap<String, String> {
     let leases: Api<Lease> = Api::namespaced(cluster.client(), cluster.namespace());
     let leases = leases.list(&ListParams::default()).await.expect("listing leases").items;
@@ -55,7 +56,7 @@ fn name(number: usize) -> String {
     format!("n{number:03}")
 }
 
-/// Every node gets a new value, and every record has it.
+/// Sets a new value on every node and waits until every record contains it.
 async fn round(cluster: &TestCluster, value: &str) {
     stream::iter(0..NODES)
         .for_each_concurrent(16, async |number| cluster.label(&name(number), "round", value).await)
@@ -77,7 +78,8 @@ async fn records(cluster: &TestCluster) -> BTreeMap<String, Value> {
         .collect()
 }
 
-/// One write for each change and no other: whoever else thought that a shard was his wrote nothing that counted.
+/// Asserts exactly one write per change: a replica that wrongly considered itself the owner wrote
+/// nothing.
 async fn each_change_was_written_once(cluster: &TestCluster, changes: u64) {
     for (name, record) in records(cluster).await {
         assert_eq!(record["sequence"], changes, "{name}: {record}");
@@ -97,13 +99,13 @@ async fn three_replicas_share_eight_shards_and_members_come_and_go() {
     })
     .await;
 
-    // One joins.
+    // A replica joins.
     let mut third = sharded(&cluster, SHARDS).start().await;
     shared(&cluster, &[&first, &second, &third], SHARDS).await;
     round(&cluster, "joined").await;
     each_change_was_written_once(&cluster, 2).await;
 
-    // One leaves in peace: only its own shards move.
+    // A replica stops gracefully: only its shards move.
     let before = holders(&cluster).await;
     let leaver = identity(&first);
     assert!(first.stop().await.is_some_and(|status| status.success()));
@@ -115,14 +117,15 @@ async fn three_replicas_share_eight_shards_and_members_come_and_go() {
     round(&cluster, "left").await;
     each_change_was_written_once(&cluster, 3).await;
 
-    // One crashes.
+    // A replica crashes.
     let fourth = sharded(&cluster, SHARDS).start().await;
     shared(&cluster, &[&second, &third, &fourth], SHARDS).await;
     second.crash();
     round(&cluster, "crashed").await;
     each_change_was_written_once(&cluster, 4).await;
 
-    // One is paused, others take over, and it wakes up and still thinks that it is the owner.
+    // A replica is paused while others take over; when it resumes it still considers itself the
+    // owner.
     shared(&cluster, &[&third, &fourth], SHARDS).await;
     third.pause();
     round(&cluster, "paused").await;
@@ -131,7 +134,7 @@ async fn three_replicas_share_eight_shards_and_members_come_and_go() {
     shared(&cluster, &[&third, &fourth], SHARDS).await;
     each_change_was_written_once(&cluster, 6).await;
 
-    // Nothing was lost on the way.
+    // Nothing was lost.
     cluster.delete_all_nodes().await;
     for number in 0..NODES {
         cluster.node(&name(number)).create().await;
@@ -172,7 +175,7 @@ async fn the_roles_may_be_processes_of_their_own() {
     cluster.node("n1").create().await;
     cluster.wait_for_labels("n1", [("team", "ml")]).await;
 
-    // Without the one that restores, a node stays as it came; the other still captures.
+    // Without the replica that restores, a node stays without labels; the other one still captures.
     assert!(restore.stop().await.is_some_and(|status| status.success()));
     cluster.delete_node("n1").await;
     cluster.node("n1").create().await;

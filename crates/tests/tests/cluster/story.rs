@@ -1,4 +1,4 @@
-//! What a person with kubectl sees.
+//! The main use case with kubectl.
 
 use perennial_harness::{TestCluster, eventually};
 

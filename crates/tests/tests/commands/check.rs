@@ -3,16 +3,16 @@
 use perennial_harness::{TestCluster, Webhooks, eventually};
 use serde_json::Value;
 
-/// What a check says of something.
+/// Returns the result of one check.
 fn result<'a>(lines: &'a Value, what: &str) -> &'a Value {
     lines["items"].as_array().unwrap().iter().find(|line| line["what"] == what).unwrap_or(&Value::Null)
 }
 
 #[tokio::test]
-async fn a_check_says_of_each_thing_whether_it_is_right_and_what_to_do() {
+async fn a_check_reports_each_item_with_a_fix() {
     let cluster = TestCluster::new().await;
 
-    // Nobody runs: that fails, and says so.
+    // No operator is running: the check fails and reports it.
     let answer = cluster.perennial("check -o json");
     let lines: Value = serde_json::from_str(&answer.stdout).unwrap();
     assert_eq!(answer.code, Some(1), "{lines:#}");
@@ -24,18 +24,18 @@ async fn a_check_says_of_each_thing_whether_it_is_right_and_what_to_do() {
     assert_eq!(result(&lines, "clock")["result"], "pass");
     for line in lines["items"].as_array().unwrap() {
         let fixed = line["result"] == "pass" || line["fix"].as_str().is_some_and(|fix| !fix.is_empty());
-        assert!(fixed, "it does not say what to do: {line:#}");
+        assert!(fixed, "no fix is given: {line:#}");
     }
 
-    // It waits until somebody does.
+    // `--wait` waits until one runs.
     let waiting = cluster.perennial_in_background("check --wait=60s");
     let operator = cluster.start(Webhooks::On).await;
     eventually("the check ends", async || {
-        let told = waiting.output();
-        if told.contains("pass   leases") { Ok(()) } else { Err(told) }
+        let output = waiting.output();
+        if output.contains("pass   leases") { Ok(()) } else { Err(output) }
     })
     .await;
-    let told = cluster.perennial("check --wait").expect_success();
+    let output = cluster.perennial("check --wait").expect_success();
     for line in [
         "pass   version",
         "pass   namespace",
@@ -46,10 +46,10 @@ async fn a_check_says_of_each_thing_whether_it_is_right_and_what_to_do() {
         "warn   crds",
         "perennial manifests crds | kubectl apply -f -",
     ] {
-        assert!(told.contains(line), "no {line:?} in {told}");
+        assert!(output.contains(line), "no {line:?} in {output}");
     }
 
-    // Webhooks that nobody answers are found out, although the API server goes on without them.
+    // Webhooks that do not respond are detected, although the API server ignores their failure.
     operator.crash();
     let answer = cluster.perennial("check");
     assert_eq!(answer.code, Some(1));
@@ -59,16 +59,19 @@ async fn a_check_says_of_each_thing_whether_it_is_right_and_what_to_do() {
         answer.stdout
     );
 
-    // With read-only rights everything is looked at that can be, and what is missing is named.
-    let reader = cluster.reader();
-    let told = cluster.perennial_as(&reader, &[], "check").stdout;
-    assert!(told.contains("your account is not allowed to patch nodes") || told.contains("patch nodes,"), "{told}");
-    assert!(told.contains("warn   admission    not checked"), "{told}");
-    // And of an account that has nothing.
-    let told = cluster.perennial("check --service-account nobody").stdout;
+    // With read-only permissions everything readable is checked, and missing permissions are named.
+    let reader = cluster.read_only_user();
+    let output = cluster.perennial_as(&reader, &[], "check").stdout;
     assert!(
-        told.contains(&format!("system:serviceaccount:{}:nobody is not allowed to get nodes", cluster.namespace())),
-        "{told}"
+        output.contains("your account is not allowed to patch nodes") || output.contains("patch nodes,"),
+        "{output}"
+    );
+    assert!(output.contains("warn   admission    not checked"), "{output}");
+    // A service account without permissions.
+    let output = cluster.perennial("check --service-account nobody").stdout;
+    assert!(
+        output.contains(&format!("system:serviceaccount:{}:nobody is not allowed to get nodes", cluster.namespace())),
+        "{output}"
     );
 }
 
@@ -86,7 +89,7 @@ async fn top_shows_churn_lag_and_shards() {
     assert!(frame.contains("Records    1, 0 without a node") && frame.contains("Churn      ▁"), "{frame}");
     assert!(frame.contains("Replicas   1 of 1 alive (perennial)") && frame.contains("  shard 0"), "{frame}");
     assert!(!frame.contains('\u{1b}'), "no escapes where there is no terminal");
-    // As it goes on, what happens is counted.
+    // Events are counted live.
     let live = cluster.perennial_in_background("top --interval 100ms");
     let mut number = 0;
     eventually("a create, a delete and a record are counted", async || {
@@ -104,10 +107,10 @@ async fn top_shows_churn_lag_and_shards() {
 }
 
 #[tokio::test]
-async fn what_takes_longer_than_a_second_shows_that_it_goes_on_and_only_on_a_terminal() {
+async fn progress_is_shown_after_a_second_and_only_on_a_terminal() {
     let cluster = TestCluster::new().await;
 
-    // Nobody runs, so it waits to the end. `script` gives it a terminal.
+    // No operator is running, so it waits until the timeout. `script` provides a terminal.
     let shown = cluster.shell("script -qec 'perennial check --wait=3s' /dev/null").stdout;
     let piped = cluster.shell("perennial check --wait=3s");
 
@@ -116,7 +119,7 @@ async fn what_takes_longer_than_a_second_shows_that_it_goes_on_and_only_on_a_ter
     assert!(shown.contains("leases"), "{shown:?}");
     assert_eq!((piped.code, piped.stderr.as_str()), (Some(1), ""));
     assert!(!piped.stdout.contains("waiting for") && !piped.stdout.contains('\u{1b}'), "{}", piped.stdout);
-    // What is quick shows nothing, on a terminal either.
+    // A fast command shows no progress, even on a terminal.
     let quick = cluster.shell("script -qec 'perennial simulate --replicas 4 --spot 50' /dev/null").stdout;
     assert!(!quick.contains('\u{1b}'), "{quick:?}");
 }

@@ -1,4 +1,4 @@
-//! Completion and man pages.
+//! Shell completion and man pages.
 
 use perennial_harness::{TestCluster, perennial};
 
@@ -17,7 +17,8 @@ async fn names_of_nodes_are_completed_live() {
         perennial(all, &[]).expect_success()
     };
 
-    // As kubectl asks: a node that is away counts, and what is no candidate is not named.
+    // The kubectl protocol: a node that has only a record is a candidate, and other objects are
+    // not.
     assert!(ask(&["show", ""]).starts_with("other\nworker-1\n"));
     assert_eq!(ask(&["show", "wor"]), "worker-1\n:4\n");
     assert_eq!(ask(&["rollback", "oth"]), ":4\n", "it has no record");
@@ -25,7 +26,7 @@ async fn names_of_nodes_are_completed_live() {
     assert_eq!(ask(&["nodes", "--state", "una"]), ":4\n");
     drop(operator);
 
-    // No cluster: no names, and no complaint.
+    // Without a cluster: no names and no error.
     let answer = perennial(["__complete", "show", "--kubeconfig", "/nowhere", ""], &[]);
     assert!(answer.success && answer.stderr.is_empty(), "{answer:?}");
 }
@@ -48,19 +49,19 @@ async fn bash_and_kubectl_complete_names_and_colour_is_for_terminals() {
         kubectl perennial nodes -o name";
     assert_eq!(cluster.shell(kubectl).expect_success(), "worker-1\nworker-2\n:4\nnode/worker-1\nnode/worker-2\n");
 
-    // `script` gives a command a terminal.
+    // `script` provides a terminal.
     let coloured = cluster.shell("script -qec 'perennial nodes' /dev/null").stdout;
     assert!(coloured.contains("\u{1b}[33mPending\u{1b}[0m"), "{coloured:?}");
     let plain = cluster.shell("NO_COLOR=1 script -qec 'perennial nodes' /dev/null").stdout;
     assert!(plain.contains("Pending") && !plain.contains('\u{1b}'), "{plain:?}");
-    // A reader that has seen enough is no failure.
+    // A reader that closes the pipe early is not an error.
     let enough = cluster.shell("set -o pipefail; perennial nodes -o json | head -1");
     assert_eq!((enough.code, enough.stdout.as_str()), (Some(0), "{\n"), "{}", enough.stderr);
 }
 
-/// What the scripts ask the program, and what it answers, needs no shell.
+/// The scripts call the program; its answers need no shell.
 #[tokio::test]
-async fn zsh_and_fish_are_answered_with_live_names() {
+async fn zsh_and_fish_complete_live_names() {
     let cluster = TestCluster::new().await;
     cluster.node("worker-1").label("team", "ml").create().await;
     cluster.node("worker-2").create().await;
@@ -70,7 +71,7 @@ async fn zsh_and_fish_are_answered_with_live_names() {
     let fish = "COMPLETE=fish perennial -- perennial show work";
     assert_eq!(cluster.shell(fish).expect_success(), "worker-1\nworker-2\n");
 
-    // In the shells themselves, where they are: as if Tab were pressed.
+    // In the shells themselves, if they are installed, as if Tab were pressed.
     if installed("fish") {
         let script = "fish --no-config -c 'perennial completion fish | source; complete -C \"perennial show work\"'";
         assert_eq!(cluster.shell(script).expect_success(), "worker-1\nworker-2\n");
@@ -89,7 +90,7 @@ async fn zsh_and_fish_are_answered_with_live_names() {
     }
 }
 
-/// Says so where it is not: what it would show was not tried.
+/// Returns whether a shell is installed; prints a message if it is skipped.
 fn installed(shell: &str) -> bool {
     let there = ["/usr/bin", "/bin"].iter().any(|folder| std::path::Path::new(folder).join(shell).exists());
     if !there {
@@ -99,7 +100,7 @@ fn installed(shell: &str) -> bool {
 }
 
 #[test]
-fn scripts_for_shells_ask_the_program_itself() {
+fn completion_scripts_call_the_program() {
     for (shell, sign) in [("bash", "complete "), ("zsh", "#compdef perennial"), ("fish", "complete --keep-order")] {
         let script = perennial(["completion", shell], &[]).expect_success();
         assert!(script.contains(sign) && script.contains("COMPLETE"), "{shell}: {script}");

@@ -1,20 +1,20 @@
-//! A person who knows kubectl and nothing of Perennial asks why a label is not there, and is told the true cause.
+//! `perennial explain` names the true reason for a missing label.
 
 use perennial_harness::{TestCluster, Webhooks, eventually};
 use serde_json::json;
 
-/// One prepared cause: what is asked, the word that programs get, and what a person reads.
+/// Checks one prepared cause: the reason in JSON, and the sentences in the text output.
 fn asks(cluster: &TestCluster, key: &str, node: &str, word: &str, sentences: &[&str]) {
-    let told = cluster.perennial(&format!("explain {key} --node {node}")).expect_success();
+    let output = cluster.perennial(&format!("explain {key} --node {node}")).expect_success();
     let value = cluster.perennial_json(&format!("explain {key} --node {node} -o json"));
-    assert_eq!(value["cause"], word, "{key} on {node}: {told}");
+    assert_eq!(value["cause"], word, "{key} on {node}: {output}");
     for sentence in sentences {
-        assert!(told.contains(sentence), "no {sentence:?} in {told}");
+        assert!(output.contains(sentence), "no {sentence:?} in {output}");
     }
 }
 
 #[tokio::test]
-async fn the_true_cause_is_named_for_each_of_thirteen() {
+async fn the_true_cause_is_named_for_each_of_thirteen_cases() {
     let cluster = TestCluster::with_policies().await;
     let spec = json!({"nodeSelector": {"matchLabels": {"pool": "gpu"}}, "keep": ["pool", "example.com/"]});
     cluster.apply_policy("gpu-only", &spec);
@@ -48,11 +48,11 @@ async fn the_true_cause_is_named_for_each_of_thirteen() {
     operator.wait_for_metric("perennial_records", &[("state", "absent")], 9.0).await;
     let mut spoilt = cluster.record("spoilt").await.unwrap();
     spoilt["labels"]["team"] = json!("evil");
-    cluster.spoil_record("spoilt", json!({"record.json": spoilt.to_string()})).await;
-    cluster.spoil_record("newer", json!({"record.json": json!({"version": 9}).to_string()})).await;
+    cluster.corrupt_record("spoilt", json!({"record.json": spoilt.to_string()})).await;
+    cluster.corrupt_record("newer", json!({"record.json": json!({"version": 9}).to_string()})).await;
     operator.wait_for_metric("perennial_records_invalid", &[], 2.0).await;
 
-    // They come back, each with something in the way.
+    // All of them return, each with another obstacle.
     cluster.node("own").label("team", "web").create().await;
     cluster.node("shy").annotation("perennial.dev/ignore", "true").create().await;
     cluster.node("removed").create().await;
@@ -76,21 +76,21 @@ async fn the_true_cause_is_named_for_each_of_thirteen() {
         "team",
         "own",
         "OwnValue",
-        &["a value of its own, web, and that wins over ml", "perennial restore own"],
+        &["its own value, web, which takes precedence over ml", "perennial restore own"],
     );
     asks(
         &cluster,
         "team",
         "shy",
         "Ignored",
-        &["says to be left alone", "kubectl annotate node shy perennial.dev/ignore-"],
+        &["excluded by the annotation or label", "kubectl annotate node shy perennial.dev/ignore-"],
     );
     asks(&cluster, role, "moved", "AnotherMachine", &["another machine", "systemUUID s1", "systemUUID other"]);
-    asks(&cluster, role, "young", "MachineUnknown", &["waits until the node shows", "providerID p2"]);
-    asks(&cluster, "team", "spoilt", "Quarantined", &["cannot be trusted: its checksum", "perennial forget spoilt"]);
-    asks(&cluster, "team", "newer", "NewerRecord", &["version 9", "run the newer operator"]);
-    asks(&cluster, "team", "twin-2", "Contested", &["twin-1 says to be the same", "systemUUID"]);
-    asks(&cluster, "team", "twin-3", "Unidentified", &["does not say its systemUUID yet"]);
+    asks(&cluster, role, "young", "MachineUnknown", &["not known to be the machine", "providerID p2"]);
+    asks(&cluster, "team", "spoilt", "Quarantined", &["is quarantined: its checksum", "perennial forget spoilt"]);
+    asks(&cluster, "team", "newer", "NewerRecord", &["version 9", "run the newer version"]);
+    asks(&cluster, "team", "twin-2", "Contested", &["twin-1 has the same identity", "systemUUID"]);
+    asks(&cluster, "team", "twin-3", "Unidentified", &["has no systemUUID yet"]);
     asks(&cluster, "rack", "removed", "Removed", &["was removed", "perennial rollback removed --to 1"]);
     asks(&cluster, "colour", "removed", "NeverSeen", &["never seen", "kubectl label node removed colour="]);
 
@@ -98,18 +98,18 @@ async fn the_true_cause_is_named_for_each_of_thirteen() {
     cluster.delete_node("stopped").await;
     cluster.node("stopped").create().await;
     eventually("its Lease is seen to be stale", async || {
-        let told = cluster.perennial("explain team --node stopped").expect_success();
-        if told.contains("the operator is not running") { Ok(()) } else { Err(told) }
+        let output = cluster.perennial("explain team --node stopped").expect_success();
+        if output.contains("the operator is not running") { Ok(()) } else { Err(output) }
     })
     .await;
-    asks(&cluster, "team", "stopped", "ToGive", &["about to be given", "has not renewed the Lease"]);
+    asks(&cluster, "team", "stopped", "ToGive", &["about to be restored", "has not renewed the Lease"]);
     let story = cluster.perennial("explain stopped").expect_success();
     assert!(story.contains("unsettled") && story.contains("the operator is not running"), "{story}");
     cluster.kubectl("delete keeppolicies --all");
 }
 
 #[tokio::test]
-async fn the_story_of_a_node_is_told() {
+async fn explain_lists_the_history_of_a_node() {
     let cluster = TestCluster::new().await;
     let operator = cluster.start(Webhooks::On).await;
     let role = "node-role.kubernetes.io/gpu";
@@ -117,21 +117,21 @@ async fn the_story_of_a_node_is_told() {
     cluster.wait_for_record("n1", [("team", "ml"), (role, "x")]).await;
 
     let first = cluster.perennial("explain n1").expect_success();
-    assert!(first.contains("n1 is current") && first.contains("this incarnation carries no mark"), "{first}");
-    assert!(first.contains("known by its name, n1"), "{first}");
-    assert!(first.contains("2 key(s) in record node-n1, sequence 1"), "{first}");
-    let next = format!("it would get {role}=x,team=ml ({role} right after the create");
+    assert!(first.contains("n1 is current") && first.contains("this incarnation has no mark"), "{first}");
+    assert!(first.contains("Identity: name=n1"), "{first}");
+    assert!(first.contains("2 key(s) in node-n1, version 1"), "{first}");
+    let next = format!("it would be restored with {role}=x,team=ml ({role} after the create");
     assert!(first.contains(&next), "{first}");
 
-    // It rides in the create.
+    // Restored within the create.
     cluster.delete_node("n1").await;
     cluster.node("n1").machine("p", "s", "m").create().await;
     let ridden = cluster.perennial("explain node/n1").expect_success();
-    assert!(ridden.contains("in its own create, by the webhook"), "{ridden}");
-    assert!(ridden.contains("team=ml   (given back)"), "{ridden}");
+    assert!(ridden.contains("in its create request, by the webhook"), "{ridden}");
+    assert!(ridden.contains("team=ml   (restored)"), "{ridden}");
 
-    // Another machine gets it by a patch, but for what is protected.
-    operator.stop().await.expect("it stops in time");
+    // Another machine is restored by a patch, without the protected keys.
+    operator.stop().await.expect("it stops within five seconds");
     cluster.perennial("webhook disable").expect_success();
     cluster.delete_node("n1").await;
     cluster.node("n1").machine("p", "t", "m").create().await;
@@ -141,15 +141,15 @@ async fn the_story_of_a_node_is_told() {
     cluster.wait_for_labels("n1", [("team", "ml")]).await;
     cluster.wait_for_event("n1", "Restored").await;
     let patched = cluster.perennial("explain n1").expect_success();
-    assert!(patched.contains("by a patch of the operator's"), "{patched}");
+    assert!(patched.contains("by a patch of the operator"), "{patched}");
     assert!(patched.contains("Restored: gave back team"), "{patched}");
-    eventually("the refusal is told", async || {
-        let told = cluster.perennial("explain n1").expect_success();
-        let wanted = format!("{role}: kept for machine p only");
-        if told.contains(&wanted) { Ok(()) } else { Err(told) }
+    eventually("the refusal is reported", async || {
+        let output = cluster.perennial("explain n1").expect_success();
+        let wanted = format!("{role}: kept for machine p,");
+        if output.contains(&wanted) { Ok(()) } else { Err(output) }
     })
     .await;
 
-    let said = cluster.perennial("explain example.com/team").expect_failure();
-    assert!(said.contains("--node NODE"), "{said}");
+    let message = cluster.perennial("explain example.com/team").expect_failure();
+    assert!(message.contains("--node NODE"), "{message}");
 }

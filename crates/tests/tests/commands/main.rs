@@ -1,15 +1,15 @@
-//! The command line on a real Kubernetes: what people type, and what they are told.
+//! The command line on a real Kubernetes.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "whatever fails here fails the test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure here fails the test")]
 
 mod check;
 mod complete;
 mod explain;
-mod look;
+mod import_export;
 mod pages;
-mod transfer;
+mod read_only;
 
-/// The cells of a table, line by line.
+/// Splits a table into cells, line by line.
 fn cells(table: &str) -> Vec<Vec<&str>> {
     table.lines().map(|line| line.split_whitespace().collect()).collect()
 }

@@ -1,4 +1,4 @@
-//! Long lists: page by page, and no more than a page in memory.
+//! Long lists: read page by page, with at most one page in memory.
 
 use std::fmt::Write as _;
 
@@ -49,7 +49,7 @@ async fn long_lists_are_read_in_pages_and_joined_by_name() {
     assert_eq!(json["items"].as_array().unwrap().len(), COUNT);
 }
 
-/// As a table of nodes and labels, which `import` makes records of.
+/// Table of nodes and labels as input for `import`.
 fn labels_of(nodes: std::ops::Range<usize>, keys: usize) -> String {
     let mut text = "node,key,value\n".to_owned();
     for node in nodes {
@@ -60,11 +60,12 @@ fn labels_of(nodes: std::ops::Range<usize>, keys: usize) -> String {
     text
 }
 
-/// The records of one request.
+/// Records per request.
 const PAGE: usize = 500;
-/// Held as they are read, the records between the few and the many would take several times this.
+/// If all records were held in memory, the difference between few and many would be several times
+/// this.
 const NOISE: u64 = 8 << 20;
-/// What is printed, and whether it is a list, which is longer where there is more.
+/// The commands, and whether their output grows with the number of records.
 const COMMANDS: [(&str, bool); 6] = [
     ("records", true),
     ("records -o json", true),
@@ -74,20 +75,20 @@ const COMMANDS: [(&str, bool); 6] = [
     ("status", false),
 ];
 
-/// With 2,000 records, or as many as `PERENNIAL_NODES` says.
+/// With 2,000 records, or `PERENNIAL_NODES`.
 #[tokio::test]
 async fn a_longer_list_takes_no_more_memory() {
     let cluster = TestCluster::new().await;
     let many = node_count_or(2_000);
     let few = (many / 10).max(PAGE);
-    // Fewer records have to be larger for a difference to be seen.
+    // Fewer records must be larger for the difference to be measurable.
     let keys = (80_000 / many).clamp(10, 40);
     let file = cluster.plane().dir().join("labels.csv");
     let import = |nodes| {
         std::fs::write(&file, labels_of(nodes, keys)).unwrap();
         cluster.perennial(&format!("import -f {}", file.display())).expect_success();
     };
-    let drained = || COMMANDS.map(|(words, _)| cluster.drained(words));
+    let drained = || COMMANDS.map(|(words, _)| cluster.measure(words));
 
     import(0..few);
     let of_few = drained();

@@ -1,9 +1,9 @@
-//! Parts of the control plane that die, hang or forget, and clocks that are wrong.
+//! Control plane components that crash, hang or lose state, and wrong clocks.
 
 use std::time::Duration;
 
 use localplane::Component::{ApiServer, Etcd};
-use perennial_harness::{Balancer, OperatorBuilder, TestCluster, Webhooks, eventually, eventually_within, labels};
+use perennial_harness::{LoadBalancer, OperatorBuilder, TestCluster, Webhooks, eventually, eventually_within, labels};
 use rstest::rstest;
 
 #[rstest]
@@ -33,16 +33,17 @@ async fn an_etcd_that_is_killed_costs_nothing(#[case] webhooks: Webhooks) {
     cluster.wait_for_labels("n1", [("team", "ml")]).await;
 }
 
-/// Longer than any request waits: the operator has given up on them, and etcd does them all the same.
+/// The pause exceeds every request timeout: the operator has given up, and etcd commits the writes
+/// all the same.
 #[tokio::test]
 async fn an_etcd_that_hangs_for_longer_than_requests_wait_costs_nothing() {
     let cluster = TestCluster::new().await;
-    let operator = cluster.operator().alone().start().await;
+    let operator = cluster.operator().without_leader_election().start().await;
     for node in ["n1", "n2"] {
         cluster.node(node).label("team", "ml").label("tier", "gold").create().await;
         cluster.wait_for_record(node, [("team", "ml"), ("tier", "gold")]).await;
     }
-    // Something for it to do while nothing is answered: the watch has said it, the record is not written yet.
+    // Work that is pending during the pause: the change is observed, the record is not written yet.
     cluster.label("n1", "team", "web").await;
     cluster.delete_node("n2").await;
     cluster.node("n2").create().await;
@@ -52,7 +53,7 @@ async fn an_etcd_that_hangs_for_longer_than_requests_wait_costs_nothing() {
     let before = failed(&operator);
     let given_up = eventually_within(Duration::from_secs(40), "a request is given up", async || {
         let now = failed(&operator);
-        // Where it was all done before the pause there is nothing to give up.
+        // If everything was written before the pause, there is nothing to give up.
         if now > before || operator.metrics().sum("perennial_nodes_current_ratio", &[]) >= 1.0 {
             Ok(())
         } else {
@@ -68,11 +69,12 @@ async fn an_etcd_that_hangs_for_longer_than_requests_wait_costs_nothing() {
     cluster.wait_for_labels("n1", [("team", "web"), ("tier", "gold")]).await;
 }
 
-/// The version that it wants to go on from is gone, so it has to look at everything again: what left meanwhile left no event.
+/// The resource version of the watch is compacted, so the operator must list again: deletes in
+/// between left no event.
 #[tokio::test]
-async fn an_operator_that_slept_through_a_compaction_looks_again() {
+async fn an_operator_lists_again_after_a_compaction() {
     let cluster = TestCluster::new().await;
-    let mut operator = cluster.operator().alone().start().await;
+    let mut operator = cluster.operator().without_leader_election().start().await;
     for node in ["changed", "returned", "gone"] {
         cluster.node(node).label("team", "ml").label("tier", "gold").create().await;
         cluster.wait_for_record(node, [("team", "ml"), ("tier", "gold")]).await;
@@ -84,7 +86,7 @@ async fn an_operator_that_slept_through_a_compaction_looks_again() {
     cluster.node("returned").create().await;
     cluster.delete_node("gone").await;
     cluster.plane().compact().unwrap();
-    // Its watch cache begins with the newest version now.
+    // The watch cache starts with the newest version now.
     cluster.plane().restart(ApiServer(0)).unwrap();
     operator.resume();
 
@@ -95,16 +97,16 @@ async fn an_operator_that_slept_through_a_compaction_looks_again() {
     cluster.wait_for_labels("changed", [("team", "ml")]).await;
 }
 
-/// Leases are judged by what each replica sees for itself, certificates are dated back, and what is written down for later is
-/// written by the API server's clock.
+/// Leases are judged by each replica's own observations, certificates are backdated, and persisted
+/// times come from the API server's clock.
 #[rstest]
 #[case::ahead(3600)]
 #[case::behind(-3600)]
 #[tokio::test]
 async fn a_replica_whose_clock_is_an_hour_off_is_like_the_others(#[case] off: i64) {
     let cluster = TestCluster::new().await;
-    let balancer = Balancer::of(2).await;
-    // The first one issues the certificates.
+    let balancer = LoadBalancer::of(2).await;
+    // The first replica issues the certificates.
     let wrong = balancer.operator(&cluster, 0).clock_off_by(off).start().await;
     cluster.wait_for_admission(&wrong).await;
     let right = balancer.operator(&cluster, 1).start().await;
@@ -127,12 +129,13 @@ async fn a_replica_whose_clock_is_an_hour_off_is_like_the_others(#[case] off: i6
     drop(again);
 }
 
-/// A tombstone keeps the order of things for an hour, and an hour is not over because a clock says so.
+/// A tombstone is kept for an hour of the API server's time, whatever the local clock shows.
 #[tokio::test]
 async fn a_clock_that_is_ahead_collects_nothing_early() {
     let cluster = TestCluster::new().await;
-    let audits =
-        |builder: OperatorBuilder| builder.alone().set("controller.auditPeriod", "5s").set("keeper.retention", "1h");
+    let audits = |builder: OperatorBuilder| {
+        builder.without_leader_election().set("controller.auditPeriod", "5s").set("keeper.retention", "1h")
+    };
     let is_noted = async |node: &str| {
         eventually(format!("the audit notes that {node} is away"), async || {
             let object = cluster.config_map(node).await.ok_or("its record is gone")?;
@@ -154,7 +157,7 @@ async fn a_clock_that_is_ahead_collects_nothing_early() {
 
     let _ahead = audits(cluster.operator()).clock_off_by(2 * 3600).start().await;
     cluster.delete_node("later").await;
-    // It deals with records in the order of their names: with the others before this one.
+    // Records are processed in the order of their names: the others before this one.
     is_noted("later").await;
 
     assert!(cluster.config_map("empty").await.is_some(), "a tombstone of a moment ago");

@@ -1,5 +1,6 @@
-//! The operator dies at each of its writes in turn: just before the API server sees it, and just after it is committed, before
-//! the answer is there. It is started again, and the end is the same as ever.
+//! The operator is killed at each of its writes in turn: before the API server receives it, and
+//! after the commit before the response arrives. After a restart the final state is always the
+//! same.
 
 use std::{
     collections::BTreeMap,
@@ -7,22 +8,22 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use perennial_harness::{Asked, Dies, FaultProxy, OperatorBuilder, TestCluster, Webhooks, free_port};
+use perennial_harness::{ApiRequest, CrashPoint, FaultProxy, OperatorBuilder, TestCluster, Webhooks, free_port};
 use rstest::rstest;
 
-use crate::life;
+use crate::scenario;
 
-/// A kind of writes that is swept by itself, since which write is the n-th of all differs from run to run.
+/// A kind of write, tested separately, because the order of writes of different kinds varies.
 #[derive(Clone, Copy)]
 enum Kind {
     /// Verb and resource.
     Is(&'static str),
-    /// All that are not among these.
+    /// All other kinds.
     Rest(&'static [&'static str]),
 }
 
 impl Kind {
-    fn has(self, asked: &Asked) -> bool {
+    fn has(self, asked: &ApiRequest) -> bool {
         let name = name(asked);
         match self {
             Self::Is(kind) => kind == name,
@@ -30,36 +31,37 @@ impl Kind {
         }
     }
 
-    /// Each of these, and the rest.
+    /// Returns each of these kinds, and the rest.
     fn all(kinds: &'static [&'static str]) -> impl Iterator<Item = Self> {
         kinds.iter().copied().map(Self::Is).chain([Self::Rest(kinds)])
     }
 }
 
-fn name(asked: &Asked) -> String {
+fn name(asked: &ApiRequest) -> String {
     format!("{} {}", asked.verb, asked.resource)
 }
 
-/// Where an operator dies: at its n-th write of a kind, on this side of it.
+/// Crash point: the n-th write of a kind, before or after it.
 #[derive(Clone, Copy)]
 struct Point {
     at: usize,
     kind: Kind,
-    dies: Dies,
+    dies: CrashPoint,
 }
 
-/// Plays a story with an operator that dies there. At which write that was; none where it makes fewer.
+/// Runs a scenario with an operator that is killed there. Returns the write, or `None` if there are
+/// fewer writes.
 async fn die(
     proxy: &FaultProxy,
     Point { at, kind, dies }: Point,
     operator: impl Fn() -> OperatorBuilder,
     story: impl Future<Output = ()>,
-) -> Option<Asked> {
-    let told = proxy.trap(at, move |asked| kind.has(asked), dies);
+) -> Option<ApiRequest> {
+    let triggered = proxy.trap(at, move |asked| kind.has(asked), dies);
     let mut first = Some(operator().through(proxy).launch());
     let mut died = None;
     let crash = async {
-        let Ok(asked) = told.await else { return std::future::pending().await };
+        let Ok(asked) = triggered.await else { return std::future::pending().await };
         if let Some(first) = first.take() {
             first.crash();
         }
@@ -70,24 +72,24 @@ async fn die(
     tokio::select! {
         biased;
         _second = &mut crash => story.await,
-        // Nothing may be left to do for a second one.
+        // The second operator must have nothing left to do.
         () = &mut story => {}
     }
     drop(crash);
     died
 }
 
-/// What was swept: how many writes of each kind an operator died at.
+/// Number of crashes by kind of write.
 #[derive(Default)]
 struct Swept(BTreeMap<String, usize>);
 
 impl Swept {
-    fn add(&mut self, asked: &Asked, dies: Dies) {
-        let side = if dies == Dies::Before { "before" } else { "after" };
+    fn add(&mut self, asked: &ApiRequest, dies: CrashPoint) {
+        let side = if dies == CrashPoint::Before { "before" } else { "after" };
         *self.0.entry(format!("{side} {}", name(asked))).or_default() += 1;
     }
 
-    /// Past the harness, which keeps what tests print to itself: silence is not to be mistaken for safety.
+    /// Bypasses output capturing: the numbers show that crashes did happen.
     fn print(&self, what: &str) {
         let points: usize = self.0.values().sum();
         let kinds: Vec<String> = self.0.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
@@ -99,14 +101,18 @@ impl Swept {
     }
 }
 
-/// Always at the same address, as behind a Service.
+/// Fixed address, like that of a Service.
 fn at_port(builder: OperatorBuilder, port: u16) -> OperatorBuilder {
     let (number, url) = (port.to_string(), format!("https://127.0.0.1:{port}"));
     builder.set("webhook.enabled", "true").set("webhook.port", &number).set("webhook.url", &url)
 }
 
-/// Dies at each write of each kind in turn, on one side, until a story makes no more of them.
-async fn sweep(dies: Dies, kinds: &'static [&'static str], once: impl AsyncFn(Point) -> Option<Asked>) -> Swept {
+/// Crashes at each write of each kind in turn, on one side, until the scenario has no more of them.
+async fn sweep(
+    dies: CrashPoint,
+    kinds: &'static [&'static str],
+    once: impl AsyncFn(Point) -> Option<ApiRequest>,
+) -> Swept {
     let mut swept = Swept::default();
     for kind in Kind::all(kinds) {
         for at in 1.. {
@@ -128,17 +134,18 @@ async fn a_crash_at_any_write_of_the_keeper_changes_nothing(#[case] webhooks: We
         let proxy = cluster.fault_proxy().await;
         let port = free_port();
         let operator = || {
-            let builder = cluster.operator().alone();
+            let builder = cluster.operator().without_leader_election();
             if webhooks == Webhooks::On { at_port(builder, port) } else { builder }
         };
-        die(&proxy, point, operator, life::play(&cluster, 1)).await
+        die(&proxy, point, operator, scenario::play(&cluster, 1)).await
     };
-    // Most of the time is spent waiting: both sides at once, each on a cluster of its own.
-    let (mut swept, after) = tokio::join!(sweep(Dies::Before, KINDS, &once), sweep(Dies::After, KINDS, &once));
+    // Most of the time is waiting: both sides run at once, each on its own cluster.
+    let (mut swept, after) =
+        tokio::join!(sweep(CrashPoint::Before, KINDS, &once), sweep(CrashPoint::After, KINDS, &once));
     swept.0.extend(after.0);
 
     swept.print(&format!("keeper, webhooks {webhooks:?}"));
-    // As many as the story cannot do without, on both sides.
+    // The minimum that the scenario needs, on both sides.
     for side in ["before", "after"] {
         assert!(swept.count(&format!("{side} create configmaps")) >= 4, "{:?}", swept.0);
         assert!(swept.count(&format!("{side} update configmaps")) >= 4, "{:?}", swept.0);
@@ -151,19 +158,20 @@ async fn a_crash_at_any_write_of_the_keeper_changes_nothing(#[case] webhooks: We
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_at_any_write_of_placement_changes_nothing() {
     const KINDS: &[&str] = &["patch pods"];
-    let cluster = TestCluster::whole().await;
+    let cluster = TestCluster::full().await;
     cluster.capacity("spot", 1, 100).await;
     cluster.capacity("on-demand", 1, 100).await;
     let port = free_port();
     let number = AtomicUsize::new(0);
     let once = async |point: Point| {
         let proxy = cluster.fault_proxy().await;
-        // The keeper would write at other times each time.
+        // The keeper would write at different times in each run.
         let roles = |builder: OperatorBuilder| builder.set("controller.roles", "placement,webhooks");
-        let operator = || roles(at_port(cluster.operator().alone(), port).set("placement.cooldown", "1s"));
+        let operator =
+            || roles(at_port(cluster.operator().without_leader_election(), port).set("placement.cooldown", "1s"));
         let name = format!("web-{}", number.fetch_add(1, Ordering::Relaxed));
         let story = async {
-            let web = cluster.deployment(&name).asks("spot-percentage", "60").asks("min-on-demand", "1");
+            let web = cluster.deployment(&name).annotate("spot-percentage", "60").annotate("min-on-demand", "1");
             web.replicas(3).create().await;
             cluster.wait_for_split(&name, 1, 2).await;
             cluster.scale(&name, 5).await;
@@ -175,8 +183,8 @@ async fn a_crash_at_any_write_of_placement_changes_nothing() {
         cluster.kubectl(&format!("delete deployment {name} --wait=false"));
         died
     };
-    let mut swept = sweep(Dies::Before, KINDS, &once).await;
-    swept.0.extend(sweep(Dies::After, KINDS, &once).await.0);
+    let mut swept = sweep(CrashPoint::Before, KINDS, &once).await;
+    swept.0.extend(sweep(CrashPoint::After, KINDS, &once).await.0);
 
     swept.print("placement");
     for side in ["before", "after"] {

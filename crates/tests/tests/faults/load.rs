@@ -1,24 +1,24 @@
-//! More at once than on any ordinary day. `PERENNIAL_NODES` says how many; without it as many as a test run has time for.
+//! Extreme load. `PERENNIAL_NODES` sets the number of nodes; the default fits into a test run.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use futures::{StreamExt, stream};
 use kube::api::{ListParams, Patch, PatchParams};
 use perennial_harness::{
-    Balancer, Labels, TestCluster, eventually_within, labels, node_count_or, record_name, ten_labels,
+    Labels, LoadBalancer, TestCluster, eventually_within, labels, node_count_or, record_name, ten_labels,
 };
 use serde_json::json;
 
-/// Requests under way at a time.
+/// Maximum number of concurrent requests.
 const AT_ONCE: usize = 32;
-/// Figures for a few thousand nodes on a small machine.
+/// For some thousand nodes on a small machine.
 const PATIENCE: Duration = Duration::from_mins(10);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_are_all_deleted_during_a_rolling_restart_come_back_whole() {
     let cluster = TestCluster::new().await;
     let count = node_count_or(300);
-    let balancer = Balancer::of(3).await;
+    let balancer = LoadBalancer::of(3).await;
     let replica = |number| balancer.operator(&cluster, number).set("controller.shards", "6");
     let first = replica(0).start().await;
     cluster.wait_for_admission(&first).await;
@@ -36,7 +36,7 @@ async fn nodes_that_are_all_deleted_during_a_rolling_restart_come_back_whole() {
     let restarts = async {
         let mut renewed = Vec::new();
         for (number, replica_before) in replicas.into_iter().enumerate() {
-            let status = replica_before.stop().await.expect("it stops in time");
+            let status = replica_before.stop().await.expect("it stops within five seconds");
             assert!(status.success(), "{status}");
             renewed.push(replica(number).start().await);
         }
@@ -53,13 +53,13 @@ async fn nodes_that_are_all_deleted_during_a_rolling_restart_come_back_whole() {
     assert!(peak < 400 << 20, "a replica took {} MiB", peak >> 20);
 }
 
-/// Every record is tampered with while nobody looks. None of it reaches a node, none of it is destroyed, and whoever is not
-/// concerned notices nothing.
+/// Every record is corrupted while the operator is down. Nothing of it is restored, nothing is
+/// destroyed, and other nodes are unaffected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_that_are_all_tampered_with_restore_nothing_and_stop_nothing() {
     let cluster = TestCluster::new().await;
     let count = node_count_or(200);
-    let first = cluster.operator().alone().start().await;
+    let first = cluster.operator().without_leader_election().start().await;
     cluster.create_many(count, ten_labels).await;
     cluster.node("honest").label("team", "ml").create().await;
     cluster.wait_for_records(count + 1).await;
@@ -77,7 +77,7 @@ async fn records_that_are_all_tampered_with_restore_nothing_and_stop_nothing() {
     stream::iter(names.iter().map(tamper)).buffer_unordered(AT_ONCE).for_each(async |()| ()).await;
     let before = records(&cluster).await;
 
-    let operator = cluster.operator().alone().start().await;
+    let operator = cluster.operator().without_leader_election().start().await;
     cluster.create_many(count, |_| Labels::new()).await;
     cluster.node("honest").create().await;
 
@@ -92,7 +92,7 @@ async fn records_that_are_all_tampered_with_restore_nothing_and_stop_nothing() {
     let evil = nodes.iter().filter(|node| node.metadata.labels.as_ref().is_some_and(|has| has.contains_key("team")));
     let evil: Vec<_> = evil.filter_map(|node| node.metadata.name.as_deref()).filter(|name| *name != "honest").collect();
     assert!(evil.is_empty(), "{evil:?}");
-    // What somebody wrote there is still there, to the byte: evidence is not destroyed.
+    // The corrupted bytes are unchanged: evidence is kept.
     let after = records(&cluster).await;
     let changed = |name: &&String| {
         before.get(*name).is_some_and(|text| text.contains("evil")) && before.get(*name) != after.get(*name)
@@ -102,12 +102,12 @@ async fn records_that_are_all_tampered_with_restore_nothing_and_stop_nothing() {
     assert!(operator.peak_rss() < 400 << 20, "{} MiB", operator.peak_rss() >> 20);
 }
 
-/// Somebody keeps a megabyte of notes in many of our ConfigMaps. Reading them costs memory; it must not cost all of it.
+/// A user stores a megabyte in many record ConfigMaps. Memory usage must stay bounded.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_of_a_megabyte_each_are_borne() {
+async fn records_of_a_megabyte_each_do_not_exhaust_memory() {
     let cluster = TestCluster::new().await;
     let count = 150;
-    let first = cluster.operator().alone().start().await;
+    let first = cluster.operator().without_leader_election().start().await;
     cluster.create_many(count, ten_labels).await;
     cluster.wait_for_records(count).await;
     first.crash();
@@ -119,12 +119,12 @@ async fn records_of_a_megabyte_each_are_borne() {
     };
     stream::iter(names.iter().map(grow)).buffer_unordered(8).for_each(async |()| ()).await;
 
-    let operator = cluster.operator().alone().set("controller.auditPeriod", "5s").start().await;
+    let operator = cluster.operator().without_leader_election().set("controller.auditPeriod", "5s").start().await;
     cluster.delete_all_nodes().await;
     cluster.create_many(count, |_| Labels::new()).await;
 
     cluster.wait_for_complete_nodes(count).await;
-    // What is new is recorded beside the notes, which stay.
+    // New state is recorded beside the foreign data, which stays.
     cluster.label("node-00000", "fence", "1").await;
     let mut wanted = ten_labels(0);
     wanted.extend(labels([("fence", "1")]));

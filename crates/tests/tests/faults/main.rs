@@ -1,13 +1,15 @@
-//! What goes wrong between Perennial and a real Kubernetes, one thing at a time, and that nothing comes of it.
+//! Faults between Perennial and a real Kubernetes, one at a time.
 //!
-//! Each test knows what people wanted ([`life`]), and compares it with what the API server says when things are calm again.
+//! Each test has an expected final state ([`scenario`]) and compares it with the API server after the
+//! fault.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "whatever fails here fails the test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure here fails the test")]
 
 mod control_plane;
 mod crashes;
-mod life;
+mod etcd_restore;
 mod load;
+mod network;
 mod ports;
-mod stale;
-mod weather;
+mod scenario;
+mod stale_caches;

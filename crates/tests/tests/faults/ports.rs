@@ -1,4 +1,4 @@
-//! Whoever else connects to the operator's ports: what they send, how slowly, and how many they are.
+//! Hostile clients of the operator's ports: malformed, slow, and too many.
 
 use std::{
     io::{self, Read, Write},
@@ -11,10 +11,10 @@ use rstest::rstest;
 use ureq::tls::TlsConfig;
 
 const MIB: usize = 1 << 20;
-/// What an operator that has nothing to do takes, with some room.
+/// Memory of an idle operator with some margin.
 const MOST_MEMORY: u64 = 250 << 20;
 
-/// An operator that serves admission, and where.
+/// Starts an operator that serves admission. Returns its address.
 async fn served(cluster: &TestCluster) -> (Operator, SocketAddr) {
     let port = free_port();
     let at = |builder: OperatorBuilder| {
@@ -24,7 +24,7 @@ async fn served(cluster: &TestCluster) -> (Operator, SocketAddr) {
     (operator, SocketAddr::from(([127, 0, 0, 1], port)))
 }
 
-/// It goes on as if nothing had happened: probes, metrics, admission.
+/// Asserts that probes, metrics and admission work.
 async fn assert_well(cluster: &TestCluster, operator: &mut Operator, node: &str) {
     assert!(operator.is_running());
     assert_eq!(operator.get("/livez").0, 200);
@@ -37,7 +37,7 @@ async fn assert_well(cluster: &TestCluster, operator: &mut Operator, node: &str)
     assert!(operator.peak_rss() < MOST_MEMORY, "{} MiB", operator.peak_rss() >> 20);
 }
 
-/// A POST to the admission port, as anyone might send it; the status.
+/// Sends a POST to the admission port as any client could. Returns the status.
 fn post(address: SocketAddr, path: &str, content_type: &str, body: &[u8]) -> u16 {
     let tls = TlsConfig::builder().disable_verification(true).build();
     let config = ureq::Agent::config_builder()
@@ -47,11 +47,11 @@ fn post(address: SocketAddr, path: &str, content_type: &str, body: &[u8]) -> u16
         .timeout_global(Some(Duration::from_secs(20)));
     let agent = config.build().new_agent();
     let sent = agent.post(format!("https://{address}{path}")).header("content-type", content_type).send(body);
-    // Whoever does not read to the end may be seen as a connection that broke.
+    // A server that does not read the whole body may close the connection.
     sent.map_or(0, |answer| answer.status().as_u16())
 }
 
-/// What somebody sends, whatever it is: the first bytes of the answer, if any.
+/// Sends raw bytes. Returns the first bytes of the response, if any.
 fn send_raw(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let talk = || -> io::Result<Vec<u8>> {
         let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
@@ -71,7 +71,7 @@ fn review(object: &str) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bodies_that_make_no_sense_do_no_harm() {
+async fn malformed_bodies_do_no_harm() {
     let cluster = TestCluster::new().await;
     let (mut operator, admission) = served(&cluster).await;
     let deep = format!("{}{}", "[".repeat(200_000), "]".repeat(200_000));
@@ -125,7 +125,7 @@ async fn garbage_on_either_port_does_no_harm() {
         [b"GET /".as_slice(), &vec![b'a'; MIB], b" HTTP/1.1\r\n\r\n"].concat(),
         vec![0x16, 0x03, 0x01, 0xff, 0xff],
     ];
-    // Bytes that look random and are the same each time.
+    // Pseudo-random bytes, the same in each run.
     let mut state = 7u64;
     for length in [1, 10, 100, 1000, 100_000] {
         let bytes = (0..length).map(|_| {
@@ -148,9 +148,10 @@ async fn garbage_on_either_port_does_no_harm() {
     assert_well(&cluster, &mut operator, "n1").await;
 }
 
-/// Each says a little and then nothing, or a byte now and then. They are many more than there are seats.
+/// Each client sends a little and then nothing, or a byte now and then. There are many more clients
+/// than the connection limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_clients_are_in_nobodys_way_however_many_they_are() {
+async fn slow_clients_block_nothing() {
     let cluster = TestCluster::new().await;
     let (mut operator, admission) = served(&cluster).await;
     let files = operator.open_files();
@@ -158,17 +159,17 @@ async fn slow_clients_are_in_nobodys_way_however_many_they_are() {
     for number in 0..1500 {
         for address in [operator.address(), admission] {
             let Ok(mut stream) = TcpStream::connect_timeout(&address, Duration::from_secs(5)) else { continue };
-            let said: &[u8] = match number % 3 {
+            let message: &[u8] = match number % 3 {
                 0 => b"",
                 1 => b"GET /metrics HTTP/1.1\r\nhost:",
-                // The beginning of a TLS greeting.
+                // The beginning of a TLS ClientHello.
                 _ => &[0x16, 0x03, 0x01, 0x02, 0x00, 0x01],
             };
-            let _ = stream.write_all(said);
+            let _ = stream.write_all(message);
             clients.push(stream);
         }
         if number % 100 == 0 {
-            // One that comes with a request is served, in between as well.
+            // A complete request is served in between.
             assert_eq!(operator.get("/livez").0, 200);
         }
     }
@@ -181,9 +182,9 @@ async fn slow_clients_are_in_nobodys_way_however_many_they_are() {
     assert!(more < 800, "{more} more open files with {} slow clients", clients.len());
 }
 
-/// They ask for something large and never read it.
+/// Clients request something large and never read it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_that_do_not_read_are_in_nobodys_way() {
+async fn clients_that_do_not_read_block_nothing() {
     let cluster = TestCluster::new().await;
     let (mut operator, _) = served(&cluster).await;
     let mut clients = Vec::new();
@@ -198,7 +199,7 @@ async fn clients_that_do_not_read_are_in_nobodys_way() {
     assert_well(&cluster, &mut operator, "n1").await;
 }
 
-/// A greeting of an old client: no extensions, ciphers of its day.
+/// ClientHello of an old client: no extensions, old ciphers.
 fn greeting(version: [u8; 2]) -> Vec<u8> {
     let mut hello = version.to_vec();
     hello.extend([7; 32]);
@@ -219,13 +220,13 @@ fn greeting(version: [u8; 2]) -> Vec<u8> {
 #[case::tls_1_0([3, 1])]
 #[case::tls_1_1([3, 2])]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_older_than_tls_1_2_is_refused(#[case] version: [u8; 2]) {
+async fn tls_before_1_2_is_refused(#[case] version: [u8; 2]) {
     let cluster = TestCluster::new().await;
     let (_operator, admission) = served(&cluster).await;
 
     let answer = send_raw(admission, &greeting(version));
 
-    // An alert, and fatal; not a greeting.
+    // A fatal alert, not a ServerHello.
     assert_eq!(answer.first(), Some(&0x15), "{answer:?}");
     assert_eq!(answer.get(5), Some(&2), "{answer:?}");
 }

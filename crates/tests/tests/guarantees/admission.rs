@@ -1,4 +1,4 @@
-//! Admission as people, kubelets and scripts meet it.
+//! Admission of requests from users, kubelets and scripts.
 
 use std::{fs, path::Path, time::Duration};
 
@@ -22,12 +22,12 @@ const GATE: &str = "perennial.dev/restoring";
 
 fn taint_keys(node: &Node) -> Vec<String> {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
-    // The API server puts a taint of its own on every new node.
+    // The API server adds its own taint to every new node.
     taints.into_iter().map(|taint| taint.key).filter(|key| key != "node.kubernetes.io/not-ready").collect()
 }
 
 #[tokio::test]
-async fn what_is_kept_rides_in_a_create_with_kubectl() {
+async fn a_create_with_kubectl_returns_the_restored_labels() {
     let cluster = TestCluster::new().await;
     let _operator = cluster.start(Webhooks::On).await;
     let manifest = cluster.plane().dir().join("bare-node.yaml");
@@ -42,7 +42,7 @@ async fn what_is_kept_rides_in_a_create_with_kubectl() {
 }
 
 #[tokio::test]
-async fn a_kubelet_joins_and_the_controller_adds_what_may_not_ride() {
+async fn keys_that_a_kubelet_may_not_set_are_added_by_the_controller() {
     let cluster = TestCluster::new().await;
     let operator = cluster.start(Webhooks::On).await;
     let kept = [
@@ -74,7 +74,7 @@ async fn a_server_side_dry_run_leaves_no_trace() {
     let record = cluster.wait_for_record("n1", [("team", "ml")]).await;
     cluster.node("new").create().await;
 
-    // A capture would be due: its delete is only tried.
+    // A capture is pending, but the delete is a dry run.
     cluster.patch_node("n1", json!({"metadata": {"annotations": {"perennial.dev/ignore": "true"}}})).await;
     cluster.label("n1", "team", "web").await;
     cluster.node("fence").label("fence", "1").create().await;
@@ -85,7 +85,7 @@ async fn a_server_side_dry_run_leaves_no_trace() {
     cluster.delete_node("fence").await;
     let tried = cluster.nodes().create(&dry, &cluster.node("fence").into_node()).await.unwrap();
 
-    assert_eq!(tried.metadata.labels.unwrap_or_default(), labels([("fence", "1")]), "it says what would be");
+    assert_eq!(tried.metadata.labels.unwrap_or_default(), labels([("fence", "1")]), "the response of the dry run");
     assert_eq!(cluster.nodes().get_opt("fence").await.unwrap().map(|_| ()), None);
     assert_eq!(cluster.record("n1").await, Some(record));
     assert_eq!(cluster.record("new").await, None);
@@ -100,13 +100,14 @@ async fn a_dry_run_of_a_delete_captures_nothing() {
     cluster.nodes().delete("n1", &DeleteParams::default().dry_run()).await.unwrap();
     assert_eq!(cluster.record("n1").await, None);
 
-    // The same without the dry run is captured.
+    // The same delete without the dry run is captured.
     cluster.delete_node("n1").await;
     assert!(cluster.record("n1").await.is_some());
 }
 
-/// Refuses deletes of nodes with the label `locked`: a webhook that nobody serves and that must not fail. It is called
-/// beside ours, so ours has captured when it says no.
+/// Refuses deletes of nodes with the label `locked`: a webhook without a server and with
+/// `failurePolicy: Fail`. Webhooks are called in parallel, so Perennial has captured the node when
+/// the delete is refused.
 async fn refuse_deletes(cluster: &TestCluster, probe: &str) -> Api<ValidatingWebhookConfiguration> {
     let object: ValidatingWebhookConfiguration = serde_json::from_value(json!({
         "metadata": {"name": "refuses"},
@@ -153,7 +154,7 @@ async fn a_delete_that_is_refused_after_its_capture_changes_nothing() {
     cluster.label("n1", "team", "web").await;
     let refused = cluster.nodes().delete("n1", &DeleteParams::default()).await.map(|_| ());
     assert!(refused.is_err(), "the delete was not refused");
-    // The capture was for a delete that did not happen: the node stays the authority.
+    // The node was captured for a delete that did not happen: the live node stays authoritative.
     cluster.unlabel("n1", "tier").await;
     cluster.label("n1", "team", "data").await;
     cluster.wait_for_record("n1", [("locked", "1"), ("team", "data")]).await;
@@ -172,7 +173,8 @@ async fn an_unsettled_node_whose_delete_is_refused_is_restored_all_the_same() {
     allow_deletes(&cluster, refusing, "n1").await;
     cluster.wait_for_record("n1", [("locked", "1"), ("team", "ml")]).await;
 
-    // It comes back while nobody can give it anything, with a label of its own; its delete folds and is refused.
+    // Created while it cannot be restored, with its own label; its delete is merged into the record
+    // and then refused.
     operator.pause();
     cluster.node("n1").label("locked", "2").label("rack", "r7").create().await;
     operator.resume();
@@ -196,7 +198,7 @@ async fn an_unsettled_node_whose_delete_is_refused_is_restored_all_the_same() {
 #[case::on(Webhooks::On)]
 #[case::off(Webhooks::Off)]
 #[tokio::test]
-async fn edits_of_a_node_that_a_finalizer_still_holds_count(#[case] webhooks: Webhooks) {
+async fn changes_of_a_terminating_node_are_captured(#[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
     let _operator = cluster.start(webhooks).await;
     cluster.node("n1").label("team", "ml").create().await;
@@ -219,7 +221,7 @@ async fn edits_of_a_node_that_a_finalizer_still_holds_count(#[case] webhooks: We
 }
 
 #[tokio::test]
-async fn a_mark_in_a_saved_manifest_is_not_believed() {
+async fn a_mark_in_a_saved_manifest_is_ignored() {
     let cluster = TestCluster::new().await;
     let _operator = cluster.start(Webhooks::On).await;
     cluster.node("n1").label("team", "ml").create().await;
@@ -231,17 +233,18 @@ async fn a_mark_in_a_saved_manifest_is_not_believed() {
     cluster.wait_for_record("n1", [("team", "ml"), ("tier", "gold")]).await;
     cluster.delete_node("n1").await;
 
-    // What was given then is no longer on it: with its mark it would look as if a person had removed it.
+    // The restored labels are not on the new node: with the old mark they would look removed by a
+    // user.
     let node = cluster.node("n1").annotation(MARK, &mark).create().await;
 
     assert_eq!(node.metadata.labels.unwrap_or_default(), labels([("team", "ml"), ("tier", "gold")]));
-    // A node that nobody knows does not keep a mark either.
+    // An unknown node does not keep a mark either.
     let fresh = cluster.node("fresh").annotation(MARK, &mark).create().await;
     assert!(!fresh.metadata.annotations.unwrap_or_default().contains_key(MARK));
 }
 
 #[tokio::test]
-async fn strange_objects_pass_unchanged() {
+async fn unusual_objects_are_admitted_unchanged() {
     let cluster = TestCluster::new().await;
     let operator = cluster.start(Webhooks::On).await;
     let mut nameless = cluster.node("x").into_node();
@@ -252,11 +255,11 @@ async fn strange_objects_pass_unchanged() {
     assert!(named.metadata.name.unwrap_or_default().starts_with("strange-"));
     cluster.node("marked").annotation(MARK, "{not a mark").create().await;
     cluster.node("tainted").taint(GATE, "whatever", "NoExecute").label("team", "ml").create().await;
-    cluster.spoil_record("spoilt", json!({"record.json": "{"})).await;
+    cluster.corrupt_record("spoilt", json!({"record.json": "{"})).await;
     cluster.node("spoilt").label("own", "1").create().await;
-    cluster.spoil_record("newer", json!({"record.json": json!({"version": 99}).to_string()})).await;
+    cluster.corrupt_record("newer", json!({"record.json": json!({"version": 99}).to_string()})).await;
     cluster.node("newer").label("own", "1").create().await;
-    // What is wrong is said by the API server, not by us.
+    // Invalid objects are refused by the API server, not by Perennial.
     let bad = cluster.node("bad").label("no such key!", "1").try_create().await.unwrap_err();
     assert!(bad.to_string().contains("Invalid value"), "{bad}");
 
@@ -267,7 +270,7 @@ async fn strange_objects_pass_unchanged() {
 }
 
 #[tokio::test]
-async fn a_node_that_still_waits_for_something_is_gated_until_it_has_it() {
+async fn a_node_is_gated_until_it_is_restored() {
     let cluster = TestCluster::new().await;
     let mut operator = cluster.start_with(Webhooks::On, |builder| builder.set("keeper.gate", "needed")).await;
     let kept = [("team", "ml"), ("node-restriction.kubernetes.io/tenant", "blue")];
@@ -288,14 +291,14 @@ async fn a_node_that_still_waits_for_something_is_gated_until_it_has_it() {
     cluster.wait_for_labels("n1", kept).await;
     assert_eq!(taint_keys(&cluster.get_node("n1").await), ["theirs"], "gone with the very patch that restores");
     assert_eq!(cluster.requests().await.writes_since(&requests, "nodes").get("PATCH"), Some(&1));
-    // A person's create has everything at once, and is not gated.
+    // A user's create is restored completely and not gated.
     cluster.delete_node("n1").await;
     assert_eq!(taint_keys(&node().create().await), Vec::<String>::new());
     assert!(operator.is_running());
 }
 
 #[tokio::test]
-async fn a_gate_is_lifted_after_its_timeout_also_when_nothing_can_be_restored() {
+async fn a_gate_is_lifted_after_its_timeout_even_if_the_restore_fails() {
     let cluster = TestCluster::new().await;
     let gate = |builder: perennial_harness::OperatorBuilder| {
         builder.set("keeper.gate", "always").set("keeper.gateTimeout", "1s")
@@ -303,12 +306,12 @@ async fn a_gate_is_lifted_after_its_timeout_also_when_nothing_can_be_restored() 
     let _operator = cluster.start_with(Webhooks::On, gate).await;
     let protected = ("node-restriction.kubernetes.io/tenant", "blue");
     let first = cluster.node("n1").machine("cloud://1", "system-1", "machine-1").create().await;
-    assert_eq!(taint_keys(&first), [GATE], "always: also a node that nobody knows");
+    assert_eq!(taint_keys(&first), [GATE], "always, even an unknown node");
     cluster.label("n1", protected.0, protected.1).await;
     cluster.wait_for_record("n1", [protected]).await;
     cluster.delete_node("n1").await;
 
-    // Which machine it is, it does not say yet: what is protected waits, pods do not.
+    // The machine is not known yet: protected keys wait, pods do not.
     let waits = cluster.node("n1").create().await;
     assert_eq!(taint_keys(&waits), [GATE]);
     eventually("the gate is lifted", async || {
@@ -357,7 +360,7 @@ async fn changes_right_before_a_delete_in_the_same_second_are_ordered() {
     }
 }
 
-/// Puts a certificate of an authority of its own where `webhook.certDir` is; the authority's certificate.
+/// Writes a certificate with its own CA into `webhook.certDir`. Returns the CA certificate.
 fn issue_into(folder: &Path) -> Vec<u8> {
     let lifetimes = Lifetimes::default();
     let made = issue::create(&["127.0.0.1".to_owned()], &lifetimes, jiff::Timestamp::now().as_second()).unwrap();
@@ -372,7 +375,8 @@ fn issue_into(folder: &Path) -> Vec<u8> {
     made.authorities[0].certificate.clone().into_bytes()
 }
 
-/// An authority that is renewed stays beside the new one for a while: other replicas may still serve what it signed.
+/// A replaced CA stays in the bundle for a while: other replicas may still serve certificates that
+/// it signed.
 async fn wait_for_bundle(cluster: &TestCluster, authority: &[u8]) {
     let packed = |pem: &[u8]| String::from_utf8_lossy(pem).split_whitespace().collect::<String>();
     let api: Api<MutatingWebhookConfiguration> = Api::all(cluster.client());
@@ -412,7 +416,7 @@ async fn certificates_from_a_folder_are_served_and_reloaded() {
 }
 
 #[tokio::test]
-async fn a_node_that_many_delete_at_once_is_captured_as_it_was() {
+async fn a_node_with_concurrent_deletes_is_captured_correctly() {
     let cluster = TestCluster::new().await;
     let _operator = cluster.start(Webhooks::On).await;
 

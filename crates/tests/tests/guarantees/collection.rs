@@ -1,4 +1,4 @@
-//! Old records: kept long enough, then collected, and never in a hurry.
+//! Garbage collection of old records: after their retention, and never during a mass absence.
 
 use perennial_harness::{OperatorBuilder, TestCluster, Webhooks, eventually, record_name};
 use rstest::rstest;
@@ -21,7 +21,7 @@ fn minutes_ago(minutes: i64) -> String {
     (jiff::Timestamp::now() - minutes.minutes()).to_string()
 }
 
-/// The node has been away since then, as far as its record says.
+/// Sets the time since which the record's node is absent.
 fn away_since(cluster: &TestCluster, node: &str, minutes: i64) {
     let (name, since) = (record_name(node), minutes_ago(minutes));
     let absence = format!("perennial.dev/absent-since={since}");
@@ -49,7 +49,7 @@ async fn wait_for_note(cluster: &TestCluster, node: &str, noted: bool) {
 #[case::on(Webhooks::On)]
 #[case::off(Webhooks::Off)]
 #[tokio::test]
-async fn a_node_that_is_seen_between_two_audits_is_not_absent_any_more(#[case] webhooks: Webhooks) {
+async fn a_node_that_returns_between_two_audits_is_not_absent(#[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
     // The next audit is an hour away.
     let _operator = cluster.start(webhooks).await;
@@ -75,7 +75,7 @@ async fn a_record_is_collected_past_its_retention_unless_it_is_held() {
     away_since(&cluster, "away", 11);
     away_since(&cluster, "held", 11);
     away_since(&cluster, "back", 11);
-    // One of them is back before the next audit: it is looked for before anything is deleted.
+    // Created before the next audit: the node is looked up again before its record is deleted.
     cluster.node("back").create().await;
 
     wait_until_collected(&cluster, "away").await;
@@ -86,32 +86,34 @@ async fn a_record_is_collected_past_its_retention_unless_it_is_held() {
     operator.wait_for_metric("perennial_records_collected_total", &[], 1.0).await;
     cluster.wait_for_labels("back", [("team", "back")]).await;
 
-    // A hold can be given up.
+    // A hold can be released.
     cluster.perennial("hold held --release").expect_success();
     wait_until_collected(&cluster, "held").await;
 }
 
 #[tokio::test]
-async fn a_mass_absence_stops_collection_until_a_person_or_time_clears_it() {
+async fn a_mass_absence_stops_collection_until_it_is_confirmed_or_expires() {
     let cluster = TestCluster::new().await;
     let operator = cluster.start_with(Webhooks::Off, often).await;
-    with_records(&cluster, &["stays", "gone", "told", "long"]).await;
-    for node in ["gone", "told", "long"] {
+    with_records(&cluster, &["stays", "gone", "confirmed", "long"]).await;
+    for node in ["gone", "confirmed", "long"] {
         cluster.delete_node(node).await;
     }
     operator.wait_for_metric("perennial_mass_absence", &[], 1.0).await;
-    for node in ["gone", "told", "long"] {
+    for node in ["gone", "confirmed", "long"] {
         wait_for_note(&cluster, node, true).await;
     }
 
     away_since(&cluster, "gone", 11);
-    away_since(&cluster, "told", 11);
-    let told = record_name("told");
-    cluster
-        .kubectl(&format!("annotate configmap {told} -n {} perennial.dev/absence-confirmed=true", cluster.namespace()));
+    away_since(&cluster, "confirmed", 11);
+    let confirmed = record_name("confirmed");
+    cluster.kubectl(&format!(
+        "annotate configmap {confirmed} -n {} perennial.dev/absence-confirmed=true",
+        cluster.namespace()
+    ));
     away_since(&cluster, "long", 21);
 
-    wait_until_collected(&cluster, "told").await;
+    wait_until_collected(&cluster, "confirmed").await;
     wait_until_collected(&cluster, "long").await;
     assert!(cluster.config_map("gone").await.is_some(), "in a mass absence nothing is collected by its age alone");
 }
@@ -128,7 +130,8 @@ async fn an_empty_list_of_nodes_is_a_mass_absence() {
     away_since(&cluster, "a", 11);
     cluster.node("new").label("team", "new").create().await;
 
-    // One node is enough to say that the list is one: so few records are no mass.
+    // One node shows that the list is not empty by mistake, and this few absent records are no mass
+    // absence.
     operator.wait_for_metric("perennial_mass_absence", &[], 0.0).await;
     wait_until_collected(&cluster, "a").await;
     assert!(cluster.config_map("b").await.is_some());

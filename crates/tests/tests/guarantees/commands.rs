@@ -1,4 +1,4 @@
-//! What people change by hand.
+//! Commands that change records and nodes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,7 +14,7 @@ async fn two_teams(cluster: &TestCluster) {
     cluster.wait_for_record("n1", [("team", "second"), ("new", "1")]).await;
 }
 
-/// Until the operator has looked at everything before this.
+/// Waits until the operator has processed all previous changes.
 async fn fence(cluster: &TestCluster) {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed).to_string();
@@ -22,7 +22,7 @@ async fn fence(cluster: &TestCluster) {
     cluster.wait_for_record("fence", [("fence", &number)]).await;
 }
 
-/// A change that nobody keeps: the node's last state is newer than its record, and says the same.
+/// A change that is not kept: the node's last state is newer than its record, with the same labels.
 async fn heartbeat(cluster: &TestCluster) {
     cluster.patch_node("n1", json!({"metadata": {"annotations": {"heartbeat": "1"}}})).await;
 }
@@ -55,7 +55,7 @@ async fn a_rollback_changes_a_live_node_and_its_record(#[case] webhooks: Webhook
 #[case::on(Webhooks::On)]
 #[case::off(Webhooks::Off)]
 #[tokio::test]
-async fn a_rollback_of_a_node_that_is_away_counts_when_it_returns(#[case] webhooks: Webhooks) {
+async fn a_rollback_of_an_absent_node_applies_when_it_returns(#[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
     let operator = cluster.start(webhooks).await;
     cluster.node("n1").label("team", "first").create().await;
@@ -67,7 +67,7 @@ async fn a_rollback_of_a_node_that_is_away_counts_when_it_returns(#[case] webhoo
     operator.wait_for_metric("perennial_records", &[("state", "absent")], 1.0).await;
 
     cluster.perennial("rollback n1").expect_success();
-    // Nobody who remembers its last state takes that back.
+    // A replica that remembers the last state does not undo it.
     fence(&cluster).await;
     cluster.wait_for_record("n1", [("team", "first")]).await;
     cluster.node("n1").create().await;
@@ -79,19 +79,19 @@ async fn a_rollback_of_a_node_that_is_away_counts_when_it_returns(#[case] webhoo
 #[case::on(Webhooks::On)]
 #[case::off(Webhooks::Off)]
 #[tokio::test]
-async fn what_was_forgotten_does_not_come_back(#[case] webhooks: Webhooks) {
+async fn a_forgotten_record_is_not_restored(#[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
     let operator = cluster.start(webhooks).await;
     two_teams(&cluster).await;
 
-    let said = cluster.perennial("forget n1").expect_failure();
-    assert!(said.contains("--yes"), "{said}");
-    // Of a live node only the past is forgotten.
+    let message = cluster.perennial("forget n1").expect_failure();
+    assert!(message.contains("--yes"), "{message}");
+    // On a live node, `forget` removes the history only.
     cluster.perennial("forget n1 --yes").expect_success();
     let record = cluster.record("n1").await.unwrap();
     assert_eq!(record["labels"], json!({"team": "second", "new": "1"}));
     assert!(record["history"].as_array().is_none_or(Vec::is_empty), "{record}");
-    // Of one that is away, everything.
+    // On an absent node, it removes everything.
     heartbeat(&cluster).await;
     cluster.delete_node("n1").await;
     operator.wait_for_metric("perennial_records", &[("state", "absent")], 1.0).await;
@@ -105,12 +105,12 @@ async fn what_was_forgotten_does_not_come_back(#[case] webhooks: Webhooks) {
 }
 
 #[tokio::test]
-async fn a_restore_by_hand_gives_a_node_what_its_record_has() {
+async fn a_manual_restore_applies_the_record() {
     let cluster = TestCluster::new().await;
     let operator = cluster.start(Webhooks::Off).await;
     cluster.node("n1").label("team", "ml").create().await;
     cluster.wait_for_record("n1", [("team", "ml")]).await;
-    operator.stop().await.expect("it stops in time");
+    operator.stop().await.expect("it stops within five seconds");
     cluster.label("n1", "team", "oops").await;
     cluster.label("n1", "own", "1").await;
 
@@ -131,7 +131,7 @@ async fn disabling_the_webhooks_removes_them() {
     let cluster = TestCluster::new().await;
     let operator = cluster.start(Webhooks::On).await;
     assert!(cluster.try_kubectl("get mutatingwebhookconfiguration perennial").success);
-    operator.stop().await.expect("it stops in time");
+    operator.stop().await.expect("it stops within five seconds");
 
     cluster.perennial("webhook disable").expect_success();
     cluster.perennial("webhook disable").expect_success();
@@ -145,7 +145,7 @@ async fn disabling_the_webhooks_removes_them() {
 async fn an_operator_with_webhooks_off_removes_those_that_were_on() {
     let cluster = TestCluster::new().await;
     let operator = cluster.start(Webhooks::On).await;
-    operator.stop().await.expect("it stops in time");
+    operator.stop().await.expect("it stops within five seconds");
 
     let _operator = cluster.start(Webhooks::Off).await;
 
@@ -164,8 +164,8 @@ async fn uninstalling_leaves_nothing_but_the_records() {
         .await;
     cluster.node("n1").label("team", "ml").machine("p", "s", "m").create().await;
     cluster.wait_for_record("n1", [("team", "ml")]).await;
-    operator.stop().await.expect("it stops in time");
-    // Somebody was still waiting for us.
+    operator.stop().await.expect("it stops within five seconds");
+    // A pod is still gated.
     cluster
         .node("waits")
         .taint("perennial.dev/restoring", "", "NoSchedule")
@@ -173,8 +173,8 @@ async fn uninstalling_leaves_nothing_but_the_records() {
         .create()
         .await;
 
-    let said = cluster.perennial("uninstall").expect_failure();
-    assert!(said.contains("--yes"), "{said}");
+    let message = cluster.perennial("uninstall").expect_failure();
+    assert!(message.contains("--yes"), "{message}");
     cluster.perennial("uninstall --yes").expect_success();
 
     for kind in ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"] {
@@ -191,9 +191,9 @@ async fn uninstalling_leaves_nothing_but_the_records() {
     assert_eq!(cluster.record_count().await, 0);
 }
 
-/// The command does not know by which rules the operator runs that was started by hand.
+/// The command does not have the configuration of an operator that was started by hand.
 #[tokio::test]
-async fn a_rollback_takes_nothing_that_was_never_kept() {
+async fn a_rollback_removes_no_key_that_is_not_kept() {
     let cluster = TestCluster::new().await;
     let _operator = cluster.start_with(Webhooks::Off, |builder| builder.set("keeper.keep", "team")).await;
     cluster.node("n1").labels([("team", "first"), ("disk", "nvme")]).create().await;
@@ -206,21 +206,21 @@ async fn a_rollback_takes_nothing_that_was_never_kept() {
     assert_eq!(cluster.labels("n1").await, labels([("team", "first"), ("disk", "nvme")]));
 }
 
-/// Other tools name their ConfigMaps after nodes.
+/// Other tools may name their ConfigMaps after nodes.
 #[tokio::test]
-async fn what_is_no_record_is_not_forgotten() {
+async fn a_config_map_that_is_no_record_is_not_forgotten() {
     let cluster = TestCluster::new().await;
     cluster.kubectl(&format!("create configmap worker-1 -n {} --from-literal=a=b", cluster.namespace()));
 
-    let said = cluster.perennial("forget worker-1 --yes").expect_failure();
+    let message = cluster.perennial("forget worker-1 --yes").expect_failure();
 
-    assert!(said.contains("there is no record for node worker-1"), "{said}");
+    assert!(message.contains("there is no record for node worker-1"), "{message}");
     cluster.kubectl(&format!("get configmap worker-1 -n {}", cluster.namespace()));
 }
 
-/// Whoever may not read the policies does not know what is kept.
+/// Without read access to the policies, the command cannot know what is kept.
 #[tokio::test]
-async fn nothing_is_changed_by_other_rules_than_the_operators() {
+async fn commands_refuse_to_write_without_the_operators_configuration() {
     let cluster = TestCluster::with_policies().await;
     let _operator = cluster.start(Webhooks::Off).await;
     two_teams(&cluster).await;
@@ -230,8 +230,8 @@ async fn nothing_is_changed_by_other_rules_than_the_operators() {
     cluster.kubectl(&format!("create clusterrolebinding {binding}"));
 
     let group = format!("writers-{}", cluster.namespace());
-    let said = cluster.perennial_as("ada", &[&group], "rollback n1").expect_failure();
+    let message = cluster.perennial_as("ada", &[&group], "rollback n1").expect_failure();
 
-    assert!(said.contains("could not list KeepPolicies"), "{said}");
+    assert!(message.contains("could not list KeepPolicies"), "{message}");
     assert_eq!(cluster.labels("n1").await, labels([("team", "second"), ("new", "1")]));
 }

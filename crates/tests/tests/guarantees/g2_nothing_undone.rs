@@ -1,7 +1,7 @@
-//! G2: a live value, a newer value or a removal by a person is never overwritten or resurrected.
+//! G2: a live value, a newer value or a removal by a user is never overwritten or undone.
 
 use futures::future::join_all;
-use perennial_harness::{TestCluster, Webhooks, labels};
+use perennial_harness::{OperatorBuilder, TestCluster, Webhooks, labels};
 use rstest::rstest;
 
 #[rstest]
@@ -23,11 +23,20 @@ async fn a_label_that_was_removed_stays_removed(#[case] webhooks: Webhooks) {
     cluster.wait_for_labels("n1", [("team", "ml"), ("last", "1")]).await;
     cluster.unlabel("n1", "team").await;
     cluster.wait_for_record("n1", [("last", "1")]).await;
+
+    // A new process has no memory of the removal. The fence is a change that it captures.
+    operator.crash();
+    let operator = cluster.start_with(webhooks, OperatorBuilder::without_leader_election).await;
+    cluster.label("n1", "fence", "1").await;
+    cluster.wait_for_record("n1", [("last", "1"), ("fence", "1")]).await;
+    assert_eq!(cluster.labels("n1").await, labels([("last", "1"), ("fence", "1")]));
+    cluster.unlabel("n1", "fence").await;
+    cluster.wait_for_record("n1", [("last", "1")]).await;
     cluster.delete_node("n1").await;
     cluster.node("n1").create().await;
     cluster.wait_for_labels("n1", [("last", "1")]).await;
 
-    // The last one as well: an empty record remembers that there is nothing.
+    // The last label as well: an empty record shows that there is nothing to restore.
     cluster.unlabel("n1", "last").await;
     cluster.wait_for_record("n1", [("", ""); 0]).await;
     cluster.delete_node("n1").await;
@@ -42,7 +51,7 @@ async fn a_label_that_was_removed_stays_removed(#[case] webhooks: Webhooks) {
 #[case::on(Webhooks::On)]
 #[case::off(Webhooks::Off)]
 #[tokio::test]
-async fn a_value_that_the_next_incarnation_brings_wins(#[case] webhooks: Webhooks) {
+async fn a_value_that_the_new_node_sets_wins(#[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
     let _operator = cluster.start(webhooks).await;
     cluster.node("n1").label("team", "ml").label("tier", "gold").create().await;
@@ -58,12 +67,12 @@ async fn a_value_that_the_next_incarnation_brings_wins(#[case] webhooks: Webhook
     cluster.wait_for_labels("n1", [("team", "web"), ("tier", "gold")]).await;
 }
 
-/// The person's request and ours meet: forty nodes, each changed the moment it is back.
+/// Requests of a user race with the restore: forty nodes, each changed as soon as it is back.
 #[rstest]
 #[case::on(Webhooks::On)]
 #[case::off(Webhooks::Off)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_person_who_is_faster_or_slower_than_the_restore_wins(#[case] webhooks: Webhooks) {
+async fn a_user_change_wins_over_a_concurrent_restore(#[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
     let _operator = cluster.start(webhooks).await;
     let names: Vec<String> = (0..40).map(|number| format!("n{number}")).collect();
@@ -88,7 +97,7 @@ async fn a_person_who_is_faster_or_slower_than_the_restore_wins(#[case] webhooks
 }
 
 #[tokio::test]
-async fn something_that_sets_a_label_back_and_forth_is_noticed_and_not_fought() {
+async fn a_flapping_label_is_reported_and_not_overwritten() {
     let cluster = TestCluster::new().await;
     let operator = cluster.start(Webhooks::Off).await;
     cluster.node("n1").label("team", "a").create().await;
@@ -102,9 +111,9 @@ async fn something_that_sets_a_label_back_and_forth_is_noticed_and_not_fought() 
         }
     }
 
-    let said = cluster.wait_for_event("n1", "LabelsFlap").await;
-    assert!(said.contains("team"), "{said}");
+    let message = cluster.wait_for_event("n1", "LabelsFlap").await;
+    assert!(message.contains("team"), "{message}");
     assert!(operator.metrics().sum("perennial_label_flaps_total", &[]) >= 3.0);
-    assert_eq!(cluster.labels("n1").await, labels([("team", "a")]), "whoever sets it has the last word");
-    assert!(operator.metrics().sum("perennial_restores_total", &[]) < 0.5, "nothing was set by us");
+    assert_eq!(cluster.labels("n1").await, labels([("team", "a")]), "the last writer wins");
+    assert!(operator.metrics().sum("perennial_restores_total", &[]) < 0.5, "Perennial did not set it");
 }

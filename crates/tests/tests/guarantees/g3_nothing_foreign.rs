@@ -1,4 +1,5 @@
-//! G3: only kept keys, the mark and our own taint are ever written to a node; nobody else's fields become ours.
+//! G3: Perennial writes only kept keys, the mark and its own taint to a node, and owns no other
+//! fields.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +7,7 @@ use perennial_harness::{TestCluster, Webhooks, eventually, labels};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-/// The paths of fields that a manager owns, as `metadata.labels.team`.
+/// Collects the paths of the fields that a manager owns, such as `metadata labels team`.
 fn owned(fields: &Value, at: &str, found: &mut BTreeSet<String>) {
     let Some(map) = fields.as_object() else { return };
     for (key, below) in map {
@@ -24,7 +25,7 @@ fn owned(fields: &Value, at: &str, found: &mut BTreeSet<String>) {
 #[case::on(Webhooks::On)]
 #[case::off(Webhooks::Off)]
 #[tokio::test]
-async fn only_what_was_given_is_ours(#[case] webhooks: Webhooks) {
+async fn only_restored_fields_are_owned(#[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
     let _operator = cluster.start(webhooks).await;
     let protected = "node-restriction.kubernetes.io/tenant";
@@ -69,16 +70,18 @@ async fn only_what_was_given_is_ours(#[case] webhooks: Webhooks) {
 #[case::on(Webhooks::On)]
 #[case::off(Webhooks::Off)]
 #[tokio::test]
-async fn what_is_not_kept_is_neither_given_nor_taken(#[case] webhooks: Webhooks) {
+async fn keys_that_are_not_kept_are_neither_restored_nor_removed(#[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
     let _operator = cluster.start(webhooks).await;
-    cluster
-        .node("n1")
-        .label("team", "ml")
-        .label("topology.kubernetes.io/zone", "a")
-        .annotation("note", "1")
-        .create()
-        .await;
+    let dropped = [
+        ("kubernetes.io/hostname", "n1"),
+        ("kubernetes.io/os", "linux"),
+        ("topology.kubernetes.io/zone", "a"),
+        ("node.kubernetes.io/instance-type", "m5.large"),
+        ("feature.node.kubernetes.io/cpu-model.id", "1"),
+        ("karpenter.sh/capacity-type", "spot"),
+    ];
+    cluster.node("n1").labels(dropped).label("team", "ml").annotation("note", "1").create().await;
     cluster.wait_for_record("n1", [("team", "ml")]).await;
     cluster.delete_node("n1").await;
 
@@ -94,7 +97,7 @@ async fn what_is_not_kept_is_neither_given_nor_taken(#[case] webhooks: Webhooks)
 #[case::on(Webhooks::On)]
 #[case::off(Webhooks::Off)]
 #[tokio::test]
-async fn a_node_that_asks_to_be_ignored_is(#[case] webhooks: Webhooks) {
+async fn an_ignored_node_is_neither_captured_nor_restored(#[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
     let _operator = cluster.start(webhooks).await;
     cluster.node("n1").label("team", "ml").create().await;
@@ -102,16 +105,45 @@ async fn a_node_that_asks_to_be_ignored_is(#[case] webhooks: Webhooks) {
     cluster.delete_node("n1").await;
 
     cluster.node("n1").label("own", "1").annotation("perennial.dev/ignore", "true").create().await;
+    cluster.node("new").label("own", "1").annotation("perennial.dev/ignore", "true").create().await;
     cluster.node("fence").label("fence", "1").create().await;
     cluster.wait_for_record("fence", [("fence", "1")]).await;
+    assert_eq!(cluster.record("new").await, None);
     assert_eq!(cluster.labels("n1").await, labels([("own", "1")]));
     assert_eq!(cluster.record("n1").await.unwrap()["labels"], json!({"team": "ml"}));
 
-    // It may change its mind.
+    // Without the annotation the node is restored.
     cluster.patch_node("n1", json!({"metadata": {"annotations": {"perennial.dev/ignore": null}}})).await;
     eventually("it has everything", async || {
         let seen = cluster.labels("n1").await;
         if seen == labels([("own", "1"), ("team", "ml")]) { Ok(()) } else { Err(format!("{seen:?}")) }
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_restore_owns_only_the_restored_labels_and_the_mark() {
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.operator().start().await;
+    cluster.node("n1").label("team", "ml").annotation("theirs", "1").taint("gpu", "x", "NoSchedule").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+
+    cluster.delete_node("n1").await;
+    cluster.node("n1").annotation("theirs", "2").taint("disk", "y", "NoExecute").cordoned().create().await;
+    cluster.wait_for_labels("n1", [("team", "ml")]).await;
+
+    let node = serde_json::to_value(cluster.get_node("n1").await).unwrap();
+    let annotations = node["metadata"]["annotations"].as_object().unwrap();
+    assert_eq!(annotations.keys().collect::<Vec<_>>(), ["perennial.dev/restored", "theirs"]);
+    assert_eq!(annotations["theirs"], "2");
+    assert_eq!(node["spec"]["unschedulable"], true);
+    let taints: Vec<&str> =
+        node["spec"]["taints"].as_array().unwrap().iter().filter_map(|t| t["key"].as_str()).collect();
+    assert!(taints.contains(&"disk") && !taints.contains(&"gpu"), "{taints:?}");
+    let ours = node["metadata"]["managedFields"].as_array().unwrap().iter().find(|f| f["manager"] == "perennial");
+    let fields = json!({
+        "f:annotations": {"f:perennial.dev/restored": {}},
+        "f:labels": {".": {}, "f:team": {}},
+    });
+    assert_eq!(ours.unwrap()["fieldsV1"]["f:metadata"], fields);
 }

@@ -1,4 +1,5 @@
-//! G4: a record goes to the identity that it was taken from; protected keys only to the same machine.
+//! G4: a record is restored to the identity that it was taken from, protected keys only to the same
+//! machine.
 
 use perennial_harness::{TestCluster, Webhooks, labels};
 use rstest::rstest;
@@ -11,7 +12,7 @@ const ROLE: &str = "node-role.kubernetes.io/worker";
 #[case::on(Webhooks::On)]
 #[case::off(Webhooks::Off)]
 #[tokio::test]
-async fn another_machine_of_the_same_name_is_not_given_protected_keys(#[case] webhooks: Webhooks) {
+async fn another_machine_of_the_same_name_does_not_get_protected_keys(#[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
     let operator = cluster.start(webhooks).await;
     let kept = [("team", "ml"), (TENANT, "blue"), (ROLE, "")];
@@ -22,12 +23,12 @@ async fn another_machine_of_the_same_name_is_not_given_protected_keys(#[case] we
     cluster.node("n1").machine("p2", "s2", "m2").create().await;
 
     cluster.wait_for_labels("n1", [("team", "ml")]).await;
-    let said = cluster.wait_for_event("n1", "Withheld").await;
-    assert!(said.contains(TENANT) && said.contains(ROLE), "{said}");
+    let message = cluster.wait_for_event("n1", "Withheld").await;
+    assert!(message.contains(TENANT) && message.contains(ROLE), "{message}");
     operator.wait_for_metric("perennial_protected_refusals_total", &[], 2.0).await;
     assert_eq!(cluster.labels("n1").await, labels([("team", "ml")]));
 
-    // The machine that they were taken from gets them, although another one was here meanwhile.
+    // The original machine gets them, although another one had the name in between.
     cluster.label("n1", "seen", "1").await;
     cluster.wait_for_record("n1", [("team", "ml"), ("seen", "1")]).await;
     cluster.delete_node("n1").await;
@@ -35,12 +36,12 @@ async fn another_machine_of_the_same_name_is_not_given_protected_keys(#[case] we
     cluster.wait_for_labels("n1", [("team", "ml"), ("seen", "1"), (TENANT, "blue"), (ROLE, "")]).await;
 }
 
-/// Nothing else is to be given: there is no patch to say it with.
+/// No other key is restored, so there is no patch that would report the refusal.
 #[rstest]
 #[case::on(Webhooks::On)]
 #[case::off(Webhooks::Off)]
 #[tokio::test]
-async fn a_refusal_is_said_also_when_nothing_else_is_given(#[case] webhooks: Webhooks) {
+async fn a_refusal_is_reported_even_if_nothing_else_is_restored(#[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
     let operator = cluster.start(webhooks).await;
     cluster.node("n1").machine("p1", "s1", "m1").label(TENANT, "blue").create().await;
@@ -49,8 +50,8 @@ async fn a_refusal_is_said_also_when_nothing_else_is_given(#[case] webhooks: Web
 
     cluster.node("n1").machine("p1", "s1", "other").create().await;
 
-    let said = cluster.wait_for_event("n1", "Withheld").await;
-    assert!(said.contains(TENANT), "{said}");
+    let message = cluster.wait_for_event("n1", "Withheld").await;
+    assert!(message.contains(TENANT), "{message}");
     operator.wait_for_metric("perennial_protected_refusals_total", &[], 1.0).await;
     assert_eq!(cluster.labels("n1").await, labels([("", ""); 0]));
 }
@@ -59,7 +60,7 @@ async fn a_refusal_is_said_also_when_nothing_else_is_given(#[case] webhooks: Web
 #[case::on(Webhooks::On)]
 #[case::off(Webhooks::Off)]
 #[tokio::test]
-async fn the_same_machine_is_given_protected_keys(#[case] webhooks: Webhooks) {
+async fn the_same_machine_gets_protected_keys(#[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
     let operator = cluster.start(webhooks).await;
     let kept = [("team", "ml"), (TENANT, "blue"), (ROLE, "")];
@@ -77,7 +78,7 @@ async fn the_same_machine_is_given_protected_keys(#[case] webhooks: Webhooks) {
 #[case::on(Webhooks::On)]
 #[case::off(Webhooks::Off)]
 #[tokio::test]
-async fn protected_keys_wait_until_the_cloud_says_which_machine_it_is(#[case] webhooks: Webhooks) {
+async fn protected_keys_wait_until_the_machine_is_known(#[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
     let _operator = cluster.start(webhooks).await;
     let kept = [("team", "ml"), (TENANT, "blue")];
@@ -95,7 +96,7 @@ async fn protected_keys_wait_until_the_cloud_says_which_machine_it_is(#[case] we
 }
 
 #[tokio::test]
-async fn what_is_protected_can_be_chosen() {
+async fn protected_keys_are_configurable() {
     let cluster = TestCluster::new().await;
     let _operator = cluster.start_with(Webhooks::Off, |builder| builder.set("keeper.protected", "example.com/*")).await;
     let kept = [("example.com/tenant", "blue"), (TENANT, "blue")];
@@ -106,6 +107,6 @@ async fn what_is_protected_can_be_chosen() {
     cluster.node("n1").machine("p2", "s2", "m2").create().await;
 
     cluster.wait_for_labels("n1", [(TENANT, "blue")]).await;
-    let said = cluster.wait_for_event("n1", "Withheld").await;
-    assert!(said.contains("example.com/tenant"), "{said}");
+    let message = cluster.wait_for_event("n1", "Withheld").await;
+    assert!(message.contains("example.com/tenant"), "{message}");
 }

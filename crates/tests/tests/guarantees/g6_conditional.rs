@@ -1,4 +1,5 @@
-//! G6: every write is conditional on what it was decided on, and a record's sequence only grows.
+//! G6: every write is conditional on the version that it was decided on, and a record's sequence
+//! only grows.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use perennial_harness::{OperatorBuilder, TestCluster, Webhooks};
 use rstest::rstest;
 use serde_json::Value;
 
-/// Everything that was ever written to the records, in order: name, sequence, text.
+/// Returns every write to the records in order: name, sequence, content.
 async fn follow(cluster: &TestCluster) -> impl Future<Output = Vec<(String, u64, String)>> + use<> {
     let params = WatchParams::default().labels("perennial.dev/record=v1").timeout(290);
     let stream = cluster.records().watch(&params, "0").await.unwrap();
@@ -38,7 +39,7 @@ fn assert_grows_by_one(written: &[(String, u64, String)]) {
     let mut last: BTreeMap<&str, (u64, &str)> = BTreeMap::new();
     for (name, sequence, text) in written {
         if let Some((before, same)) = last.get(name.as_str()) {
-            // A note on the ConfigMap is no write to the record.
+            // An annotation of the ConfigMap does not change the record.
             let expected = if same == text { *before } else { before + 1 };
             assert_eq!(*sequence, expected, "{name}: {same} was followed by {text}");
         }
@@ -46,12 +47,13 @@ fn assert_grows_by_one(written: &[(String, u64, String)]) {
     }
 }
 
-/// Two operators that both believe to lead, and a storm: had one write gone over another's, a sequence would repeat.
+/// Two operators without leader election under load: if one write overwrote another, a sequence
+/// would repeat.
 #[rstest]
 #[case::on(Webhooks::On)]
 #[case::off(Webhooks::Off)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sequences_only_grow_while_two_operators_believe_to_lead(#[case] webhooks: Webhooks) {
+async fn sequences_only_grow_with_two_concurrent_leaders(#[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
     let everyone = |builder: OperatorBuilder| builder.set("controller.leaderElection.enabled", "false");
     let _first = cluster.start_with(webhooks, everyone).await;
@@ -77,7 +79,7 @@ async fn sequences_only_grow_while_two_operators_believe_to_lead(#[case] webhook
 
     assert!(written.len() > 20, "only {} writes", written.len());
     assert_grows_by_one(&written);
-    // Nothing keeps moving between the two.
+    // The two operators do not undo each other's writes.
     let before = cluster.requests().await;
     cluster.node("fence").label("fence", "1").create().await;
     cluster.wait_for_record("fence", [("fence", "1")]).await;
@@ -90,7 +92,7 @@ async fn sequences_only_grow_while_two_operators_believe_to_lead(#[case] webhook
 #[case::on(Webhooks::On)]
 #[case::off(Webhooks::Off)]
 #[tokio::test]
-async fn a_record_that_somebody_deleted_is_written_anew_from_a_live_node(#[case] webhooks: Webhooks) {
+async fn a_deleted_record_is_rewritten_from_the_live_node(#[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
     let _operator = cluster.start(webhooks).await;
     cluster.node("n1").label("team", "ml").create().await;

@@ -1,9 +1,9 @@
-//! G7: quiet means quiet, counted by the API server itself. Renewals of Leases are apart: they are how replicas agree on
-//! who works, and go to Leases only. See also `quiet` in the tests of the cluster.
+//! G7: without changes there are no writes, counted by the API server. Lease renewals are excluded:
+//! they coordinate the replicas and write Leases only.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Instant};
 
-use perennial_harness::{Requests, TestCluster, Webhooks, eventually};
+use perennial_harness::{Requests, TestCluster, Webhooks, eventually, labels, ten_labels};
 use rstest::rstest;
 use serde_json::json;
 
@@ -11,8 +11,8 @@ fn writes(pairs: &[(&'static str, u64)]) -> BTreeMap<&'static str, u64> {
     pairs.iter().copied().collect()
 }
 
-/// Until everything that happened so far has been looked at: something later is recorded. One POST each of a node and
-/// of a ConfigMap.
+/// Waits until all previous changes are processed: a later one is recorded. Costs one POST each of
+/// a node and a ConfigMap.
 async fn fence(cluster: &TestCluster, name: &str) {
     cluster.node(name).label("fence", name).create().await;
     cluster.wait_for_record(name, [("fence", name)]).await;
@@ -86,7 +86,7 @@ async fn a_cluster_where_nothing_changes_gets_no_write(#[case] webhooks: Webhook
     operator.wait_for_metric("perennial_nodes_current_ratio", &[], 1.0).await;
     let before = cluster.requests().await;
 
-    // What does not matter changes; resyncs and audits go by: one that notes an absence shows that they did.
+    // Irrelevant changes; resyncs and audits run meanwhile, as the recorded absence shows.
     for number in 0..20 {
         cluster.patch_node(&format!("n{number}"), json!({"metadata": {"annotations": {"heartbeat": "1"}}})).await;
     }
@@ -94,7 +94,7 @@ async fn a_cluster_where_nothing_changes_gets_no_write(#[case] webhooks: Webhook
     eventually("an audit notes the absence", async || {
         let object = cluster.config_map("n19").await.ok_or("no record")?;
         let noted = object.metadata.annotations.unwrap_or_default().contains_key("perennial.dev/absent-since");
-        if noted { Ok(()) } else { Err("it does not") }
+        if noted { Ok(()) } else { Err("not yet") }
     })
     .await;
     fence(&cluster, "fence").await;
@@ -104,4 +104,72 @@ async fn a_cluster_where_nothing_changes_gets_no_write(#[case] webhooks: Webhook
     for resource in ["events", "secrets", "mutatingwebhookconfigurations", "validatingwebhookconfigurations"] {
         assert_eq!(after.writes_since(&before, resource), writes(&[]), "{resource}");
     }
+}
+
+#[tokio::test]
+async fn a_restart_on_a_quiet_cluster_writes_nothing() {
+    let cluster = TestCluster::new().await;
+    let operator = cluster.operator().start().await;
+    for i in 0..20 {
+        cluster.node(&format!("n{i}")).label("team", "ml").create().await;
+    }
+    cluster.wait_for_records(20).await;
+    operator.wait_for_metric("perennial_nodes_current_ratio", &[], 1.0).await;
+    let before = cluster.requests().await;
+
+    // A new process lists everything; then irrelevant changes; then a relevant one as a fence.
+    operator.crash();
+    let operator = cluster.operator().start().await;
+    operator.wait_for_metric("perennial_nodes_current_ratio", &[], 1.0).await;
+    for i in 0..20 {
+        cluster.patch_node(&format!("n{i}"), json!({"metadata": {"annotations": {"heartbeat": "1"}}})).await;
+        cluster.label(&format!("n{i}"), "topology.kubernetes.io/zone", "eu-1a").await;
+    }
+    cluster.label("n0", "fence", "1").await;
+    cluster.wait_for_record("n0", [("team", "ml"), ("fence", "1")]).await;
+
+    let after = cluster.requests().await;
+    assert_eq!(after.writes_since(&before, "nodes"), writes(&[("PATCH", 41)]), "the test's own patches");
+    assert_eq!(after.writes_since(&before, "configmaps"), writes(&[("PUT", 1)]), "the fence");
+    assert_eq!(after.writes_since(&before, "events"), writes(&[]));
+}
+
+#[tokio::test]
+async fn nodes_that_return_as_they_left_cost_no_read_of_their_records() {
+    let cluster = TestCluster::new().await;
+    let operator = cluster.operator().start().await;
+    cluster.create_many(50, ten_labels).await;
+    cluster.wait_for_records(50).await;
+    operator.wait_for_metric("perennial_nodes_current_ratio", &[], 1.0).await;
+    let before = cluster.requests().await;
+
+    cluster.delete_all_nodes().await;
+    for number in 0..50 {
+        cluster.node(&format!("node-{number:05}")).create().await;
+    }
+    cluster.wait_for_complete_nodes(50).await;
+
+    let reads = cluster.requests().await.count("GET", "configmaps") - before.count("GET", "configmaps");
+    assert_eq!(reads, 0);
+}
+
+#[tokio::test]
+async fn a_burst_of_changes_costs_few_writes_and_its_last_state_is_kept() {
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.operator().start().await;
+    cluster.node("n1").label("count", "0").create().await;
+    cluster.wait_for_record("n1", [("count", "0")]).await;
+    let before = cluster.requests().await;
+
+    let began = Instant::now();
+    for i in 1..=100 {
+        cluster.label("n1", "count", &i.to_string()).await;
+    }
+    cluster.wait_for_record("n1", [("count", "100")]).await;
+
+    // One write per second, one more at either end, and one for the reconcile in progress.
+    let most = began.elapsed().as_secs() + 3;
+    let written = cluster.requests().await.writes_since(&before, "configmaps");
+    assert!(written.values().sum::<u64>() <= most, "{written:?}, at most {most}");
+    assert_eq!(cluster.labels("n1").await, labels([("count", "100")]));
 }

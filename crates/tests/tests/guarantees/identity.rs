@@ -1,4 +1,4 @@
-//! Who a node is across its incarnations.
+//! Identity of nodes across incarnations.
 
 use kube::api::ListParams;
 use perennial_harness::{NodeBuilder, OperatorBuilder, TestCluster, Webhooks, eventually, labels};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 const ASSET: &str = "example.com/asset";
 
-/// All records by the names of their ConfigMaps.
+/// Returns all records by ConfigMap name.
 async fn records(cluster: &TestCluster) -> Vec<(String, Value)> {
     let list = cluster.records().list(&ListParams::default().labels("perennial.dev/record=v1")).await.unwrap();
     let read = |data: Option<std::collections::BTreeMap<String, String>>| {
@@ -17,7 +17,7 @@ async fn records(cluster: &TestCluster) -> Vec<(String, Value)> {
     list.items.into_iter().map(|object| (object.metadata.name.unwrap_or_default(), read(object.data))).collect()
 }
 
-/// Until there is one record whose name begins like this and that holds this label.
+/// Waits for exactly one record with this name prefix and this label.
 async fn wait_for_team(cluster: &TestCluster, prefix: &str, team: &str) {
     eventually(format!("a record {prefix}… with team={team}"), async || {
         let records = records(cluster).await;
@@ -35,7 +35,7 @@ async fn wait_for_label(cluster: &TestCluster, node: &str, team: &str) {
     .await;
 }
 
-/// A node on a machine, known by all that an identity may be.
+/// Sets every field that can be an identity.
 fn on_machine(builder: NodeBuilder, machine: &str) -> NodeBuilder {
     let part = |kind: &str| format!("{kind}-{machine}");
     builder.machine(&part("p"), &part("s"), &part("m")).label(ASSET, machine).annotation(ASSET, machine)
@@ -43,7 +43,7 @@ fn on_machine(builder: NodeBuilder, machine: &str) -> NodeBuilder {
 
 #[rstest]
 #[tokio::test]
-async fn renamed_hardware_gets_its_labels_and_whoever_took_its_name_does_not(
+async fn renamed_hardware_keeps_its_labels_and_its_old_name_does_not(
     #[values("providerID", "systemUUID", "machineID", "label:example.com/asset", "annotation:example.com/asset")]
     identity: &str,
     #[values(Webhooks::On, Webhooks::Off)] webhooks: Webhooks,
@@ -72,7 +72,7 @@ async fn renamed_hardware_gets_its_labels_and_whoever_took_its_name_does_not(
 #[case::on(Webhooks::On)]
 #[case::off(Webhooks::Off)]
 #[tokio::test]
-async fn an_identity_that_is_told_later_is_restored_then(#[case] webhooks: Webhooks) {
+async fn an_identity_that_is_set_later_is_restored_then(#[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
     let _operator = cluster.start_with(webhooks, |builder| builder.set("keeper.identity", "providerID")).await;
     cluster.node("a").machine("cloud://1", "s", "m").label("team", "ml").create().await;
@@ -82,7 +82,7 @@ async fn an_identity_that_is_told_later_is_restored_then(#[case] webhooks: Webho
     cluster.node("b").create().await;
     cluster.node("fence").machine("cloud://2", "t", "n").label("team", "fence").create().await;
     wait_for_team(&cluster, "id-providerid", "fence").await;
-    assert_eq!(cluster.labels("b").await, labels([("", ""); 0]), "nobody knows yet who it is");
+    assert_eq!(cluster.labels("b").await, labels([("", ""); 0]), "its identity is not known yet");
     cluster.patch_node("b", json!({"spec": {"providerID": "cloud://1"}})).await;
 
     cluster.wait_for_labels("b", [("team", "ml")]).await;
@@ -92,20 +92,20 @@ async fn an_identity_that_is_told_later_is_restored_then(#[case] webhooks: Webho
 #[case::on(Webhooks::On)]
 #[case::off(Webhooks::Off)]
 #[tokio::test]
-async fn of_two_live_nodes_that_claim_one_identity_nobody_gets_it(#[case] webhooks: Webhooks) {
+async fn two_live_nodes_that_claim_one_identity_are_both_refused(#[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
     let _operator = cluster.start_with(webhooks, |builder| builder.set("keeper.identity", "systemUUID")).await;
     cluster.node("first").machine("p", "same", "m").label("team", "ml").create().await;
     wait_for_team(&cluster, "id-systemuuid", "ml").await;
 
-    // Short names as well: they may look like the end of the record's.
+    // Short names too: they may look like the end of the record's name.
     for other in ["second", "a"] {
         cluster.node(other).machine("p", "same", "m").label("own", "1").create().await;
-        let said = cluster.wait_for_event(other, "IdentityConflict").await;
-        assert!(said.contains("first") && said.contains("systemUUID=same"), "{said}");
+        let message = cluster.wait_for_event(other, "IdentityConflict").await;
+        assert!(message.contains("first") && message.contains("systemUUID=same"), "{message}");
         assert_eq!(cluster.labels(other).await, labels([("own", "1")]));
     }
-    // The one that the record is of is kept as before, also when another one has left.
+    // The node of the record is captured as before, also after the other one was deleted.
     cluster.label("first", "team", "web").await;
     wait_for_team(&cluster, "id-systemuuid", "web").await;
     cluster.label("a", "own", "of-a").await;
@@ -114,14 +114,14 @@ async fn of_two_live_nodes_that_claim_one_identity_nobody_gets_it(#[case] webhoo
     wait_for_team(&cluster, "id-systemuuid", "db").await;
     assert_eq!(cluster.labels("first").await, labels([("team", "db")]));
 
-    // Once it is the only one left, it is the one.
+    // The only remaining node gets the record.
     cluster.delete_node("first").await;
     wait_for_label(&cluster, "second", "db").await;
     assert_eq!(cluster.labels("second").await, labels([("own", "1"), ("team", "db")]));
 }
 
 #[tokio::test]
-async fn changing_the_setting_moves_the_records_or_says_what_it_would_do() {
+async fn changing_the_identity_setting_migrates_records_or_reports_a_dry_run() {
     let cluster = TestCluster::new().await;
     let by = |identity: &'static str| {
         move |builder: OperatorBuilder| {
@@ -134,17 +134,17 @@ async fn changing_the_setting_moves_the_records_or_says_what_it_would_do() {
     cluster.wait_for_record("n1", [("team", "ml")]).await;
     cluster.wait_for_record("unknown", [("team", "web")]).await;
     cluster.delete_node("n1").await;
-    operator.stop().await.expect("it stops in time");
+    operator.stop().await.expect("it stops within five seconds");
 
     let asked =
         cluster.start_with(Webhooks::Off, |builder| by("systemUUID")(builder).set("controller.dryRun", "true")).await;
-    let said = asked
+    let message = asked
         .wait_for_log("would move", |line| {
             line["message"] == "would move the record to its new identity" && line["node"] == "n1"
         })
         .await;
-    assert_eq!(said["from"], "node-n1");
-    asked.stop().await.expect("it stops in time");
+    assert_eq!(message["from"], "node-n1");
+    asked.stop().await.expect("it stops within five seconds");
     assert!(cluster.record("n1").await.is_some(), "nothing was moved");
 
     let moved = cluster.start_with(Webhooks::Off, by("systemUUID")).await;
@@ -154,22 +154,22 @@ async fn changing_the_setting_moves_the_records_or_says_what_it_would_do() {
         Some(record) => Err(record.to_string()),
     })
     .await;
-    assert!(cluster.record("unknown").await.is_some(), "who does not say its identity stays where it is");
+    assert!(cluster.record("unknown").await.is_some(), "the record of a node without an identity is not migrated");
     cluster.node("renamed").machine("p1", "s1", "m1").create().await;
     wait_for_label(&cluster, "renamed", "ml").await;
-    moved.stop().await.expect("it stops in time");
+    moved.stop().await.expect("it stops within five seconds");
 
-    // And back.
+    // And back again.
     let _back = cluster.start_with(Webhooks::Off, by("name")).await;
     cluster.wait_for_record("renamed", [("team", "ml")]).await;
 }
 
-/// It only claimed to be the machine: what it brought is not what was kept of that one, also when it goes.
+/// A node that only claimed the machine does not change its record, even when it is deleted.
 #[rstest]
 #[case::on(Webhooks::On)]
 #[case::off(Webhooks::Off)]
 #[tokio::test]
-async fn a_duplicate_that_goes_leaves_nothing_behind(
+async fn a_deleted_duplicate_changes_no_record(
     #[case] webhooks: Webhooks,
     #[values("captured", "returned")] first: &str,
 ) {
@@ -178,7 +178,7 @@ async fn a_duplicate_that_goes_leaves_nothing_behind(
     cluster.node("first").machine("p", "same", "m").label("team", "ml").create().await;
     wait_for_team(&cluster, "id-systemuuid", "ml").await;
     if first == "returned" {
-        // The record is still of the one before it.
+        // The record still belongs to the first node.
         cluster.delete_node("first").await;
         cluster.node("first").machine("p", "same", "m").create().await;
         wait_for_label(&cluster, "first", "ml").await;

@@ -1,8 +1,8 @@
-//! The guarantees of Perennial on a real Kubernetes, one file for each, in both modes: webhooks on and off.
+//! The guarantees of Perennial on a real Kubernetes, one file each, with webhooks on and off.
 //!
-//! `docs/guarantees.md` names these tests; `page` checks that it names what exists.
+//! `docs/guarantees.md` lists these tests; `page` checks the list.
 
-// Helpers are not recognised as tests by clippy's settings, but a panic is how they fail, too.
+// clippy does not recognise helpers as tests, but they fail by panics as well.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod admission;
@@ -15,9 +15,9 @@ mod g4_the_right_machine;
 mod g5_quarantine;
 mod g6_conditional;
 mod g7_quiet;
-mod g8_in_nobodys_way;
+mod g8_fails_open;
 mod identity;
-mod kept;
+mod kept_fields;
 mod page;
 mod policy;
 mod races;

@@ -1,9 +1,9 @@
-//! The page that states the guarantees names tests that exist, and every test beside it is named there.
+//! The guarantees page lists every test of this folder and no test that does not exist.
 
-use perennial_harness::assert_page_names_tests;
+use perennial_harness::assert_page_lists_tests;
 
 #[test]
-fn the_page_names_tests_that_exist_and_leaves_none_out() {
-    let this = "the_page_names_tests_that_exist_and_leaves_none_out";
-    assert_page_names_tests("guarantees.md", "guarantees", &["cluster"], this, 50);
+fn the_page_lists_exactly_the_existing_tests() {
+    let this = "the_page_lists_exactly_the_existing_tests";
+    assert_page_lists_tests("guarantees.md", "guarantees", &["cluster"], this, 50);
 }

@@ -1,10 +1,10 @@
-//! `KeepPolicy`: what is kept of some nodes, as people write it with kubectl.
+//! `KeepPolicy` objects, written with kubectl.
 
 use perennial_harness::{Operator, TestCluster, Webhooks, eventually, keep_policy, labels};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-/// The kind stays on the plane, the policies would speak for other tests' nodes.
+/// Removes the policies, which would apply to nodes of other tests. The CRD stays on the plane.
 fn end(cluster: &TestCluster, operator: Operator) {
     operator.crash();
     cluster.kubectl("delete keeppolicies --all");
@@ -44,7 +44,7 @@ async fn the_policy_of_the_highest_priority_decides_for_the_nodes_that_it_select
     cluster.delete_node("g1").await;
     operator.wait_for_metric("perennial_records", &[("state", "absent")], 1.0).await;
 
-    // It returns bare: what it will be given selects it.
+    // Created without labels: the labels of its record select the policy.
     cluster.node("g1").create().await;
     cluster.wait_for_labels("g1", [("gpu", "yes"), ("example.com/rack", "r7")]).await;
     let taints = cluster.kubectl("get node g1 -o jsonpath={.spec.taints[*].key}");
@@ -53,7 +53,7 @@ async fn the_policy_of_the_highest_priority_decides_for_the_nodes_that_it_select
 }
 
 #[tokio::test]
-async fn a_policy_says_what_it_decides_and_a_change_of_it_counts_at_once() {
+async fn a_policy_reports_its_status_and_changes_apply_at_once() {
     let cluster = TestCluster::with_policies().await;
     cluster
         .apply_policy("gpu", &json!({"nodeSelector": {"matchLabels": {"gpu": "yes"}}, "keep": ["gpu"], "priority": 7}));
@@ -73,12 +73,13 @@ async fn a_policy_says_what_it_decides_and_a_change_of_it_counts_at_once() {
     assert_eq!(rows[0], ["NAME", "PRIORITY", "NODES", "RECORDS", "READY", "AGE"]);
     assert_eq!(rows[1][..5], ["gpu", "7", "1", "1", "True"]);
 
-    // More is kept, of the nodes that it selects and of no others.
+    // More is kept of the selected nodes, and of no others.
     cluster.apply_policy("gpu", &json!({"nodeSelector": {"matchLabels": {"gpu": "yes"}}, "keep": ["gpu", "team"]}));
     cluster.wait_for_record("g1", [("gpu", "yes"), ("team", "ml")]).await;
     assert_eq!(cluster.record("w1").await, Some(other));
     wait_for_status(&cluster, "gpu", |status| status["observedGeneration"] == 2).await;
-    // Without it the config file decides; narrowing or losing a policy takes nothing out of records.
+    // Without a policy the config file applies. A narrower or deleted policy removes nothing from
+    // records.
     cluster.kubectl("delete keeppolicy gpu");
     cluster.label("g1", "more", "1").await;
     cluster.wait_for_record("g1", [("gpu", "yes"), ("team", "ml"), ("more", "1")]).await;
@@ -105,8 +106,8 @@ async fn bad_policies_are_refused_at_admission() {
     ];
 
     for (spec, why) in bad {
-        let said = cluster.try_kubectl_with("create", &keep_policy("bad", &spec)).expect_failure();
-        assert!(said.contains(why), "{spec}: {said}");
+        let message = cluster.try_kubectl_with("create", &keep_policy("bad", &spec)).expect_failure();
+        assert!(message.contains(why), "{spec}: {message}");
     }
 
     let explained = cluster.kubectl("explain keeppolicy.spec.retention");
@@ -114,17 +115,17 @@ async fn bad_policies_are_refused_at_admission() {
 }
 
 #[tokio::test]
-async fn a_bad_policy_that_got_in_anyway_is_reported_and_ignored() {
+async fn an_invalid_policy_is_reported_and_ignored() {
     let cluster = TestCluster::with_policies().await;
     let operator = cluster.start(Webhooks::Off).await;
     cluster.apply_policy("bad", &json!({"retention": "0s", "keep": ["nothing-else"]}));
 
     let object = wait_for_status(&cluster, "bad", |status| status["conditions"][0]["status"] == "False").await;
     assert!(object["status"]["conditions"][0]["message"].as_str().unwrap().contains("spec.retention"), "{object}");
-    eventually("an Event says so", async || {
-        let said = cluster
+    eventually("an Event reports it", async || {
+        let message = cluster
             .kubectl("get events --field-selector involvedObject.kind=KeepPolicy -o jsonpath={.items[*].reason}");
-        if said.contains("Ignored") { Ok(()) } else { Err(said) }
+        if message.contains("Ignored") { Ok(()) } else { Err(message) }
     })
     .await;
     cluster.node("n1").label("team", "ml").create().await;
@@ -134,7 +135,7 @@ async fn a_bad_policy_that_got_in_anyway_is_reported_and_ignored() {
 }
 
 #[tokio::test]
-async fn a_policy_may_know_its_nodes_by_another_identity() {
+async fn a_policy_can_select_another_identity() {
     let cluster = TestCluster::with_policies().await;
     let metal = json!({"nodeSelector": {"matchLabels": {"metal": "yes"}}, "identity": "systemUUID"});
     cluster.apply_policy("metal", &metal);
@@ -145,19 +146,20 @@ async fn a_policy_may_know_its_nodes_by_another_identity() {
     cluster.wait_for_records(2).await;
     cluster.delete_node("old").await;
 
-    // A label of the kubelet's selects the policy, the machine the record.
+    // A label of the kubelet selects the policy, the machine selects the record.
     cluster.node("new").machine("", "s1", "m1").label("metal", "yes").create().await;
 
     cluster.wait_for_labels("new", [("metal", "yes"), ("team", "ml")]).await;
     end(&cluster, operator);
 }
 
-/// Which policy is for it is known once its record is: what that policy keeps, and the node brought, is the node's.
+/// The policy is known only from the record: keys that it keeps and the node sets itself belong to
+/// the node.
 #[rstest]
 #[case::on(Webhooks::On)]
 #[case::off(Webhooks::Off)]
 #[tokio::test]
-async fn an_annotation_that_a_node_brings_is_its_own_also_where_only_its_record_selects_it(#[case] webhooks: Webhooks) {
+async fn an_annotation_of_the_new_node_wins_even_if_only_its_record_selects_the_policy(#[case] webhooks: Webhooks) {
     const OWNER: &str = "example.com/owner";
     let cluster = TestCluster::with_policies().await;
     let gpu = json!({"nodeSelector": {"matchLabels": {"pool": "gpu"}}, "keep": ["*"], "annotations": [OWNER]});

@@ -1,4 +1,5 @@
-//! Incarnations and races: after each of them, nothing is lost, nothing is undone, sequences only grow.
+//! Races between incarnations and replicas: nothing is lost, nothing is undone, sequences only
+//! grow.
 
 use futures::future::join_all;
 use perennial_harness::{OperatorBuilder, TestCluster, Webhooks};
@@ -8,10 +9,10 @@ use rstest::rstest;
 #[case::on(Webhooks::On)]
 #[case::off(Webhooks::Off)]
 #[tokio::test]
-async fn an_operator_that_was_paused_acts_on_what_is_now(#[case] webhooks: Webhooks) {
+async fn an_operator_that_was_paused_acts_on_the_current_state(#[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
     let mut operator = cluster.start(webhooks).await;
-    for node in ["changed", "replaced", "restored"] {
+    for node in ["changed", "replaced", "restored", "relabelled"] {
         cluster.node(node).label("team", "ml").label("tier", "gold").create().await;
         cluster.wait_for_record(node, [("team", "ml"), ("tier", "gold")]).await;
     }
@@ -23,15 +24,21 @@ async fn an_operator_that_was_paused_acts_on_what_is_now(#[case] webhooks: Webho
     cluster.node("replaced").label("team", "data").create().await;
     cluster.delete_node("restored").await;
     cluster.node("restored").create().await;
+    cluster.delete_node("relabelled").await;
+    cluster.node("relabelled").create().await;
+    cluster.label("relabelled", "team", "web").await;
     operator.resume();
 
     cluster.wait_for_record("changed", [("team", "web")]).await;
     cluster.wait_for_labels("changed", [("team", "web")]).await;
     cluster.wait_for_labels("replaced", [("team", "data"), ("tier", "gold")]).await;
     cluster.wait_for_labels("restored", [("team", "ml"), ("tier", "gold")]).await;
+    cluster.wait_for_labels("relabelled", [("team", "web"), ("tier", "gold")]).await;
+    cluster.wait_for_record("relabelled", [("team", "web"), ("tier", "gold")]).await;
 }
 
-/// The paused one still believes to lead when it resumes, while another has taken over and moved on.
+/// The paused operator still considers itself the leader when it resumes, while a successor has
+/// made progress.
 #[rstest]
 #[case::on(Webhooks::On)]
 #[case::off(Webhooks::Off)]
@@ -44,7 +51,7 @@ async fn a_leader_that_was_paused_does_not_undo_what_its_successor_did(#[case] w
     cluster.wait_for_record("n1", [("team", "ml"), ("tier", "gold")]).await;
     let successor = short(cluster.operator()).set("controller.roles", "capture,restore,placement").start().await;
 
-    // It has news to act on when it resumes: all of it is old by then.
+    // When it resumes, all its pending events are outdated.
     paused.pause();
     cluster.delete_node("n1").await;
     cluster.node("n1").create().await;
@@ -66,7 +73,7 @@ async fn a_leader_that_was_paused_does_not_undo_what_its_successor_did(#[case] w
 #[case::on(Webhooks::On)]
 #[case::off(Webhooks::Off)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_operators_that_both_lead_give_each_node_its_own(#[case] webhooks: Webhooks) {
+async fn two_concurrent_leaders_restore_each_node_correctly(#[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
     let everyone = |builder: OperatorBuilder| builder.set("controller.leaderElection.enabled", "false");
     let _first = cluster.start_with(webhooks, everyone).await;
@@ -88,12 +95,12 @@ async fn two_operators_that_both_lead_give_each_node_its_own(#[case] webhooks: W
     join_all((0..25).map(life)).await;
 }
 
-/// Ten incarnations as fast as the API server takes them, each with a change of its own.
+/// Ten incarnations as fast as possible, each with its own change.
 #[rstest]
 #[case::on(Webhooks::On)]
 #[case::off(Webhooks::Off)]
 #[tokio::test]
-async fn the_last_of_many_quick_incarnations_has_what_all_of_them_brought(#[case] webhooks: Webhooks) {
+async fn the_last_of_many_quick_incarnations_has_the_labels_of_all(#[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
     let _operator = cluster.start(webhooks).await;
     cluster.node("n1").label("team", "ml").create().await;
@@ -143,9 +150,9 @@ async fn replicas_serve_with_certificates_of_one_shared_secret() {
     };
     let authority = secret();
     assert!(authority.is_string());
-    first.stop().await.expect("it stops in time");
+    first.stop().await.expect("it stops within five seconds");
 
-    // Another one in its place signs with the same authority: no rotation for a restart.
+    // Its replacement signs with the same CA: a restart does not rotate it.
     let _second = cluster.start(Webhooks::On).await;
 
     assert_eq!(secret(), authority);

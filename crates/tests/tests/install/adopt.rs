@@ -1,4 +1,4 @@
-//! The first start on a cluster that has been there for long.
+//! The first start on an existing cluster.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ const NODES: usize = 120;
 
 #[tokio::test]
 async fn adopting_a_running_cluster_writes_records_and_nothing_else() {
-    let cluster = TestCluster::audited(true).await;
+    let cluster = TestCluster::with_audit_log(true).await;
     cluster.kubectl(&format!("create clusterrolebinding {USER} --clusterrole=cluster-admin --user={USER}"));
     for number in 0..NODES {
         let name = format!("n{number:03}");
         let node = cluster.node(&name).label("kubernetes.io/hostname", &name).taint("dedicated", "ml", "NoSchedule");
-        // Every tenth has nothing that people wrote.
+        // Every tenth node has no user labels.
         let node = if number % 10 == 0 { node } else { node.label("team", "ml").annotation("owner", "jane") };
         node.create().await;
     }
@@ -38,10 +38,10 @@ async fn adopting_a_running_cluster_writes_records_and_nothing_else() {
         if records == labelled { Ok(()) } else { Err(records) }
     })
     .await;
-    // Audits and resyncs have gone over all of it, and a change is captured as ever.
+    // Audits and resyncs have processed everything, and a change is captured as usual.
     eventually("it has looked at everything twice", async || {
         let lists =
-            cluster.asked_by(USER).iter().filter(|asked| asked.verb == "list" && asked.resource == "nodes").count();
+            cluster.requests_by(USER).iter().filter(|asked| asked.verb == "list" && asked.resource == "nodes").count();
         if lists >= 4 { Ok(()) } else { Err(lists) }
     })
     .await;
@@ -50,12 +50,12 @@ async fn adopting_a_running_cluster_writes_records_and_nothing_else() {
     assert!(operator.stop().await.is_some_and(|status| status.success()));
 
     let mut writes = BTreeMap::<(String, String), usize>::new();
-    for asked in cluster.asked_by(USER).into_iter().filter(|asked| asked.is_write() && asked.code < 300) {
+    for asked in cluster.requests_by(USER).into_iter().filter(|asked| asked.is_write() && asked.code < 300) {
         *writes.entry((asked.resource, asked.verb)).or_default() += 1;
     }
     let records = writes.remove(&("configmaps".to_owned(), "create".to_owned()));
     assert_eq!(records, Some(labelled + 1));
-    // What it needs for itself: Leases, its webhooks and their certificate.
+    // Objects that the operator needs itself: Leases, webhook configurations and their certificate.
     let own = ["leases", "secrets", "mutatingwebhookconfigurations", "validatingwebhookconfigurations"];
     writes.retain(|(resource, _), _| !own.contains(&resource.as_str()));
     assert_eq!(writes, BTreeMap::new());

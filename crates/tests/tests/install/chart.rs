@@ -1,4 +1,5 @@
-//! The chart without a cluster: what it refuses, what it renders, and that it renders the same as `perennial manifests`.
+//! The chart without a cluster: invalid values are refused, and it renders the same objects as
+//! `perennial manifests`.
 
 use perennial_harness::{Helm, perennial};
 use rstest::rstest;
@@ -18,7 +19,7 @@ fn rendered(helm: Helm, sets: &[&str]) -> Vec<Value> {
 }
 
 #[rstest]
-fn it_has_no_faults(#[values(Helm::V3, Helm::V4)] helm: Helm) {
+fn the_chart_passes_lint(#[values(Helm::V3, Helm::V4)] helm: Helm) {
     helm.lint().expect_success();
 }
 
@@ -87,7 +88,7 @@ fn it_renders_what_the_program_prints(#[case] values: &[&str], #[case] settings:
     assert_eq!(template(&chart, "securityContext"), template(&printed, "securityContext"));
 }
 
-/// What is asked for is there, and only then.
+/// Optional objects are rendered if and only if they are enabled.
 #[rstest]
 #[case(r#"podDisruptionBudget={"enabled":false}"#, "PodDisruptionBudget", false)]
 #[case(r#"podDisruptionBudget={"enabled":true,"maxUnavailable":"50%"}"#, "PodDisruptionBudget", true)]
@@ -128,7 +129,7 @@ fn what_is_asked_for_is_there(#[case] set: &str, #[case] kind: &str, #[case] the
 }
 
 #[test]
-fn values_arrive_where_they_belong() {
+fn chart_values_reach_the_rendered_objects() {
     let objects = rendered(
         Helm::V4,
         &[
@@ -177,7 +178,7 @@ fn values_arrive_where_they_belong() {
     assert!(job["args"].as_array().unwrap().contains(&"--records".into()));
 }
 
-/// cert-manager renews the certificate, and nobody has to be told whom to trust.
+/// cert-manager renews the certificate, and the CA stays the same.
 #[test]
 fn certificates_are_signed_by_an_authority_that_outlives_them() {
     let objects = rendered(Helm::V4, &[r#"certificates={"source":"certManager"}"#]);

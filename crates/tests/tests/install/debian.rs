@@ -1,4 +1,4 @@
-//! The Debian package: installed, upgraded, removed and purged in a copy of this machine that is thrown away.
+//! The Debian package: installed, upgraded, removed and purged in a temporary copy of this machine.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::packages::stripped;
 
-/// What is done in the copy. Each line that fails ends it.
+/// Script that runs in the copy. It stops at the first failing line.
 const STORY: &str = r#"set -eux
 # The index of man pages is not ours, and the copy need not survive a power cut.
 dpkg="dpkg --no-triggers --force-unsafe-io"
@@ -42,7 +42,8 @@ test ! -e /etc/perennial
 ! getent passwd perennial
 "#;
 
-/// What the service is open to, by the names of systemd's own list: the network, and what else its work needs.
+/// Expected exposure of the service by the names of `systemd-analyze security`: the network and
+/// what it implies.
 const OPEN: [&str; 5] = [
     "DeviceAllow=",
     "IPAddressDeny=",
@@ -51,9 +52,9 @@ const OPEN: [&str; 5] = [
     "RootDirectory=/RootImage=",
 ];
 
-/// What systemd finds open, in what was said.
-fn open(said: &str) -> Vec<String> {
-    let list = said.lines().find(|line| line.starts_with("[{\"set\"")).expect("systemd's list");
+/// Parses the exposure from the output.
+fn open(message: &str) -> Vec<String> {
+    let list = message.lines().find(|line| line.starts_with("[{\"set\"")).expect("systemd's list");
     let list: Vec<Value> = serde_json::from_str(list).unwrap();
     let mut open: Vec<String> =
         list.iter().filter(|each| each["set"] == false).map(|each| each["name"].as_str().unwrap().to_owned()).collect();
@@ -61,7 +62,7 @@ fn open(said: &str) -> Vec<String> {
     open
 }
 
-/// A copy of this machine: everything is read from it, nothing is written to it.
+/// Creates an overlay of this machine: reads come from it, writes do not reach it.
 const COPY: &str = r#"set -e
 mount -t tmpfs tmpfs "$1"
 cd "$1"
@@ -78,12 +79,12 @@ fn folder() -> PathBuf {
     folder
 }
 
-/// Why this cannot be tried on this machine.
+/// Returns why this test cannot run on this machine.
 fn obstacle(folder: &Path) -> Option<String> {
     let try_out = |program: &str, args: &[&str]| {
         let output = Command::new(program).args(args).output().map_err(|error| error.to_string())?;
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        if output.status.success() { Ok(()) } else { Err(said) }
+        let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        if output.status.success() { Ok(()) } else { Err(message) }
     };
     let folder = folder.to_str().unwrap();
     try_out("dpkg", &["--version"])
@@ -118,9 +119,9 @@ fn the_package_is_installed_upgraded_removed_and_purged() {
         .output()
         .unwrap();
 
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    assert_eq!(open(&said), OPEN, "the service is open to something else");
+    let message = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{message}");
+    assert_eq!(open(&message), OPEN, "the service is open to something else");
     fs::remove_dir_all(folder).unwrap();
     fs::remove_file(file).unwrap();
 }

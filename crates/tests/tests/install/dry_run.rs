@@ -1,12 +1,12 @@
-//! `perennial run --dry-run`: for days, and nothing is written.
+//! `perennial run --dry-run` writes nothing.
 
 use perennial_harness::{TestCluster, Webhooks, eventually};
 
 const USER: &str = "auditor";
 
 #[tokio::test]
-async fn a_dry_run_says_what_it_would_do_and_writes_nothing() {
-    let cluster = TestCluster::audited(true).await;
+async fn a_dry_run_logs_its_actions_and_writes_nothing() {
+    let cluster = TestCluster::with_audit_log(true).await;
     cluster.kubectl(&format!("create clusterrolebinding auditor --clusterrole=cluster-admin --user={USER}"));
     let full = cluster.operator().start().await;
     cluster.node("n1").label("team", "ml").create().await;
@@ -24,7 +24,7 @@ async fn a_dry_run_says_what_it_would_do_and_writes_nothing() {
     cluster.delete_node("n1").await;
     cluster.node("n1").create().await;
     cluster.node("n2").label("team", "web").create().await;
-    cluster.deployment("web").replicas(4).asks("spot-percentage", "50").create().await;
+    cluster.deployment("web").replicas(4).annotate("spot-percentage", "50").create().await;
     eventually("its pods are there", async || {
         let pods = cluster.pods("web").await.len();
         if pods == 4 { Ok(()) } else { Err(pods) }
@@ -38,8 +38,8 @@ async fn a_dry_run_says_what_it_would_do_and_writes_nothing() {
         .await;
     assert!(operator.stop().await.is_some_and(|status| status.success()));
 
-    let asked = cluster.asked_by(USER);
-    assert!(asked.iter().any(|asked| asked.resource == "nodes"), "the log is of somebody else");
+    let asked = cluster.requests_by(USER);
+    assert!(asked.iter().any(|asked| asked.resource == "nodes"), "the audit log has no request of this user");
     let kept: Vec<_> = asked.into_iter().filter(|asked| asked.is_write() && !asked.dry_run).collect();
     assert!(kept.is_empty(), "{kept:#?}");
     assert_eq!(cluster.record("n2").await, None);

@@ -1,16 +1,16 @@
-//! The chart on a cluster, by a real helm: install, upgrade, rollback, uninstall. The pods that it makes are run as
-//! processes, with the arguments, files and service accounts that it gave them.
+//! The chart on a cluster with real helm: install, upgrade, rollback, uninstall. Its pods run as
+//! processes, with their arguments, files and service accounts.
 
 use std::{fs, path::PathBuf};
 
-use perennial_harness::{Answer, Helm, Kubelet, TestCluster, chart, eventually, perennial};
+use perennial_harness::{CommandOutput, Helm, Kubelet, TestCluster, chart, eventually, perennial};
 use rstest::rstest;
 
 pub(crate) const NAMESPACE: &str = "perennial-system";
-/// What is asked of everything here: pods may take a while on a busy machine, and one replica is enough.
+/// Common flags: a long timeout for busy machines, and one replica.
 const COMMON: &[&str] = &["--namespace", NAMESPACE, "--timeout", "3m", "--set", "replicas=1,check.enabled=false"];
 
-/// A cluster with an empty namespace, a kubelet for it, and a helm.
+/// A cluster with an empty namespace, a kubelet for it, and helm.
 pub(crate) struct Stage {
     pub(crate) cluster: TestCluster,
     helm: Helm,
@@ -28,13 +28,13 @@ impl Stage {
         Self { cluster, helm, kubelet }
     }
 
-    async fn helm(&self, command: &[&str], more: &[&str]) -> Answer {
+    async fn helm(&self, command: &[&str], more: &[&str]) -> CommandOutput {
         self.helm.on(&self.cluster, &[command, COMMON, more].concat()).await
     }
 
     pub(crate) async fn expect(&self, command: &[&str], more: &[&str]) -> String {
         let answer = self.helm(command, more).await;
-        assert!(answer.success, "helm {command:?}: {}; the kubelet: {:?}", answer.stderr, self.kubelet.trouble());
+        assert!(answer.success, "helm {command:?}: {}; the kubelet: {:?}", answer.stderr, self.kubelet.last_error());
         answer.stdout
     }
 
@@ -42,7 +42,7 @@ impl Stage {
         self.cluster.kubectl(&format!("get {what} -n {NAMESPACE} --ignore-not-found -o name"))
     }
 
-    /// A labelled node goes and comes back bare: its label rides in the create.
+    /// Deletes a labelled node and creates it without labels: the create restores the label.
     pub(crate) async fn a_label_survives(&self, node: &str) {
         let labels = |what: &str| format!("get node {node} -o jsonpath={{.metadata.labels.{what}}}");
         self.cluster.kubectl(&format!("label node {node} team={node}"));
@@ -76,7 +76,7 @@ impl Stage {
     }
 }
 
-/// The chart of a later version, whose CRD has one more column.
+/// Chart of a later version, whose CRD has one more column.
 fn later_chart(cluster: &TestCluster) -> PathBuf {
     let place = cluster.plane().dir().join("later-chart");
     let copied = std::process::Command::new("cp").arg("-r").arg(chart()).arg(&place).status().unwrap();
@@ -92,7 +92,7 @@ fn later_chart(cluster: &TestCluster) -> PathBuf {
     place
 }
 
-/// What a removal must not leave: a node that is closed and a pod that waits, both for us.
+/// Leaves a gated node and a gated pod behind, which an uninstall must release.
 async fn leave_things_half_done(stage: &Stage) {
     stage.cluster.node("gated").create().await;
     stage.cluster.kubectl("taint node gated perennial.dev/restoring=:NoSchedule");
@@ -112,20 +112,21 @@ spec:
 
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn a_release_lives_and_leaves_nothing_but_the_records(#[values(Helm::V3, Helm::V4)] helm: Helm) {
+async fn install_upgrade_rollback_and_uninstall_leave_only_the_records(#[values(Helm::V3, Helm::V4)] helm: Helm) {
     let stage = Stage::new(helm).await;
     let chart = chart().display().to_string();
     stage.cluster.node("n1").create().await;
 
-    // Installed, it works with no further step.
+    // Works after the installation without further steps.
     let notes = stage.expect(&["install", "perennial", &chart], &["--wait", "--set", "check.enabled=true"]).await;
     assert!(notes.contains("kubectl label node NODE team=ml"), "{notes}");
-    let (well, checked) = stage.kubelet.said("check").expect("the release was checked");
+    let (well, checked) = stage.kubelet.log_of("check").expect("the release was checked");
     assert!(well && !checked.contains("fail"), "{checked}");
     stage.a_label_survives("n1").await;
     let columns = stage.crd_columns();
 
-    // An upgrade brings another config, another CRD and another program, whose records have a newer format; pods are replaced.
+    // The upgrade changes configuration, CRD and program, whose records have a newer format. Pods
+    // are replaced.
     let later = later_chart(&stage.cluster).display().to_string();
     let values = ["--wait", "--set", "config.keeper.history=7,image.tag=next"];
     stage.expect(&["upgrade", "perennial", &later], &values).await;
@@ -135,7 +136,8 @@ async fn a_release_lives_and_leaves_nothing_but_the_records(#[values(Helm::V3, H
     stage.a_label_survives("n2").await;
     assert_eq!((stage.record_version("n1"), stage.record_version("n2")), (1, 2));
 
-    // A rollback takes all of it back, but for a record that the older program cannot read: that waits for the newer one.
+    // The rollback restores everything, except for a record that the older program cannot read: it
+    // stays for the newer one.
     let answer = stage.helm.on(&stage.cluster, &["rollback", "perennial", "1", "-n", NAMESPACE, "--wait"]).await;
     answer.expect_success();
     assert!(!stage.config().contains("history"), "{}", stage.config());
@@ -143,17 +145,18 @@ async fn a_release_lives_and_leaves_nothing_but_the_records(#[values(Helm::V3, H
     stage.a_label_survives("n1").await;
     assert_eq!((stage.record_version("n1"), stage.record_version("n2")), (1, 2));
 
-    // A removal leaves the records, and nothing else that anybody would trip over.
+    // An uninstall leaves the records, and nothing that blocks nodes or pods.
     leave_things_half_done(&stage).await;
     let answer = stage.helm.on(&stage.cluster, &["uninstall", "perennial", "-n", NAMESPACE, "--timeout", "3m"]).await;
-    let (_, said) = stage.kubelet.said("uninstall").unwrap_or_default();
-    assert!(answer.success, "{}; {said}", answer.stderr);
-    assert!(said.contains("operator stopped"), "{said}");
+    let (_, message) = stage.kubelet.log_of("uninstall").unwrap_or_default();
+    assert!(answer.success, "{}; {message}", answer.stderr);
+    assert!(message.contains("operator stopped"), "{message}");
     nothing_is_left(&stage);
     let records = stage.get("configmaps -l perennial.dev/record");
     assert!(records.contains("node-n1") && records.contains("node-n2"), "{records}");
 
-    // Installed again it goes on where it was; and with the flags it takes the records with it.
+    // A new installation continues with them; with these flags an uninstall removes the records as
+    // well.
     let flags = ["--wait", "--set", "uninstall.records=true,crds.keep=false,image.tag=next"];
     stage.expect(&["install", "perennial", &chart], &flags).await;
     stage.cluster.delete_node("n2").await;
@@ -187,7 +190,7 @@ pub(crate) fn nothing_is_left(stage: &Stage) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn without_the_hook_a_command_takes_away_what_the_operator_made() {
+async fn without_the_hook_a_command_removes_the_operators_objects() {
     let stage = Stage::new(Helm::V4).await;
     let chart = chart().display().to_string();
     stage.expect(&["install", "perennial", &chart], &["--wait", "--set", "uninstall.enabled=false"]).await;
@@ -204,8 +207,8 @@ async fn without_the_hook_a_command_takes_away_what_the_operator_made() {
 
     let kubeconfig = stage.cluster.plane().kubeconfig_path().display().to_string();
     let words = ["uninstall", "--yes", "--stop", "perennial", "--kubeconfig", &kubeconfig, "-n", NAMESPACE];
-    let said = perennial(words, &[]).expect_success();
+    let message = perennial(words, &[]).expect_success();
 
-    assert!(said.contains("nothing to stop"), "{said}");
+    assert!(message.contains("nothing to stop"), "{message}");
     nothing_is_left(&stage);
 }

@@ -1,6 +1,6 @@
-//! Perennial as it is installed: its permissions, its manifests, its chart, and what watches it.
+//! Installation: permissions, manifests, chart, packages and monitoring.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "whatever fails here fails the test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure here fails the test")]
 
 mod adopt;
 mod chart;
@@ -9,8 +9,8 @@ mod dry_run;
 mod lifecycle;
 mod manifests;
 mod monitoring;
-mod mounted;
-mod neighbours;
+mod mounted_certificates;
 mod packages;
 mod permissions;
+mod third_party_crds;
 mod traces;

@@ -1,4 +1,5 @@
-//! Plain manifests and the kustomize base, on a real API server that enforces PodSecurity `restricted`.
+//! Plain manifests and the kustomize base on a real API server that enforces PodSecurity
+//! `restricted`.
 
 use perennial_harness::{TestCluster, eventually, perennial};
 use serde_json::Value;
@@ -10,7 +11,7 @@ async fn the_kustomize_base_is_what_the_program_prints_and_its_pods_are_admitted
     let cluster = TestCluster::without_kubelets().await;
     let printed = perennial(["manifests"], &[]).expect_success();
 
-    // In two steps, as anyone has to who brings a namespace with it.
+    // In two steps, because the namespace must exist first.
     cluster.kubectl(&format!("apply --server-side --validate=strict -k {DEPLOY}"));
     cluster.try_kubectl_with("apply --server-side --validate=strict", &printed).expect_success();
 
@@ -24,7 +25,7 @@ async fn the_kustomize_base_is_what_the_program_prints_and_its_pods_are_admitted
 }
 
 #[test]
-fn what_is_switched_off_is_neither_permitted_nor_exposed() {
+fn disabled_features_have_no_permissions_and_no_ports() {
     let all = perennial(["manifests"], &[]).expect_success();
     let set = ["manifests", "--set", "webhook.enabled=false", "--set", "placement.enabled=false"];
     let keeper = perennial(set, &[]).expect_success();
@@ -36,7 +37,7 @@ fn what_is_switched_off_is_neither_permitted_nor_exposed() {
     assert!(keeper.contains("enabled: false"), "the config does not say so");
 }
 
-/// Every rule in a document, however deep.
+/// Collects every rule in a document.
 fn rules(value: &Value, found: &mut Vec<Value>) {
     match value {
         Value::Object(map) if map.contains_key("verbs") => found.push(value.clone()),
@@ -46,7 +47,7 @@ fn rules(value: &Value, found: &mut Vec<Value>) {
     }
 }
 
-/// Of everything that can be installed, also for the removal.
+/// For every installable document, including those for the uninstall.
 #[test]
 fn no_rule_is_wider_than_it_has_to_be() {
     let printed = perennial(["manifests", "permissions", "--set", "records.hmac=require"], &[]).expect_success();
@@ -68,7 +69,7 @@ fn no_rule_is_wider_than_it_has_to_be() {
         for resource in ["nodes/proxy", "nodes/status", "serviceaccounts", "serviceaccounts/token", "pods/exec"] {
             assert!(!has("resources", resource), "{rule}");
         }
-        // `create` cannot be held to a name.
+        // `create` cannot be restricted by name.
         let named = rule["resourceNames"].as_array().is_some_and(|names| !names.is_empty());
         let only_creates = rule["verbs"] == serde_json::json!(["create"]);
         assert!(!has("resources", "secrets") || named || only_creates, "any Secret: {rule}");
@@ -77,7 +78,7 @@ fn no_rule_is_wider_than_it_has_to_be() {
 
 #[test]
 fn a_wrong_setting_is_refused() {
-    let said = perennial(["manifests", "--set", "webhook.timout=3s"], &[]).expect_failure();
+    let message = perennial(["manifests", "--set", "webhook.timout=3s"], &[]).expect_failure();
 
-    assert!(said.contains("webhook.timeout"), "{said}");
+    assert!(message.contains("webhook.timeout"), "{message}");
 }

@@ -1,4 +1,5 @@
-//! Alerts and dashboard: by promtool, and by a real Prometheus that scrapes a live operator.
+//! Alerts and dashboards, checked by promtool and by a real Prometheus that scrapes a live
+//! operator.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,21 +28,21 @@ fn panels(board: &Value) -> Vec<&Value> {
     board["panels"].as_array().unwrap().iter().filter(|panel| panel["type"] != "row").collect()
 }
 
-/// What a panel or alert asks, as Grafana would send it, and how it names the answers.
+/// Query of a panel or alert, and the legend of its results.
 struct Query {
     asks: String,
     legend: String,
 }
 
 impl Query {
-    /// The labels that it sums up by, and those that its answers are named after.
+    /// Returns the labels that it groups by, and those of its legend.
     fn labels(&self) -> BTreeSet<&str> {
         let grouped = between(&self.asks, "by (", ')').into_iter().flat_map(|list| list.split(','));
         grouped.chain(between(&self.legend, "{{", '}')).map(str::trim).collect()
     }
 }
 
-/// Everything in a text that stands between these two.
+/// Returns every part of a text between these two.
 fn between<'a>(text: &'a str, from: &str, to: char) -> Vec<&'a str> {
     text.split(from).skip(1).filter_map(|rest| rest.split(to).next()).collect()
 }
@@ -74,8 +75,8 @@ fn alerts_fire_when_they_should_and_only_then() {
     for words in [["check", "rules", "alerts.yaml"], ["test", "rules", "tests.yaml"]] {
         let mut command = Command::new(&prometheus.promtool);
         let output = command.args(words).current_dir(format!("{ROOT}/monitoring")).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{said}");
+        let message = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{message}");
     }
 }
 
@@ -125,7 +126,7 @@ fn the_dashboard_is_well_made() {
     assert!(panels(&board).len() >= 20);
 }
 
-/// A Prometheus that scrapes this port every second.
+/// Starts a Prometheus that scrapes this port every second.
 async fn scrape(prometheus: &Prometheus, cluster: &TestCluster, port: u16) -> (Process, u16) {
     let folder = cluster.plane().dir().join("prometheus");
     fs::create_dir_all(&folder).unwrap();
@@ -163,7 +164,7 @@ scrape_configs:
     (process, own)
 }
 
-/// The samples that answer a query, or why there are none.
+/// Returns the samples of a query, or an error.
 fn ask(port: u16, query: &str) -> Result<Vec<Value>, String> {
     let url = format!("http://127.0.0.1:{port}/api/v1/query");
     let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
@@ -175,7 +176,7 @@ fn ask(port: u16, query: &str) -> Result<Vec<Value>, String> {
     Ok(answer["data"]["result"].as_array().cloned().unwrap_or_default())
 }
 
-/// A query asks about series that exist: each selector in it, on its own, finds some.
+/// Returns the selectors of a query; each must match some series.
 fn selectors(query: &str) -> Vec<String> {
     let mut found = Vec::new();
     let bytes = query.as_bytes();
@@ -197,14 +198,14 @@ fn selectors(query: &str) -> Vec<String> {
     found
 }
 
-/// What is there only when something is wrong, so that a healthy operator does not have it.
+/// Removes matchers for failures, which a healthy operator does not have.
 fn without_trouble(selector: &str) -> String {
     let without = [",code!=\"200\"", ",code=\"429\",method!=\"POST\""];
     without.iter().fold(selector.to_owned(), |selector, matcher| selector.replace(matcher, ""))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_query_finds_what_it_asks_for_at_a_live_operator() {
+async fn every_query_matches_series_of_a_live_operator() {
     let Some(prometheus) = Prometheus::find() else { return };
     let cluster = TestCluster::new().await;
     let account = format!("create serviceaccount prometheus -n {}", cluster.namespace());
@@ -225,9 +226,9 @@ async fn every_query_finds_what_it_asks_for_at_a_live_operator() {
     cluster.node("n1").create().await;
     let api_server = |name: &str| name.starts_with("apiserver_");
     for (name, query) in queries() {
-        // The query is one that Prometheus understands …
+        // Prometheus accepts the query.
         ask(port, &query.asks).unwrap_or_else(|error| panic!("{name}: {error}: {}", query.asks));
-        // … about series that are there …
+        // Its series exist.
         let selectors = selectors(&query.asks);
         assert!(!selectors.is_empty(), "{name} asks about nothing: {}", query.asks);
         let mut seen = BTreeSet::new();
@@ -240,12 +241,12 @@ async fn every_query_finds_what_it_asks_for_at_a_live_operator() {
             .await;
             seen.extend(found.iter().flat_map(|sample| sample["metric"].as_object().unwrap().keys().cloned()));
         }
-        // … and have the labels that it sums up by or shows.
+        // They have the labels that it groups by or shows.
         let missing: Vec<&str> = query.labels().into_iter().filter(|label| !seen.contains(*label)).collect();
         assert!(missing.is_empty() || selectors.iter().all(|selector| api_server(selector)), "{name}: {missing:?}");
     }
 
-    // With Perennial gone the API server says so, under the name that the alert asks for.
+    // Without Perennial the API server reports failures under the name in the alert.
     operator.crash();
     cluster.node("n2").create().await;
     eventually("the API server counts what it passed over", async || {

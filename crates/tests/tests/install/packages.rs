@@ -1,4 +1,4 @@
-//! The image and the plugin of kubectl, made from a program that takes no time to build, and tried as those do who get them.
+//! The image and the kubectl plugin, built from a stand-in program and tested like a user would.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging");
 
-/// Says what the check wants to hear, but only to the user of the image, and only where there is nothing else.
+/// Prints the expected output, but only as the user of the image and only without other files.
 const STAND_IN: &str = r#"
 #include <stdio.h>
 #include <string.h>
@@ -44,7 +44,7 @@ impl Drop for Folder {
     }
 }
 
-/// The operator, without hundreds of megabytes of debug information, which belong in no package.
+/// Returns the operator without debug information.
 pub(crate) fn stripped(folder: &Path) -> PathBuf {
     let (program, stripped) = (program_under_test(), folder.join("perennial"));
     let strip = Command::new("strip").arg("-o").arg(&stripped).arg(&program).status();
@@ -54,11 +54,11 @@ pub(crate) fn stripped(folder: &Path) -> PathBuf {
     stripped
 }
 
-fn said(output: &Output) -> String {
+fn message(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// A static program for this machine; none where there is no C compiler with a static libc.
+/// Compiles a static program for this machine; `None` without a C compiler and a static libc.
 fn stand_in(folder: &Path) -> Option<Vec<u8>> {
     let (source, program) = (folder.join("stand-in.c"), folder.join("stand-in"));
     fs::write(&source, STAND_IN).unwrap();
@@ -91,24 +91,24 @@ fn an_image_is_unpacked_and_run_as_its_user_and_a_spoilt_one_is_not() {
     for builds in [vec![build(here, &program)], vec![build(there, &program), build(here, &program)]] {
         let bytes = image("perennial", "1.2.3", &builds).unwrap();
         let output = check(&folder.0, &bytes, here);
-        assert!(output.status.success(), "{}", said(&output));
-        assert!(said(&output).contains(&format!("user {USER}:{USER}, program /usr/bin/perennial, 4 files")));
-        assert!(said(&output).contains(&format!("the image for {here} runs")));
+        assert!(output.status.success(), "{}", message(&output));
+        assert!(message(&output).contains(&format!("user {USER}:{USER}, program /usr/bin/perennial, 4 files")));
+        assert!(message(&output).contains(&format!("the image for {here} runs")));
     }
 
-    // One byte of the program is another.
+    // One byte of the program is changed.
     let mut bytes = image("perennial", "1.2.3", &[build(here, &program)]).unwrap();
     let at = bytes.windows(10).position(|window| window == b"a stand-in").unwrap();
     bytes[at] = b'A';
     let output = check(&folder.0, &bytes, here);
-    assert!(!output.status.success() && said(&output).contains("digest mismatch"), "{}", said(&output));
+    assert!(!output.status.success() && message(&output).contains("digest mismatch"), "{}", message(&output));
 
-    // A program that says something else.
+    // A program with different output.
     let mut other = program.clone();
     let at = other.windows(8).position(|window| window == b"/nowhere").unwrap();
     other[at] = b'_';
     let output = check(&folder.0, &image("perennial", "1.2.3", &[build(here, &other)]).unwrap(), here);
-    assert!(!output.status.success(), "{}", said(&output));
+    assert!(!output.status.success(), "{}", message(&output));
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn krew_installs_the_plugin() {
     let builds = ["amd64", "arm64"].map(|architecture| format!("{architecture}={}", program.display()));
     let script = || Command::new(format!("{PACKAGING}/krew.sh"));
     let packed = script().arg("v1.2.3").arg(&out).args(&builds).output().unwrap();
-    assert!(packed.status.success(), "{}", said(&packed));
+    assert!(packed.status.success(), "{}", message(&packed));
 
     let architecture = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
     let archive = out.join(format!("perennial-linux-{architecture}.tar.gz"));
@@ -129,21 +129,21 @@ fn krew_installs_the_plugin() {
     install.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", &folder.0).env("KREW_ROOT", &root);
     install.arg("install").arg(format!("--manifest={}", out.join("perennial.yaml").display()));
     let installed = install.arg(format!("--archive={}", archive.display())).output().unwrap();
-    assert!(installed.status.success(), "{}", said(&installed));
+    assert!(installed.status.success(), "{}", message(&installed));
 
     let plugin = root.join("bin/kubectl-perennial");
     assert!(fs::metadata(&plugin).unwrap().permissions().mode() & 0o111 != 0);
     let version = Command::new(&plugin).arg("--version").env_clear().output().unwrap();
-    assert!(said(&version).contains(env!("CARGO_PKG_VERSION")), "{}", said(&version));
+    assert!(message(&version).contains(env!("CARGO_PKG_VERSION")), "{}", message(&version));
 
     // Without all programs there is no manifest.
     let some = script().arg("v1.2.3").arg(&out).arg(&builds[0]).output().unwrap();
-    assert!(!some.status.success() && said(&some).contains("a program is missing"), "{}", said(&some));
+    assert!(!some.status.success() && message(&some).contains("a program is missing"), "{}", message(&some));
 }
 
-/// Docker is not there to try it.
+/// Compares the sources, because Docker is not available.
 #[test]
-fn what_docker_builds_is_the_same() {
+fn the_dockerfile_builds_the_same_image() {
     let read = |name: &str| fs::read_to_string(format!("{PACKAGING}/{name}")).unwrap();
     let version = env!("CARGO_PKG_VERSION");
     let file = read("Dockerfile");
@@ -166,7 +166,7 @@ fn what_docker_builds_is_the_same() {
     assert_eq!(tags.collect::<Vec<_>>(), [format!("perennial:{version}"), format!("perennial:{version}")]);
 }
 
-/// kind itself needs Docker; what is tried there is what Perennial looks for.
+/// kind needs Docker; this checks the labels that Perennial reads.
 #[test]
 fn the_nodes_of_the_kind_cluster_are_of_both_classes() {
     let text = fs::read_to_string(format!("{PACKAGING}/kind/cluster.yaml")).unwrap();

@@ -1,6 +1,6 @@
-//! The permissions that are shipped are enough, and none of them is too many: what an operator asked, as the API server's
-//! audit log has it, is compared with what its account was given. So whichever rule is taken away, something that was
-//! done here is refused.
+//! The deployed permissions are sufficient and minimal: the requests of an operator in the API
+//! server's audit log are compared with its granted permissions. Removing any rule would break
+//! something that this test does.
 
 use std::collections::BTreeSet;
 
@@ -10,12 +10,12 @@ use serde_json::Value;
 
 const ACCOUNT: &str = "perennial";
 
-/// Puts in place what `perennial manifests` prints for these features; returns the verbs that are granted.
+/// Applies the output of `perennial manifests` for these features. Returns the granted verbs.
 fn install(cluster: &TestCluster, webhooks: bool, placement: bool) -> BTreeSet<(String, String, String)> {
     install_set(cluster, &format!("--set webhook.enabled={webhooks} --set placement.enabled={placement}"))
 }
 
-/// The same for any settings.
+/// Applies it for any settings.
 fn install_set(cluster: &TestCluster, set: &str) -> BTreeSet<(String, String, String)> {
     let permissions = cluster.perennial(&format!("manifests permissions {set}")).expect_success();
     cluster.try_kubectl_with("apply --server-side --validate=strict", &permissions).expect_success();
@@ -51,7 +51,7 @@ fn operator(cluster: &TestCluster, webhooks: bool, placement: bool) -> OperatorB
         .set("keeper.retention", "10m")
 }
 
-/// What happens to nodes: they are labelled, leave, return, and stay away for good. And a policy.
+/// Changes of nodes: labelled, deleted, created again, gone for good; and a policy.
 async fn churn(cluster: &TestCluster) {
     let names: Vec<String> = (0..8).map(|number| format!("kept-{number}")).collect();
     for name in &names {
@@ -66,7 +66,7 @@ async fn churn(cluster: &TestCluster) {
     cluster.node("kept-0").label("own", "1").create().await;
     cluster.wait_for_labels("kept-0", [("team", "ml"), ("rack", "r7"), ("own", "1")]).await;
 
-    // Past its retention a record is collected.
+    // Its record is collected after the retention.
     cluster.delete_node("kept-1").await;
     let (record, namespace) = (record_name("kept-1"), cluster.namespace());
     eventually("the absence is noted", async || {
@@ -93,9 +93,9 @@ async fn churn(cluster: &TestCluster) {
     .await;
 }
 
-/// A pod that was gated before placement was switched off.
+/// A pod that was gated before placement was turned off.
 fn leave_gated(cluster: &TestCluster) {
-    // Nobody else makes one here.
+    // No controller creates it here.
     cluster.kubectl("create serviceaccount waits -n default");
     let pod = "apiVersion: v1
 kind: Pod
@@ -116,31 +116,37 @@ async fn until_it_is_freed(cluster: &TestCluster) {
     .await;
 }
 
-/// What happens to workloads: they are placed, moved, and fall back.
+/// Changes of workloads: placed, rebalanced, fallen back.
 async fn place(cluster: &TestCluster) {
     cluster.capacity("spot", 1, 6).await;
     cluster.capacity("on-demand", 1, 40).await;
-    cluster.deployment("web").replicas(4).asks("spot-percentage", "50").create().await;
+    cluster.deployment("web").replicas(4).annotate("spot-percentage", "50").create().await;
     cluster.wait_for_split("web", 2, 2).await;
-    let db = cluster.stateful_set("db").replicas(4).asks("spot-percentage", "50").asks("move-statefulset-pods", "true");
+    let db = cluster
+        .stateful_set("db")
+        .replicas(4)
+        .annotate("spot-percentage", "50")
+        .annotate("move-statefulset-pods", "true");
     db.create().await;
     cluster.wait_for_split("db", 2, 2).await;
-    // Fewer on spot than there are: they are moved.
-    cluster.ask("web", "spot-percentage", "25").await;
+    // Fewer spot replicas than there are: some are evicted.
+    cluster.annotate_deployment("web", "spot-percentage", "25").await;
     cluster.wait_for_split("web", 1, 3).await;
     cluster.kubectl("annotate statefulset db --overwrite perennial.dev/spot-percentage=25");
     cluster.wait_for_split("db", 1, 3).await;
-    // More than there is room for: the rest falls back.
-    let short = cluster.deployment("short").replicas(8).asks("spot-percentage", "100").asks("fallback-after", "1s");
+    // More replicas than room: the rest falls back.
+    let short =
+        cluster.deployment("short").replicas(8).annotate("spot-percentage", "100").annotate("fallback-after", "1s");
     short.create().await;
     eventually("replicas that found no spot run on-demand", async || {
-        let placed = cluster.placed("short").await;
+        let placed = cluster.pod_counts("short").await;
         if placed.on_demand >= 1 { Ok(()) } else { Err(placed.to_string()) }
     })
     .await;
 }
 
-/// Pods that come before the watches have told of their owners: the webhook asks the API server.
+/// Pods whose owners the watches have not delivered yet: the webhook reads them from the API
+/// server.
 fn strangers(cluster: &TestCluster) {
     let set = "apiVersion: apps/v1
 kind: ReplicaSet
@@ -171,13 +177,14 @@ spec: {{containers: [{{name: main, image: none}}]}}
     }
 }
 
-/// What no test can bring about: that the watch of namespaces is behind when the first pod of one is created.
+/// Cannot be provoked in a test: the watch of namespaces is behind when the first pod in one is
+/// created.
 fn is_for_laggards((group, resource, verb): &(String, String, String)) -> bool {
     (group.as_str(), resource.as_str(), verb.as_str()) == ("", "namespaces", "get")
 }
 
 fn refused(cluster: &TestCluster) -> Vec<String> {
-    let asked = cluster.asked_by(&user(cluster)).into_iter().filter(|asked| asked.code == 403);
+    let asked = cluster.requests_by(&user(cluster)).into_iter().filter(|asked| asked.code == 403);
     asked.map(|asked| format!("{asked:?}")).collect()
 }
 
@@ -195,7 +202,7 @@ async fn stop(operator: Operator) {
 #[case::with_placement(true, true)]
 #[tokio::test]
 async fn an_operator_uses_every_permission_and_needs_no_other(#[case] webhooks: bool, #[case] placement: bool) {
-    let cluster = TestCluster::audited(placement).await;
+    let cluster = TestCluster::with_audit_log(placement).await;
     let granted = install(&cluster, webhooks, placement);
     if !placement {
         leave_gated(&cluster);
@@ -207,7 +214,7 @@ async fn an_operator_uses_every_permission_and_needs_no_other(#[case] webhooks: 
         until_it_is_freed(&cluster).await;
     }
     if webhooks {
-        // Somebody spoils a webhook configuration: it is made right.
+        // A webhook configuration that was changed is repaired.
         cluster.kubectl("label mutatingwebhookconfiguration perennial app.kubernetes.io/managed-by=x --overwrite");
         cluster.kubectl("label validatingwebhookconfiguration perennial app.kubernetes.io/managed-by=x --overwrite");
         eventually("the webhook configurations are right again", async || {
@@ -224,7 +231,7 @@ async fn an_operator_uses_every_permission_and_needs_no_other(#[case] webhooks: 
     }
     stop(running).await;
     if webhooks {
-        // Switched off, they are taken away, and labels come by watch.
+        // After webhooks are turned off they are removed, and labels are restored by watch.
         let running = operator(&cluster, false, placement).start().await;
         cluster.delete_node("kept-2").await;
         cluster.node("kept-2").create().await;
@@ -236,29 +243,29 @@ async fn an_operator_uses_every_permission_and_needs_no_other(#[case] webhooks: 
     }
 
     assert_eq!(refused(&cluster), Vec::<String>::new());
-    let used = verbs(&cluster.asked_by(&user(&cluster)));
+    let used = verbs(&cluster.requests_by(&user(&cluster)));
     let unused: Vec<_> = granted.difference(&used).filter(|granted| !is_for_laggards(granted)).collect();
     assert!(unused.is_empty(), "granted, and used by nothing: {unused:#?}");
 }
 
 #[tokio::test]
 async fn placement_without_webhooks_is_refused_nothing() {
-    let cluster = TestCluster::audited(true).await;
+    let cluster = TestCluster::with_audit_log(true).await;
     install(&cluster, false, true);
 
     let running = operator(&cluster, false, true).start().await;
     cluster.capacity("on-demand", 1, 40).await;
-    cluster.deployment("web").replicas(4).asks("spot-percentage", "50").create().await;
+    cluster.deployment("web").replicas(4).annotate("spot-percentage", "50").create().await;
     churn(&cluster).await;
     stop(running).await;
 
     assert_eq!(refused(&cluster), Vec::<String>::new());
 }
 
-/// Records are signed: one more Secret is read, and no other.
+/// With signed records the operator reads one more Secret and no other.
 #[tokio::test]
 async fn an_operator_that_signs_uses_every_permission_and_needs_no_other() {
-    let cluster = TestCluster::audited(false).await;
+    let cluster = TestCluster::with_audit_log(false).await;
     let set = "--set webhook.enabled=false --set placement.enabled=false --set records.hmac=sign";
     let granted = install_set(&cluster, set);
     let secret = format!("create secret generic perennial-record-keys -n {}", cluster.namespace());
@@ -272,7 +279,7 @@ async fn an_operator_that_signs_uses_every_permission_and_needs_no_other() {
     stop(running).await;
 
     assert_eq!(refused(&cluster), Vec::<String>::new());
-    let asked = cluster.asked_by(&user(&cluster));
+    let asked = cluster.requests_by(&user(&cluster));
     let unused: Vec<_> = granted.difference(&verbs(&asked)).cloned().collect();
     assert!(unused.is_empty(), "granted, and used by nothing: {unused:#?}");
     let secrets = asked.iter().filter(|asked| asked.resource == "secrets");
@@ -280,15 +287,15 @@ async fn an_operator_that_signs_uses_every_permission_and_needs_no_other() {
     assert!(secrets.clone().all(|asked| asked.name.as_deref() == Some("perennial-record-keys")));
 }
 
-/// Processes with a part of the roles, each with what is printed for it.
+/// Processes with some of the roles, each with its own manifests.
 #[rstest]
 #[case::capture_and_restore("controller.roles=capture,restore", true)]
 #[case::webhooks_alone("controller.roles=webhooks", false)]
 #[case::placement_alone("controller.roles=placement", false)]
 #[case::dry_run("controller.dryRun=true", false)]
 #[tokio::test]
-async fn a_part_of_the_roles_is_refused_nothing(#[case] set: &str, #[case] keeps: bool) {
-    let cluster = TestCluster::audited(true).await;
+async fn each_role_alone_has_sufficient_permissions(#[case] set: &str, #[case] keeps: bool) {
+    let cluster = TestCluster::with_audit_log(true).await;
     install_set(&cluster, &format!("--set {set}"));
     let (key, value) = set.split_once('=').unwrap();
 
@@ -296,10 +303,10 @@ async fn a_part_of_the_roles_is_refused_nothing(#[case] set: &str, #[case] keeps
     if keeps {
         churn(&cluster).await;
     } else {
-        // What the others would do is not done; what happens is seen.
+        // Tasks of the other roles are not done; changes are observed.
         cluster.node("n1").label("team", "ml").create().await;
         cluster.capacity("on-demand", 1, 40).await;
-        cluster.deployment("web").replicas(2).asks("spot-percentage", "50").create().await;
+        cluster.deployment("web").replicas(2).annotate("spot-percentage", "50").create().await;
         cluster.delete_node("n1").await;
         cluster.node("n1").create().await;
         eventually("both nodes are known", async || {

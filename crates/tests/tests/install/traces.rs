@@ -1,4 +1,4 @@
-//! Traces, to a collector on this machine.
+//! Traces to a local collector.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -10,7 +10,7 @@ use std::{
 use perennial_harness::{OperatorBuilder, TestCluster, Webhooks, eventually, free_port};
 use serde_json::Value;
 
-/// A collector that takes what it is sent, as JSON.
+/// A collector that stores spans as JSON.
 struct Collector {
     port: u16,
     taken: Arc<Mutex<Vec<Value>>>,
@@ -48,7 +48,7 @@ impl Collector {
     }
 }
 
-/// One request of a connection; none when it ends.
+/// Handles one request of a connection; `None` at its end.
 fn take(mut stream: &TcpStream, into: &Mutex<Vec<Value>>) -> Option<()> {
     let mut reader = BufReader::new(stream);
     let (mut length, mut first) = (0, String::new());
@@ -81,7 +81,7 @@ fn attribute(of: &Value, key: &str) -> String {
 }
 
 fn says(span: &Value, event: &str) -> bool {
-    list(&span["events"]).iter().any(|said| said["name"] == event)
+    list(&span["events"]).iter().any(|message| message["name"] == event)
 }
 
 #[tokio::test]
@@ -109,19 +109,19 @@ async fn a_restore_is_a_trace_with_its_requests() {
     .await;
     assert_eq!(patch["traceId"], restore["traceId"]);
     assert!(attribute(&patch, "http.url").contains("/api/v1/nodes/n1"), "{patch}");
-    // Renewals of Leases and watches are nobody's trace.
+    // Lease renewals and watches have no spans.
     let strays: Vec<Value> = collector.spans();
     let mut strays = strays.iter().filter(|span| span["parentSpanId"].as_str().is_none_or(str::is_empty));
     assert!(strays.all(|span| ["keeper", "placement"].contains(&span["name"].as_str().unwrap())), "{strays:?}");
     assert_eq!(attribute(&collector.resources()[0]["resource"], "service.name"), "perennial");
-    // The log is as ever.
+    // The log is unchanged.
     let line = operator.log().into_iter().find(|line| line["message"] == "node restored").unwrap();
     assert_eq!((&line["node"], &line["span"]), (&"n1".into(), &Value::Null));
     assert!(operator.stop().await.is_some_and(|status| status.success()));
 }
 
 #[tokio::test]
-async fn what_was_seen_last_is_sent_before_the_end() {
+async fn pending_spans_are_sent_before_shutdown() {
     let collector = Collector::start();
     let cluster = TestCluster::new().await;
     let operator = collector.asked_for(cluster.operator().webhooks(Webhooks::On));
@@ -142,7 +142,7 @@ async fn what_was_seen_last_is_sent_before_the_end() {
 }
 
 #[tokio::test]
-async fn a_collector_that_is_away_is_in_nobodys_way() {
+async fn an_unreachable_collector_delays_nothing() {
     let nowhere = Collector { port: free_port(), taken: Arc::default() };
     let cluster = TestCluster::new().await;
     let operator = nowhere.asked_for(cluster.operator()).start().await;

@@ -1,4 +1,4 @@
-//! Other clouds, other namespaces: what the configuration decides.
+//! Configuration of placement: other capacity labels, other namespaces.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{is_gated, quick};
 const EKS: &str = "eks.amazonaws.com/capacityType";
 const GKE: &str = "cloud.google.com/gke-spot";
 
-/// How many pods of an app run on nodes of each kind.
+/// Counts the pods of an app by kind of node.
 async fn by_kind(cluster: &TestCluster, app: &str) -> BTreeMap<String, usize> {
     let mut kinds = BTreeMap::new();
     for pod in cluster.pods(app).await {
@@ -24,7 +24,7 @@ async fn by_kind(cluster: &TestCluster, app: &str) -> BTreeMap<String, usize> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn several_labels_mean_spot_and_tainted_spot_nodes_are_tolerated() {
-    let cluster = TestCluster::whole().await;
+    let cluster = TestCluster::full().await;
     let tainted = json!([{"key": "spot", "value": "true", "effect": "NoSchedule"}]);
     for (kind, label) in [("eks", json!({EKS: "SPOT"})), ("gke", json!({GKE: "true"}))] {
         cluster
@@ -41,8 +41,8 @@ async fn several_labels_mean_spot_and_tainted_spot_nodes_are_tolerated() {
         .set("placement.spotTolerations", "spot=true:NoSchedule");
     let _operator = operator.start().await;
 
-    cluster.deployment("web").asks("spot-percentage", "80").replicas(10).create().await;
-    cluster.stateful_set("db").asks("spot-percentage", "0").replicas(3).create().await;
+    cluster.deployment("web").annotate("spot-percentage", "80").replicas(10).create().await;
+    cluster.stateful_set("db").annotate("spot-percentage", "0").replicas(3).create().await;
 
     let full = BTreeMap::from([("eks".to_owned(), 4), ("gke".to_owned(), 4), ("regular".to_owned(), 2)]);
     eventually("both kinds of spot nodes are full", async || {
@@ -66,7 +66,7 @@ async fn only_namespaces_that_are_selected_are_looked_at() {
     let operator = builder.start().await;
 
     let api: Api<MutatingWebhookConfiguration> = Api::all(cluster.client());
-    let selector = eventually("the API server knows which namespaces", async || {
+    let selector = eventually("the webhook configuration has a namespace selector", async || {
         let found = api.list(&ListParams::default()).await.unwrap().items;
         let mut webhooks = found.into_iter().flat_map(|found| found.webhooks.unwrap_or_default());
         webhooks.find(|webhook| webhook.name.contains("pod")).and_then(|pods| pods.namespace_selector).ok_or("not yet")
@@ -76,11 +76,11 @@ async fn only_namespaces_that_are_selected_are_looked_at() {
     let expressions = selector.match_expressions.unwrap_or_default();
     assert!(expressions.iter().any(|expression| expression.key == "team"), "{expressions:?}");
 
-    let outside = cluster.deployment("web").asks("spot-percentage", "50").replicas(4).text();
+    let outside = cluster.deployment("web").annotate("spot-percentage", "50").replicas(4).text();
     let file = cluster.plane().dir().join("outside.json");
     std::fs::write(&file, outside).unwrap();
     cluster.kubectl(&format!("create -n outside -f {}", file.display()));
-    cluster.deployment("web").asks("spot-percentage", "50").replicas(4).create().await;
+    cluster.deployment("web").annotate("spot-percentage", "50").replicas(4).create().await;
 
     cluster.wait_for_split("web", 2, 2).await;
     let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(cluster.client(), "outside");
@@ -92,7 +92,7 @@ async fn only_namespaces_that_are_selected_are_looked_at() {
     assert!(!there.iter().any(is_gated));
     assert!(there.iter().all(|pod| super::class(pod).is_none()));
 
-    // Selected later, it is looked at without a restart.
+    // A namespace that is selected later is managed without a restart.
     cluster.kubectl("label namespace outside placement=on team=shop");
     eventually_within(std::time::Duration::from_mins(1), "the workload outside is looked at", async || {
         let seen = operator.metrics().sum("perennial_placement_replicas", &[]);

@@ -1,4 +1,4 @@
-//! Exactly as many on spot as asked for, at every size.
+//! The spot share is exact at every size.
 
 use futures::future::join_all;
 use perennial_core::placement::slots::Split;
@@ -15,8 +15,8 @@ use super::{class, shared};
 async fn a_deployment_is_exact_at_every_stop(#[case] percentage: u8, #[case] floor: u32) {
     let (cluster, operator) = shared().await;
     let split = Split::new(percentage, floor);
-    let web = cluster.deployment("web").asks("spot-percentage", &percentage.to_string());
-    web.asks("min-on-demand", &floor.to_string()).replicas(10).create().await;
+    let web = cluster.deployment("web").annotate("spot-percentage", &percentage.to_string());
+    web.annotate("min-on-demand", &floor.to_string()).replicas(10).create().await;
 
     for replicas in [10, 100, 37, 3, 50] {
         cluster.scale("web", replicas).await;
@@ -29,7 +29,7 @@ async fn a_deployment_is_exact_at_every_stop(#[case] percentage: u8, #[case] flo
     assert_eq!(cluster.evictions(operator, "web"), 0, "nothing had to be moved");
 }
 
-/// What the owner of a workload knows at the time of the create rides in it.
+/// The owner of a workload places pods within their create.
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_that_are_placed_as_they_are_created_cost_no_write() {
     let cluster = super::roomy().await;
@@ -47,12 +47,12 @@ async fn pods_that_are_placed_as_they_are_created_cost_no_write() {
         pods.iter().filter_map(|pod| super::annotation(pod, "perennial.dev/slot")?.parse().ok()).collect();
     slots.sort_unstable();
     assert_eq!(slots, (0..200).collect::<Vec<u32>>());
-    // The first pods may be created before the owner has seen that there are to be more.
+    // The first pods may be created before the owner has observed the new size.
     let written = writes() - before;
     assert!(written < 100.0, "{written} writes for 199 pods");
 }
 
-/// A quota is asked after the webhooks: what was given to a pod that then never came is given to another.
+/// Quota is checked after the webhooks: the slot of a pod that was refused goes to another pod.
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_that_are_refused_after_they_were_placed_leave_nothing_behind() {
     let (cluster, operator) = shared().await;
@@ -62,7 +62,13 @@ async fn pods_that_are_refused_after_they_were_placed_leave_nothing_behind() {
         if used == "0" { Ok(()) } else { Err(used) }
     })
     .await;
-    cluster.deployment("web").asks("spot-percentage", "70").asks("min-on-demand", "3").replicas(20).create().await;
+    cluster
+        .deployment("web")
+        .annotate("spot-percentage", "70")
+        .annotate("min-on-demand", "3")
+        .replicas(20)
+        .create()
+        .await;
     cluster.wait_for_split("web", 1, 3).await;
 
     cluster.kubectl("delete quota few");
@@ -71,7 +77,7 @@ async fn pods_that_are_refused_after_they_were_placed_leave_nothing_behind() {
     assert_eq!(cluster.evictions(operator, "web"), 0, "nothing had to be moved");
 }
 
-/// Their owners are younger than anything that the caches have seen.
+/// Their owners are newer than the caches.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_pods_of_a_brand_new_workload_are_not_missed() {
     let (cluster, operator) = shared().await;
@@ -79,7 +85,7 @@ async fn the_first_pods_of_a_brand_new_workload_are_not_missed() {
 
     let create = async |name: &String| {
         let builder = if name.ends_with('0') { cluster.stateful_set(name) } else { cluster.deployment(name) };
-        builder.asks("spot-percentage", "50").replicas(4).create().await;
+        builder.annotate("spot-percentage", "50").replicas(4).create().await;
     };
     join_all(all.iter().map(create)).await;
 
@@ -94,7 +100,13 @@ async fn the_first_pods_of_a_brand_new_workload_are_not_missed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crashed_pod_leaves_a_hole_that_its_replacement_fills() {
     let (cluster, operator) = shared().await;
-    cluster.deployment("web").asks("spot-percentage", "50").asks("min-on-demand", "2").replicas(8).create().await;
+    cluster
+        .deployment("web")
+        .annotate("spot-percentage", "50")
+        .annotate("min-on-demand", "2")
+        .replicas(8)
+        .create()
+        .await;
     cluster.wait_for_split("web", 4, 4).await;
 
     for pod in cluster.pods("web").await.iter().take(5) {
@@ -121,7 +133,7 @@ async fn a_namespace_has_defaults_and_a_workload_may_opt_out() {
     let (cluster, _) = shared().await;
     cluster.kubectl(&format!("annotate namespace {} perennial.dev/spot-percentage=50", cluster.workspace()));
     cluster.deployment("web").replicas(10).create().await;
-    cluster.deployment("own").asks("ignore", "true").replicas(4).create().await;
+    cluster.deployment("own").annotate("ignore", "true").replicas(4).create().await;
 
     cluster.wait_for_split("web", 5, 5).await;
 
@@ -129,14 +141,14 @@ async fn a_namespace_has_defaults_and_a_workload_may_opt_out() {
     assert!(own.iter().all(|pod| class(pod).is_none()));
 }
 
-/// A wish, not a demand: where there is no spot capacity pods run all the same.
+/// `preferred`: without spot capacity pods run anyway.
 #[tokio::test(flavor = "multi_thread")]
 async fn preferred_pods_run_wherever_there_is_room() {
     let cluster = perennial_harness::TestCluster::shared().await;
     cluster.capacity("on-demand", 1, 100).await;
     let operator = cluster.shared_operator().await;
-    let web = cluster.deployment("web").asks("spot-percentage", "50").asks("selection", "preferred");
-    web.asks("fallback-after", "1s").replicas(6).create().await;
+    let web = cluster.deployment("web").annotate("spot-percentage", "50").annotate("selection", "preferred");
+    web.annotate("fallback-after", "1s").replicas(6).create().await;
 
     cluster.wait_for_split("web", 0, 6).await;
 
@@ -147,14 +159,20 @@ async fn preferred_pods_run_wherever_there_is_room() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_floor_above_the_replicas_means_all_on_demand() {
+async fn a_minimum_above_the_replicas_means_all_on_demand() {
     let (cluster, _) = shared().await;
-    cluster.deployment("web").asks("spot-percentage", "70").asks("min-on-demand", "9").replicas(4).create().await;
+    cluster
+        .deployment("web")
+        .annotate("spot-percentage", "70")
+        .annotate("min-on-demand", "9")
+        .replicas(4)
+        .create()
+        .await;
 
     cluster.wait_for_split("web", 0, 4).await;
 
-    let said = cluster.wait_for_workload_event("web", "PlacementNote").await;
-    assert!(said.contains("min-on-demand 9"), "{said}");
+    let message = cluster.wait_for_workload_event("web", "PlacementNote").await;
+    assert!(message.contains("min-on-demand 9"), "{message}");
     cluster.patch_deployment("web", json!({"spec": {"replicas": 12}})).await;
     cluster.wait_for_split("web", 3, 9).await;
 }

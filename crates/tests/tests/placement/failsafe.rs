@@ -1,4 +1,4 @@
-//! Nothing stays gated, whoever is away and whatever the API server refuses.
+//! No pod stays gated, whichever replica is down and whatever the API server refuses.
 
 use std::time::Duration;
 
@@ -8,20 +8,20 @@ use serde_json::json;
 
 use super::{
     class, is_gated,
-    owners::{doorman, owner},
+    owners::{owner, webhook_only},
     quick, roomy, shared,
 };
 
 async fn until_all_run(cluster: &TestCluster, count: usize) {
     eventually_within(Duration::from_mins(2), format!("{count} pods run, and none is gated"), async || {
-        let seen = cluster.placed("web").await;
+        let seen = cluster.pod_counts("web").await;
         if seen.waiting == 0 && seen.spot + seen.on_demand == count { Ok(()) } else { Err(seen.to_string()) }
     })
     .await;
 }
 
-/// From now on the API server refuses every such request for a pod, in this namespace, for which this does not hold: `Invalid` is a 422,
-/// as its own validation has it, `Forbidden` a 403, as many a webhook has it.
+/// From now on the API server refuses requests for pods in this namespace that do not match:
+/// `Invalid` with 422, like its own validation, `Forbidden` with 403, like many webhooks.
 async fn refuse_unless(cluster: &TestCluster, name: &str, operations: &[&str], holds: &str, reason: &str) {
     let namespace = cluster.workspace();
     let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": operations, "resources": ["pods"]});
@@ -71,30 +71,31 @@ const NEVER_CHOSEN: &str =
 #[case("Invalid")]
 #[case("Forbidden")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_class_that_the_api_server_refuses_is_given_up_and_told(#[case] reason: &str) {
+async fn a_class_that_the_api_server_refuses_is_dropped_and_reported(#[case] reason: &str) {
     let (cluster, _) = shared().await;
     let name = format!("{}-never-spot", cluster.workspace());
     refuse_unless(&cluster, &name, &["CREATE", "UPDATE"], NEVER_SPOT, reason).await;
 
-    cluster.deployment("web").asks("spot-percentage", "50").replicas(4).create().await;
+    cluster.deployment("web").annotate("spot-percentage", "50").replicas(4).create().await;
 
     cluster.wait_for_workload_event("web", "PlacementRefused").await;
     until_all_run(&cluster, 4).await;
-    // Those that should be on spot go as they are; one may wait in vain for a pod that was refused, and then be on-demand.
+    // Spot pods are released unchanged; one may wait for the slot of a refused pod and then be
+    // on-demand.
     let classes: Vec<Option<String>> = cluster.pods("web").await.iter().map(class).collect();
     assert!(classes.contains(&None) && !classes.contains(&Some("spot".to_owned())), "{classes:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn gated_pods_of_a_lost_owner_are_freed_by_any_replica() {
+async fn gated_pods_of_a_lost_owner_are_released_by_any_replica() {
     let cluster = roomy().await;
-    let _doorman = doorman(&cluster, "5s").await;
+    let _doorman = webhook_only(&cluster, "5s").await;
     let owner = owner(&cluster).await;
-    cluster.deployment("web").asks("spot-percentage", "70").replicas(2).create().await;
+    cluster.deployment("web").annotate("spot-percentage", "70").replicas(2).create().await;
     cluster.wait_for_split("web", 1, 1).await;
 
     owner.crash();
-    // Its Lease is fresh for a moment longer: these are gated, and nobody comes.
+    // The Lease is still valid for a moment: these pods are gated, and the owner is gone.
     cluster.scale("web", 10).await;
     eventually("some are gated", async || {
         let gated = cluster.pods("web").await.iter().filter(|pod| is_gated(pod)).count();
@@ -109,14 +110,14 @@ async fn gated_pods_of_a_lost_owner_are_freed_by_any_replica() {
 #[case("Invalid")]
 #[case("Forbidden")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_is_freed_also_when_it_may_not_be_made_on_demand(#[case] reason: &str) {
+async fn a_pod_is_released_even_if_on_demand_is_refused(#[case] reason: &str) {
     let cluster = roomy().await;
-    let _doorman = doorman(&cluster, "5s").await;
+    let _doorman = webhook_only(&cluster, "5s").await;
     let owner = owner(&cluster).await;
-    cluster.deployment("web").asks("spot-percentage", "70").replicas(2).create().await;
+    cluster.deployment("web").annotate("spot-percentage", "70").replicas(2).create().await;
     cluster.wait_for_split("web", 1, 1).await;
     refuse_unless(&cluster, "never-chosen", &["UPDATE"], NEVER_CHOSEN, reason).await;
-    // The API server takes its time with a policy: the Lease has to be fresh from here on.
+    // A policy takes effect after a while: the Lease must be fresh from here on.
     owner.crash();
     cluster.scale("web", 6).await;
 
@@ -126,12 +127,13 @@ async fn a_pod_is_freed_also_when_it_may_not_be_made_on_demand(#[case] reason: &
     assert!(free > 0, "at least one had been gated");
 }
 
-/// Ten pods each of a workload that demands its class and of one that wishes for it; of both some are gated, and nobody is there any more.
+/// Creates ten pods each of a `required` and a `preferred` workload; some of both are gated when
+/// the operator is gone.
 async fn left_behind(cluster: &TestCluster) {
-    let doorman = doorman(cluster, "10m").await;
+    let webhook_only = webhook_only(cluster, "10m").await;
     let owner = owner(cluster).await;
-    cluster.deployment("web").asks("spot-percentage", "70").replicas(2).create().await;
-    let soft = cluster.deployment("soft").asks("spot-percentage", "70").asks("selection", "preferred");
+    cluster.deployment("web").annotate("spot-percentage", "70").replicas(2).create().await;
+    let soft = cluster.deployment("soft").annotate("spot-percentage", "70").annotate("selection", "preferred");
     soft.replicas(2).create().await;
     cluster.wait_for_split("web", 1, 1).await;
     eventually("those that wish run as well", async || {
@@ -149,13 +151,13 @@ async fn left_behind(cluster: &TestCluster) {
         })
         .await;
     }
-    doorman.crash();
+    webhook_only.crash();
     for app in ["soft", "web"] {
         assert!(cluster.pods(app).await.iter().any(is_gated), "something of {app} is gated");
     }
 }
 
-/// All run; those that were gated on-demand, where that is a demand.
+/// Waits until all pods run; gated pods of the `required` workload on-demand.
 async fn until_none_is_left_behind(cluster: &TestCluster) {
     until_all_run(cluster, 10).await;
     assert!(cluster.pods("web").await.iter().all(|pod| class(pod).is_some()));
@@ -169,7 +171,7 @@ async fn until_none_is_left_behind(cluster: &TestCluster) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn uninstalling_frees_what_is_gated() {
+async fn uninstall_releases_gated_nodes_and_pods() {
     let cluster = roomy().await;
     left_behind(&cluster).await;
 
@@ -182,7 +184,7 @@ async fn uninstalling_frees_what_is_gated() {
 #[case("placement.enabled", "false")]
 #[case("controller.roles", "capture,restore")]
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_that_places_nothing_frees_what_was_gated_before(#[case] key: &str, #[case] value: &str) {
+async fn an_operator_without_placement_releases_gated_pods(#[case] key: &str, #[case] value: &str) {
     let cluster = roomy().await;
     left_behind(&cluster).await;
 
@@ -192,10 +194,10 @@ async fn an_operator_that_places_nothing_frees_what_was_gated_before(#[case] key
     until_none_is_left_behind(&cluster).await;
 }
 
-/// Others change nodes and pods too, and take some away.
+/// Other clients change and delete nodes and pods meanwhile.
 #[tokio::test(flavor = "multi_thread")]
-async fn uninstalling_goes_on_past_what_changed_or_went_meanwhile() {
-    let cluster = TestCluster::whole().await;
+async fn uninstall_tolerates_concurrent_changes_and_deletes() {
+    let cluster = TestCluster::full().await;
     for number in 0..3 {
         cluster.node(&format!("waits-{number}")).taint("perennial.dev/restoring", "", "NoSchedule").create().await;
         let pod = json!({"apiVersion": "v1", "kind": "Pod",
@@ -210,25 +212,25 @@ async fn uninstalling_goes_on_past_what_changed_or_went_meanwhile() {
     }
     let proxy = cluster.fault_proxy().await;
     let mut faults = [("nodes", 409), ("nodes", 404), ("pods", 404), ("pods", 409)].to_vec();
-    proxy.weather(move |asked| {
+    proxy.inject(move |asked| {
         let due = faults.iter().position(|(resource, _)| asked.verb == "patch" && asked.resource == *resource)?;
         Some(Fault::Answered(faults.remove(due).1, None))
     });
 
-    let said = cluster.perennial_through(&proxy, "uninstall --yes").expect_success();
+    let message = cluster.perennial_through(&proxy, "uninstall --yes").expect_success();
 
-    assert_eq!(proxy.faults().values().sum::<u64>(), 4, "{said}");
-    assert!(said.contains("from 3 node(s)") && said.contains("from 3 pod(s)"), "{said}");
+    assert_eq!(proxy.faults().values().sum::<u64>(), 4, "{message}");
+    assert!(message.contains("from 3 node(s)") && message.contains("from 3 pod(s)"), "{message}");
     assert!(!cluster.kubectl("get nodes -o jsonpath={.items[*].spec.taints[*].key}").contains("perennial.dev"));
     assert!(!cluster.pods_with("perennial.dev/managed=true").await.iter().any(is_gated));
 }
 
-/// A webhook that has gone without a word is in nobody's way.
+/// A webhook server that is gone does not block pods.
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_are_made_while_everyone_is_away_and_mended_later() {
+async fn pods_are_created_while_all_replicas_are_down_and_corrected_later() {
     let cluster = roomy().await;
     let operator = quick(&cluster).start().await;
-    cluster.deployment("web").asks("spot-percentage", "70").replicas(4).create().await;
+    cluster.deployment("web").annotate("spot-percentage", "70").replicas(4).create().await;
     cluster.wait_for_split("web", 2, 2).await;
 
     operator.crash();

@@ -1,4 +1,4 @@
-//! A kubelet that takes its time, for nodes that kwok does not look after.
+//! A slow kubelet for nodes that kwok does not manage.
 
 use std::{
     collections::HashMap,
@@ -20,7 +20,7 @@ const LOOK: Duration = Duration::from_millis(200);
 pub(crate) struct Kubelet(JoinHandle<()>);
 
 impl Kubelet {
-    /// A node whose pods are Ready only so long after they are bound.
+    /// Creates a node whose pods become Ready only after a delay.
     pub(crate) async fn slow(cluster: &TestCluster, class: &str, pods: usize, after: Duration) -> Self {
         let node = cluster
             .capacity_node(class, pods, |node| {

@@ -1,28 +1,28 @@
-//! Placement on a real Kubernetes, with its scheduler and its controllers: what people are promised.
+//! Placement on a real Kubernetes with its scheduler and controllers.
 //!
-//! Most tests share one cluster and one operator ([`shared`]); those that start, stop or configure operators have a cluster of
-//! their own ([`roomy`]).
+//! Most tests share one cluster and one operator ([`shared`]); those that start, stop or configure
+//! operators have their own cluster ([`roomy`]).
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "whatever fails here fails the test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure here fails the test")]
 
 mod configured;
+mod events;
 mod exact;
 mod failsafe;
 mod kubelet;
-mod leave_alone;
 mod moves;
 mod owners;
 mod rollouts;
 mod shortage;
 mod stateful;
-mod told;
+mod unmanaged;
 
 use k8s_openapi::api::core::v1::Pod;
 use perennial_harness::{Operator, OperatorBuilder, TestCluster, Webhooks};
 
 const CAPACITY: &str = "karpenter.sh/capacity-type";
 
-/// A place on the cluster that tests share, with room for everyone, and the operator there.
+/// Namespace on the shared cluster with sufficient capacity, and its operator.
 async fn shared() -> (TestCluster, &'static Operator) {
     let cluster = TestCluster::shared().await;
     cluster.capacity("spot", 1, 200).await;
@@ -31,20 +31,20 @@ async fn shared() -> (TestCluster, &'static Operator) {
     (cluster, operator)
 }
 
-/// A cluster of the test's own, with room for everyone.
+/// A cluster of its own with sufficient capacity.
 async fn roomy() -> TestCluster {
-    let cluster = TestCluster::whole().await;
+    let cluster = TestCluster::full().await;
     cluster.capacity("spot", 2, 200).await;
     cluster.capacity("on-demand", 2, 200).await;
     cluster
 }
 
-/// An operator that does everything, moves quickly and waits for nobody long.
+/// Operator with all roles, short delays and short timeouts.
 fn quick(cluster: &TestCluster) -> OperatorBuilder {
     cluster.operator().webhooks(Webhooks::On).set("placement.cooldown", "1s")
 }
 
-/// What decides where a pod may run, as far as it is ours.
+/// Returns the class that Perennial assigned to a pod.
 fn class(pod: &Pod) -> Option<String> {
     pod.spec.as_ref()?.node_selector.as_ref()?.get(CAPACITY).cloned()
 }
@@ -57,12 +57,12 @@ fn annotation(pod: &Pod, name: &str) -> Option<String> {
     pod.metadata.annotations.as_ref()?.get(name).cloned()
 }
 
-/// 70% and a floor of 3, so many replicas.
+/// Creates a Deployment with 70% spot and a minimum of 3 on-demand.
 async fn web(cluster: &TestCluster, replicas: u32) {
     cluster
         .deployment("web")
-        .asks("spot-percentage", "70")
-        .asks("min-on-demand", "3")
+        .annotate("spot-percentage", "70")
+        .annotate("min-on-demand", "3")
         .replicas(replicas)
         .create()
         .await;

@@ -1,4 +1,4 @@
-//! Pods that run already: moved when asked for, and only when everyone agrees.
+//! Evictions of running pods: on request, and only if every constraint allows it.
 
 use perennial_core::placement::{DELETION_COST, STATE};
 use perennial_harness::{TestCluster, eventually};
@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 
 use super::{annotation, class, shared};
 
-/// Until `perennial workloads` says something of it.
+/// Waits until `perennial workloads` shows this.
 async fn until_told(cluster: &TestCluster, what: &str) {
-    eventually(format!("it says {what:?}"), async || {
-        let said = cluster.about_workloads("explain deploy/web");
-        if said.contains(what) { Ok(()) } else { Err(said) }
+    eventually(format!("perennial workloads shows {what:?}"), async || {
+        let message = cluster.perennial_all_namespaces("explain deploy/web");
+        if message.contains(what) { Ok(()) } else { Err(message) }
     })
     .await;
 }
@@ -18,7 +18,7 @@ async fn until_told(cluster: &TestCluster, what: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_annotation_moves_pods_one_by_one_and_a_budget_is_respected() {
     let (cluster, operator) = shared().await;
-    cluster.deployment("web").asks("spot-percentage", "70").replicas(10).create().await;
+    cluster.deployment("web").annotate("spot-percentage", "70").replicas(10).create().await;
     cluster.wait_for_split("web", 7, 3).await;
     cluster.budget("all", "web", 10).await;
     eventually("the budget counts", async || {
@@ -27,7 +27,7 @@ async fn a_changed_annotation_moves_pods_one_by_one_and_a_budget_is_respected() 
     })
     .await;
 
-    cluster.ask("web", "spot-percentage", "50").await;
+    cluster.annotate_deployment("web", "spot-percentage", "50").await;
 
     until_told(&cluster, "PodDisruptionBudget all").await;
     assert_eq!(cluster.evictions(operator, "web"), 0);
@@ -41,11 +41,12 @@ async fn a_changed_annotation_moves_pods_one_by_one_and_a_budget_is_respected() 
     assert!(state.contains("\"moved\""), "the cooldown is kept on the workload: {state}");
 }
 
-/// It selects by a label that only pods have: what it says is heard from the API server alone.
+/// Its PodDisruptionBudget selects by a label that only pods have: only the API server can evaluate
+/// it.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_eviction_that_is_answered_429_waits() {
     let (cluster, operator) = shared().await;
-    cluster.deployment("web").asks("spot-percentage", "70").replicas(10).create().await;
+    cluster.deployment("web").annotate("spot-percentage", "70").replicas(10).create().await;
     cluster.wait_for_split("web", 7, 3).await;
     let selector = json!({"matchLabels": {"perennial.dev/managed": "true"}});
     let budget = json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "hidden"},
@@ -59,7 +60,7 @@ async fn an_eviction_that_is_answered_429_waits() {
     let blocked = || operator.metrics().sum("perennial_placement_moves_total", &[("result", "blocked")]);
     let before = blocked();
 
-    cluster.ask("web", "spot-percentage", "50").await;
+    cluster.annotate_deployment("web", "spot-percentage", "50").await;
 
     eventually("it was refused", async || if blocked() > before { Ok(()) } else { Err(blocked()) }).await;
     assert_eq!(cluster.evictions(operator, "web"), 0);
@@ -70,15 +71,15 @@ async fn an_eviction_that_is_answered_429_waits() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_budgets_on_one_pod_are_an_event_and_a_stop() {
     let (cluster, operator) = shared().await;
-    cluster.deployment("web").asks("spot-percentage", "70").replicas(10).create().await;
+    cluster.deployment("web").annotate("spot-percentage", "70").replicas(10).create().await;
     cluster.wait_for_split("web", 7, 3).await;
     cluster.budget("one", "web", 1).await;
     cluster.budget("two", "web", 1).await;
 
-    cluster.ask("web", "spot-percentage", "50").await;
+    cluster.annotate_deployment("web", "spot-percentage", "50").await;
 
-    let said = cluster.wait_for_workload_event("web", "SeveralBudgets").await;
-    assert!(said.contains("one") && said.contains("two"), "{said}");
+    let message = cluster.wait_for_workload_event("web", "SeveralBudgets").await;
+    assert!(message.contains("one") && message.contains("two"), "{message}");
     until_told(&cluster, "several PodDisruptionBudgets").await;
     assert_eq!(cluster.evictions(operator, "web"), 0);
 
@@ -87,16 +88,16 @@ async fn two_budgets_on_one_pod_are_an_event_and_a_stop() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_that_were_there_before_are_taken_in_and_moved() {
+async fn existing_pods_are_adopted_and_moved() {
     let (cluster, _) = shared().await;
     cluster.deployment("web").replicas(10).create().await;
     eventually("all run", async || {
-        let seen = cluster.placed("web").await;
+        let seen = cluster.pod_counts("web").await;
         if seen.spot + seen.on_demand == 10 { Ok(()) } else { Err(seen.to_string()) }
     })
     .await;
 
-    cluster.ask("web", "spot-percentage", "30").await;
+    cluster.annotate_deployment("web", "spot-percentage", "30").await;
 
     cluster.wait_for_split("web", 3, 7).await;
 }
@@ -104,26 +105,26 @@ async fn pods_that_were_there_before_are_taken_in_and_moved() {
 #[tokio::test(flavor = "multi_thread")]
 async fn paused_and_outside_its_schedule_nothing_is_moved() {
     let (cluster, operator) = shared().await;
-    let web = cluster.deployment("web").asks("spot-percentage", "70").asks("paused", "true");
+    let web = cluster.deployment("web").annotate("spot-percentage", "70").annotate("paused", "true");
     web.replicas(10).create().await;
     cluster.wait_for_split("web", 7, 3).await;
 
-    cluster.ask("web", "spot-percentage", "50").await;
+    cluster.annotate_deployment("web", "spot-percentage", "50").await;
     until_told(&cluster, "paused").await;
-    // Open for a minute on the 29th of February.
-    cluster.ask("web", "disruption-duration", "1m").await;
-    cluster.ask("web", "disruption-schedule", "0 0 29 2 *").await;
-    cluster.ask("web", "paused", "false").await;
+    // Open for one minute on the 29th of February.
+    cluster.annotate_deployment("web", "disruption-duration", "1m").await;
+    cluster.annotate_deployment("web", "disruption-schedule", "0 0 29 2 *").await;
+    cluster.annotate_deployment("web", "paused", "false").await;
     until_told(&cluster, "outside the disruption schedule").await;
     assert_eq!(cluster.evictions(operator, "web"), 0);
 
-    cluster.ask("web", "disruption-schedule", "* * * * *").await;
+    cluster.annotate_deployment("web", "disruption-schedule", "* * * * *").await;
     cluster.wait_for_split("web", 5, 5).await;
 }
 
-/// Karpenter is about to take it away: whatever moves to spot goes elsewhere.
+/// Karpenter is about to remove the node: pods that move to spot go elsewhere.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_spot_node_that_karpenter_disrupts_is_no_target() {
+async fn a_spot_node_that_karpenter_disrupts_gets_no_pods() {
     let cluster = TestCluster::shared().await;
     cluster.shared_operator().await;
     let leaving = cluster
@@ -132,11 +133,11 @@ async fn a_spot_node_that_karpenter_disrupts_is_no_target() {
         })
         .await;
     cluster.capacity("on-demand", 1, 100).await;
-    cluster.deployment("web").asks("spot-percentage", "0").replicas(6).create().await;
+    cluster.deployment("web").annotate("spot-percentage", "0").replicas(6).create().await;
     cluster.wait_for_split("web", 0, 6).await;
 
-    cluster.ask("web", "spot-percentage", "50").await;
-    until_told(&cluster, "a pod that belongs on spot has no node yet").await;
+    cluster.annotate_deployment("web", "spot-percentage", "50").await;
+    until_told(&cluster, "a spot pod is not scheduled yet").await;
     cluster.capacity("spot", 1, 100).await;
 
     cluster.wait_for_split("web", 3, 3).await;
@@ -149,16 +150,16 @@ async fn a_spot_node_that_karpenter_disrupts_is_no_target() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_writer_of_the_deletion_cost_is_left_to_it_and_told() {
+async fn another_writer_of_the_deletion_cost_is_reported_and_not_overwritten() {
     let (cluster, _) = shared().await;
-    cluster.deployment("web").asks("spot-percentage", "50").replicas(4).create().await;
+    cluster.deployment("web").annotate("spot-percentage", "50").replicas(4).create().await;
     cluster.wait_for_split("web", 2, 2).await;
     let pod = cluster.pods("web").await.remove(0).metadata.name.unwrap();
 
     cluster.kubectl(&format!("annotate pod {pod} {DELETION_COST}=1000 --overwrite"));
 
-    let said = cluster.wait_for_workload_event("web", "ForeignDeletionCost").await;
-    assert!(said.contains("scale-in is not exact"), "{said}");
+    let message = cluster.wait_for_workload_event("web", "ForeignDeletionCost").await;
+    assert!(message.contains("scale-in is not exact"), "{message}");
     cluster.scale("web", 6).await;
     cluster.wait_for_split("web", 3, 3).await;
     let pods = cluster.pods("web").await;

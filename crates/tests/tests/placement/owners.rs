@@ -1,17 +1,17 @@
-//! Owners come and go, are paused, or are two at once; replicas share the work or have a role each: everything ends exact.
+//! Owners that stop, pause or overlap, and replicas that share roles: the result is always exact.
 
-use perennial_harness::{Balancer, Operator, TestCluster, eventually};
+use perennial_harness::{LoadBalancer, Operator, TestCluster, eventually};
 use rstest::rstest;
 
 use super::{class, is_gated, quick, roomy, web};
 
-/// Only answers admission, and frees what nobody attends to.
-pub(crate) async fn doorman(cluster: &TestCluster, gate_timeout: &str) -> Operator {
+/// Operator with the webhook role only: answers admission and releases pods without an owner.
+pub(crate) async fn webhook_only(cluster: &TestCluster, gate_timeout: &str) -> Operator {
     let builder = quick(cluster).set("controller.roles", "webhooks").set("placement.gateTimeout", gate_timeout);
     builder.set("controller.leaderElection.leaseDuration", "5s").start().await
 }
 
-/// Decides about workloads, and answers no admission.
+/// Operator that decides about workloads and serves no webhooks.
 pub(crate) async fn owner(cluster: &TestCluster) -> Operator {
     owner_with(cluster, "capture,restore,placement").await
 }
@@ -53,7 +53,7 @@ async fn roles_may_be_in_processes_of_their_own(#[case] at_the_door: &str, #[cas
 #[tokio::test(flavor = "multi_thread")]
 async fn the_owner_is_killed_in_the_middle_of_a_burst() {
     let cluster = roomy().await;
-    let _doorman = doorman(&cluster, "5s").await;
+    let _doorman = webhook_only(&cluster, "5s").await;
     let first = owner(&cluster).await;
     let _second = owner(&cluster).await;
     web(&cluster, 10).await;
@@ -66,11 +66,11 @@ async fn the_owner_is_killed_in_the_middle_of_a_burst() {
     cluster.wait_for_split("web", 140, 60).await;
 }
 
-/// Behind one address, as behind a Service: one of them dies while pods are being made.
+/// Behind one address, like a Service: one of them is killed while pods are created.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_webhook_replicas_one_of_which_is_killed() {
     let cluster = roomy().await;
-    let balancer = Balancer::of(2).await;
+    let balancer = LoadBalancer::of(2).await;
     let replica = async |number| {
         let builder = balancer.operator(&cluster, number).set("placement.cooldown", "1s");
         builder.set("placement.gateTimeout", "5s").start().await
@@ -89,13 +89,13 @@ async fn two_webhook_replicas_one_of_which_is_killed() {
     cluster.wait_for_split("web", 91, 39).await;
 }
 
-/// Without leader election both believe that everything is theirs.
+/// Without leader election both consider themselves the owner.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_owners_at_once_do_no_harm() {
     let cluster = roomy().await;
-    let _first = quick(&cluster).alone().start().await;
+    let _first = quick(&cluster).without_leader_election().start().await;
     let second = cluster.operator().set("controller.roles", "placement").set("placement.cooldown", "1s");
-    let _second = second.alone().start().await;
+    let _second = second.without_leader_election().start().await;
     web(&cluster, 10).await;
 
     for (replicas, spot, on_demand) in [(10, 7, 3), (80, 56, 24), (37, 25, 12), (50, 35, 15)] {
@@ -103,14 +103,14 @@ async fn two_owners_at_once_do_no_harm() {
         cluster.wait_for_split("web", spot, on_demand).await;
     }
     cluster.roll_out("web", "2").await;
-    cluster.ask("web", "spot-percentage", "60").await;
+    cluster.annotate_deployment("web", "spot-percentage", "60").await;
     cluster.wait_for_split("web", 30, 20).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_owner_that_was_paused_does_no_harm_when_it_goes_on() {
+async fn an_owner_that_resumes_after_a_pause_does_no_harm() {
     let cluster = roomy().await;
-    let _doorman = doorman(&cluster, "5s").await;
+    let _doorman = webhook_only(&cluster, "5s").await;
     let mut first = owner(&cluster).await;
     web(&cluster, 10).await;
     cluster.wait_for_split("web", 7, 3).await;
@@ -130,15 +130,15 @@ async fn an_owner_that_was_paused_does_no_harm_when_it_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_an_owner_pods_are_on_demand_and_not_gated() {
     let cluster = roomy().await;
-    let _doorman = doorman(&cluster, "5s").await;
-    cluster.deployment("web").asks("spot-percentage", "70").replicas(10).create().await;
+    let _doorman = webhook_only(&cluster, "5s").await;
+    cluster.deployment("web").annotate("spot-percentage", "70").replicas(10).create().await;
 
     cluster.wait_for_split("web", 0, 10).await;
     let pods = cluster.pods("web").await;
     assert!(!pods.iter().any(is_gated));
     assert!(pods.iter().all(|pod| class(pod).as_deref() == Some("on-demand")));
 
-    // Whoever comes later mends it.
+    // An owner that starts later corrects the split.
     let _owner = owner(&cluster).await;
     cluster.wait_for_split("web", 7, 3).await;
 }

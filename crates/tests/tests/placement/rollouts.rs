@@ -1,4 +1,5 @@
-//! Rollouts, whatever happens in the middle of them: the floor of Ready on-demand replicas holds, and they end exact.
+//! Rollouts under disturbance: the minimum of Ready on-demand replicas holds, and the final split
+//! is exact.
 
 use std::time::Duration;
 
@@ -7,11 +8,12 @@ use serde_json::json;
 
 use super::{annotation, kubelet::Kubelet, shared, web};
 
-/// Until all pods have this version (none: the first), with so many on spot and on-demand; the fewest Ready on-demand ones seen.
+/// Waits until all pods have this version (`None`: the first) and this split. Returns the smallest
+/// number of Ready on-demand pods observed.
 async fn until_all_are(cluster: &TestCluster, version: Option<&str>, spot: usize, on_demand: usize) -> usize {
     let mut fewest = usize::MAX;
     eventually_within(Duration::from_mins(2), format!("all are {version:?}, {spot} and {on_demand}"), async || {
-        let seen = cluster.placed("web").await;
+        let seen = cluster.pod_counts("web").await;
         fewest = fewest.min(seen.ready_on_demand);
         let pods = cluster.pods("web").await;
         let right = pods.iter().filter(|pod| annotation(pod, "version").as_deref() == version).count();
@@ -23,7 +25,7 @@ async fn until_all_are(cluster: &TestCluster, version: Option<&str>, spot: usize
     fewest
 }
 
-/// Until the new ReplicaSet has pods, and so has the old one.
+/// Waits until both the old and the new ReplicaSet have pods.
 async fn in_the_middle(cluster: &TestCluster, version: &str) {
     eventually("the rollout is in the middle", async || {
         let pods = cluster.pods("web").await;
@@ -34,14 +36,14 @@ async fn in_the_middle(cluster: &TestCluster, version: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_floor_holds_when_on_demand_pods_start_slower_than_spot_pods() {
+async fn the_minimum_holds_when_on_demand_pods_start_slower_than_spot_pods() {
     let cluster = TestCluster::shared().await;
     cluster.shared_operator().await;
     cluster.capacity("spot", 1, 100).await;
     let _kubelet = Kubelet::slow(&cluster, "on-demand", 100, Duration::from_secs(2)).await;
     web(&cluster, 12).await;
     eventually("the floor is Ready", async || {
-        let seen = cluster.placed("web").await;
+        let seen = cluster.pod_counts("web").await;
         if seen.ready_on_demand == 4 && seen.spot == 8 { Ok(()) } else { Err(seen.to_string()) }
     })
     .await;
@@ -66,15 +68,15 @@ async fn an_undone_rollout_ends_exact() {
     assert!(fewest >= 3, "only {fewest} Ready on-demand replicas");
 }
 
-/// Kubernetes' own doing, which people should know of.
+/// Behaviour of Kubernetes itself that users should know.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_undo_brings_back_what_was_asked_for_then() {
+async fn a_rollout_undo_restores_the_annotations_of_that_revision() {
     let (cluster, _) = shared().await;
-    cluster.deployment("web").asks("spot-percentage", "50").replicas(4).create().await;
+    cluster.deployment("web").annotate("spot-percentage", "50").replicas(4).create().await;
     cluster.wait_for_split("web", 2, 2).await;
     cluster.roll_out("web", "2").await;
     until_all_are(&cluster, Some("2"), 2, 2).await;
-    cluster.ask("web", "spot-percentage", "75").await;
+    cluster.annotate_deployment("web", "spot-percentage", "75").await;
     cluster.wait_for_split("web", 3, 1).await;
 
     cluster.kubectl("rollout undo deployment web");
@@ -93,7 +95,7 @@ async fn a_rollout_that_is_paused_in_the_middle_and_scaled_ends_exact() {
     cluster.kubectl("rollout pause deployment web");
     cluster.scale("web", 30).await;
     eventually("both versions are there, and all of them run", async || {
-        let seen = cluster.placed("web").await;
+        let seen = cluster.pod_counts("web").await;
         if seen.waiting == 0 && seen.spot + seen.on_demand >= 30 { Ok(()) } else { Err(seen.to_string()) }
     })
     .await;
@@ -122,7 +124,8 @@ async fn scaling_in_the_middle_of_rollouts_ends_exact() {
 #[tokio::test(flavor = "multi_thread")]
 async fn recreate_ends_exact() {
     let (cluster, operator) = shared().await;
-    let builder = cluster.deployment("web").asks("spot-percentage", "70").asks("min-on-demand", "3").replicas(10);
+    let builder =
+        cluster.deployment("web").annotate("spot-percentage", "70").annotate("min-on-demand", "3").replicas(10);
     builder.with(|object| object["spec"]["strategy"] = json!({"type": "Recreate"})).create().await;
     cluster.wait_for_split("web", 7, 3).await;
 
@@ -132,7 +135,8 @@ async fn recreate_ends_exact() {
     assert_eq!(cluster.evictions(operator, "web"), 0);
 }
 
-/// A ReplicaSet without a Deployment is nobody's business; a Deployment that adopts one takes its pods in as they are.
+/// A ReplicaSet without a Deployment is not managed; a Deployment that adopts it adopts its pods as
+/// they are.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_orphaned_replica_set_is_left_alone_and_exact_again_when_it_is_adopted() {
     let (cluster, _) = shared().await;
@@ -141,14 +145,14 @@ async fn an_orphaned_replica_set_is_left_alone_and_exact_again_when_it_is_adopte
 
     cluster.kubectl("delete deployment web --cascade=orphan");
     let set = cluster.kubectl("get rs -o name").trim().to_owned();
-    eventually("the ReplicaSet is nobody's", async || {
+    eventually("the ReplicaSet has no owner", async || {
         let owners = cluster.kubectl(&format!("get {set} -o jsonpath={{.metadata.ownerReferences}}"));
         if owners.is_empty() { Ok(()) } else { Err(owners) }
     })
     .await;
     cluster.kubectl(&format!("scale {set} --replicas=12"));
     eventually("12 pods run, and none is kept waiting", async || {
-        let seen = cluster.placed("web").await;
+        let seen = cluster.pod_counts("web").await;
         if seen.waiting == 0 && seen.spot + seen.on_demand == 12 { Ok(()) } else { Err(seen.to_string()) }
     })
     .await;

@@ -1,4 +1,4 @@
-//! Spot capacity that runs out, comes back, or goes at once.
+//! Spot capacity that runs out, returns, or is interrupted at once.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{annotation, class, is_gated};
 
-/// Room for so many pods on spot, and enough on-demand.
+/// A cluster with room for this number of spot pods and sufficient on-demand capacity.
 async fn short(spot: usize) -> TestCluster {
     let cluster = TestCluster::shared().await;
     cluster.shared_operator().await;
@@ -27,20 +27,20 @@ async fn until_marked(cluster: &TestCluster, wanted: usize) {
     .await;
 }
 
-/// What is remembered on the workload.
+/// Returns the state annotation of the workload.
 fn state(cluster: &TestCluster) -> Value {
     let object: Value = serde_json::from_str(&cluster.kubectl("get deployment web -o json")).unwrap();
     let text = object["metadata"]["annotations"][STATE].as_str().unwrap_or("{}").to_owned();
     serde_json::from_str(&text).unwrap()
 }
 
-/// How long until spot is tried again, as remembered.
+/// Returns the time until spot is tried again.
 fn pause(breaker: &Value) -> Option<SignedDuration> {
     let time = |name: &str| breaker[name].as_str()?.parse::<Timestamp>().ok();
     Some(time("probe")?.duration_since(time("since")?))
 }
 
-/// Time goes by: the pause is over.
+/// Moves the state back in time, so that the backoff is over.
 async fn let_the_pause_end(cluster: &TestCluster) {
     let mut state = state(cluster);
     state["breaker"]["probe"] = json!(Timestamp::now().to_string());
@@ -51,19 +51,19 @@ async fn let_the_pause_end(cluster: &TestCluster) {
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_fall_back_to_on_demand_and_leave_first() {
     let cluster = short(3).await;
-    let web = cluster.deployment("web").asks("spot-percentage", "70").asks("fallback-after", "2s");
+    let web = cluster.deployment("web").annotate("spot-percentage", "70").annotate("fallback-after", "2s");
     web.replicas(10).create().await;
 
     cluster.wait_for_split("web", 3, 7).await;
     until_marked(&cluster, 4).await;
     cluster.wait_for_workload_event("web", "SpotShortage").await;
-    let explained = cluster.about_workloads("explain deploy/web");
+    let explained = cluster.perennial_all_namespaces("explain deploy/web");
     assert!(explained.contains("spot has been short since"), "{explained}");
-    eventually("the list says why, and that nothing is in the wrong class", async || {
-        let said = cluster.about_workloads(&format!("workloads -n {}", cluster.workspace()));
-        let line = said.lines().last().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+    eventually("the list shows the reason and no misplaced replicas", async || {
+        let message = cluster.perennial_all_namespaces(&format!("workloads -n {}", cluster.workspace()));
+        let line = message.lines().last().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
         let wanted = "deployment/web 10 3/7 7/3 7 0 4 spot has been short for";
-        if line.contains(wanted) { Ok(()) } else { Err(said) }
+        if line.contains(wanted) { Ok(()) } else { Err(message) }
     })
     .await;
 
@@ -75,11 +75,11 @@ async fn replicas_fall_back_to_on_demand_and_leave_first() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_more_fall_back_than_the_budget_allows() {
     let cluster = short(3).await;
-    let web = cluster.deployment("web").asks("spot-percentage", "70").asks("fallback-after", "2s");
-    web.asks("fallback-budget", "2").replicas(10).create().await;
+    let web = cluster.deployment("web").annotate("spot-percentage", "70").annotate("fallback-after", "2s");
+    web.annotate("fallback-budget", "2").replicas(10).create().await;
 
     eventually_within(Duration::from_mins(1), "two of four have fallen back", async || {
-        let seen = cluster.placed("web").await;
+        let seen = cluster.pod_counts("web").await;
         if (seen.spot, seen.on_demand, seen.waiting) == (3, 5, 2) { Ok(()) } else { Err(seen.to_string()) }
     })
     .await;
@@ -87,9 +87,9 @@ async fn no_more_fall_back_than_the_budget_allows() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn spot_is_tried_again_after_growing_pauses_and_when_it_is_back_all_return() {
+async fn spot_is_retried_with_backoff_and_replicas_return_when_it_is_back() {
     let cluster = short(3).await;
-    let web = cluster.deployment("web").asks("spot-percentage", "70").asks("fallback-after", "2s");
+    let web = cluster.deployment("web").annotate("spot-percentage", "70").annotate("fallback-after", "2s");
     web.replicas(10).create().await;
     cluster.wait_for_split("web", 3, 7).await;
     let first = state(&cluster)["breaker"].clone();
@@ -112,20 +112,20 @@ async fn spot_is_tried_again_after_growing_pauses_and_when_it_is_back_all_return
     cluster.wait_for_workload_event("web", "SpotBack").await;
 }
 
-/// Many spot nodes go at once and there is no other: the floor first, the rest a few at a time.
+/// Many spot nodes fail at once without replacements: the minimum first, the rest a few at a time.
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_mass_interruption_replacements_come_a_few_at_a_time() {
+async fn after_a_mass_interruption_replacements_are_rate_limited() {
     let cluster = TestCluster::shared().await;
     cluster.shared_operator().await;
     let doomed = cluster.capacity_node("spot", 40, |_| ()).await;
     cluster.capacity("on-demand", 1, 100).await;
-    let web = cluster.deployment("web").asks("spot-percentage", "80").asks("min-on-demand", "2").replicas(40);
+    let web = cluster.deployment("web").annotate("spot-percentage", "80").annotate("min-on-demand", "2").replicas(40);
     web.create().await;
     cluster.wait_for_split("web", 32, 8).await;
 
     cluster.kubectl(&format!("taint node {doomed} karpenter.sh/disrupted=:NoSchedule"));
     let on_spot = cluster.pods("web").await.into_iter().filter(|pod| class(pod).as_deref() == Some("spot"));
-    // Most are evicted, and the rest of the node is still there: the interruption goes on.
+    // Most pods are evicted and the node still exists: the interruption continues.
     let names: Vec<String> = on_spot.filter_map(|pod| pod.metadata.name).take(20).collect();
     cluster.kubectl(&format!("delete pod {} --wait=false", names.join(" ")));
 

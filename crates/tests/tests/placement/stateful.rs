@@ -1,4 +1,4 @@
-//! StatefulSets: by ordinal, in the webhook alone.
+//! StatefulSets: placed by ordinal, by the webhook alone.
 
 use perennial_core::placement::slots::Split;
 use perennial_harness::{TestCluster, eventually};
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{class, shared};
 
-/// Each pod's class, by ordinal.
+/// Returns the class of each pod by ordinal.
 async fn classes(cluster: &TestCluster, start: u32) -> Vec<Option<String>> {
     let mut all: Vec<(u32, Option<String>)> = Vec::new();
     for pod in cluster.pods("db").await {
@@ -26,7 +26,7 @@ fn wanted(split: Split, replicas: u32) -> Vec<Option<String>> {
 async fn a_stateful_set_is_exact_by_ordinal_without_a_write() {
     let (cluster, _) = shared().await;
     let split = Split::new(60, 2);
-    let db = cluster.stateful_set("db").asks("spot-percentage", "60%").asks("min-on-demand", "2").replicas(12);
+    let db = cluster.stateful_set("db").annotate("spot-percentage", "60%").annotate("min-on-demand", "2").replicas(12);
     db.with(|object| object["spec"]["ordinals"] = json!({"start": 5})).create().await;
 
     cluster.wait_for_split("db", split.spot(12) as usize, split.on_demand(12) as usize).await;
@@ -45,25 +45,25 @@ async fn a_stateful_set_is_exact_by_ordinal_without_a_write() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_of_a_stateful_set_are_moved_only_when_that_is_asked_for() {
+async fn pods_of_a_stateful_set_are_evicted_only_if_enabled() {
     let (cluster, operator) = shared().await;
-    cluster.stateful_set("db").asks("spot-percentage", "75").replicas(4).create().await;
+    cluster.stateful_set("db").annotate("spot-percentage", "75").replicas(4).create().await;
     cluster.wait_for_split("db", 3, 1).await;
 
     cluster.kubectl("annotate statefulset db perennial.dev/spot-percentage=25 --overwrite");
     eventually("it is known to be wrong", async || {
-        let said = cluster.about_workloads("workloads -o json");
-        let drift = serde_json::from_str::<serde_json::Value>(&said).unwrap();
-        if drift.to_string().contains("\"drift\":2") { Ok(()) } else { Err(said) }
+        let message = cluster.perennial_all_namespaces("workloads -o json");
+        let drift = serde_json::from_str::<serde_json::Value>(&message).unwrap();
+        if drift.to_string().contains("\"drift\":2") { Ok(()) } else { Err(message) }
     })
     .await;
-    // A fence: what is asked for later has been done.
-    cluster.deployment("web").asks("spot-percentage", "50").replicas(4).create().await;
+    // Fence: a later change has been processed.
+    cluster.deployment("web").annotate("spot-percentage", "50").replicas(4).create().await;
     cluster.wait_for_split("web", 2, 2).await;
-    cluster.ask("web", "spot-percentage", "25").await;
+    cluster.annotate_deployment("web", "spot-percentage", "25").await;
     cluster.wait_for_split("web", 1, 3).await;
     assert_eq!(cluster.evictions(operator, "db"), 0);
-    assert_eq!(cluster.placed("db").await.spot, 3);
+    assert_eq!(cluster.pod_counts("db").await.spot, 3);
 
     cluster.kubectl("annotate statefulset db perennial.dev/move-statefulset-pods=true");
     cluster.wait_for_split("db", 1, 3).await;
@@ -76,7 +76,7 @@ async fn a_stateful_set_falls_back_as_well() {
     cluster.shared_operator().await;
     cluster.capacity("spot", 1, 2).await;
     cluster.capacity("on-demand", 1, 100).await;
-    let db = cluster.stateful_set("db").asks("spot-percentage", "80").asks("fallback-after", "2s");
+    let db = cluster.stateful_set("db").annotate("spot-percentage", "80").annotate("fallback-after", "2s");
     db.replicas(5).create().await;
 
     cluster.wait_for_split("db", 2, 3).await;

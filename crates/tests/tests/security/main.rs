@@ -1,7 +1,6 @@
-//! Attacks, each as a test: what somebody tries, and what comes of it. `docs/security.md` names these tests; `page` checks
-//! that it names what exists.
+//! Attacks, one test each. `docs/security.md` lists these tests; `page` checks the list.
 
-// Helpers are not recognised as tests by clippy's settings, but a panic is how they fail, too.
+// clippy does not recognise helpers as tests, but they fail by panics as well.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod page;
@@ -13,23 +12,23 @@ mod traffic;
 use perennial_harness::{OperatorBuilder, TestCluster};
 use serde_json::json;
 
-/// The account of the operator, as it is installed.
+/// Service account of the operator.
 pub(crate) const ACCOUNT: &str = "perennial";
 
-/// Puts in place what `perennial manifests` prints of this part.
+/// Applies a part of the output of `perennial manifests`.
 pub(crate) fn install(cluster: &TestCluster, part: &str) {
     let objects = cluster.perennial(&format!("manifests {part}")).expect_success();
     cluster.try_kubectl_with("apply --server-side --force-conflicts --validate=strict", &objects).expect_success();
 }
 
-/// An operator under its own account, with its own permissions.
+/// Operator with its own service account and permissions.
 pub(crate) fn operator(cluster: &TestCluster) -> OperatorBuilder {
     install(cluster, "permissions");
     install(cluster, "crds");
     cluster.operator_in_cluster(ACCOUNT)
 }
 
-/// Lets a user do what the rules say, in Perennial's namespace.
+/// Grants a user these rules in Perennial's namespace.
 pub(crate) fn allow(cluster: &TestCluster, user: &str, rules: &serde_json::Value) {
     let name = format!("allowed-{user}");
     let metadata = json!({"name": name, "namespace": cluster.namespace()});
@@ -46,7 +45,7 @@ pub(crate) fn allow(cluster: &TestCluster, user: &str, rules: &serde_json::Value
     }
 }
 
-/// All that can be done with ConfigMaps.
+/// Rules with all verbs on ConfigMaps.
 pub(crate) fn config_maps() -> serde_json::Value {
     let verbs = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
     json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": verbs}])

@@ -1,9 +1,9 @@
-//! The page of the threat model names tests that exist, and every test beside this one is named there.
+//! The threat model page lists every test of this folder and no test that does not exist.
 
-use perennial_harness::assert_page_names_tests;
+use perennial_harness::assert_page_lists_tests;
 
 #[test]
 fn the_threat_model_names_every_attack_that_is_tried() {
     let this = "the_threat_model_names_every_attack_that_is_tried";
-    assert_page_names_tests("security.md", "security", &["guarantees", "install"], this, 10);
+    assert_page_lists_tests("security.md", "security", &["guarantees", "install"], this, 10);
 }

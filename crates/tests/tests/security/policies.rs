@@ -1,4 +1,5 @@
-//! The ValidatingAdmissionPolicies: who writes records, and what our own account may do to nodes.
+//! ValidatingAdmissionPolicies: who may write records, and what the operator's account may change
+//! on nodes.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::{
@@ -25,7 +26,7 @@ fn dry() -> PostParams {
     PostParams { dry_run: true, ..PostParams::default() }
 }
 
-/// A cluster with the policies in force, and somebody who may do everything with ConfigMaps.
+/// A cluster with the policies in force, and a user with all verbs on ConfigMaps.
 async fn guarded() -> (TestCluster, Api<ConfigMap>) {
     let cluster = TestCluster::new().await;
     install(&cluster, "policies");
@@ -58,7 +59,7 @@ async fn a_writer_of_config_maps_writes_no_records() {
     let record = record_name("n1");
     let params = PostParams::default();
 
-    // Ways to have a record.
+    // Attempts to create a record.
     let labelled = json!({"perennial.dev/record": "v1"});
     assert!(is_refused(mallorys.create(&params, &config_map("mine", &labelled)).await));
     assert!(is_refused(mallorys.create(&params, &config_map("node-n2", &json!({}))).await));
@@ -73,21 +74,21 @@ async fn a_writer_of_config_maps_writes_no_records() {
     assert!(is_refused(mallorys.delete(&record, &DeleteParams::default()).await));
     let all = ListParams::default().labels("perennial.dev/record");
     assert!(is_refused(mallorys.delete_collection(&DeleteParams::default(), &all).await));
-    // The configuration says what is done with records.
+    // The configuration determines what is restored.
     assert!(is_refused(mallorys.create(&params, &config_map("perennial-config", &json!({}))).await));
 
-    // What is not Perennial's is nobody's business.
+    // Other ConfigMaps are not restricted.
     mallorys.create(&params, &config_map("mine", &json!({}))).await.unwrap();
     let label = patch(json!({"metadata": {"labels": labelled}}));
     assert!(is_refused(mallorys.patch("mine", &PatchParams::default(), &label).await));
     mallorys.delete("mine", &DeleteParams::default()).await.unwrap();
-    // Perennial goes on.
+    // Perennial keeps working.
     cluster.label("n1", "team", "web").await;
     cluster.wait_for_record("n1", [("team", "web")]).await;
 }
 
 #[tokio::test]
-async fn people_write_records_where_they_are_let() {
+async fn permitted_users_write_records() {
     let (cluster, _) = guarded().await;
     let _operator = operator(&cluster).start().await;
     cluster.node("n1").label("team", "ml").create().await;
@@ -105,8 +106,8 @@ async fn people_write_records_where_they_are_let() {
         cluster.try_kubectl(&format!("create clusterrolebinding {user} --clusterrole={user} --user={user}"));
     }
 
-    let said = cluster.perennial_as(MALLORY, &[], "hold n1").expect_failure();
-    assert!(said.contains("update records.perennial.dev"), "it does not say what is missing: {said}");
+    let message = cluster.perennial_as(MALLORY, &[], "hold n1").expect_failure();
+    assert!(message.contains("update records.perennial.dev"), "it does not say what is missing: {message}");
     install(&cluster, "policies --record-writer User:jane");
     let held = eventually("jane may", async || {
         let answer = cluster.perennial_as("jane", &[], "hold n1");
@@ -115,11 +116,11 @@ async fn people_write_records_where_they_are_let() {
     assert!(held.await.contains("held"));
     cluster.perennial_as("jane", &[], "forget n1 --yes").expect_success();
     cluster.perennial_as(MALLORY, &[], "forget n1 --yes").expect_failure();
-    // The admin needs no leave.
+    // Cluster admins are exempt.
     cluster.perennial("hold n1 --release").expect_success();
 }
 
-/// A thief of our token to whom RBAC has come to allow everything.
+/// A client with a stolen token of the operator, whose RBAC allows everything.
 async fn thief(cluster: &TestCluster) -> Client {
     install(cluster, "permissions");
     let (namespace, name) = (cluster.namespace(), format!("everything-{}", cluster.namespace()));
@@ -141,11 +142,11 @@ async fn thief(cluster: &TestCluster) -> Client {
 #[case::our_other_annotations(json!({"metadata": {"annotations": {"perennial.dev/ignore": "true"}}}))]
 #[case::startup_taints(json!({"spec": {"taints": [{"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}]}}))]
 #[tokio::test]
-async fn our_account_changes_nothing_on_nodes_but_what_it_may(#[case] patch: Value) {
+async fn the_operator_account_changes_only_permitted_node_fields(#[case] patch: Value) {
     let (cluster, _) = guarded().await;
     let thief: Api<Node> = Api::all(thief(&cluster).await);
     cluster.node("n1").label("kubernetes.io/hostname", "n1").create().await;
-    // Kubernetes itself says that a new node is not ready: that is not ours to take away.
+    // Kubernetes adds the not-ready taint to a new node; the operator may not remove it.
     cluster.patch_node("n1", json!({"spec": {"taints": null}})).await;
     let params = PatchParams::default();
     let harmless = json!({
@@ -160,7 +161,8 @@ async fn our_account_changes_nothing_on_nodes_but_what_it_may(#[case] patch: Val
     })
     .await;
 
-    // The API server takes its time with a policy. A dry run is judged like any other request, and leaves nothing behind.
+    // A policy takes effect after a while. A dry run is checked like any request and changes
+    // nothing.
     let trial = PatchParams { dry_run: true, ..PatchParams::default() };
     let refused = eventually("it is refused", async || {
         let tried = thief.patch("n1", &trial, &Patch::Merge(&patch)).await;
@@ -169,15 +171,15 @@ async fn our_account_changes_nothing_on_nodes_but_what_it_may(#[case] patch: Val
     .await;
 
     assert!(refused.contains("perennial-nodes"), "{refused}");
-    // The admin may, as ever.
+    // Cluster admins may do it.
     cluster.patch_node("n1", patch).await;
-    // One whose owner does not exist may be collected by now.
+    // An object whose owner does not exist may be collected by now.
     let bare = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     drop(cluster.nodes().patch("n1", &params, &bare).await);
 }
 
 #[tokio::test]
-async fn our_account_neither_makes_nor_deletes_nodes() {
+async fn the_operator_account_neither_creates_nor_deletes_nodes() {
     let (cluster, _) = guarded().await;
     let thief: Api<Node> = Api::all(thief(&cluster).await);
     cluster.node("n1").create().await;
@@ -203,7 +205,7 @@ async fn our_account_neither_makes_nor_deletes_nodes() {
 }
 
 #[tokio::test]
-async fn nobody_elses_nodes_are_held_up() {
+async fn the_policies_do_not_restrict_other_clients() {
     let (cluster, _) = guarded().await;
     let kubelet = cluster.as_kubelet("n1").await;
 
@@ -216,7 +218,7 @@ async fn nobody_elses_nodes_are_held_up() {
         .await;
     cluster.patch_node("n1", json!({"metadata": {"finalizers": null}})).await;
     cluster.delete_node("n1").await;
-    // Who deletes namespaces empties ours, records and all.
+    // The namespace controller may delete everything in the namespace, including records.
     let groups = ["system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"];
     let user = "system:serviceaccount:kube-system:namespace-controller";
     let controller: Api<ConfigMap> = Api::namespaced(cluster.client_of(user, &groups).await, cluster.namespace());
@@ -226,7 +228,7 @@ async fn nobody_elses_nodes_are_held_up() {
     assert_eq!(cluster.record_count().await, 0);
 }
 
-/// Everything that is kept, through a delete and a return: nothing of it is refused.
+/// Every kept field, through a delete and a restore: nothing is refused.
 #[rstest]
 #[case::on(Webhooks::On)]
 #[case::off(Webhooks::Off)]
@@ -263,7 +265,7 @@ async fn perennial_does_its_work_under_the_policies(#[case] webhooks: Webhooks) 
             let node = cluster.get_node("n1").await;
             let spec = node.spec.unwrap_or_default();
             let taints = spec.taints.unwrap_or_default().into_iter().map(|taint| taint.key);
-            // Kubernetes itself says that a new node is not ready.
+            // Kubernetes adds the not-ready taint to a new node.
             let taints: Vec<String> = taints.filter(|key| !key.starts_with("node.kubernetes.io/")).collect();
             let owner = node.metadata.annotations.unwrap_or_default().remove("example.com/owner");
             let back = taints == ["dedicated"] && spec.unschedulable == Some(true) && owner.as_deref() == Some("jane");

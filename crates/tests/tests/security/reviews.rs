@@ -1,11 +1,11 @@
-//! Admission reviews that do not come from the API server: whoever reaches the port may send one.
+//! Forged admission reviews: any client that reaches the port can send one.
 
 use std::time::Duration;
 
 use perennial_harness::{Operator, TestCluster, Webhooks, labels};
 use serde_json::{Value, json};
 
-/// Sends a review to the webhook server, as anyone in the cluster can.
+/// Sends a review to the webhook server, as any client in the cluster can.
 fn send(operator: &Operator, path: &str, request: &Value) -> Value {
     let port = port(operator);
     let tls = ureq::tls::TlsConfig::builder().disable_verification(true).build();
@@ -15,7 +15,7 @@ fn send(operator: &Operator, path: &str, request: &Value) -> Value {
     sent.unwrap().body_mut().read_json::<Value>().unwrap()["response"].clone()
 }
 
-/// Where admission is served.
+/// Port of the webhook server.
 pub(crate) fn port(operator: &Operator) -> u16 {
     let line = operator.log().into_iter().find(|line| line["message"] == "serving admission").unwrap();
     line["address"].as_str().unwrap().rsplit_once(':').unwrap().1.parse().unwrap()
@@ -29,7 +29,7 @@ fn deletion(node: &Value) -> Value {
     })
 }
 
-/// A node that says of itself what somebody wants in its record.
+/// A node with labels that an attacker wants to have recorded.
 fn node(name: &str, uid: &str, wanted: &Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Node", "spec": {"providerID": "p1"},
@@ -38,7 +38,7 @@ fn node(name: &str, uid: &str, wanted: &Value) -> Value {
     })
 }
 
-/// Whoever could have a forged last state captured would be a writer of labels: the next incarnation is given them.
+/// If a forged last state were captured, any client could set labels of the next incarnation.
 #[tokio::test]
 async fn a_forged_review_of_a_delete_writes_nothing() {
     let cluster = TestCluster::new().await;
@@ -49,7 +49,7 @@ async fn a_forged_review_of_a_delete_writes_nothing() {
     let before = cluster.config_map("n1").await.unwrap().metadata.resource_version;
     let evil = json!({"team": "evil", "node-role.kubernetes.io/control-plane": ""});
 
-    // A node that is there, one of that name that never was, and one that nobody knows.
+    // An existing node, one of that name that never existed, and an unknown one.
     for (name, uid) in [("n1", uid.as_str()), ("n1", "another"), ("n2", "unknown"), ("n2", "")] {
         let response = send(&operator, "/validate/nodes", &deletion(&node(name, uid, &evil)));
         assert_eq!(response["allowed"], true, "nothing is ever refused");
@@ -60,7 +60,7 @@ async fn a_forged_review_of_a_delete_writes_nothing() {
     cluster.delete_node("n1").await;
     let back = cluster.node("n1").machine("p1", "s1", "m1").create().await;
     assert_eq!(back.metadata.labels.unwrap_or_default(), labels([("team", "ml")]));
-    // One who is away: its record stays as it is.
+    // The record of an absent node does not change.
     cluster.delete_node("n1").await;
     let uid = back.metadata.uid.unwrap();
     send(&operator, "/validate/nodes", &deletion(&node("n1", &uid, &evil)));
@@ -68,11 +68,12 @@ async fn a_forged_review_of_a_delete_writes_nothing() {
     assert_eq!(back.metadata.labels.unwrap_or_default(), labels([("team", "ml")]));
 }
 
-/// What a forged review may bring about is what would have happened anyway: the node's true state is captured.
+/// A forged review can only trigger what would happen anyway: the true state of the node is
+/// captured.
 #[tokio::test]
 async fn a_forged_review_captures_the_truth_at_most() {
     let cluster = TestCluster::new().await;
-    // Nobody captures here but admission.
+    // Only admission captures here.
     let operator = cluster.start_with(Webhooks::On, |builder| builder.set("controller.roles", "webhooks")).await;
     let created = cluster.node("n1").machine("p1", "s1", "m1").label("team", "ml").create().await;
 
@@ -82,8 +83,8 @@ async fn a_forged_review_captures_the_truth_at_most() {
     cluster.wait_for_record("n1", [("team", "ml")]).await;
 }
 
-/// A review of a create only asks. Its answer says what the node would be given: that is known to whoever may read nodes,
-/// but not to everyone who reaches the port. See the threat model.
+/// A review of a create is only a question. Its response contains the labels of the node, which
+/// readers of nodes can see, but not every client of the port. See the threat model.
 #[tokio::test]
 async fn a_forged_review_of_a_create_changes_nothing() {
     let cluster = TestCluster::new().await;

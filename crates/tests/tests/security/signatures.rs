@@ -1,4 +1,5 @@
-//! Signed records: what a writer of ConfigMaps can do who is not kept out by policies, and does not have the key.
+//! Signed records: attacks by a writer of ConfigMaps without the signing key and without admission
+//! policies.
 
 use perennial_harness::{Operator, TestCluster, Webhooks, eventually, labels, record_name};
 use rstest::rstest;
@@ -19,9 +20,9 @@ fn keys(cluster: &TestCluster, keys: &[(&str, &str)]) {
     cluster.try_kubectl_with("create", &secret.to_string()).expect_success();
 }
 
-/// An operator that trusts signed records only, under its own account.
+/// Operator with its own account that requires signed records.
 async fn requiring(cluster: &TestCluster, webhooks: Webhooks) -> Operator {
-    let builder = operator(cluster).alone().webhooks(webhooks).set("records.hmac", "require");
+    let builder = operator(cluster).without_leader_election().webhooks(webhooks).set("records.hmac", "require");
     install(cluster, "permissions --set records.hmac=require");
     let operator = builder.start().await;
     if webhooks == Webhooks::On {
@@ -30,24 +31,24 @@ async fn requiring(cluster: &TestCluster, webhooks: Webhooks) -> Operator {
     operator
 }
 
-/// What is in a record's ConfigMap.
+/// Returns the data of a record's ConfigMap.
 async fn data(cluster: &TestCluster, node: &str) -> Value {
     json!(cluster.config_map(node).await.unwrap().data.unwrap_or_default())
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Attack {
-    /// Bytes are changed, with the checksum that belongs to them.
+    /// Content changed, with a matching checksum.
     Tampered,
-    /// The same, without any signature.
+    /// The same without a signature.
     Forged,
-    /// The record of another node, signature and all.
+    /// Record of another node with its signature.
     Swapped,
-    /// The record of another node, changed to be of this one, with its signature.
+    /// Record of another node, changed to this node, with its signature.
     Renamed,
-    /// The signature is that of another place in the same ConfigMap.
+    /// Signature of another key of the same ConfigMap.
     Recovered,
-    /// What the record held before, signature and all.
+    /// An earlier version of the record with its signature.
     Replayed,
 }
 
@@ -87,7 +88,7 @@ impl Attack {
 #[case::replayed(Attack::Replayed, Webhooks::On)]
 #[case::replayed_by_watch(Attack::Replayed, Webhooks::Off)]
 #[tokio::test]
-async fn a_record_that_our_key_did_not_sign_gives_nothing(#[case] attack: Attack, #[case] webhooks: Webhooks) {
+async fn a_record_without_a_valid_signature_is_not_restored(#[case] attack: Attack, #[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
     keys(&cluster, &[("k1", FIRST)]);
     let operator = requiring(&cluster, webhooks).await;
@@ -101,15 +102,16 @@ async fn a_record_that_our_key_did_not_sign_gives_nothing(#[case] attack: Attack
     cluster.delete_node("n1").await;
     operator.wait_for_metric("perennial_records", &[("state", "absent")], 1.0).await;
 
-    cluster.spoil_record("n1", attack.data(&cluster, &before).await).await;
+    cluster.corrupt_record("n1", attack.data(&cluster, &before).await).await;
     operator.wait_for_metric("perennial_records_invalid", &[], 1.0).await;
     let bytes = cluster.record_bytes("n1", "record.json").await;
     let node = cluster.node("n1").label("own", "1").create().await;
 
     assert_eq!(node.metadata.labels.unwrap_or_default(), labels([("own", "1")]));
-    let said = cluster.wait_for_event("n1", "RecordInvalid").await;
-    assert!(said.contains(&record_name("n1")), "{said}");
-    // What it has since is kept beside the bytes that stay, also for a successor who saw nothing of all this.
+    let message = cluster.wait_for_event("n1", "RecordInvalid").await;
+    assert!(message.contains(&record_name("n1")), "{message}");
+    // The state since then is kept beside the corrupted bytes, also for a replacement that observed
+    // nothing of it.
     cluster.wait_for_record_under("recovered.json", "n1", [("own", "1")]).await;
     assert_eq!(cluster.labels("n1").await, labels([("own", "1")]));
     assert_eq!(cluster.record_bytes("n1", "record.json").await, bytes);
@@ -120,9 +122,10 @@ async fn a_record_that_our_key_did_not_sign_gives_nothing(#[case] attack: Attack
     cluster.wait_for_labels("n1", [("own", "1")]).await;
 }
 
-/// An older record of a node that is there, put back while nobody looked: the node says what is true.
+/// An earlier record of an existing node, replayed while the operator was down: the live node is
+/// authoritative.
 #[tokio::test]
-async fn a_live_node_outdoes_an_older_record_that_was_put_back() {
+async fn a_live_node_wins_over_a_replayed_record() {
     let cluster = TestCluster::new().await;
     keys(&cluster, &[("k1", FIRST)]);
     let operator = requiring(&cluster, Webhooks::Off).await;
@@ -133,7 +136,7 @@ async fn a_live_node_outdoes_an_older_record_that_was_put_back() {
     cluster.wait_for_record("n1", [("team", "ml")]).await;
     operator.crash();
 
-    cluster.spoil_record("n1", before).await;
+    cluster.corrupt_record("n1", before).await;
     let _operator = requiring(&cluster, Webhooks::Off).await;
 
     cluster.wait_for_record("n1", [("team", "ml")]).await;
@@ -141,9 +144,9 @@ async fn a_live_node_outdoes_an_older_record_that_was_put_back() {
 }
 
 #[tokio::test]
-async fn signatures_come_to_records_that_have_none_and_keys_change() {
+async fn unsigned_records_get_signed_and_keys_rotate() {
     let cluster = TestCluster::new().await;
-    // Records from before.
+    // Existing records without signatures.
     let operator = operator(&cluster).start().await;
     for node in ["n1", "n2"] {
         cluster.node(node).label("team", node).create().await;
@@ -165,18 +168,19 @@ async fn signatures_come_to_records_that_have_none_and_keys_change() {
         .await;
     };
 
-    // First they are signed, and those without a signature are trusted.
+    // First, records get signed, and unsigned ones are trusted.
     keys(&cluster, &[("k1", FIRST)]);
     install(&cluster, "permissions --set records.hmac=sign");
-    let operator = cluster.operator_in_cluster(crate::ACCOUNT).alone().set("records.hmac", "sign").start().await;
+    let operator =
+        cluster.operator_in_cluster(crate::ACCOUNT).without_leader_election().set("records.hmac", "sign").start().await;
     signed_by("k1").await;
     operator.wait_for_metric("perennial_records_unsigned", &[], 0.0).await;
     assert!(operator.stop().await.is_some());
-    // Then no other is trusted.
+    // Then unsigned ones are not trusted any more.
     let operator = requiring(&cluster, Webhooks::Off).await;
     cluster.node("n2").create().await;
     cluster.wait_for_labels("n2", [("team", "n2")]).await;
-    // A new key comes, and signs; when it has, the old one may go.
+    // A new key signs; when all records are signed with it, the old one can be removed.
     keys(&cluster, &[("k1", FIRST), ("k2", SECOND)]);
     signed_by("k2").await;
     keys(&cluster, &[("k2", SECOND)]);
@@ -191,9 +195,9 @@ async fn signatures_come_to_records_that_have_none_and_keys_change() {
     operator.wait_for_metric("perennial_records_invalid", &[], 0.0).await;
 }
 
-/// What is found beside a good record is not signed for being there.
+/// Content beside a valid record is not signed just because it is there.
 #[tokio::test]
-async fn a_record_that_was_planted_beside_another_is_neither_believed_nor_signed() {
+async fn a_record_planted_beside_another_is_neither_trusted_nor_signed() {
     let cluster = TestCluster::new().await;
     keys(&cluster, &[("k1", FIRST)]);
     let operator = requiring(&cluster, Webhooks::Off).await;
@@ -206,8 +210,8 @@ async fn a_record_that_was_planted_beside_another_is_neither_believed_nor_signed
     evil.kept.insert(perennial_core::keeper::keys::Key::label("team"), "evil".to_owned());
     evil.sequence = 1000;
 
-    cluster.spoil_record("n1", json!({"recovered.json": evil.encode().unwrap()})).await;
-    // A new key signs whatever is good.
+    cluster.corrupt_record("n1", json!({"recovered.json": evil.encode().unwrap()})).await;
+    // A new key signs every valid record.
     keys(&cluster, &[("k1", FIRST), ("k2", SECOND)]);
     eventually("the record is signed anew", async || {
         let signature = data(&cluster, "n1").await["record.json.hmac"].to_string();
@@ -220,10 +224,10 @@ async fn a_record_that_was_planted_beside_another_is_neither_believed_nor_signed
     cluster.wait_for_labels("n1", [("team", "ml")]).await;
 }
 
-/// Somebody signs with a key that a replica has not read yet: it asks before it does not believe, and from then on signs with it, also what
-/// nobody touches.
+/// A record is signed with a key that this replica has not read yet: it reads the keys before it
+/// rejects the record, and signs with the new key from then on, including unchanged records.
 #[tokio::test]
-async fn a_key_that_is_news_is_asked_for() {
+async fn an_unknown_signing_key_is_loaded_on_demand() {
     let cluster = TestCluster::new().await;
     keys(&cluster, &[("k1", FIRST)]);
     let operator = requiring(&cluster, Webhooks::Off).await;
@@ -253,14 +257,14 @@ async fn a_key_that_is_news_is_asked_for() {
 }
 
 #[tokio::test]
-async fn who_may_not_read_the_keys_sees_records_and_writes_none() {
+async fn without_the_signing_keys_records_are_readable_and_not_writable() {
     let cluster = TestCluster::new().await;
     keys(&cluster, &[("k1", FIRST)]);
     let _operator = requiring(&cluster, Webhooks::Off).await;
     cluster.node("n1").label("team", "ml").create().await;
     cluster.wait_for_record("n1", [("team", "ml")]).await;
     let before = data(&cluster, "n1").await;
-    let reader = cluster.reader();
+    let reader = cluster.read_only_user();
     allow(&cluster, &reader, &config_maps());
     let config = cluster.plane().dir().join("require.yaml");
     std::fs::write(&config, "records: {hmac: require}\n").unwrap();
@@ -269,11 +273,11 @@ async fn who_may_not_read_the_keys_sees_records_and_writes_none() {
     let seen = cluster.perennial_as(&reader, &[], &format!("show n1 --config {config}"));
     assert!(seen.success && seen.stdout.contains("team=ml"), "{seen:?}");
     assert!(seen.stderr.contains("not checked"), "{seen:?}");
-    let said = cluster.perennial_as(&reader, &[], &format!("forget n1 --yes --config {config}")).expect_failure();
+    let message = cluster.perennial_as(&reader, &[], &format!("forget n1 --yes --config {config}")).expect_failure();
 
-    assert!(said.contains(SECRET), "{said}");
+    assert!(message.contains(SECRET), "{message}");
     assert_eq!(data(&cluster, "n1").await, before);
-    // Who may read them is told how things stand.
+    // With read access to the keys, `check` reports the signatures.
     let checked = cluster.perennial(&format!("check --config {config}"));
     assert!(checked.stdout.contains("are signed by key k1"), "{checked:?}");
 }
@@ -289,8 +293,8 @@ async fn without_usable_keys_it_does_not_begin(#[case] those: &[(&str, &str)], #
     }
 
     let run = "run --set records.hmac=require --set webhook.enabled=false --set metrics.enabled=false";
-    let said = cluster.perennial(run).expect_failure();
+    let message = cluster.perennial(run).expect_failure();
 
-    assert!(said.contains(says), "{said}");
-    assert!(!said.contains("too-short"), "a key is in it: {said}");
+    assert!(message.contains(says), "{message}");
+    assert!(!message.contains("too-short"), "a key is in it: {message}");
 }

@@ -1,4 +1,5 @@
-//! What goes over the wire and into the logs: TLS 1.2 at least, nobody but the API server is called, no secrets are said.
+//! Network traffic and logs: TLS 1.2 or newer, no connections except to the API server, no secrets
+//! in logs.
 
 use std::{
     collections::BTreeSet,
@@ -14,9 +15,9 @@ use serde_json::json;
 
 use crate::{install, reviews::port};
 
-/// The first message of a TLS client that speaks nothing newer than this.
+/// ClientHello of a client that supports nothing newer than this version.
 fn hello(version: [u8; 2]) -> Vec<u8> {
-    // ECDHE with AES-CBC and RSA with AES-CBC, which TLS 1.0 and 1.1 have; AES-GCM for TLS 1.2.
+    // ECDHE with AES-CBC and RSA with AES-CBC for TLS 1.0 and 1.1; AES-GCM for TLS 1.2.
     let ciphers = [0xc0, 0x0a, 0xc0, 0x14, 0x00, 0x2f, 0xc0, 0x2b, 0xc0, 0x2f];
     let groups = [0x00, 0x0a, 0x00, 0x06, 0x00, 0x04, 0x00, 0x1d, 0x00, 0x17];
     let points = [0x00, 0x0b, 0x00, 0x02, 0x01, 0x00];
@@ -40,7 +41,7 @@ fn hello(version: [u8; 2]) -> Vec<u8> {
     record
 }
 
-/// The kind of the server's first record, and its first bytes.
+/// Returns the type of the server's first record, and its first bytes.
 fn answer(port: u16, hello: &[u8]) -> (u8, Vec<u8>) {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -55,7 +56,7 @@ fn answer(port: u16, hello: &[u8]) -> (u8, Vec<u8>) {
 #[case::tls_1_1([3, 2], false)]
 #[case::tls_1_2([3, 3], true)]
 #[tokio::test]
-async fn the_webhooks_speak_no_tls_before_1_2(#[case] version: [u8; 2], #[case] spoken: bool) {
+async fn the_webhooks_refuse_tls_before_1_2(#[case] version: [u8; 2], #[case] spoken: bool) {
     const ALERT: u8 = 21;
     const HANDSHAKE: u8 = 22;
     const FATAL_PROTOCOL_VERSION: [u8; 2] = [2, 70];
@@ -71,7 +72,7 @@ async fn the_webhooks_speak_no_tls_before_1_2(#[case] version: [u8; 2], #[case] 
     }
 }
 
-/// The other ends of all connections and sockets of a process that it did not accept itself.
+/// Returns the remote addresses of all sockets of a process that it did not accept.
 fn called(pid: u32, served: &[u16]) -> BTreeSet<SocketAddr> {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().filter_map(Result::ok);
     let sockets: BTreeSet<String> = files
@@ -91,7 +92,7 @@ fn called(pid: u32, served: &[u16]) -> BTreeSet<SocketAddr> {
     ends
 }
 
-/// An address as `/proc/net/tcp` writes it: words of four bytes in the machine's order.
+/// Parses an address of `/proc/net/tcp`: groups of four bytes in native order.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
@@ -103,7 +104,7 @@ fn address(text: &str) -> Option<SocketAddr> {
     }
 }
 
-/// A node leaves and returns, three times, with somebody looking after every step.
+/// Deletes and creates a node three times, with a check after every step.
 async fn story(cluster: &TestCluster, mut look: impl FnMut()) {
     cluster.node("n1").label("team", "ml").create().await;
     cluster.wait_for_record("n1", [("team", "ml")]).await;
@@ -119,7 +120,7 @@ async fn story(cluster: &TestCluster, mut look: impl FnMut()) {
 }
 
 #[tokio::test]
-async fn nobody_but_the_api_server_is_called() {
+async fn only_the_api_server_is_contacted() {
     let cluster = TestCluster::new().await;
     let operator = cluster.start(Webhooks::On).await;
     let served = [operator.port(), port(&operator)];
@@ -152,7 +153,8 @@ async fn no_secret_is_in_the_log() {
 
     let log = log_of(&operator);
     assert!(log.lines().count() > 50 && log.contains("last state captured") || log.contains("restored in the create"));
-    // The keys of records, the operator's token, the key of the webhooks' certificate and that of its authority.
+    // The signing keys, the operator's token, and the private keys of the webhook certificate and
+    // its CA.
     let mut secrets = vec![key.to_owned(), "PRIVATE KEY".to_owned()];
     let logs = cluster.plane().dir().join("logs");
     for file in fs::read_dir(&logs).unwrap().filter_map(Result::ok) {
@@ -169,11 +171,11 @@ async fn no_secret_is_in_the_log() {
     secrets.extend(values.map(|(_, value)| value.as_str().unwrap().to_owned()));
     assert!(secrets.len() > 4, "only {} secrets to look for", secrets.len());
     for secret in &secrets {
-        // A piece of it would do.
+        // A part of a secret counts as well.
         let piece = secret.get(..40).unwrap_or(secret);
         assert!(!log.contains(piece), "the log has a secret in it");
     }
-    // Nor does the config that an installation shows to all who may read ConfigMaps.
+    // The installed configuration, readable by every reader of ConfigMaps, contains none either.
     let config = cluster.perennial("manifests workload --set records.hmac=require").expect_success();
     assert!(!config.contains(key));
 }

@@ -1,4 +1,4 @@
-//! Certificates are rotated under load, and no admission request is lost.
+//! Certificates are rotated under load without losing an admission request.
 
 use crate::configuration::{maintenance, settings, turn};
 use crate::{client, client_of, eventually, namespace};
@@ -21,7 +21,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
-/// Spreads connections over the replicas, as a Service does.
+/// Distributes connections over the replicas, like a Service.
 async fn service(backends: Arc<Vec<SocketAddr>>, listener: TcpListener) {
     for next in 0.. {
         let (mut incoming, _) = listener.accept().await.unwrap();
@@ -42,7 +42,7 @@ async fn no_request_is_lost_while_certificates_rotate() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     let configuration = ConfigurationSettings {
-        // A request that is lost fails, so that it is noticed.
+        // A lost request fails, so that the test detects it.
         failure_policy: "Fail".to_owned(),
         timeout: Duration::from_secs(10),
         node_delete: false,
@@ -86,7 +86,7 @@ async fn no_request_is_lost_while_certificates_rotate() {
         let seen = answer.metadata.labels.unwrap_or_default().get("seen").cloned();
         if seen.as_deref() == Some("yes") { Ok(()) } else { Err("passed without the webhook".to_owned()) }
     };
-    // The API server takes a moment to know the configuration.
+    // The API server uses a new configuration after a moment.
     eventually(Duration::from_secs(20), "the webhook is called", async || create("first".to_owned()).await).await;
     eventually(Duration::from_secs(20), "handshakes succeed", &check).await;
 
@@ -100,7 +100,8 @@ async fn no_request_is_lost_while_certificates_rotate() {
     };
     let probes = async {
         loop {
-            // The bundle may change between its read and the handshake; what is served is trusted by the older, too.
+            // The bundle may change between read and handshake; the older one trusts the served
+            // certificate too.
             check().await.unwrap_or_else(|error| panic!("a handshake failed: {error}"));
             handshakes.fetch_add(1, Ordering::SeqCst);
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -138,7 +139,7 @@ async fn no_request_is_lost_while_certificates_rotate() {
     Configurations::new(client).remove().await.unwrap();
 }
 
-/// Lets a user read and write everything, but only read webhook configurations.
+/// Grants a user everything, except for writes of webhook configurations.
 async fn forbid_configurations(client: &kube::Client, user: &str) {
     let role: ClusterRole = serde_json::from_value(json!({
         "metadata": {"name": user},
@@ -180,7 +181,7 @@ async fn nothing_is_signed_by_an_authority_that_the_configurations_do_not_carry(
     .await;
     let first = kept().await.authorities[0].id.clone();
 
-    // One that may not write the configurations adds an authority and can do no more.
+    // A replica that may not write the configurations adds a CA and cannot continue.
     eventually(Duration::from_secs(30), "a second authority", async || {
         let _ = hindered.look().await;
         let authorities = kept().await.authorities.len();
@@ -191,11 +192,11 @@ async fn nothing_is_signed_by_an_authority_that_the_configurations_do_not_carry(
     while looked.elapsed() < Duration::from_secs(3) {
         assert!(hindered.look().await.is_err(), "the configurations cannot be written");
         let kept = kept().await;
-        assert_eq!(kept.serving.authority, first, "the new authority signs, but nobody trusts it yet");
+        assert_eq!(kept.serving.authority, first, "the new authority signs before it is trusted");
         assert!(!kept.authorities[1].confirmed);
     }
 
-    // One that may brings it to its end.
+    // A replica that may completes the rotation.
     let second = kept().await.authorities[1].id.clone();
     eventually(Duration::from_secs(10), "the new authority signs", async || {
         free.look().await.map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! The webhook configurations: written, quiet when right, repaired, removed.
+//! Webhook configurations: created, unchanged if correct, repaired, removed.
 
 use crate::{client, eventually, namespace};
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, MutexGuard};
 
-/// There is one pair of configurations in a cluster: tests that write it take turns.
+/// There is one pair of configurations per cluster: tests that write it take turns.
 pub(crate) async fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::const_new(());
     TURN.lock().await
@@ -49,7 +49,7 @@ pub(crate) fn maintenance(
     (Maintenance::new(client.clone(), settings, Arc::clone(&served)), served)
 }
 
-/// Looks until all is right.
+/// Runs until everything is correct.
 async fn right(maintenance: &mut Maintenance) {
     for _ in 0..10 {
         if maintenance.look().await.unwrap() == Repair::Right {
@@ -87,7 +87,7 @@ async fn drift_is_repaired_and_what_is_right_is_left_alone() {
     }
     assert_eq!(before, versions().await, "quiet means quiet");
 
-    // Somebody widens a rule, swaps a bundle, removes our label and adds their own.
+    // A rule is widened, a bundle replaced, the label removed and another one added.
     let widen = json!([{"op": "replace", "path": "/webhooks/0/rules/0/resources", "value": ["nodes", "nodes/status"]}]);
     let patch = Patch::Json::<()>(serde_json::from_value(widen).unwrap());
     validating.patch(NAME, &PatchParams::default(), &patch).await.unwrap();
@@ -99,12 +99,12 @@ async fn drift_is_repaired_and_what_is_right_is_left_alone() {
     let labels = mutating.get(NAME).await.unwrap().metadata.labels.unwrap();
     assert_eq!((labels["app.kubernetes.io/managed-by"].as_str(), labels["team"].as_str()), ("perennial", "infra"));
 
-    // Somebody deletes one.
+    // One is deleted.
     mutating.delete(NAME, &DeleteParams::default()).await.unwrap();
     right(&mut maintenance).await;
     assert_eq!(mutating.get(NAME).await.unwrap().webhooks.unwrap().len(), 2);
 
-    // A deleted or spoilt Secret: what is served is still good, and stays.
+    // The Secret is deleted or corrupted: the served certificate is still valid and stays.
     let state = async || secrets.get(SECRET).await.unwrap().data.unwrap()["certificates.json"].0.clone();
     let good = state().await;
     secrets.delete(SECRET, &DeleteParams::default()).await.unwrap();
@@ -115,7 +115,7 @@ async fn drift_is_repaired_and_what_is_right_is_left_alone() {
     right(&mut maintenance).await;
     assert_eq!(good, state().await);
 
-    // Removing them, twice.
+    // Removal is idempotent.
     let configurations = Configurations::new(client.clone());
     configurations.remove().await.unwrap();
     configurations.remove().await.unwrap();
@@ -141,7 +141,7 @@ async fn replicas_that_start_together_agree_on_one_authority() {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
     eventually(Duration::from_secs(15), "all serve, and the configurations carry the bundle", || async {
         if !replicas.iter().all(|(_, served)| served.is_ready()) {
-            return Err("somebody has nothing to serve".to_owned());
+            return Err("a replica has no certificate".to_owned());
         }
         let secret = secrets.get(SECRET).await.map_err(|error| error.to_string())?;
         let bundle = secret.data.unwrap()["ca.crt"].0.clone();

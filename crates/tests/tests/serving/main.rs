@@ -1,6 +1,6 @@
 //! Leases, certificates and webhook configurations on a real API server.
 
-// Helpers are not recognised as tests by clippy's settings, but a panic is how they fail, too.
+// clippy does not recognise helpers as tests, but they fail by panics as well.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod certificates;
@@ -13,12 +13,12 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use localplane::Plane;
 use std::time::{Duration, Instant};
 
-/// The admin's client, without kube's default retry.
+/// Admin client without kube's default retry.
 pub(crate) async fn client() -> kube::Client {
     client_of("kubernetes-admin", &["system:masters"]).await
 }
 
-/// Anyone's client.
+/// Client of any user.
 pub(crate) async fn client_of(user: &'static str, groups: &'static [&'static str]) -> kube::Client {
     let plane = || Plane::shared().unwrap().kubeconfig_for(user, groups).unwrap();
     let kubeconfig = Kubeconfig::from_yaml(&tokio::task::spawn_blocking(plane).await.unwrap()).unwrap();
@@ -26,7 +26,7 @@ pub(crate) async fn client_of(user: &'static str, groups: &'static [&'static str
     perennial::runtime::lease::client_without_retry(config).unwrap()
 }
 
-/// A namespace of the test's own.
+/// Creates a namespace for one test.
 pub(crate) async fn namespace(client: &kube::Client, name: &str) -> String {
     let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
     let namespace = Namespace { metadata, ..Namespace::default() };
@@ -34,7 +34,8 @@ pub(crate) async fn namespace(client: &kube::Client, name: &str) -> String {
     name.to_owned()
 }
 
-/// Waits until something holds; returns how long it took. Panics at the deadline with what was last seen.
+/// Polls until the check succeeds and returns the elapsed time. Panics at the deadline with the
+/// last error.
 pub(crate) async fn eventually<T>(
     within: Duration,
     what: &str,

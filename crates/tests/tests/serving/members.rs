@@ -1,4 +1,5 @@
-//! Three members and eight shards: joining, leaving, crashing, pausing; never two that may act at once.
+//! Three members and eight shards: joining, leaving, crashing, pausing; never two owners of one
+//! shard at once.
 
 use crate::{client, eventually, namespace};
 use futures::future::poll_fn;
@@ -21,11 +22,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 const LEASE: Duration = Duration::from_secs(5);
-/// Whoever took a shard that its rightful holder was slow to take keeps it for four leases: then all have their own.
+/// A member that took a shard in place of its assigned owner keeps it for four Lease durations;
+/// then all shards are balanced.
 const BALANCED: Duration = Duration::from_secs(6 * LEASE.as_secs());
 const SLACK: Duration = Duration::from_secs(2);
 
-/// Stops polling a future, as SIGSTOP stops a process.
+/// Stops polling a future, like SIGSTOP stops a process.
 #[derive(Clone, Default)]
 struct Pause {
     paused: Arc<AtomicBool>,
@@ -69,6 +71,7 @@ impl Member {
             identity: identity.to_owned(),
             shards,
             lease: LEASE,
+            history: perennial::runtime::history::History::default(),
             clock: Clock::system(),
             report: Arc::new(|_, _| {}),
         };
@@ -81,13 +84,13 @@ impl Member {
         (0..self.ownership.shards()).filter(|shard| self.ownership.is_ours(*shard)).collect()
     }
 
-    /// As a crash: nothing is released. Whoever still works under its permits does so until they end.
+    /// Crashes: no Lease is released. Work with existing permits continues until they expire.
     fn crash(&self) {
         self.task.abort();
     }
 }
 
-/// Asks all the time whether two may act on the same shard.
+/// Checks continuously that no two members may act on the same shard.
 struct Referee {
     handles: Arc<Mutex<Vec<(String, Ownership)>>>,
     looks: Arc<AtomicUsize>,
@@ -104,7 +107,8 @@ impl Referee {
                 let watched: Vec<_> = watched.lock().unwrap().clone();
                 let shards = watched.iter().map(|(_, ownership)| ownership.shards()).max().unwrap_or(0);
                 for shard in 0..shards {
-                    // While a permit is held its shard is not handed over: two at once are two at once.
+                    // While a permit is held its shard is not handed over: overlapping permits are
+                    // overlapping owners.
                     let permits: Vec<_> =
                         watched.iter().filter_map(|(name, ownership)| Some((name, ownership.owns(shard)?))).collect();
                     let now = Instant::now();
@@ -131,7 +135,7 @@ impl Referee {
     }
 }
 
-/// Waits until exactly these members hold exactly what is theirs.
+/// Waits until exactly these members hold exactly their assigned shards.
 async fn settled(members: &[&Member], shards: u32, within: Duration) -> Duration {
     let rightful = assignment(shards, members.iter().map(|member| member.identity.as_str()));
     let look = || async {
@@ -152,7 +156,7 @@ async fn settled(members: &[&Member], shards: u32, within: Duration) -> Duration
     eventually(within, "every member holds its own shards", look).await.1
 }
 
-/// Waits until these members together hold everything.
+/// Waits until these members together hold all shards.
 async fn all_held(members: &[&Member], shards: u32, within: Duration) -> Duration {
     let look = || async {
         let held: BTreeSet<u32> = members.iter().flat_map(|member| member.owned()).collect();
@@ -174,14 +178,14 @@ async fn members_share_shards_and_no_two_act_at_once() {
     }
     settled(&[&a, &b, &c], 8, BALANCED).await;
 
-    // Leaving: at once, and only the leaver's shards move.
+    // Leaving: at once, and only the shards of that member move.
     b.stop.cancel();
     let took = all_held(&[&a, &c], 8, LEASE).await;
     assert!(took < LEASE / 2, "a graceful stop took {took:?}");
     settled(&[&a, &c], 8, BALANCED).await;
     b.task.await.unwrap();
 
-    // Joining: others give away what is the newcomer's.
+    // Joining: the others hand over the shards of the new member.
     let d = start("replica-d");
     referee.watch(&d);
     settled(&[&a, &c, &d], 8, BALANCED).await;
@@ -191,10 +195,10 @@ async fn members_share_shards_and_no_two_act_at_once() {
     assert!(!lost.is_empty(), "the test needs a member with shards");
     d.crash();
     let took = all_held(&[&a, &c], 8, LEASE + SLACK).await;
-    assert!(took > LEASE / 3, "nobody may take a shard before its holder has stopped, but it took {took:?}");
+    assert!(took > LEASE / 3, "a shard must not be taken before its holder has stopped, but it took {took:?}");
     settled(&[&a, &c], 8, BALANCED).await;
 
-    // Pausing: the others take over, and what was taken comes back later.
+    // Pausing: the others take over, and the shards come back later.
     assert!(!c.owned().is_empty(), "the test needs a member with shards");
     c.pause.set(true);
     all_held(&[&a], 8, LEASE + SLACK).await;
@@ -209,7 +213,8 @@ async fn members_share_shards_and_no_two_act_at_once() {
     c.task.await.unwrap();
     referee.verdict().await;
 
-    // Who left gracefully left nothing behind; the crashed one's announcement stays for ten leases.
+    // A graceful leave removes the member's Lease; that of a crashed member stays for ten Lease
+    // durations.
     let leases: Api<Lease> = Api::namespaced(client.clone(), &namespace);
     let members = leases.list(&ListParams::default().labels("perennial.dev/member=v1")).await.unwrap();
     let names: Vec<_> = members.items.iter().filter_map(|lease| lease.metadata.name.as_deref()).collect();
@@ -272,7 +277,7 @@ async fn replicas_with_another_number_of_shards_wait_for_the_old_ones() {
     let namespace = namespace(&client, "counts").await;
     let old = Member::start(&client, &namespace, "replica-old", 2);
     settled(&[&old], 2, BALANCED).await;
-    // Who was there first is told by the API server's clock, which counts in seconds.
+    // Seniority comes from the API server's clock, which has a resolution of seconds.
     let leases: Api<Lease> = Api::namespaced(client.clone(), &namespace);
     let announced = leases.get("perennial-member-replica-old").await.unwrap().metadata.creation_timestamp.unwrap().0;
     eventually(SLACK, "the next second begins", || async {
@@ -285,7 +290,8 @@ async fn replicas_with_another_number_of_shards_wait_for_the_old_ones() {
         leases.get("perennial-member-replica-new").await.map_err(|error| error.to_string())
     })
     .await;
-    // Several rounds of renewals, in which a newcomer that does not wait would take the free shards 2 and 3.
+    // Several renewals, during which a new member that does not wait would take the free shards 2
+    // and 3.
     let before = leases.get("perennial-shard-0").await.unwrap().metadata.resource_version;
     eventually(LEASE, "the old one renews", || async {
         let now = leases.get("perennial-shard-0").await.unwrap().metadata.resource_version;
@@ -303,7 +309,7 @@ async fn replicas_with_another_number_of_shards_wait_for_the_old_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_that_takes_no_part_knows_who_attends() {
+async fn a_non_member_observes_the_shard_owners() {
     let client = client().await;
     let namespace = namespace(&client, "attendance").await;
     let stop = CancellationToken::new();

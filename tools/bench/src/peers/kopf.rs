@@ -1,4 +1,4 @@
-//! A kopf operator as people write it, in a virtual environment of its own.
+//! Typical kopf operator in its own virtual environment.
 
 use std::{
     fs,
@@ -8,18 +8,18 @@ use std::{
 
 use localplane::Process;
 
-use crate::report::say;
+use crate::report::progress;
 
 const PROGRAM: &str = include_str!("kopf_keeper.py");
-/// Known to work together.
+/// Versions that work together.
 const PACKAGES: [&str; 2] = ["kopf==1.45.2", "kubernetes==37.0.2"];
 
-/// Starts it; `None`, with a word about why, where Python or its packages cannot be had.
+/// Starts it. Returns `None`, with a message, if Python or its packages are not available.
 pub(crate) fn start(kubeconfig: &Path, namespace: &str, log: &Path) -> Option<Process> {
     let environment = match environment() {
         Ok(environment) => environment,
         Err(why) => {
-            say(&format!("the kopf operator is left out: {why}"));
+            progress(&format!("skipping the kopf operator: {why}"));
             return None;
         }
     };
@@ -42,7 +42,7 @@ fn environment() -> Result<PathBuf, String> {
     if folder.join("bin/kopf").exists() {
         return Ok(folder);
     }
-    say("installing kopf");
+    progress("installing kopf");
     let run = |command: &mut Command| {
         let output = command.stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
         if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }

@@ -1,5 +1,5 @@
-//! A controller as kube's own examples show it: a finalizer on every node, a ConfigMap when the node is deleted, a PATCH
-//! when it is back.
+//! Controller in the style of kube's examples: a finalizer on every node, a ConfigMap when the node
+//! is deleted, a PATCH when it is back.
 
 use std::{
     collections::BTreeMap,
@@ -34,14 +34,14 @@ struct Context {
     namespace: String,
 }
 
-/// Starts it as a process of its own: this program, with other words.
+/// Starts it as its own process: this program with other arguments.
 pub(crate) fn start(kubeconfig: &Path, namespace: &str, log: &Path) -> Process {
     let us = std::env::current_exe().expect("a running program has a path");
     let words = ["plain-peer".to_owned(), kubeconfig.display().to_string(), namespace.to_owned()];
     Process::start(&us, &words, log).expect("the plain controller starts")
 }
 
-/// The controller itself.
+/// Runs the controller.
 pub(crate) async fn run(kubeconfig: PathBuf, namespace: String) {
     let file = Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.expect("a cluster");

@@ -1,4 +1,4 @@
-//! The driver's own eyes: where pods are, by one watch, and what it does to them.
+//! Observes pods with a watch and scales workloads.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,10 +22,10 @@ use tokio::{task::JoinHandle, time::MissedTickBehavior};
 
 const PATIENCE: Duration = Duration::from_mins(5);
 const LOOK: Duration = Duration::from_millis(10);
-/// Pods a second, at a steady pace.
+/// Pods per second at a steady rate.
 const RATE: u32 = 20;
 
-/// Of a pod nothing else is read.
+/// The only field of a pod that is read.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Spec {
@@ -36,13 +36,13 @@ type Seen = Object<Spec, NotUsed>;
 
 #[derive(Debug, Default)]
 struct Pods {
-    /// Those that are not on their way out, and where they are.
+    /// Pods that are not terminating, with their nodes.
     live: HashMap<String, Option<String>>,
-    /// When the first was seen on its way out.
+    /// Time at which the first terminating pod was observed.
     first_leaving: Option<Instant>,
 }
 
-/// The pods of one workload.
+/// Pods of one workload.
 #[derive(Debug)]
 pub(crate) struct Bound {
     pods: Arc<Mutex<Pods>>,
@@ -67,17 +67,17 @@ impl Bound {
         Self { pods, classes: Api::all(cluster.client()), task }
     }
 
-    /// Until there are exactly so many, and all of them have a node.
+    /// Waits until there are exactly `count` pods and all have a node.
     pub(crate) async fn until(&self, count: usize) -> Result<Duration> {
         self.wait(|pods| pods.live.len() == count && pods.live.values().all(Option::is_some)).await
     }
 
-    /// Until at least so many have a node.
+    /// Waits until at least `count` pods have a node.
     pub(crate) async fn past(&self, count: usize) -> Result<Duration> {
         self.wait(|pods| pods.live.values().flatten().count() >= count).await
     }
 
-    /// Until there are exactly so many, and as many of each class as there should be.
+    /// Waits until there are exactly `count` pods with this split.
     pub(crate) async fn until_exact(&self, count: u32, split: Split) -> Result<((usize, usize), Duration)> {
         let start = Instant::now();
         let wanted = (split.spot(count) as usize, split.on_demand(count) as usize);
@@ -91,7 +91,7 @@ impl Bound {
         }
     }
 
-    /// How many are on spot, and how many on-demand.
+    /// Returns the numbers of pods on spot and on-demand nodes.
     pub(crate) async fn split(&self) -> (usize, usize) {
         let nodes = self.classes.list_metadata(&ListParams::default()).await.expect("listing nodes");
         let class = |labels: BTreeMap<String, String>| labels.get("karpenter.sh/capacity-type").cloned();
@@ -114,7 +114,7 @@ impl Bound {
             }
             if start.elapsed() > PATIENCE {
                 let pods = lock(&self.pods);
-                bail!("waited in vain: {} pods, {} with a node", pods.live.len(), pods.live.values().flatten().count());
+                bail!("timed out: {} pods, {} with a node", pods.live.len(), pods.live.values().flatten().count());
             }
             tokio::time::sleep(LOOK).await;
         }
@@ -148,7 +148,7 @@ fn lock(pods: &Mutex<Pods>) -> MutexGuard<'_, Pods> {
     pods.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From the scale to the last pod with a node; then back to none.
+/// Returns the time from the scale-out to the last bound pod; then scales to zero.
 pub(crate) async fn up_and_down(cluster: &TestCluster, name: &str, count: u32) -> Result<Duration> {
     let bound = Bound::watch(cluster, name);
     let components: Vec<_> = cluster.plane().components();
@@ -165,7 +165,7 @@ pub(crate) async fn up_and_down(cluster: &TestCluster, name: &str, count: u32) -
     eprintln!("bench: placement: {name}: {:.1} s; processor time {}", took.as_secs_f64(), used.join(", "));
     cluster.scale(name, 0).await;
     bound.until(0).await?;
-    // Pods that are still on their way out would slow down whoever comes next.
+    // Terminating pods would slow down the next burst.
     let api: Api<Pod> = Api::default_namespaced(cluster.client());
     loop {
         let left = api.list_metadata(&ListParams::default().labels(&format!("app={name}")).limit(1)).await?;
@@ -176,7 +176,7 @@ pub(crate) async fn up_and_down(cluster: &TestCluster, name: &str, count: u32) -
     }
 }
 
-/// One pod more at a time, [`RATE`] times a second.
+/// Adds one pod at a time, [`RATE`] per second.
 pub(crate) async fn steadily(cluster: &TestCluster, name: &str, from: u32, seconds: u32) {
     let mut pace = tokio::time::interval(Duration::from_secs(1) / RATE);
     pace.set_missed_tick_behavior(MissedTickBehavior::Burst);
@@ -186,12 +186,12 @@ pub(crate) async fn steadily(cluster: &TestCluster, name: &str, from: u32, secon
     }
 }
 
-/// From a change of the annotation until the first pod is on its way out.
+/// Returns the time from a change of the annotation to the first terminating pod.
 pub(crate) async fn first_eviction(cluster: &TestCluster, name: &str) -> Result<Duration> {
     let bound = Bound::watch(cluster, name);
-    cluster.deployment(name).asks("spot-percentage", "70").replicas(20).create().await;
+    cluster.deployment(name).annotate("spot-percentage", "70").replicas(20).create().await;
     bound.until(20).await?;
-    // Only a workload that is available is touched.
+    // Only available workloads are rebalanced.
     let waited = Instant::now();
     while !cluster.kubectl(&format!("get deploy {name} -o jsonpath={{.status.availableReplicas}}")).contains("20") {
         if waited.elapsed() > PATIENCE {
@@ -199,7 +199,7 @@ pub(crate) async fn first_eviction(cluster: &TestCluster, name: &str) -> Result<
         }
     }
     let start = Instant::now();
-    cluster.ask(name, "spot-percentage", "50").await;
+    cluster.annotate_deployment(name, "spot-percentage", "50").await;
     bound.wait(|pods| pods.first_leaving.is_some()).await?;
     Ok(lock(&bound.pods).first_leaving.map_or(PATIENCE, |at| at - start))
 }

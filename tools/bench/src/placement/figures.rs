@@ -1,4 +1,4 @@
-//! The figures, for programs and for people.
+//! Placement figures as JSON and as a report.
 
 use perennial_core::placement::slots::Split;
 use serde::Serialize;
@@ -10,7 +10,7 @@ use crate::{
     report::{Goal, Report},
 };
 
-/// One size at which everything stood still.
+/// A number of replicas at which the workload was stable.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Stop {
@@ -28,12 +28,12 @@ impl Stop {
     }
 }
 
-/// What happened with two replicas whose owner was killed.
+/// Result of the run in which the shard owner was killed.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Killed {
     pub kills: u32,
     pub stops: Vec<Stop>,
-    /// How long it took until each stop was exact.
+    /// Time until each stop was exact in seconds.
     pub seconds: Vec<f64>,
 }
 
@@ -41,15 +41,15 @@ pub(crate) struct Killed {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct PlacementFigures {
     pub stops: Vec<Stop>,
-    /// Evictions on the way through the stops.
+    /// Evictions during the stops.
     pub moves: f64,
     pub killed: Killed,
-    /// Seconds to 1,000 pods bound.
+    /// Seconds until 1,000 pods were bound.
     pub unmanaged: Vec<f64>,
     pub managed: Vec<f64>,
-    /// The operator's processor time for 1,000 pods up and down, in seconds.
+    /// CPU time of the operator for 1,000 pods up and down in seconds.
     pub cpu: Vec<f64>,
-    /// The operator's requests in each managed burst, up and down.
+    /// Requests of the operator in each managed burst, up and down.
     pub requests: Vec<f64>,
     pub burst: Latency,
     pub steady: Latency,
@@ -59,7 +59,7 @@ pub(crate) struct PlacementFigures {
     pub memory: u64,
     pub workloads: u32,
     pub pods: u32,
-    /// Seconds from the change of an annotation.
+    /// Seconds since the change of the annotation.
     pub first_eviction: Vec<f64>,
 }
 
@@ -68,7 +68,7 @@ impl PlacementFigures {
         median(&self.managed) / median(&self.unmanaged)
     }
 
-    /// For people.
+    /// Adds the figures to the report.
     pub(crate) fn show(&self, report: &mut Report) {
         let wrong = |stops: &[Stop]| {
             let each = stops.iter().map(|stop| format!("{} at {}", stop.wrong, stop.replicas));

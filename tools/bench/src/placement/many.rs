@@ -1,4 +1,4 @@
-//! Many workloads: what the operator keeps in memory.
+//! Memory of the operator with many workloads.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use perennial_harness::{TestCluster, Webhooks, eventually_within};
 const ROOM: u32 = 1_000;
 const AT_ONCE: usize = 16;
 
-/// The operator's resident memory, at its peak, with so many workloads and pods.
+/// Returns the operator's peak resident memory with these numbers of workloads and pods.
 pub(crate) async fn memory(workloads: u32, pods: u32) -> Result<u64> {
-    let cluster = TestCluster::whole().await;
+    let cluster = TestCluster::full().await;
     let nodes = (pods * 3 / 4).div_ceil(ROOM) as usize + 1;
     cluster.capacity("spot", nodes, ROOM as usize).await;
     cluster.capacity("on-demand", nodes, ROOM as usize).await;
     let operator = super::operator(&cluster).webhooks(Webhooks::On).start().await;
     let cluster = &cluster;
     let creates = (0..workloads).map(|number| async move {
-        let web = cluster.deployment(&format!("web-{number}")).asks("spot-percentage", "50");
+        let web = cluster.deployment(&format!("web-{number}")).annotate("spot-percentage", "50");
         web.replicas(pods / workloads).create().await;
     });
     stream::iter(creates).buffer_unordered(AT_ONCE).for_each(async |()| ()).await;

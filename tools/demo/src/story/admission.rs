@@ -1,4 +1,4 @@
-//! What changes when the operator sees creates and deletes before they happen.
+//! Chapter with webhooks on: the operator handles creates and deletes before they happen.
 
 use std::time::Instant;
 
@@ -10,27 +10,27 @@ use kube::{
 use serde_json::json;
 
 use crate::{
+    observer::Incarnation,
     stage::{Stage, bare_node},
     terminal::took,
-    witness::Life,
 };
 
 const ROUNDS: u32 = 50;
 
-pub(crate) async fn labels_ride_in_the_create(stage: &mut Stage) -> anyhow::Result<()> {
+pub(crate) async fn creates_include_the_labels(stage: &mut Stage) -> anyhow::Result<()> {
     stage.kill_operator();
     stage.start_operator_with_webhooks()?;
-    stage.say("The operator starts again, with webhooks for nodes.");
+    stage.narrate("The operator is started again with webhooks on.");
     stage.run("kubectl delete node worker-1")?;
     stage.run("kubectl create -f worker-1.yaml")?;
-    let complete = |life: &Life| life.is("team", "data") && life.is("disk", "nvme");
-    let claim = "worker-1 was never seen without its labels";
+    let complete = |life: &Incarnation| life.is("team", "data") && life.is("disk", "nvme");
+    let claim = "worker-1 was never observed without its labels";
     stage
         .until(claim, |seen| seen.node("worker-1").filter(|life| complete(life) && life.since == life.born).map(|_| ()))
         .await?;
     stage.holds(claim, "");
 
-    stage.say(&format!("{ROUNDS} times a label is changed and the node deleted in the same instant."));
+    stage.narrate(&format!("{ROUNDS} times: a label is changed, and the node is deleted by the next request."));
     let nodes: Api<Node> = Api::all(stage.client.0.clone());
     let bare = bare_node("worker-3")?;
     let began = Instant::now();
@@ -44,11 +44,11 @@ pub(crate) async fn labels_ride_in_the_create(stage: &mut Stage) -> anyhow::Resu
         let labels = created.metadata.labels.unwrap_or_default();
         lost += u32::from(labels.get("round") != Some(&value) || labels.get("team").is_none_or(|team| team != "web"));
     }
-    let claim = "each create answers with the labels of the instant before";
+    let claim = "the response of each create has the changed label";
     if lost > 0 {
-        stage.say(&format!("{lost} of {ROUNDS} did not."));
+        stage.narrate(&format!("{lost} of {ROUNDS} responses had not."));
         return Err(stage.broken(claim));
     }
-    stage.holds(claim, &format!("{} a round", took(began.elapsed() / ROUNDS)));
+    stage.holds(claim, &format!("{} per round", took(began.elapsed() / ROUNDS)));
     stage.show_labels("worker-1 worker-3")
 }

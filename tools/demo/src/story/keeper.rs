@@ -1,4 +1,4 @@
-//! What the keeper does for one node.
+//! Chapters about the keeper and single nodes.
 
 use std::time::{Duration, Instant};
 
@@ -9,16 +9,16 @@ use kube::{
 };
 
 use crate::{
+    observer::{Incarnation, Observed},
     stage::{Stage, bare_node, manifest},
     terminal::took,
-    witness::{Life, Seen},
 };
 
 const FLAPS: usize = 20;
-/// Long enough for anything that would come late.
+/// Longer than any late change takes.
 const WATCHED: Duration = Duration::from_secs(1);
 
-pub(crate) async fn people_label_nodes(stage: &mut Stage) -> anyhow::Result<()> {
+pub(crate) async fn nodes_are_labelled(stage: &mut Stage) -> anyhow::Result<()> {
     let nodes = ["worker-1", "worker-2", "worker-3"];
     for node in nodes {
         stage.write(&format!("{node}.yaml"), &manifest(node, node, &[]))?;
@@ -31,7 +31,7 @@ pub(crate) async fn people_label_nodes(stage: &mut Stage) -> anyhow::Result<()> 
     stage.run("kubectl label node worker-2 worker-3 team=web")?;
     stage.show_labels("worker-1 worker-2 worker-3")?;
     stage
-        .claim("each labelled node has a record, which holds its labels", |seen| {
+        .claim("each labelled node has a record with its labels", |seen| {
             nodes
                 .iter()
                 .all(|node| {
@@ -43,12 +43,12 @@ pub(crate) async fn people_label_nodes(stage: &mut Stage) -> anyhow::Result<()> 
     stage.show("kubectl get configmaps -n perennial-system -l perennial.dev/record")
 }
 
-pub(crate) async fn a_node_comes_back(stage: &mut Stage) -> anyhow::Result<()> {
+pub(crate) async fn a_node_returns(stage: &mut Stage) -> anyhow::Result<()> {
     stage.run("kubectl delete node worker-1")?;
     stage.show("perennial show worker-1")?;
     stage.run("kubectl create -f worker-1.yaml")?;
     stage
-        .claim("its labels are back", |seen| {
+        .claim("its labels are restored", |seen| {
             given(seen, "worker-1", |life| life.is("team", "ml") && life.is("disk", "nvme") && life.is("rack", "r7"))
         })
         .await?;
@@ -60,12 +60,12 @@ pub(crate) async fn a_removed_label_stays_removed(stage: &mut Stage) -> anyhow::
     stage.run("kubectl delete node worker-1")?;
     stage.run("kubectl create -f worker-1.yaml")?;
     stage
-        .claim("the other labels are back", |seen| {
+        .claim("the other labels are restored", |seen| {
             given(seen, "worker-1", |life| life.is("team", "ml") && life.is("disk", "nvme"))
         })
         .await?;
     stage
-        .lasting_claim("the removed one is not", WATCHED, |seen| {
+        .lasting_claim("the removed label is not", WATCHED, |seen| {
             seen.node("worker-1").is_some_and(|life| life.has("team") && !life.has("rack"))
         })
         .await?;
@@ -73,23 +73,21 @@ pub(crate) async fn a_removed_label_stays_removed(stage: &mut Stage) -> anyhow::
 }
 
 pub(crate) async fn a_new_value_wins(stage: &mut Stage) -> anyhow::Result<()> {
-    stage.say("While worker-1 is away somebody gives it to another team: it registers with team=data.");
+    stage.narrate("worker-1 moves to another team: the new node registers with team=data.");
     stage.write("worker-1-data.yaml", &manifest("worker-1", "worker-1", &[("team", "data")]))?;
     stage.run("kubectl delete node worker-1")?;
     stage.run("kubectl create -f worker-1-data.yaml")?;
     stage
-        .claim("what it does not say itself is given back", |seen| {
+        .claim("labels that it does not set itself are restored", |seen| {
             given(seen, "worker-1", |life| life.is("disk", "nvme"))
         })
         .await?;
-    stage
-        .lasting_claim("its own team=data is left alone", WATCHED, |seen| is(seen, "worker-1", "team", "data"))
-        .await?;
+    stage.lasting_claim("its own team=data is unchanged", WATCHED, |seen| is(seen, "worker-1", "team", "data")).await?;
     stage.show_labels("worker-1")?;
     stage.run("kubectl delete node worker-1")?;
     stage.run("kubectl create -f worker-1.yaml")?;
     stage
-        .claim("the next time it comes back bare, it is team=data", |seen| {
+        .claim("created again without labels, it has team=data", |seen| {
             given(seen, "worker-1", |life| life.is("team", "data") && life.is("disk", "nvme"))
         })
         .await
@@ -98,7 +96,7 @@ pub(crate) async fn a_new_value_wins(stage: &mut Stage) -> anyhow::Result<()> {
 pub(crate) async fn a_role_stays_with_its_machine(stage: &mut Stage) -> anyhow::Result<()> {
     stage.run("kubectl label node worker-2 node-role.kubernetes.io/gpu=")?;
     stage.run("kubectl delete node worker-2")?;
-    stage.say("Another machine registers under the same name (its spec.providerID differs).");
+    stage.narrate("Another machine registers under the same name (its spec.providerID differs).");
     stage.write("worker-2-other.yaml", &manifest("worker-2", "other-machine", &[]))?;
     stage.run("kubectl create -f worker-2-other.yaml")?;
     stage.claim("it gets the ordinary labels", |seen| given(seen, "worker-2", |life| life.is("team", "web"))).await?;
@@ -110,7 +108,7 @@ pub(crate) async fn a_role_stays_with_its_machine(stage: &mut Stage) -> anyhow::
     stage.run("kubectl delete node worker-2")?;
     stage.run("kubectl create -f worker-2.yaml")?;
     stage
-        .claim("the machine that had it does", |seen| {
+        .claim("the original machine gets it", |seen| {
             given(seen, "worker-2", |life| life.is("team", "web") && life.has("node-role.kubernetes.io/gpu"))
         })
         .await?;
@@ -118,10 +116,12 @@ pub(crate) async fn a_role_stays_with_its_machine(stage: &mut Stage) -> anyhow::
 }
 
 pub(crate) async fn a_node_flaps(stage: &mut Stage) -> anyhow::Result<()> {
-    stage.say(&format!("worker-3 is deleted and created bare {FLAPS} times, as fast as the API server answers."));
+    stage.narrate(&format!(
+        "worker-3 is deleted and created without labels {FLAPS} times, as fast as the API server responds."
+    ));
     let nodes: Api<Node> = Api::all(stage.client.0.clone());
     let bare = bare_node("worker-3")?;
-    let before = stage.witness.look().ended.len();
+    let before = stage.observer.look().ended.len();
     let began = Instant::now();
     for _ in 0..FLAPS {
         nodes.delete("worker-3", &DeleteParams::default()).await?;
@@ -129,49 +129,49 @@ pub(crate) async fn a_node_flaps(stage: &mut Stage) -> anyhow::Result<()> {
     }
     let flapped = began.elapsed();
     let bare = stage
-        .until("every end of the flapping node is seen", |seen| {
+        .until("every delete of the flapping node is observed", |seen| {
             let ended = seen.ended.get(before..)?;
             (ended.len() >= FLAPS).then(|| ended.iter().filter(|(_, life)| life.labels.is_empty()).count())
         })
         .await?;
-    stage.say(&format!("That took {}; {bare} incarnations were gone before they were given anything.", took(flapped)));
+    stage.narrate(&format!("That took {}; {bare} incarnations were deleted before they were restored.", took(flapped)));
     stage.claim("it has its label", |seen| given(seen, "worker-3", |life| life.is("team", "web"))).await?;
-    stage.lasting_claim("and keeps it", WATCHED, |seen| is(seen, "worker-3", "team", "web")).await
+    stage.lasting_claim("it keeps its label", WATCHED, |seen| is(seen, "worker-3", "team", "web")).await
 }
 
-pub(crate) async fn the_operator_is_dead_meanwhile(stage: &mut Stage) -> anyhow::Result<()> {
+pub(crate) async fn nodes_change_while_the_operator_is_down(stage: &mut Stage) -> anyhow::Result<()> {
     stage.kill_operator();
-    stage.say("kill -9: the operator is gone. Nothing that people do now waits for it.");
+    stage.narrate("kill -9: the operator is down. Requests to the API server do not wait for it.");
     stage.run("kubectl delete node worker-1")?;
     stage.run("kubectl create -f worker-1.yaml")?;
     stage.run("kubectl label node worker-2 disk=hdd")?;
     stage.show_labels("worker-1 worker-2")?;
     let began = Instant::now();
     stage.start_operator()?;
-    stage.say(&format!(
-        "The operator starts again and is ready after {}. It takes over when the Lease of the",
+    stage.narrate(&format!(
+        "The operator is started again and ready after {}. It takes over when the previous",
         took(began.elapsed())
     ));
-    stage.say("dead one has run out: 2 s here, 15 s unless configured otherwise.");
+    stage.narrate("Lease has expired: 2 s here, 15 s by default.");
     stage
-        .claim("worker-1, which came back bare meanwhile, has its labels", |seen| {
+        .claim("worker-1, created without labels in the meantime, is restored", |seen| {
             let life = seen.node("worker-1").filter(|life| life.is("team", "data") && life.is("disk", "nvme"))?;
             Some(life.since.saturating_duration_since(began))
         })
         .await?;
     stage
-        .claim("what was written on worker-2 meanwhile is in its record", |seen| {
+        .claim("the label that worker-2 got in the meantime is recorded", |seen| {
             seen.record("worker-2")?.get("disk").filter(|disk| *disk == "hdd").map(|_| began.elapsed())
         })
         .await?;
     stage.show_labels("worker-1 worker-2")
 }
 
-fn is(seen: &Seen, node: &str, key: &str, value: &str) -> bool {
+fn is(seen: &Observed, node: &str, key: &str, value: &str) -> bool {
     seen.node(node).is_some_and(|life| life.is(key, value))
 }
 
-/// How long after its birth the node was complete; `None` until it is.
-fn given(seen: &Seen, node: &str, complete: impl Fn(&Life) -> bool) -> Option<Duration> {
-    seen.node(node).filter(|life| life.marked && complete(life)).map(Life::completed_in)
+/// Returns the time from the creation of the node until it was complete; `None` until it is.
+fn given(seen: &Observed, node: &str, complete: impl Fn(&Incarnation) -> bool) -> Option<Duration> {
+    seen.node(node).filter(|life| life.marked && complete(life)).map(Incarnation::completed_in)
 }

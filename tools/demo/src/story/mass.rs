@@ -1,4 +1,4 @@
-//! What the keeper does when everything goes at once.
+//! Chapters about the keeper and all nodes at once.
 
 use std::{
     sync::LazyLock,
@@ -14,9 +14,9 @@ use kube::{
 use serde_json::json;
 
 use crate::{
+    observer::{Incarnation, Labels, Observed},
     stage::{Stage, all},
     terminal::took,
-    witness::{Labels, Life, Seen},
 };
 
 const NODES: usize = 1000;
@@ -24,10 +24,10 @@ const LABELS: usize = 10;
 
 pub(crate) async fn a_thousand_nodes_return(stage: &mut Stage) -> anyhow::Result<()> {
     let began = Instant::now();
-    create(stage, "joining", true).await?;
-    let bar = stage.terminal.bar(NODES, "being recorded");
+    create(stage, "creating", true).await?;
+    let bar = stage.terminal.bar(NODES, "recording");
     stage
-        .claim("1,000 nodes with 10 labels each are in records", |seen| {
+        .claim("1,000 nodes with 10 labels each are recorded", |seen| {
             let count = FLEET.iter().filter(|(name, labels)| seen.record(name) == Some(labels)).count();
             bar.set_position(count as u64);
             done(&bar, count).then(|| began.elapsed())
@@ -35,17 +35,18 @@ pub(crate) async fn a_thousand_nodes_return(stage: &mut Stage) -> anyhow::Result
         .await?;
     delete(stage).await?;
     let began = Instant::now();
-    create(stage, "returning bare", false).await?;
+    create(stage, "creating without labels", false).await?;
     let created = began.elapsed();
     wait_for_all(stage, began).await?;
     let (median, longest) = {
-        let seen = stage.witness.look();
-        let mut times: Vec<_> = FLEET.iter().filter_map(|(name, _)| seen.node(name).map(Life::completed_in)).collect();
+        let seen = stage.observer.look();
+        let mut times: Vec<_> =
+            FLEET.iter().filter_map(|(name, _)| seen.node(name).map(Incarnation::completed_in)).collect();
         times.sort();
         (times.get(NODES / 2).copied().unwrap_or_default(), times.last().copied().unwrap_or_default())
     };
-    stage.say(&format!(
-        "The creates alone took {}; a node was without its labels for {} (median), {} (longest).",
+    stage.narrate(&format!(
+        "The creates alone took {}; a node had no labels for {} (median), {} (longest).",
         took(created),
         took(median),
         took(longest)
@@ -56,28 +57,27 @@ pub(crate) async fn a_thousand_nodes_return(stage: &mut Stage) -> anyhow::Result
 pub(crate) async fn killed_in_the_middle(stage: &mut Stage) -> anyhow::Result<()> {
     delete(stage).await?;
     let began = Instant::now();
-    create(stage, "returning bare", false).await?;
+    create(stage, "creating without labels", false).await?;
     for part in [1, 2] {
         let enough = NODES * part / 3;
-        let count = stage
-            .until("nodes get their labels back", |seen| Some(complete(seen)).filter(|count| *count >= enough))
-            .await?;
+        let count =
+            stage.until("labels are restored", |seen| Some(complete(seen)).filter(|count| *count >= enough)).await?;
         stage.kill_operator();
-        stage.say(&format!("kill -9 when {count} nodes have their labels; a new one starts."));
+        stage.narrate(&format!("kill -9 when {count} nodes are restored; a new operator starts."));
         stage.start_operator()?;
     }
     wait_for_all(stage, began).await?;
     stage
-        .lasting_claim("no label is on a node where it does not belong", Duration::from_millis(500), |seen| {
+        .lasting_claim("no node has a label of another node", Duration::from_millis(500), |seen| {
             complete(seen) == NODES
         })
         .await
 }
 
 async fn wait_for_all(stage: &mut Stage, began: Instant) -> anyhow::Result<()> {
-    let bar = stage.terminal.bar(NODES, "getting labels");
+    let bar = stage.terminal.bar(NODES, "restoring labels");
     stage
-        .claim("all 10,000 labels are back on the 1,000 nodes", |seen| {
+        .claim("all 10,000 labels are restored on the 1,000 nodes", |seen| {
             let count = complete(seen);
             bar.set_position(count as u64);
             let last = FLEET.iter().filter_map(|(name, _)| Some(seen.node(name)?.since)).max()?;
@@ -86,8 +86,8 @@ async fn wait_for_all(stage: &mut Stage, began: Instant) -> anyhow::Result<()> {
         .await
 }
 
-/// How many nodes have exactly their labels.
-fn complete(seen: &Seen) -> usize {
+/// Returns the number of nodes that have exactly their labels.
+fn complete(seen: &Observed) -> usize {
     FLEET.iter().filter(|(name, labels)| seen.node(name).is_some_and(|life| life.labels == *labels)).count()
 }
 
@@ -124,7 +124,7 @@ async fn create(stage: &Stage, what: &str, labelled: bool) -> anyhow::Result<()>
 
 async fn delete(stage: &Stage) -> anyhow::Result<()> {
     let api: Api<Node> = Api::all(stage.client.0.clone());
-    let bar = stage.terminal.bar(NODES, "leaving");
+    let bar = stage.terminal.bar(NODES, "deleting");
     let began = Instant::now();
     all(FLEET.iter().map(|(name, _)| name.clone()), |name| {
         let (api, bar) = (api.clone(), bar.clone());
@@ -136,11 +136,11 @@ async fn delete(stage: &Stage) -> anyhow::Result<()> {
     })
     .await?;
     bar.finish_and_clear();
-    stage.say(&format!("All of them are deleted in {}, and created again without labels.", took(began.elapsed())));
+    stage.narrate(&format!("All nodes are deleted in {} and created again without labels.", took(began.elapsed())));
     Ok(())
 }
 
-/// Every node with the labels that belong on it.
+/// Names of all nodes with their labels.
 static FLEET: LazyLock<Vec<(String, Labels)>> = LazyLock::new(|| (0..NODES).map(|n| (name(n), labels(n))).collect());
 
 fn name(number: usize) -> String {

@@ -1,7 +1,7 @@
-//! Replicas on spot and on-demand: exact through a burst, a scale-in, a rollout and a shortage.
+//! Chapters about placement on spot and on-demand nodes: a burst, a scale-in, a rollout and a
+//! shortage.
 //!
-//! Pods need a scheduler and controllers, which the rest of the story is better off without: these chapters have a cluster of
-//! their own.
+//! Pods need a scheduler and controllers, so these chapters run on their own cluster.
 
 use std::time::{Duration, Instant};
 
@@ -37,9 +37,9 @@ spec:
       containers: [{name: web, image: web}]
 ";
 
-/// Where the pods of a workload are.
+/// Number of pods of a workload by location.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Found {
+struct PodCounts {
     spot: usize,
     on_demand: usize,
     ready_on_demand: usize,
@@ -50,7 +50,7 @@ struct Found {
 pub(crate) async fn exact_in_a_burst(stage: &mut Stage) -> anyhow::Result<()> {
     let plane = tokio::task::spawn_blocking(start_whole_plane).await??;
     stage.move_to(plane).await?;
-    stage.say("Another Kubernetes runs, with scheduler and controllers: 2 spot nodes and 2 on-demand ones.");
+    stage.narrate("A second Kubernetes starts, with scheduler and controllers, 2 spot and 2 on-demand nodes.");
     for (name, class) in
         [("spot-1", "spot"), ("spot-2", "spot"), ("regular-1", "on-demand"), ("regular-2", "on-demand")]
     {
@@ -58,7 +58,7 @@ pub(crate) async fn exact_in_a_burst(stage: &mut Stage) -> anyhow::Result<()> {
     }
     stage.run("kubectl create -f spot-1.yaml -f spot-2.yaml -f regular-1.yaml -f regular-2.yaml")?;
     stage.write("web.yaml", WEB)?;
-    stage.say("web.yaml asks for 70% on spot, and at least 3 replicas on-demand.");
+    stage.narrate("web.yaml requests 70% on spot and at least 3 on-demand replicas.");
     stage.run("kubectl create -f web.yaml")?;
     split(stage, "7 of 10 replicas run on spot, 3 on-demand", 7, 3).await?;
     stage.run("kubectl scale deployment web --replicas=200")?;
@@ -68,12 +68,12 @@ pub(crate) async fn exact_in_a_burst(stage: &mut Stage) -> anyhow::Result<()> {
 
 pub(crate) async fn exact_after_scale_in(stage: &mut Stage) -> anyhow::Result<()> {
     stage.run("kubectl scale deployment web --replicas=23")?;
-    split(stage, "16 of 23 are left on spot, 7 on-demand", 16, 7).await?;
-    let moved = stage.operator_said("evicted");
+    split(stage, "16 of 23 remain on spot, 7 on-demand", 16, 7).await?;
+    let moved = stage.count_in_operator_log("evicted");
     if moved > 0 {
-        return Err(stage.broken("no pod was moved for it"));
+        return Err(stage.broken("no pod was evicted"));
     }
-    stage.holds("no pod was moved for it", "");
+    stage.holds("no pod was evicted", "");
     stage.show("perennial explain deploy/web")
 }
 
@@ -96,29 +96,29 @@ pub(crate) async fn a_rollout_keeps_the_floor(stage: &mut Stage) -> anyhow::Resu
         tokio::time::sleep(LOOK).await;
     }
     stage.holds("all pods are new, 16 on spot and 7 on-demand", &took(began.elapsed()));
-    let claim = "there were never fewer than 3 Ready on-demand replicas";
+    let claim = "at least 3 on-demand replicas were Ready at all times";
     if fewest < 3 {
-        stage.say(&format!("There were {fewest}."));
+        stage.narrate(&format!("Minimum: {fewest}."));
         return Err(stage.broken(claim));
     }
-    stage.holds(claim, &format!("{fewest} at least"));
+    stage.holds(claim, &format!("minimum {fewest}"));
     Ok(())
 }
 
 pub(crate) async fn spot_runs_out(stage: &mut Stage) -> anyhow::Result<()> {
-    stage.say("No spot node takes new pods any more.");
+    stage.narrate("Spot nodes accept no new pods.");
     stage.run("kubectl cordon spot-1 spot-2")?;
     stage.run("kubectl scale deployment web --replicas=40")?;
     let began = Instant::now();
-    let claim = "12 that belong on spot run on-demand after 3 s, and are marked";
+    let claim = "12 spot replicas fall back to on-demand after 3 s and are marked";
     until(stage, claim, |found| (found.spot, found.on_demand, found.waiting, found.fallen) == (16, 24, 0, 12)).await?;
     stage.holds(claim, &took(began.elapsed()));
     stage.show("perennial explain deploy/web")?;
     stage.run("kubectl scale deployment web --replicas=23")?;
-    split(stage, "scaled in, those that fell back are the first to go", 16, 7).await
+    split(stage, "after a scale-in the fallback replicas are removed first", 16, 7).await
 }
 
-/// A node that takes many pods.
+/// Manifest of a node with room for many pods.
 fn node(name: &str, class: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Node\nmetadata:\n  name: {name}\n  annotations:\n    kwok.x-k8s.io/node: fake\n  labels:\n    \
@@ -134,8 +134,8 @@ async fn pods(stage: &Stage) -> anyhow::Result<ObjectList<Pod>> {
     Ok(pods)
 }
 
-fn count(pods: &ObjectList<Pod>) -> Found {
-    let mut found = Found::default();
+fn count(pods: &ObjectList<Pod>) -> PodCounts {
+    let mut found = PodCounts::default();
     for pod in &pods.items {
         let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
         let ready = conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
@@ -160,7 +160,7 @@ async fn split(stage: &mut Stage, claim: &str, spot: usize, on_demand: usize) ->
     Ok(())
 }
 
-async fn until(stage: &Stage, claim: &str, holds: impl Fn(&Found) -> bool) -> anyhow::Result<()> {
+async fn until(stage: &Stage, claim: &str, holds: impl Fn(&PodCounts) -> bool) -> anyhow::Result<()> {
     let began = Instant::now();
     loop {
         let found = count(&pods(stage).await?);
@@ -174,7 +174,7 @@ async fn until(stage: &Stage, claim: &str, holds: impl Fn(&Found) -> bool) -> an
     }
 }
 
-fn broken(stage: &Stage, claim: &str, found: Found) -> anyhow::Error {
-    stage.say(&format!("Seen last: {found:?}."));
+fn broken(stage: &Stage, claim: &str, found: PodCounts) -> anyhow::Error {
+    stage.narrate(&format!("Last observed: {found:?}."));
     stage.broken(claim)
 }

@@ -2,10 +2,10 @@
 
 /// Patterns of the labels that are not kept, unless `keeper.drop` replaces the list.
 ///
-/// A key is listed if a program writes it, and would write it again, possibly with another value. Keys that an
-/// administrator sets in such a domain are not listed: NVIDIA's `mig.config`, `device-plugin.config`,
-/// `gpu.workload.config` and `gpu.deploy.*`, Amazon's `k8s.amazonaws.com/eniConfig`,
-/// `node.kubernetes.io/exclude-from-external-load-balancers`.
+/// A key is listed if a program writes it, and would write it again, possibly with another value.
+/// Keys that an administrator sets in such a domain are not listed: NVIDIA's `mig.config`,
+/// `device-plugin.config`, `gpu.workload.config` and `gpu.deploy.*`, Amazon's
+/// `k8s.amazonaws.com/eniConfig`, `node.kubernetes.io/exclude-from-external-load-balancers`.
 pub const DROPPED_LABELS: &[&str] = &[
     // The kubelet and the cloud controller manager.
     "kubernetes.io/hostname",
@@ -47,8 +47,8 @@ pub const DROPPED_LABELS: &[&str] = &[
     "gpu.intel.com/*",
     "kubevirt.io/schedulable",
     "*.node.kubevirt.io/*",
-    // Provisioning and upgrades. With the plan hash of an earlier machine, a new one would skip its upgrade. To keep a
-    // `disabled` that was set by hand, remove this pattern.
+    // Provisioning and upgrades. With the plan hash of an earlier machine, a new one would skip its
+    // upgrade. To keep a `disabled` that was set by hand, remove this pattern.
     "karpenter.sh/*",
     "karpenter.k8s.aws/*",
     "karpenter.azure.com/*",

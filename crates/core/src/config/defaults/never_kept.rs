@@ -3,7 +3,8 @@
 /// Perennial's own domain. Labels, annotations and taints in it are never kept.
 pub const OWN_DOMAIN: &str = "perennial.dev/";
 
-/// Annotations that describe one machine or one Node object. Never kept, not even by `annotations: ["*"]`.
+/// Annotations that describe one machine or one Node object. Never kept, not even by `annotations:
+/// ["*"]`.
 pub const MACHINE_ANNOTATIONS: &[&str] = &[
     "perennial.dev/*",
     "alpha.kubernetes.io/provided-node-ip",
@@ -27,8 +28,8 @@ pub const MACHINE_ANNOTATIONS: &[&str] = &[
     "machineconfiguration.openshift.io/*",
 ];
 
-/// Taints of nodes that start, are removed or are unhealthy. Never kept and never restored: the program that sets such a
-/// taint also removes it, and would not remove a restored one.
+/// Taints of nodes that start, are removed or are unhealthy. Never kept and never restored: the
+/// program that sets such a taint also removes it, and would not remove a restored one.
 pub const STARTUP_TAINTS: &[&str] = &[
     "perennial.dev/*",
     "node.kubernetes.io/*",

@@ -173,6 +173,34 @@ fn an_old_event_changes_nothing() {
 }
 
 #[test]
+fn a_read_that_goes_back_starts_the_election_afresh() {
+    let mut a = holder("a");
+    let write = write_of(a.next(ms(4000), 20));
+    a.refused();
+    assert_eq!((a.next(ms(4100), 20), write.act), (Step::Read, Act::Renew));
+
+    let went_back = a.read(ms(4100), ms(4200), Some(seen("b", 3, 4)));
+
+    assert!(went_back);
+    assert_eq!(a.act_until(), None, "the write that gave the window is gone with the history");
+    assert_eq!(a.next(ms(4200), 20), Step::Wait(Some(ms(19_200))), "the holder of the backup may be alive");
+    assert_eq!(write_of(a.next(ms(19_200), 20)).on.as_deref(), Some("4"));
+}
+
+#[test]
+fn an_answer_that_an_event_overtook_is_no_restore() {
+    let mut a = candidate("a");
+    a.observed(ms(1000), Some(seen("b", 1, 5)));
+    a.doubt();
+    a.observed(ms(2000), Some(seen("b", 2, 6)));
+
+    let went_back = a.read(ms(1900), ms(2100), Some(seen("b", 1, 5)));
+
+    assert!(!went_back);
+    assert_eq!(a.seen().map(|seen| seen.resource_version.as_str()), Some("6"));
+}
+
+#[test]
 fn a_deleted_lease_is_recreated_at_once_by_its_holder_and_late_by_others() {
     let mut a = holder("a");
     let mut b = candidate("b");

@@ -1,46 +1,30 @@
-use jiff::Timestamp;
 use proptest::prelude::*;
 use rstest::rstest;
 
 use super::*;
-use crate::{
-    config::settings::Settings,
-    keeper::{
-        keys::Kept,
-        plan::{Plan, live},
-        selection::{Incarnation, Policy},
-    },
+use crate::keeper::{
+    case::Phase,
+    keys::Kept,
+    record::Record,
+    testing::{case, live, policy},
 };
 
-fn policy() -> Policy {
-    Policy::from_settings(&Settings::default().keeper)
-}
-
 fn record(labels: &[(&str, &str)]) -> Record {
-    let policy = policy();
     let kept: Kept = labels.iter().map(|(k, v)| (Key::label(k), (*v).to_owned())).collect();
-    let node = Incarnation {
-        name: "n1".into(),
-        uid: "u1".into(),
-        resource_version: 5,
-        kept,
-        mark: None,
-        machine: crate::keeper::machine::Machine::default(),
-    };
-    match live(&node, None, &context(&policy)) {
-        Plan::Write(_, record) => *record,
+    let labels = BTreeMap::from([("placeholder".to_owned(), String::new())]);
+    let node = Node { name: "n1".into(), uid: "u1".into(), resource_version: 5, labels, ..Node::default() };
+    match live(&node, None, &policy()) {
+        Decision::WriteRecord(_, record) => Record { kept, ..*record },
         other => panic!("{other:?}"),
     }
 }
 
-fn context(policy: &Policy) -> Context<'_> {
-    Context { policy, identity: None, now: Timestamp::UNIX_EPOCH, by: "test" }
+fn admit_node(object: &Value, node: &Node, record: Option<&Record>, by_kubelet: bool, gate: Gate) -> Admitted {
+    admit(object, &case(Phase::Creating { by_kubelet }, node, record, &policy()), gate)
 }
 
 fn admit_bare(object: &Value, record: Option<&Record>, by_kubelet: bool, gate: Gate) -> Admitted {
-    let policy = policy();
-    let node = Node { name: "n1".into(), ..Node::default() };
-    admit(object, &node, record, &context(&policy), by_kubelet, gate)
+    admit_node(object, &Node { name: "n1".into(), ..Node::default() }, record, by_kubelet, gate)
 }
 
 fn paths(admitted: &Admitted) -> Vec<&str> {
@@ -72,11 +56,10 @@ fn a_node_without_a_record_passes_unchanged() {
 
 #[test]
 fn a_mark_that_came_along_is_removed_where_there_is_nothing_to_give() {
-    let policy = policy();
     let mut node = Node { name: "n1".into(), ..Node::default() };
     node.annotations.insert(MARK.into(), "{}".into());
     let object = json!({"metadata": {"name": "n1", "annotations": {MARK: "{}"}}});
-    let admitted = admit(&object, &node, None, &context(&policy), false, Gate::Never);
+    let admitted = admit_node(&object, &node, None, false, Gate::Never);
     assert_eq!(admitted.patch, [json!({"op": "remove", "path": "/metadata/annotations/perennial.dev~1restored"})]);
 }
 

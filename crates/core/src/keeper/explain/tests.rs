@@ -1,21 +1,15 @@
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::*;
-use crate::{
-    config::settings::Settings,
-    keeper::{
-        node_patch::node_patch,
-        plan::{Plan, live},
-        selection::IGNORE,
-    },
+use crate::keeper::{
+    case::Rival,
+    node_patch::node_patch,
+    selection::{IGNORE, Node},
+    testing::{Defaults, policy},
 };
 
-fn policy() -> Policy {
-    Policy::from_settings(&Settings::default().keeper)
-}
-
-fn context(policy: &Policy) -> Context<'_> {
-    Context { policy, identity: None, now: Timestamp::UNIX_EPOCH, by: "test" }
+fn live(node: &Node, stored: Option<&Arc<Stored>>) -> Case {
+    Case::live(node.clone(), stored.cloned(), Vec::new(), &Defaults::default().context())
 }
 
 fn node(uid: &str, rv: u64, labels: &str) -> Node {
@@ -31,23 +25,16 @@ fn node(uid: &str, rv: u64, labels: &str) -> Node {
     }
 }
 
-fn capture(node: &Node, before: Option<&Stored>) -> Stored {
-    let policy = policy();
-    let seen = policy.select(node);
-    let record = before.and_then(|stored| stored.effective(&seen));
-    match live(&seen, record.as_ref(), &context(&policy)) {
-        Plan::Write(_, record) => Stored::Good(record),
+fn capture(node: &Node, before: Option<&Arc<Stored>>) -> Arc<Stored> {
+    match decide(&live(node, before)) {
+        Decision::WriteRecord(_, record) => Arc::new(Stored::Good(record)),
         other => panic!("{other:?}"),
     }
 }
 
-/// The node once the plan has been carried out.
-fn restored(node: &Node, stored: &Stored) -> Node {
-    let policy = policy();
-    let seen = policy.select(node);
-    let Plan::Restore(restore) = live(&seen, stored.effective(&seen).as_ref(), &context(&policy)) else {
-        panic!("nothing to restore")
-    };
+/// Returns the node after its restore.
+fn restored(node: &Node, stored: &Arc<Stored>) -> Node {
+    let Decision::PatchNode(restore) = decide(&live(node, Some(stored))) else { panic!("nothing to restore") };
     let patch = node_patch(node, &restore);
     let strings = |value: &serde_json::Value| -> BTreeMap<String, String> {
         serde_json::from_value(value.clone()).unwrap_or_default()
@@ -58,9 +45,12 @@ fn restored(node: &Node, stored: &Stored) -> Node {
     next
 }
 
-fn why(key: &str, node: Option<&Node>, stored: Option<&Stored>) -> Cause {
-    let policy = policy();
-    explain(&Key::label(key), node, stored, &[], &context(&policy))
+fn why(key: &str, node: Option<&Node>, stored: Option<&Arc<Stored>>) -> Cause {
+    let case = match node {
+        Some(node) => live(node, stored),
+        None => Case::absent(stored.cloned(), &Defaults::default().context()),
+    };
+    explain(&Key::label(key), &case)
 }
 
 #[test]
@@ -85,7 +75,8 @@ fn patterns_are_named() {
     assert_eq!(why("perennial.dev/x", Some(&here), None), Cause::OurDomain);
     let narrow =
         Policy { keep: crate::config::pattern::Patterns::of(&["example.com/"]), name: "gpu".into(), ..policy() };
-    let cause = explain(&Key::label("team"), Some(&here), None, &[], &context(&narrow));
+    let narrowed = Case::live(here, None, Vec::new(), &Defaults(narrow.into()).context());
+    let cause = explain(&Key::label("team"), &narrowed);
     assert_eq!(cause, Cause::NotKept { policy: "gpu".into() });
 }
 
@@ -132,10 +123,11 @@ fn ignored_contested_and_bad_records() {
     let mut shy = back.clone();
     shy.annotations.insert(IGNORE.into(), "true".into());
     assert_eq!(why("team", Some(&shy), Some(&stored)), Cause::Ignored);
-    let policy = policy();
-    let cause = explain(&Key::label("team"), Some(&back), Some(&stored), &["n2".into()], &context(&policy));
+    let rivals = vec![Rival { name: "n2".into(), holds_record: false }];
+    let contested = Case::live(back.clone(), Some(stored), rivals, &Defaults::default().context());
+    let cause = explain(&Key::label("team"), &contested);
     assert_eq!(cause, Cause::Contested { rivals: vec!["n2".into()] });
-    let bad = |fault: Fault| Stored::Bad { fault, good: Substitute::Nothing };
+    let bad = |fault: Fault| Arc::new(Stored::Bad { fault, good: Substitute::Nothing });
     assert!(matches!(why("team", Some(&back), Some(&bad(Fault::Checksum))), Cause::Quarantined { .. }));
     assert!(matches!(why("team", Some(&back), Some(&bad(Fault::Version("9".into())))), Cause::Newer { .. }));
 }

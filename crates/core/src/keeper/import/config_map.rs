@@ -1,4 +1,4 @@
-//! ConfigMaps in which other tools keep the labels of one node, and our own records.
+//! ConfigMaps of other tools with the labels of one node, and Perennial's own records.
 
 use std::collections::BTreeSet;
 
@@ -14,9 +14,9 @@ use crate::keeper::{
 const PREFIX: &str = "node-labels-";
 const STATE: &str = "state.json";
 const PRESERVED: &str = "preserved_labels_json";
-/// The longer one first: it contains the shorter.
+/// The longer one comes first, since it contains the shorter.
 const SLASHES: [&str; 2] = ["---SLASH---", "-SLASH-"];
-/// So much of a hash has to be in a name to be taken for one.
+/// Minimum length of a hash in a name.
 const HASH: usize = 8;
 
 pub(super) fn read(object: &Map<String, Value>, origin: &str, known: &BTreeSet<String>, found: &mut Found) {
@@ -56,7 +56,7 @@ fn record(object: &Map<String, Value>, data: &Map<String, Value>, origin: &str) 
     Ok(entry)
 }
 
-/// A record of ours, whole.
+/// Returns the entry of a complete record.
 pub(super) fn of_record(record: Record, format: Format, origin: &str) -> Result<Entry, String> {
     let mut entry = entry(&record.node.name, record.kept.clone(), format, origin)?;
     entry.machine = Some(record.node.machine.clone());
@@ -88,7 +88,7 @@ fn preserved(name: &str, data: &Map<String, Value>, origin: &str, known: &BTreeS
     entry(node, labels(&kept)?, Format::PreservedLabels, origin)
 }
 
-/// The node whose name has the hash that a ConfigMap is named after.
+/// Returns the node whose name has the hash that a ConfigMap is named after.
 fn hashed<'a>(name: &str, known: &'a BTreeSet<String>) -> Option<&'a str> {
     let hash = name.strip_prefix(PREFIX).filter(|hash| hash.len() >= HASH)?;
     known.iter().map(String::as_str).find(|node| sha256(node).starts_with(hash))

@@ -1,12 +1,13 @@
-//! Tables with commas. The first line names the columns: `node,key,value`, `node,labels` (`a=1,b=2` in quotes), or the node
-//! and one column for each label key, where an empty cell means that the node does not have it.
+//! CSV files. The header is `node,key,value`, `node,labels` (`a=1,b=2` in quotes), or `node` and
+//! one column for each label key, where an empty cell means that the node does not have the label.
 
 use std::collections::BTreeMap;
 
 use super::{Format, Found, Refused, entry};
 use crate::keeper::keys::{Kept, Key};
 
-/// Whether a text is a table: its first line is a list of names with commas, the first of them a node's.
+/// Returns whether a text is CSV: its first line is a list of names, and the first name is that of
+/// the node column.
 pub(super) fn is_csv(text: &str) -> bool {
     let first = text.trim_start_matches('\u{feff}').lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let mut names = first.split(',').map(|name| name.trim().trim_matches('"'));
@@ -18,7 +19,7 @@ fn is_node_column(name: &str) -> bool {
 }
 
 pub(super) fn read(text: &str, file: &str, found: &mut Found) {
-    let mut rows = rows(text.trim_start_matches('\u{feff}')).filter(|(_, row)| row.iter().any(|cell| !cell.is_empty()));
+    let mut rows = rows(text.trim_start_matches('\u{feff}'));
     let Some((_, header)) = rows.next() else { return };
     let lower: Vec<String> = header.iter().map(|name| name.to_ascii_lowercase()).collect();
     let triples = lower.len() == 3 && ["key", "label"].contains(&lower[1].as_str()) && lower[2] == "value";
@@ -28,7 +29,7 @@ pub(super) fn read(text: &str, file: &str, found: &mut Found) {
         let origin = format!("{file}, line {line}");
         let mut read = || -> Result<(), String> {
             if row.len() != header.len() {
-                return Err(format!("it has {} columns, not {}", row.len(), header.len()));
+                return Err(format!("expected {} columns, got {}", header.len(), row.len()));
             }
             let pairs: Vec<(String, String)> = if triples {
                 vec![(row[1].clone(), row[2].clone())]
@@ -44,19 +45,19 @@ pub(super) fn read(text: &str, file: &str, found: &mut Found) {
                     .collect()
             };
             if !triples && nodes.contains_key(&row[0]) {
-                return Err(format!("node {} is there twice", row[0]));
+                return Err(format!("node {} is listed twice", row[0]));
             }
             if let Ok(kept) = nodes.entry(row[0].clone()).or_insert_with(|| Ok(Kept::new())) {
                 for (key, value) in pairs {
                     if kept.insert(Key::Label(key.clone()), value).is_some() {
-                        return Err(format!("{key} is there twice for node {}", row[0]));
+                        return Err(format!("{key} is listed twice for node {}", row[0]));
                     }
                 }
             }
             Ok(())
         };
         if let Err(why) = read() {
-            // One bad line: nothing of that node is taken.
+            // One bad line refuses the whole node.
             let node = row.first().cloned().unwrap_or_default();
             let refused = Refused { origin, why };
             match nodes.get_mut(&node) {
@@ -75,7 +76,7 @@ pub(super) fn read(text: &str, file: &str, found: &mut Found) {
     }
 }
 
-/// `a=1,b=2`, also with semicolons or blanks between them.
+/// Parses `a=1,b=2`. Semicolons and blanks also separate labels.
 fn packed_labels(text: &str) -> Result<Vec<(String, String)>, String> {
     text.split([',', ';', ' '])
         .filter(|pair| !pair.is_empty())
@@ -86,32 +87,17 @@ fn packed_labels(text: &str) -> Result<Vec<(String, String)>, String> {
         .collect()
 }
 
-/// The rows with the numbers of their lines. Cells may be in double quotes, a doubled quote inside them is one.
+/// Returns the rows with the numbers of their lines. Rows without content are skipped.
 fn rows(text: &str) -> impl Iterator<Item = (usize, Vec<String>)> {
-    let mut rows = Vec::new();
-    let (mut row, mut cell, mut quoted) = (Vec::new(), String::new(), false);
-    let (mut line, mut begun) = (1, 1);
-    let mut rest = text.chars().peekable();
-    while let Some(c) = rest.next() {
-        line += usize::from(c == '\n');
-        match c {
-            '"' if quoted && rest.peek() == Some(&'"') => {
-                cell.push('"');
-                rest.next();
-            }
-            '"' => quoted = !quoted,
-            ',' if !quoted => row.push(std::mem::take(&mut cell).trim().to_owned()),
-            '\n' if !quoted => {
-                row.push(std::mem::take(&mut cell).trim().to_owned());
-                rows.push((begun, std::mem::take(&mut row)));
-                begun = line;
-            }
-            c => cell.push(c),
-        }
-    }
-    if !cell.is_empty() || !row.is_empty() {
-        row.push(cell.trim().to_owned());
-        rows.push((begun, row));
-    }
-    rows.into_iter()
+    let mut options = csv::ReaderBuilder::new();
+    let reader = options.has_headers(false).flexible(true).trim(csv::Trim::All).from_reader(text.as_bytes());
+    // Reading from memory cannot fail, and the cells of a string are strings.
+    let records = reader.into_records().filter_map(Result::ok);
+    records.filter(|record| record.iter().any(|cell| !cell.is_empty())).map(|record| {
+        let start = record.position().map_or((0, 1), |position| (position.byte(), position.line()));
+        let (byte, line) = (usize::try_from(start.0).unwrap_or(0), usize::try_from(start.1).unwrap_or(1));
+        // The position is that of the empty lines before the record.
+        let empty = text.get(byte..).unwrap_or_default().bytes().take_while(|byte| b"\r\n".contains(byte));
+        (line + empty.filter(|byte| *byte == b'\n').count(), record.iter().map(str::to_owned).collect())
+    })
 }

@@ -1,8 +1,9 @@
-//! Our own export: every record as it is, without what belongs to one cluster only (resourceVersions, checksums).
+//! Perennial's own export format: every record without resourceVersions and checksums, which belong
+//! to one cluster.
 //!
 //! # Guarantees
-//! Reading what was written and writing it again gives the same bytes. People may edit the file: there is no checksum to
-//! stand in their way, and everything is checked as it is read.
+//! Reading an export and writing it again results in the same bytes. The file may be edited: it has
+//! no checksum, and every field is validated when it is read.
 
 use serde_json::{Map, Value, json};
 
@@ -12,7 +13,7 @@ use crate::keeper::record::Record;
 pub const KIND: &str = "RecordExport";
 pub const API_VERSION: &str = "perennial.dev/v1";
 
-/// One record as an item of the export.
+/// Returns a record as an item of the export.
 pub fn item(record: &Record, hold: bool) -> Value {
     let mut value = record.to_value();
     if let Some(map) = value.as_object_mut() {

@@ -1,4 +1,5 @@
-//! Plain YAML or JSON: `worker-1: {team: ml}`, `worker-1: {labels: {team: ml}}` or `[{node: worker-1, labels: {…}}]`.
+//! Plain YAML or JSON: `worker-1: {team: ml}`, `worker-1: {labels: {team: ml}}` or `[{node:
+//! worker-1, labels: {…}}]`.
 
 use serde_json::{Map, Value};
 
@@ -16,7 +17,7 @@ pub(super) fn read(value: &Value, origin: &str, found: &mut Found) {
             }
         }
         Value::Object(map) => {
-            // One that is listed alone, or a map of nodes.
+            // A single node, or a map of nodes.
             if map.get("labels").is_some_and(Value::is_object) && name(map).is_some() {
                 found.take(origin, listed(map, origin));
                 return;

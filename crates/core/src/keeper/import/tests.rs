@@ -2,18 +2,18 @@ use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::json;
 
+use std::sync::Arc;
+
 use super::{
-    plan::{Step, Why, plan},
+    decide::{ImportDecision, ImportWrite, SkipReason, decide_import},
     *,
 };
-use crate::{
-    config::settings::Settings,
-    keeper::{
-        collect::HOLD,
-        plan::{Context, Plan, create, live},
-        selection::{self, Policy},
-        stored_record::Stored,
-    },
+use crate::keeper::{
+    collect::HOLD,
+    decide::Decision,
+    selection,
+    stored_record::Stored,
+    testing::{Defaults, create, live, policy},
 };
 
 fn known(names: &[&str]) -> BTreeSet<String> {
@@ -68,7 +68,7 @@ fn each_shape_is_known(#[case] text: String, #[case] format: Format) {
 #[case::a_number("worker-1: {count: 3}", "put it in quotes")]
 #[case::no_name("'Not A Node': {team: ml}", "is not a node's name")]
 #[case::twice("[{node: a, labels: {x: '1'}}, {node: a, labels: {x: '2'}}]", "more than once")]
-#[case::short_line("node,key,value\na,team\n", "it has 2 columns")]
+#[case::short_line("node,key,value\na,team\n", "expected 3 columns, got 2")]
 #[case::not_yaml("{", "neither JSON, YAML nor CSV")]
 fn bad_entries_are_refused_whole(#[case] text: &str, #[case] why: &str) {
     let found = read(text);
@@ -91,12 +91,17 @@ fn other_objects_are_left_alone() {
     assert_eq!((found.unknown, found.entries.len(), found.refused.len()), (1, 0, 0));
 }
 
-fn policy() -> Policy {
-    Policy::from_settings(&Settings::default().keeper)
+/// Decides about an entry at resourceVersion 60 of the cluster.
+fn import(entry: &Entry, node: Option<&selection::Node>, stored: Option<&Arc<Stored>>, force: bool) -> ImportDecision {
+    let case = entry.case(node.cloned(), stored.cloned(), &Defaults::default().context());
+    decide_import(entry, &case, force, 60)
 }
 
-fn context(policy: &Policy) -> Context<'_> {
-    Context { policy, identity: None, now: "2026-06-01T00:00:00Z".parse().unwrap(), by: "import" }
+fn captured(node: &selection::Node, record: Option<&Record>) -> Box<Record> {
+    match live(node, record, &policy()) {
+        Decision::WriteRecord(_, record) => record,
+        other => panic!("{other:?}"),
+    }
 }
 
 fn node(uid: &str, rv: u64, labels: &[(&str, &str)]) -> selection::Node {
@@ -110,79 +115,70 @@ fn node(uid: &str, rv: u64, labels: &[(&str, &str)]) -> selection::Node {
     }
 }
 
-fn written(step: Step) -> super::plan::Written {
-    match step {
-        Step::Write(written) => *written,
-        Step::Skip(why) => panic!("{why:?}"),
+fn written(decision: ImportDecision) -> ImportWrite {
+    match decision {
+        ImportDecision::Write(written) => *written,
+        other => panic!("{other:?}"),
     }
 }
 
 #[test]
 fn a_first_record_unsettles_a_live_node_and_its_own_values_stay() {
-    let (policy, found) = (policy(), read("worker-1: {team: ml, rack: r1, kubernetes.io/os: linux}"));
+    let found = read("worker-1: {team: ml, rack: r1, kubernetes.io/os: linux}");
     let here = node("u1", 50, &[("team", "web")]);
-    let written = written(plan(&found.entries[0], Some(&here), None, false, 60, &context(&policy)));
+    let written = written(import(&found.entries[0], Some(&here), None, false));
     assert_eq!((written.left_out, &written.record.kept), (1, &kept(&[("team", "ml"), ("rack", "r1")])));
-    match live(&policy.select(&here), Some(&written.record), &context(&policy)) {
-        Plan::Restore(restore) => assert_eq!(restore.set, kept(&[("rack", "r1")])),
+    match live(&here, Some(&written.record), &policy()) {
+        Decision::PatchNode(restore) => assert_eq!(restore.set, kept(&[("rack", "r1")])),
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
 fn what_was_imported_rides_in_the_create_of_its_node() {
-    let (policy, found) = (policy(), read("worker-1: {team: ml}"));
-    let written = written(plan(&found.entries[0], None, None, false, 60, &context(&policy)));
-    // Nobody has a UID while it is being created.
-    let coming = policy.select(&node("", 0, &[]));
-    let given = create(&coming, Some(&written.record), &context(&policy), |_| true).unwrap();
+    let found = read("worker-1: {team: ml}");
+    let written = written(import(&found.entries[0], None, None, false));
+    // A node has no UID while it is being created.
+    let given = create(&node("", 0, &[]), &written.record, &policy(), false);
     assert_eq!((given.set, given.mark.complete), (kept(&[("team", "ml")]), true));
 }
 
 #[test]
 fn a_record_that_is_there_is_overruled_only_on_request() {
-    let (policy, found) = (policy(), read("worker-1: {team: ml}"));
+    let found = read("worker-1: {team: ml}");
     let here = node("u1", 50, &[("team", "web"), ("rack", "r1")]);
-    let Plan::Write(_, record) = live(&policy.select(&here), None, &context(&policy)) else { panic!() };
-    let stored = Stored::Good(record);
-    let skip = plan(&found.entries[0], Some(&here), Some(&stored), false, 60, &context(&policy));
-    assert_eq!(skip, Step::Skip(Why::HasRecord { sequence: 1 }));
-    let written = written(plan(&found.entries[0], Some(&here), Some(&stored), true, 60, &context(&policy)));
+    let stored = Arc::new(Stored::Good(captured(&here, None)));
+    let skip = import(&found.entries[0], Some(&here), Some(&stored), false);
+    assert_eq!(skip, ImportDecision::Skip(SkipReason::HasRecord { sequence: 1 }));
+    let written = written(import(&found.entries[0], Some(&here), Some(&stored), true));
     assert_eq!((written.set, written.remove.len(), written.record.sequence), (kept(&[("team", "ml")]), 0, 2));
     assert_eq!(written.record.kept, kept(&[("team", "ml"), ("rack", "r1")]));
     let same = read("worker-1: {team: web}");
-    assert_eq!(plan(&same.entries[0], Some(&here), Some(&stored), false, 60, &context(&policy)), Step::Skip(Why::Same));
+    assert_eq!(import(&same.entries[0], Some(&here), Some(&stored), false), ImportDecision::Skip(SkipReason::Same));
 }
 
 #[test]
 fn an_export_comes_back_as_it_was_whatever_the_clusters_numbers() {
-    let policy = policy();
-    let first = policy.select(&node("u1", 5_000, &[("team", "ml")]));
-    let Plan::Write(_, record) = live(&first, None, &context(&policy)) else { panic!() };
-    let next = policy.select(&node("u1", 5_001, &[("team", "web")]));
-    let Plan::Write(_, record) = live(&next, Some(&record), &context(&policy)) else { panic!() };
+    let record = captured(&node("u1", 5_000, &[("team", "ml")]), None);
+    let record = captured(&node("u1", 5_001, &[("team", "web")]), Some(&record));
     let export =
         json!({"apiVersion": export::API_VERSION, "kind": export::KIND, "items": [export::item(&record, true)]});
 
     let found = read(&export.to_string());
     let entry = &found.entries[0];
     assert!(entry.hold);
-    let written = written(plan(entry, None, None, false, 7, &context(&policy)));
+    let written = written(import(entry, None, None, false));
     assert_eq!(export::item(&written.record, true), export["items"][0]);
-    assert_eq!(written.record.node.resource_version, 7, "numbers of another cluster mean nothing here");
+    assert_eq!(written.record.node.resource_version, 60, "numbers of another cluster mean nothing here");
     assert_eq!(written.record.history.len(), 1);
     // A node of this cluster is younger than that, and what people change on it counts.
-    let back = node("u2", 9, &[("team", "db")]);
-    assert!(matches!(live(&policy.select(&back), Some(&written.record), &context(&policy)), Plan::Write(..)));
+    let back = node("u2", 61, &[("team", "db")]);
+    assert!(matches!(live(&back, Some(&written.record), &policy()), Decision::WriteRecord(..)));
 }
 
 #[test]
 fn a_backup_of_records_comes_back_whole_and_one_that_cannot_be_trusted_does_not() {
-    let policy = policy();
-    let Plan::Write(_, record) = live(&policy.select(&node("u1", 5, &[("team", "ml")])), None, &context(&policy))
-    else {
-        panic!()
-    };
+    let record = captured(&node("u1", 5, &[("team", "ml")]), None);
     let text = record.encode().unwrap();
     let mut held = config_map("node-worker-1", &json!({"record.json": text}));
     held["metadata"]["annotations"] = json!({HOLD: "true"});

@@ -124,7 +124,8 @@ proptest! {
         let mut bytes = good.encode().unwrap().into_bytes();
         let at = at % bytes.len();
         bytes[at] = with;
-        // Either it still says the same (white space, an equal byte, an entry of history dropped), or it is refused.
+        // Either it still says the same (white space, an equal byte, an entry of history dropped),
+        // or it is refused.
         if let Ok(read) = Record::decode(&String::from_utf8(bytes).unwrap()) {
             prop_assert_eq!(Record { history: vec![], ..read }, Record { history: vec![], ..good });
         }

@@ -1,10 +1,10 @@
-//! Whatever happens, it ends exact, with as few moves as can be, and then it is quiet.
+//! Convergence: after any disturbance the split is exact, with the fewest possible moves, and no more writes follow.
 
 use proptest::prelude::*;
 
 use super::sim::{Dice, Sim};
 use crate::placement::Class;
-use crate::placement::action::Action;
+use crate::placement::decision::Action;
 use crate::placement::slots::Split;
 use crate::placement::spec::Spec;
 
@@ -13,19 +13,19 @@ fn sim(p: u8, m: u32, t: u32, seed: u64) -> Sim {
 }
 
 fn only_relabels(action: &Action) -> bool {
-    matches!(action, Action::Relabel { .. } | Action::Hold { .. } | Action::Wait { .. } | Action::Tell(_))
+    matches!(action, Action::Relabel { .. } | Action::Hold { .. } | Action::Wait { .. } | Action::Report(_))
 }
 
-/// Exact after each of these scales.
+/// Scales to each size and expects an exact split.
 fn scale_through(sim: &mut Sim, stops: Vec<u32>) {
     for stop in stops {
         sim.replicas = stop;
-        sim.calm();
+        sim.settle();
         sim.assert_exact();
     }
 }
 
-/// The slots of all pods, in order.
+/// Returns the slots of all pods, in order.
 fn slots(sim: &Sim) -> Vec<u32> {
     let mut slots: Vec<u32> = sim.live().map(|pod| pod.slot.unwrap()).collect();
     slots.sort_unstable();
@@ -38,7 +38,7 @@ proptest! {
     #[test]
     fn a_new_workload_is_exact_with_one_write_for_each_pod(p in 0u8..=100, m in 0u32..8, t in 0u32..120, seed: u64) {
         let mut sim = sim(p, m, t, seed);
-        sim.calm();
+        sim.settle();
         sim.assert_exact();
         prop_assert_eq!(sim.writes, t);
         prop_assert_eq!(sim.evictions, 0);
@@ -53,7 +53,7 @@ proptest! {
     }
 
     #[test]
-    fn pods_that_are_placed_as_they_are_created_are_exact_too(
+    fn pods_placed_in_their_create_request_are_exact(
         p in 0u8..=100, m in 0u32..8, stops in prop::collection::vec(0u32..80, 1..8), seed: u64, direct in 1u64..=100, refused in 0u64..50,
     ) {
         let mut sim = sim(p, m, stops[0], seed);
@@ -63,10 +63,10 @@ proptest! {
     }
 
     #[test]
-    fn a_workload_whose_owner_is_always_asked_costs_no_write(p in 0u8..=100, m in 0u32..8, t in 0u32..120, seed: u64) {
+    fn a_workload_whose_owner_admits_every_pod_costs_no_write(p in 0u8..=100, m in 0u32..8, t in 0u32..120, seed: u64) {
         let mut sim = sim(p, m, t, seed);
         sim.direct = 100;
-        sim.calm();
+        sim.settle();
         sim.assert_exact();
         prop_assert_eq!(sim.writes, 0);
         prop_assert_eq!(slots(&sim), (0..t).collect::<Vec<_>>());
@@ -75,7 +75,7 @@ proptest! {
     #[test]
     fn scaling_in_is_exact_at_once(p in 0u8..=100, m in 0u32..8, t in 1u32..60, seed: u64) {
         let mut sim = sim(p, m, t, seed);
-        sim.calm();
+        sim.settle();
         for smaller in (0..t).rev() {
             sim.replicas = smaller;
             sim.world();
@@ -88,32 +88,32 @@ proptest! {
         p in 0u8..=100, m in 0u32..8, q in 0u8..=100, k in 0u32..8, t in 0u32..40, seed: u64,
     ) {
         let mut sim = sim(p, m, t, seed);
-        sim.calm();
+        sim.settle();
         sim.spec = Spec::new(Split::new(q, k));
         let difference = sim.count(Class::Spot).abs_diff(sim.spec.split.spot(t));
-        sim.calm();
+        sim.settle();
         sim.assert_exact();
         prop_assert_eq!(sim.evictions, difference);
-        prop_assert!(sim.look().is_quiet());
+        prop_assert!(sim.decide().is_quiet());
     }
 
     #[test]
     fn a_surplus_is_what_scale_in_removes_first(p in 0u8..=100, q in 0u8..=100, m in 0u32..4, t in 2u32..40, less in 1u32..40, seed: u64) {
         let mut sim = sim(p, m, t, seed);
-        sim.calm();
+        sim.settle();
         sim.spec = Spec { paused: true, ..Spec::new(Split::new(q, m)) };
         sim.run(3);
         let (spot, on_demand) = (sim.count(Class::Spot), sim.count(Class::OnDemand));
         sim.replicas = t.saturating_sub(less);
         sim.world();
-        // As near as removing pods can bring it.
+        // The nearest split that removing pods can reach.
         let (n, wanted) = (sim.replicas, sim.spec.split.spot(sim.replicas));
         let best = wanted.clamp(n.saturating_sub(on_demand), spot.min(n));
         prop_assert_eq!(sim.count(Class::Spot), best);
     }
 
     #[test]
-    fn after_any_trouble_it_ends_exact_and_quiet(
+    fn after_any_disturbance_the_split_is_exact_and_writes_stop(
         p in 0u8..=100, m in 0u32..6, t in 1u32..40, seed: u64, surge in 1u32..6, unavailable in 0u32..3,
         trouble in prop::collection::vec((0u8..8, 0u32..40, 1usize..12), 1..8),
     ) {
@@ -143,14 +143,14 @@ proptest! {
             sim.run(ticks);
         }
         (sim.missed, sim.cut, sim.stale) = (0, 0, 0);
-        // The cooldown after moves that changed nothing may be long; it is tested on its own.
+        // The cooldown after moves without effect may be long; it has its own test.
         sim.run(40);
         sim.state = None;
-        sim.calm();
+        sim.settle();
         sim.assert_exact();
         let before = (sim.evictions, sim.writes);
         sim.run(30);
-        prop_assert_eq!((sim.evictions, sim.writes), before, "quiet means quiet");
+        prop_assert_eq!((sim.evictions, sim.writes), before, "no writes without a change");
         for smaller in (0..sim.replicas).rev() {
             sim.replicas = smaller;
             sim.world();
@@ -159,29 +159,28 @@ proptest! {
     }
 
     #[test]
-    fn a_plan_finds_nothing_to_do_after_its_own_effect(p in 0u8..=100, m in 0u32..6, q in 0u8..=100, t in 0u32..40, ticks in 0usize..20, seed: u64) {
+    fn a_decision_finds_nothing_to_do_after_its_own_effect(p in 0u8..=100, m in 0u32..6, q in 0u8..=100, t in 0u32..40, ticks in 0usize..20, seed: u64) {
         let mut sim = sim(p, m, t, seed);
         (sim.missed, sim.cut) = (20, 20);
         sim.run(ticks);
         sim.spec.split = Split::new(q, m);
         sim.world();
-        // Unseen by the cache.
-        let plan = sim.look();
-        sim.own = Sim::unseen(&plan);
-        let unseen = sim.look();
-        prop_assert!(unseen.is_quiet(), "{:?} after {:?}", unseen.actions, plan.actions);
-        // Seen.
-        sim.own = crate::placement::view::OwnWrites::default();
-        for action in &plan.actions {
+        let decision = sim.decide();
+        // The watch lags behind. Placing may complete a ReplicaSet, which is then relabelled once.
+        let mut lagging = sim.clone();
+        lagging.execute_unseen(&decision);
+        let unseen = lagging.decide();
+        prop_assert!(unseen.actions.iter().all(only_relabels), "{:?} after {:?}", unseen.actions, decision.actions);
+        // The watch is up to date.
+        for action in &decision.actions {
             sim.execute(action);
         }
-        // Placing may complete a ReplicaSet, whose slots are then put in order in one more round.
-        let again = sim.look();
-        prop_assert!(again.actions.iter().all(only_relabels), "{:?} after {:?}", again.actions, plan.actions);
+        let again = sim.decide();
+        prop_assert!(again.actions.iter().all(only_relabels), "{:?} after {:?}", again.actions, decision.actions);
         for action in &again.actions {
             sim.execute(action);
         }
-        let third = sim.look();
+        let third = sim.decide();
         prop_assert!(third.is_quiet(), "{:?} after {:?}", third.actions, again.actions);
     }
 
@@ -191,17 +190,17 @@ proptest! {
     ) {
         let mut sim = sim(p, m, t, seed);
         (sim.max_surge, sim.max_unavailable) = (surge, unavailable.min(t.saturating_sub(1)));
-        sim.calm();
+        sim.settle();
         sim.start_ticks.insert(Class::OnDemand, slow);
         sim.rollout();
-        // maxUnavailable is the Deployment's own leave to take pods away, and it may reach the floor of a small workload.
+        // maxUnavailable allows the Deployment itself to remove pods, down to the floor of a small workload.
         let floor = m.min(t - sim.max_unavailable);
         for _ in 0..400 {
             sim.tick();
             let ready = sim.ready_on_demand();
             prop_assert!(ready >= floor, "{ready} Ready on-demand, floor {floor}");
         }
-        sim.calm();
+        sim.settle();
         sim.assert_exact();
         prop_assert_eq!(sim.evictions, 0);
     }

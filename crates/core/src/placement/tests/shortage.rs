@@ -1,16 +1,17 @@
-//! Spot capacity that runs out, stays away, comes back, comes and goes.
+//! Spot capacity that runs out, stays short, comes back, and flickers.
 
 use jiff::SignedDuration;
 use proptest::prelude::*;
 
 use super::sim::Sim;
 use crate::placement::Class;
-use crate::placement::action::Action;
-use crate::placement::fallback::{Breaker, State};
-use crate::placement::labels::Choice;
+use crate::placement::decision::Action;
+use crate::placement::node_labels::Choice;
 use crate::placement::slots::Split;
-use crate::placement::spec::{Budget, Spec};
-use crate::placement::view::{NodeView, PdbView, PodView};
+use crate::placement::spec::{FallbackBudget, Spec};
+use crate::placement::state::PlacementState;
+use crate::placement::supply::Breaker;
+use crate::placement::workload::{NodeView, PdbView, PodView};
 
 const HOUR: usize = 720;
 
@@ -19,18 +20,18 @@ fn sim(p: u8, m: u32, t: u32, seed: u64) -> Sim {
 }
 
 fn breaker(sim: &Sim) -> Breaker {
-    State::read(sim.state.as_deref()).0.breaker
+    PlacementState::read(sim.state.as_deref()).0.breaker
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_finds_no_spot_runs_on_demand_within_the_budget(
+    fn pods_without_spot_capacity_run_on_demand_within_the_budget(
         p in 1u8..=100, m in 0u32..6, t in 1u32..40, budget in 0u32..40, room in 0usize..40, seed: u64,
     ) {
         let mut sim = sim(p, m, t, seed);
-        sim.spec.fallback_budget = Budget::Count(budget);
+        sim.spec.fallback_budget = FallbackBudget::Count(budget);
         sim.spot_room = room;
         let (spot, on_demand) = (sim.spec.split.spot(t), sim.spec.split.on_demand(t));
         let lacking = spot.saturating_sub(u32::try_from(room).unwrap());
@@ -51,7 +52,7 @@ proptest! {
     }
 
     #[test]
-    fn a_long_shortage_costs_few_evictions_and_its_end_is_noticed(p in 10u8..=100, m in 0u32..6, t in 2u32..30, seed: u64) {
+    fn a_long_shortage_costs_few_evictions_and_its_end_is_detected(p in 10u8..=100, m in 0u32..6, t in 2u32..30, seed: u64) {
         let mut sim = sim(p, m, t, seed);
         sim.spot_room = 0;
         sim.run(10 * HOUR);
@@ -59,7 +60,7 @@ proptest! {
         prop_assert!(sim.available() + 1 >= t, "{} of {t} available", sim.available());
         sim.spot_room = usize::MAX;
         sim.run(3 * HOUR);
-        sim.calm();
+        sim.settle();
         sim.assert_exact();
         prop_assert!(sim.live().all(|pod| !pod.fallback));
         prop_assert!(!breaker(&sim).is_open());
@@ -68,9 +69,9 @@ proptest! {
     }
 
     #[test]
-    fn capacity_that_comes_and_goes_does_not_make_pods_come_and_go(seed: u64, period in 80usize..400) {
+    fn flickering_capacity_does_not_move_pods_back_and_forth(seed: u64, period in 80usize..400) {
         let mut sim = sim(70, 2, 20, seed);
-        sim.calm();
+        sim.settle();
         for round in 0..(12 * HOUR / period) {
             // All spot nodes go, then come back empty.
             if round % 2 == 0 {
@@ -87,7 +88,7 @@ proptest! {
         prop_assert!(sim.evictions <= 11 * 14, "{} evictions in twelve hours", sim.evictions);
         sim.spot_room = usize::MAX;
         sim.run(5 * HOUR);
-        sim.calm();
+        sim.settle();
         sim.assert_exact();
     }
 
@@ -120,7 +121,7 @@ fn while_spot_is_short_new_pods_do_not_wait_for_it() {
 #[test]
 fn new_pods_beyond_the_budget_are_spot_and_wait() {
     let mut sim = sim(70, 3, 10, 1);
-    sim.spec.fallback_budget = Budget::Count(3);
+    sim.spec.fallback_budget = FallbackBudget::Count(3);
     sim.spot_room = 4;
     sim.run(100);
     assert_eq!((sim.count(Class::OnDemand), sim.available()), (6, 10));
@@ -132,9 +133,9 @@ fn new_pods_beyond_the_budget_are_spot_and_wait() {
 }
 
 #[test]
-fn what_the_budget_does_not_cover_is_not_deleted_over_and_over() {
+fn pods_beyond_the_budget_are_not_deleted_repeatedly() {
     let mut sim = sim(70, 0, 10, 1);
-    sim.spec.fallback_budget = Budget::Count(2);
+    sim.spec.fallback_budget = FallbackBudget::Count(2);
     sim.spot_room = 0;
     sim.run(HOUR);
     assert_eq!((sim.deletes, sim.evictions), (2, 0));
@@ -151,21 +152,21 @@ fn a_paused_workload_deletes_and_probes_nothing() {
 }
 
 #[test]
-fn without_a_budget_pods_wait_and_people_are_told() {
+fn without_a_budget_pods_wait_and_the_shortage_is_reported() {
     let mut sim = sim(70, 3, 10, 1);
-    sim.spec.fallback_budget = Budget::Count(0);
+    sim.spec.fallback_budget = FallbackBudget::Count(0);
     sim.spot_room = 0;
     sim.run(120);
     assert_eq!(sim.deletes, 0);
-    let told = |action: &Action| matches!(action, Action::Tell(event) if event.reason == "SpotShortage");
-    assert!(sim.last.actions.iter().any(told));
+    let reported = |action: &Action| matches!(action, Action::Report(event) if event.reason == "SpotShortage");
+    assert!(sim.last.actions.iter().any(reported));
 }
 
 #[test]
 fn replacements_after_a_mass_interruption_come_a_few_at_a_time_and_the_floor_first() {
     let mut sim = sim(80, 4, 100, 1);
-    sim.calm();
-    // Half of all nodes go; their pods are still on their way out when the replacements come.
+    sim.settle();
+    // Half of the nodes go; their pods are still terminating when the replacements are created.
     let doomed: Vec<_> = sim.pods.iter().take(60).cloned().collect();
     for pod in &mut sim.pods[..60] {
         pod.deleting = true;
@@ -175,15 +176,15 @@ fn replacements_after_a_mass_interruption_come_a_few_at_a_time_and_the_floor_fir
     let mut doomed: Vec<_> = doomed.into_iter().map(|pod| PodView { deleting: true, ..pod }).collect();
     let present = sim.pods.len();
     sim.pods.extend(doomed.clone());
-    let held = |sim: &Sim| sim.look().actions.iter().any(|action| matches!(action, Action::Hold { .. }));
-    assert!(!held(&sim), "pods that are merely deleted, as by a scale-in, slow nothing down");
+    let held = |sim: &Sim| sim.decide().actions.iter().any(|action| matches!(action, Action::Hold { .. }));
+    assert!(!held(&sim), "deleted pods, as in a scale-in, cause no hold");
     sim.pods.truncate(present);
     for node in doomed.iter_mut().filter_map(|pod| pod.node.as_mut()) {
         node.leaving = true;
     }
     sim.pods.extend(doomed);
-    let plan = sim.look();
-    let placed: Vec<Class> = plan
+    let decision = sim.decide();
+    let placed: Vec<Class> = decision
         .actions
         .iter()
         .filter_map(|action| match action {
@@ -195,13 +196,13 @@ fn replacements_after_a_mass_interruption_come_a_few_at_a_time_and_the_floor_fir
     assert_eq!(spot, 8, "a tenth of the spot replicas");
     assert!(placed.iter().skip_while(|class| **class == Class::OnDemand).all(|class| *class == Class::Spot));
     assert!(held(&sim));
-    // The damping ends with the gate timeout at the latest.
+    // The hold ends at the gate timeout.
     sim.now += sim.settings.gate_timeout;
     assert!(!held(&sim));
 }
 
 /// Three of seven spot replicas run on-demand.
-fn fallen() -> Sim {
+fn in_fallback() -> Sim {
     let mut sim = sim(70, 3, 10, 1);
     sim.spot_room = 4;
     sim.run(100);
@@ -210,36 +211,36 @@ fn fallen() -> Sim {
 }
 
 #[test]
-fn a_probe_that_is_due_but_not_possible_is_thought_of_again_in_a_while() {
-    let mut sim = fallen();
+fn an_overdue_probe_that_is_blocked_is_retried_later() {
+    let mut sim = in_fallback();
     let Breaker::Open { probe, .. } = breaker(&sim) else { panic!() };
-    assert_eq!(sim.look().again, Some(probe));
+    assert_eq!(sim.decide().revisit, Some(probe));
 
     sim.pdbs = vec![PdbView { name: "web".to_owned(), disruptions_allowed: 0 }];
     sim.now = probe + SignedDuration::from_mins(1);
-    let plan = sim.look();
+    let decision = sim.decide();
 
-    assert!(plan.is_quiet(), "{:?}", plan.actions);
-    assert_eq!(plan.again, Some(sim.now + SignedDuration::from_secs(30)));
+    assert!(decision.is_quiet(), "{:?}", decision.actions);
+    assert_eq!(decision.revisit, Some(sim.now + SignedDuration::from_secs(30)));
 }
 
-/// When a pod was made is told by the API server's clock, when the probe began by ours: they agree to ten seconds.
+/// Creation times come from the API server's clock, the start of a probe from ours; ten seconds of difference are tolerated.
 #[test]
-fn a_probe_is_known_also_where_our_clock_is_ahead() {
+fn a_probe_is_recognised_when_our_clock_is_ahead() {
     let found = |seconds: i64| {
-        let mut sim = fallen();
+        let mut sim = in_fallback();
         let since = sim.now;
-        let state = State { breaker: Breaker::Probing { since, attempt: 0 }, ..State::default() };
+        let state = PlacementState { breaker: Breaker::Probing { since, attempt: 0 }, ..PlacementState::default() };
         sim.state = Some(state.to_annotation());
         let sent = sim.pods.iter_mut().find(|pod| pod.fallback).unwrap();
         (sent.created, sent.scheduled) = (since - SignedDuration::from_secs(seconds), Some(since));
         (sent.choice, sent.class, sent.fallback) = (Choice::Only(Class::Spot), Some(Class::Spot), false);
         sent.node = Some(NodeView { class: Some(Class::Spot), leaving: false });
-        sim.look()
+        sim.decide()
             .actions
             .iter()
             .any(|action| matches!(action, Action::Save { state, .. } if matches!(state.breaker, Breaker::Wary { .. })))
     };
     assert!(found(0) && found(10));
-    assert!(!found(20), "that one had been there before");
+    assert!(!found(20), "that pod existed before the probe");
 }

@@ -1,25 +1,26 @@
-//! A small cluster: the Deployment and ReplicaSet controllers, the scheduler and the kubelets as far as placement can tell them
-//! apart, and an operator that executes plans, sometimes on an old view and sometimes only in part.
+//! A small cluster: the Deployment and ReplicaSet controllers, the scheduler and the kubelets as far as placement depends on
+//! them, and an operator that executes decisions, sometimes on a stale view and sometimes only in part.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use crate::placement::action::{Action, Plan};
-use crate::placement::fallback::State;
-use crate::placement::labels::Choice;
-use crate::placement::rebalance::{Input, plan};
+use crate::placement::decide::decide;
+use crate::placement::decision::{Action, Decision};
+use crate::placement::node_labels::Choice;
 use crate::placement::spec::Spec;
-use crate::placement::view::{
-    EXPECTED_FOR, Kind, NodeView, OwnWrite, OwnWrites, PdbView, Place, PodView, ReplicaSetView, Settings, WorkloadView,
-    deletion_cost,
+use crate::placement::state::PlacementState;
+use crate::placement::workload::{
+    EXPECTED_FOR, Kind, NodeView, PdbView, PendingWrites, Place, PlacementSettings, PodView, ReplicaSetView, Workload,
+    WorkloadView, deletion_cost,
 };
 use crate::placement::{CLASS, Class, DELETION_COST, FALLBACK, GATE, SLOT, STATE};
 
 pub(super) const TICK: SignedDuration = SignedDuration::from_secs(5);
 
-/// Numbers that look random and are the same for the same seed.
+/// Deterministic pseudorandom numbers.
 #[derive(Debug, Clone)]
 pub(super) struct Dice(pub u64);
 
@@ -37,52 +38,53 @@ impl Dice {
     }
 }
 
+#[derive(Clone)]
 pub(super) struct Sim {
     pub spec: Spec,
-    pub settings: Settings,
+    pub settings: PlacementSettings,
     pub now: Timestamp,
     pub replicas: u32,
     pub sets: Vec<ReplicaSetView>,
     pub pods: Vec<PodView>,
     pub state: Option<String>,
-    pub own: OwnWrites,
+    pub pending: PendingWrites,
     pub pdbs: Vec<PdbView>,
     pub dice: Dice,
     pub max_unavailable: u32,
     pub max_surge: u32,
-    /// How many pods spot capacity can take.
+    /// Maximum number of pods on spot capacity.
     pub spot_room: usize,
     /// Ticks from bound to Ready.
     pub start_ticks: BTreeMap<Class, i64>,
-    /// Percent of pods that the webhook misses, of passes that stop half-way, of passes on the former view.
+    /// Percentage of pods that the webhook misses, of decisions executed in part, of decisions on the former view.
     pub missed: u64,
     pub cut: u64,
     pub stale: u64,
-    /// Percent of pods that are created while the owner itself is asked, and of these, that are refused after it has answered.
+    /// Percentage of creates that the owner itself admits, and of these, of creates that are refused after admission.
     pub direct: u64,
     pub refused: u64,
     open: BTreeMap<String, Vec<Place>>,
-    /// What the owner waits for, by UID where it will come.
+    /// Pods that the owner expects, with the UID of those that were created.
     expected: Vec<(Option<String>, PodView)>,
     former: Option<(Vec<PodView>, Vec<ReplicaSetView>)>,
     serial: u64,
     pub evictions: u32,
     pub deletes: u32,
     pub writes: u32,
-    pub last: Plan,
+    pub last: Decision,
 }
 
 impl Sim {
     pub(super) fn new(spec: Spec, replicas: u32, seed: u64) -> Self {
         let mut sim = Self {
             spec,
-            settings: Settings::default(),
+            settings: PlacementSettings::default(),
             now: Timestamp::from_second(1_700_000_000).unwrap(),
             replicas,
             sets: Vec::new(),
             pods: Vec::new(),
             state: None,
-            own: OwnWrites::default(),
+            pending: PendingWrites::default(),
             pdbs: Vec::new(),
             dice: Dice(seed),
             max_unavailable: 0,
@@ -101,7 +103,7 @@ impl Sim {
             evictions: 0,
             deletes: 0,
             writes: 0,
-            last: Plan::default(),
+            last: Decision::default(),
         };
         sim.rollout();
         sim
@@ -112,7 +114,7 @@ impl Sim {
         self.serial
     }
 
-    /// A new template.
+    /// Changes the pod template.
     pub(super) fn rollout(&mut self) {
         for set in &mut self.sets {
             set.newest = false;
@@ -151,15 +153,15 @@ impl Sim {
         u32::try_from(self.live().filter(|pod| pod.owner == uid).count()).unwrap()
     }
 
-    /// The owner's answer to the create of a pod, where it is asked and knows.
-    fn give(&mut self, owner: &str) -> Option<Place> {
+    /// Returns the place that the owner assigns in a create request.
+    fn assign(&mut self, owner: &str) -> Option<Place> {
         let places = if self.dice.chance(self.direct) { self.open.get_mut(owner)? } else { return None };
         (!places.is_empty()).then(|| places.remove(0))
     }
 
     fn create(&mut self, owner: String) {
         let serial = self.serial();
-        let place = self.give(&owner);
+        let place = self.assign(&owner);
         if let Some(place) = place {
             let refused = self.dice.chance(self.refused);
             let unseen = self.dice.chance(50);
@@ -286,10 +288,12 @@ impl Sim {
         self.pods.retain(PodView::occupies);
     }
 
-    pub(super) fn workload(&self) -> WorkloadView {
+    pub(super) fn view(&self) -> WorkloadView {
         let newest = self.sets.iter().find(|set| set.newest).unwrap();
         WorkloadView {
             kind: Kind::Deployment,
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
             resource_version: "1".to_owned(),
             uid: "deployment".to_owned(),
             generation: 1,
@@ -304,57 +308,67 @@ impl Sim {
         }
     }
 
-    pub(super) fn look(&self) -> Plan {
-        self.look_at(&self.seen(), &self.sets, &self.own)
+    pub(super) fn workload(&self) -> Workload {
+        Workload {
+            view: self.view(),
+            spec: Ok(Some(self.spec.clone())),
+            replica_sets: self.sets.clone(),
+            pods: self.seen(),
+            pdbs: self.pdbs.clone(),
+            pending: self.pending.clone(),
+            settings: Arc::new(self.settings.clone()),
+            now: self.now,
+        }
     }
 
-    /// The pods as the owner knows them: some have not been shown to it yet.
+    pub(super) fn decide(&self) -> Decision {
+        decide(&self.workload())
+    }
+
+    /// Returns the pods in the owner's cache: some are missing and expected.
     fn seen(&self) -> Vec<PodView> {
         let unseen: BTreeSet<&str> = self.expected.iter().filter_map(|(uid, _)| uid.as_deref()).collect();
         let shown = self.pods.iter().filter(|pod| !unseen.contains(pod.uid.as_str()));
         shown.chain(self.expected.iter().map(|(_, pod)| pod)).cloned().collect()
     }
 
-    fn look_at(&self, pods: &[PodView], sets: &[ReplicaSetView], own: &OwnWrites) -> Plan {
-        let workload = self.workload();
-        let (settings, spec, pdbs) = (&self.settings, &self.spec, &self.pdbs[..]);
-        plan(&Input { settings, spec, workload: &workload, replica_sets: sets, pods, own, pdbs, now: self.now })
-    }
-
-    /// Looks and does, as the operator would: in order, conditionally, perhaps on an old view and not to the end.
+    /// Decides and executes as the operator does: in order, conditionally, possibly on a stale view and in part.
     pub(super) fn operate(&mut self) {
-        // What does not come is given up.
+        // Expected pods that do not appear are given up.
         let now = self.now;
         self.expected.retain(|(_, pod)| now < pod.created + EXPECTED_FOR);
         let stale = self.dice.chance(self.stale);
-        let planned = match &self.former {
-            Some((pods, sets)) if stale => self.look_at(pods, sets, &OwnWrites::default()),
-            _ => self.look(),
-        };
+        let mut workload = self.workload();
+        if let Some((pods, sets)) = self.former.take().filter(|_| stale) {
+            (workload.pods, workload.replica_sets, workload.pending) = (pods, sets, PendingWrites::default());
+        }
+        let decided = decide(&workload);
         self.former = Some((self.seen(), self.sets.clone()));
-        self.open.clone_from(&planned.open);
+        self.open.clone_from(&decided.open);
         // The watch catches up.
         self.expected.retain(|(uid, _)| uid.is_none());
         let cut = if self.dice.chance(self.cut) {
-            usize::try_from(self.dice.roll(planned.actions.len() as u64 + 1)).unwrap()
+            usize::try_from(self.dice.roll(decided.actions.len() as u64 + 1)).unwrap()
         } else {
-            planned.actions.len()
+            decided.actions.len()
         };
-        for action in &planned.actions[..cut] {
+        for action in &decided.actions[..cut] {
             self.execute(action);
         }
-        self.last = planned;
+        self.last = decided;
     }
 
     pub(super) fn execute(&mut self, action: &Action) {
         match action {
             Action::Save { patch, state, .. } => {
                 let text = patch["metadata"]["annotations"][STATE].as_str().unwrap().to_owned();
-                assert_eq!(State::read(Some(&text)), (state.clone(), true));
+                assert_eq!(PlacementState::read(Some(&text)), (state.clone(), true));
                 self.state = Some(text);
                 self.writes += 1;
             }
-            Action::Place { pod, patch, .. } | Action::Free { pod, patch, .. } | Action::Relabel { pod, patch, .. } => {
+            Action::Place { pod, patch, .. }
+            | Action::Ungate { pod, patch, .. }
+            | Action::Relabel { pod, patch, .. } => {
                 self.patch(&pod.uid, patch);
             }
             Action::Evict { pod, .. } => {
@@ -373,11 +387,11 @@ impl Sim {
                     self.deletes += 1;
                 }
             }
-            Action::Hold { .. } | Action::Wait { .. } | Action::Tell(_) => {}
+            Action::Hold { .. } | Action::Wait { .. } | Action::Report(_) => {}
         }
     }
 
-    /// What the API server does with one of our patches on a pod.
+    /// Applies a patch to a pod as the API server does.
     fn patch(&mut self, uid: &str, patch: &Value) {
         let serial = self.serial();
         let labels = self.settings.labels.clone();
@@ -405,33 +419,23 @@ impl Sim {
                 CLASS => pod.class = text.and_then(|text| Class::parse(&text)),
                 FALLBACK => pod.fallback = text.is_some(),
                 DELETION_COST => pod.cost = text,
-                other => panic!("a foreign annotation was written: {other}"),
+                other => panic!("unexpected annotation written: {other}"),
             }
         }
     }
 
-    /// Remembers a plan's effect as writes that the cache does not show.
-    pub(super) fn unseen(plan: &Plan) -> OwnWrites {
-        let mut own = OwnWrites::default();
-        for action in &plan.actions {
-            let (uid, write) = match action {
-                Action::Place { pod, class, slot, fallback, .. } => {
-                    (&pod.uid, OwnWrite::Placed { class: *class, slot: *slot, fallback: *fallback })
+    /// Executes a decision as the operator does while the watch lags behind: answers to patches are in the cache at once,
+    /// removals and the state are pending.
+    pub(super) fn execute_unseen(&mut self, decision: &Decision) {
+        for action in &decision.actions {
+            match action {
+                Action::Evict { pod, .. } | Action::Delete { pod, .. } => {
+                    self.pending.removed.insert(pod.uid.clone());
                 }
-                Action::Free { pod, class, .. } => (&pod.uid, OwnWrite::Freed { class: *class }),
-                Action::Relabel { pod, slot, fallback, .. } => {
-                    (&pod.uid, OwnWrite::Relabelled { slot: *slot, fallback: *fallback })
-                }
-                Action::Evict { pod, .. } | Action::Delete { pod, .. } => (&pod.uid, OwnWrite::Removed),
-                Action::Save { state, .. } => {
-                    own.state = Some(state.clone());
-                    continue;
-                }
-                Action::Hold { .. } | Action::Wait { .. } | Action::Tell(_) => continue,
-            };
-            own.pods.insert(uid.clone(), write);
+                Action::Save { state, .. } => self.pending.state = Some(state.clone()),
+                other => self.execute(other),
+            }
         }
-        own
     }
 
     pub(super) fn world(&mut self) {
@@ -456,8 +460,8 @@ impl Sim {
         }
     }
 
-    /// Runs until nothing has changed for a while. Panics if that never happens.
-    pub(super) fn calm(&mut self) {
+    /// Runs until nothing has changed for some ticks. Panics if that does not happen.
+    pub(super) fn settle(&mut self) {
         let mut quiet = 0;
         for _ in 0..6_000 {
             self.tick();
@@ -471,7 +475,7 @@ impl Sim {
                 return;
             }
         }
-        panic!("never calm: {:?} {:?}", self.last.counts, self.last.actions.iter().take(5).collect::<Vec<_>>());
+        panic!("never at rest: {:?} {:?}", self.last.counts, self.last.actions.iter().take(5).collect::<Vec<_>>());
     }
 
     pub(super) fn assert_exact(&self) {

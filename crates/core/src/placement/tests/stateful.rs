@@ -1,20 +1,23 @@
-//! StatefulSets: placed by ordinal, moved only on request, falling back through the webhook.
+//! StatefulSets: placed by ordinal, moved only on request, fallback through the webhook.
+
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 
 use super::sim::TICK;
 use crate::placement::Class;
-use crate::placement::action::{Action, Plan};
-use crate::placement::fallback::{Breaker, State};
-use crate::placement::labels::{Choice, NodeLabels};
-use crate::placement::pod_patch::{IncomingPod, Mutation, Owner, Tolerations, mutate};
-use crate::placement::rebalance::{Input, plan};
+use crate::placement::admission::{IncomingPod, PodAdmission, PodOwner, Tolerations, admit};
+use crate::placement::decide::decide;
+use crate::placement::decision::{Action, Decision};
+use crate::placement::node_labels::{Choice, NodeLabels};
 use crate::placement::slots::Split;
 use crate::placement::spec::Spec;
-use crate::placement::view::{Kind, NodeView, OwnWrites, PodView, Settings, WorkloadView};
+use crate::placement::state::PlacementState;
+use crate::placement::supply::Breaker;
+use crate::placement::workload::{Kind, NodeView, PendingWrites, PodView, Workload, WorkloadView};
 
-/// A StatefulSet whose pods are created through the real webhook decision.
+/// A StatefulSet whose pods are admitted by the real decision.
 struct Set {
     spec: Spec,
     start: u32,
@@ -26,13 +29,13 @@ struct Set {
     evictions: u32,
     deletes: u32,
     created: u32,
-    last: Plan,
+    last: Decision,
 }
 
 impl Set {
     fn new(spec: Spec, start: u32, replicas: u32) -> Self {
         let now = Timestamp::from_second(1_700_000_000).unwrap();
-        let (pods, last) = (Vec::new(), Plan::default());
+        let (pods, last) = (Vec::new(), Decision::default());
         Self { spec, start, replicas, pods, state: None, now, spot: true, evictions: 0, deletes: 0, created: 0, last }
     }
 
@@ -40,10 +43,11 @@ impl Set {
         self.created += 1;
         let name = format!("db-{ordinal}");
         let incoming: IncomingPod = serde_json::from_value(serde_json::json!({"metadata": {"name": name}})).unwrap();
-        let (state, _) = State::read(self.state.as_deref());
-        let owner = Owner::StatefulSet { start: self.start, state: &state };
+        let (state, _) = PlacementState::read(self.state.as_deref());
+        let owner = PodOwner::StatefulSet { start: self.start, state: &state };
         let labels = NodeLabels::default();
-        let Mutation::Patch { operations, .. } = mutate(&incoming, &self.spec, owner, &labels, &Tolerations::default())
+        let PodAdmission::Patch { operations, .. } =
+            admit(&incoming, &self.spec, owner, &labels, &Tolerations::default())
         else {
             panic!("not placed")
         };
@@ -91,7 +95,7 @@ impl Set {
                 pod.unschedulable.get_or_insert(self.now);
             }
         }
-        self.last = self.look();
+        self.last = self.decide();
         for action in self.last.actions.clone() {
             match action {
                 Action::Save { state, .. } => self.state = Some(state.to_annotation()),
@@ -100,20 +104,22 @@ impl Set {
                     target.deleting = true;
                     if target.node.is_some() { self.evictions += 1 } else { self.deletes += 1 }
                 }
-                Action::Hold { .. } | Action::Wait { .. } | Action::Tell(_) => {}
+                Action::Hold { .. } | Action::Wait { .. } | Action::Report(_) => {}
                 other => panic!("a StatefulSet's pods are never written to: {other:?}"),
             }
         }
     }
 
-    fn look(&self) -> Plan {
-        self.look_with(&OwnWrites::default())
+    fn decide(&self) -> Decision {
+        self.decide_with(PendingWrites::default())
     }
 
-    fn look_with(&self, own: &OwnWrites) -> Plan {
+    fn decide_with(&self, pending: PendingWrites) -> Decision {
         let ready = u32::try_from(self.pods.iter().filter(|pod| pod.ready).count()).unwrap();
-        let workload = WorkloadView {
+        let view = WorkloadView {
             kind: Kind::StatefulSet { start: self.start },
+            namespace: "shop".to_owned(),
+            name: "db".to_owned(),
             resource_version: "1".to_owned(),
             uid: "set".to_owned(),
             generation: 1,
@@ -126,14 +132,14 @@ impl Set {
             template: Choice::Any,
             state: self.state.clone(),
         };
-        plan(&Input {
-            settings: &Settings::default(),
-            spec: &self.spec,
-            workload: &workload,
-            replica_sets: &[],
-            pods: &self.pods,
-            own,
-            pdbs: &[],
+        decide(&Workload {
+            view,
+            spec: Ok(Some(self.spec.clone())),
+            replica_sets: Vec::new(),
+            pods: self.pods.clone(),
+            pdbs: Vec::new(),
+            pending,
+            settings: Arc::default(),
             now: self.now,
         })
     }
@@ -181,7 +187,7 @@ proptest! {
     }
 
     #[test]
-    fn a_shortage_is_bridged_and_ends(p in 10u8..=100, m in 0u32..5, t in 2u32..20, movable: bool) {
+    fn a_shortage_is_bridged_by_fallback_and_ends(p in 10u8..=100, m in 0u32..5, t in 2u32..20, movable: bool) {
         let mut set = Set::new(Spec { move_stateful: movable, ..Spec::new(Split::new(p, m)) }, 0, t);
         let spot = set.spec.split.spot(t);
         set.spot = false;
@@ -197,7 +203,7 @@ proptest! {
             prop_assert_eq!(set.wrong(), 0);
         } else {
             prop_assert_eq!(set.evictions, 0);
-            // The next time that they are created they are spot again.
+            // New pods are spot again.
             set.pods.clear();
             set.run(3);
             prop_assert_eq!(set.wrong(), 0);
@@ -206,10 +212,10 @@ proptest! {
 }
 
 #[test]
-fn a_ready_on_demand_pod_is_not_taken_from_a_floor_that_is_just_met() {
+fn a_ready_on_demand_pod_is_not_evicted_from_a_floor_that_is_just_met() {
     let mut set = Set::new(Spec { move_stateful: true, ..Spec::new(Split::new(50, 2)) }, 0, 4);
     set.run(3);
-    // By hand, the wrong way round: the floor's slots are on spot, the others on-demand.
+    // The slots of the floor are on spot, the others on-demand.
     for (pod, class) in set.pods.iter_mut().zip([Class::Spot, Class::Spot, Class::OnDemand, Class::OnDemand]) {
         (pod.choice, pod.class) = (Choice::Only(class), Some(class));
         pod.node = Some(NodeView { class: Some(class), leaving: false });
@@ -224,37 +230,37 @@ fn a_ready_on_demand_pod_is_not_taken_from_a_floor_that_is_just_met() {
 }
 
 #[test]
-fn a_pod_is_deleted_only_when_the_webhook_can_know_why() {
+fn a_pod_is_deleted_only_after_the_webhook_can_read_its_fallback_slot() {
     let mut set = Set::new(Spec::new(Split::new(50, 1)), 0, 4);
     set.spot = false;
     set.run(60);
     set.now += set.spec.fallback_after;
-    let first = set.look();
+    let first = set.decide();
     let Some(Action::Save { state, .. }) = first.actions.last() else { panic!("{:?}", first.actions) };
-    assert_eq!(state.fallen, [1, 3]);
-    assert_eq!(first.again, Some(set.now), "nothing but our own write would bring the next look about");
-    // Written, but the cache that the webhook answers from does not show it yet.
-    let own = OwnWrites { state: Some(state.clone()), ..OwnWrites::default() };
-    assert!(set.look_with(&own).is_quiet());
+    assert_eq!(state.fallback_slots, [1, 3]);
+    assert_eq!(first.revisit, Some(set.now), "an own write does not trigger the next decision");
+    // Written, but not yet in the cache that the webhook uses.
+    let pending = PendingWrites { state: Some(state.clone()), ..PendingWrites::default() };
+    assert!(set.decide_with(pending).is_quiet());
     set.state = Some(state.to_annotation());
-    let deletes = set.look().actions.iter().filter(|action| matches!(action, Action::Delete { .. })).count();
+    let deletes = set.decide().actions.iter().filter(|action| matches!(action, Action::Delete { .. })).count();
     assert_eq!(deletes, 2);
 }
 
 #[test]
-fn a_probe_that_is_due_but_not_possible_is_thought_of_again_in_a_while() {
+fn an_overdue_probe_that_is_blocked_is_retried_later() {
     let mut set = Set::new(Spec { move_stateful: true, ..Spec::new(Split::new(50, 1)) }, 0, 4);
     set.spot = false;
     set.run(75);
-    let (state, _) = State::read(set.state.as_deref());
+    let (state, _) = PlacementState::read(set.state.as_deref());
     let Breaker::Open { probe, .. } = state.breaker else { panic!("{:?}", state.breaker) };
 
     set.now = probe + SignedDuration::from_mins(1);
     set.pods[0].ready = false;
-    let plan = set.look();
+    let decision = set.decide();
 
-    assert!(plan.is_quiet(), "{:?}", plan.actions);
-    assert_eq!(plan.again, Some(set.now + SignedDuration::from_secs(30)));
+    assert!(decision.is_quiet(), "{:?}", decision.actions);
+    assert_eq!(decision.revisit, Some(set.now + SignedDuration::from_secs(30)));
 }
 
 #[test]
@@ -262,15 +268,15 @@ fn the_eviction_for_a_probe_follows_the_state_at_once() {
     let mut set = Set::new(Spec { move_stateful: true, ..Spec::new(Split::new(50, 1)) }, 0, 4);
     set.spot = false;
     set.run(75);
-    let (state, _) = State::read(set.state.as_deref());
+    let (state, _) = PlacementState::read(set.state.as_deref());
     let Breaker::Open { probe, .. } = state.breaker else { panic!("{:?}", state.breaker) };
 
     set.now = probe;
-    let first = set.look();
+    let first = set.decide();
     let Some(Action::Save { state, .. }) = first.actions.last() else { panic!("{:?}", first.actions) };
     assert!(matches!(state.breaker, Breaker::Probing { .. }));
-    assert_eq!(first.again, Some(set.now));
+    assert_eq!(first.revisit, Some(set.now));
 
     set.state = Some(state.to_annotation());
-    assert!(set.look().actions.iter().any(|action| matches!(action, Action::Evict { .. })));
+    assert!(set.decide().actions.iter().any(|action| matches!(action, Action::Evict { .. })));
 }

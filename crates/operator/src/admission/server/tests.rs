@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::admission::issue;
+use axum::body::to_bytes;
 use perennial_core::certs::Lifetimes;
 use serde_json::{Value, json};
 use std::sync::Mutex;
@@ -109,7 +110,7 @@ async fn what_makes_no_sense_is_allowed_or_left_to_the_failure_policy() {
 
     assert_eq!(strange["response"]["allowed"], true);
     assert_eq!(unreadable, StatusCode::BAD_REQUEST);
-    assert_eq!(large, StatusCode::BAD_REQUEST);
+    assert_eq!(large, StatusCode::PAYLOAD_TOO_LARGE);
     assert_eq!(*seen.lock().unwrap(), [Outcome::Strange, Outcome::Refused, Outcome::Refused]);
 }
 
@@ -125,18 +126,23 @@ async fn a_body_that_never_ends_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bodies_take_no_more_room_than_there_is() {
-    let limits = Limits { body: 1 << 20, bodies: (1 << 20) + 2048, ..Limits::default() };
-    let (webhooks, _) = webhooks(limits);
+async fn bodies_take_no_more_memory_than_their_limit() {
+    let (webhooks, _) = webhooks(Limits { bodies: 1 << 20, ..Limits::default() });
     let router = webhooks.on("/x", |_| async { AdmissionResponse::allowed() }).router();
-    let endless = || Body::from_stream(futures::stream::pending::<Result<&'static [u8], std::io::Error>>());
-    let mut first = Box::pin(call(&router, "/x", endless()));
+    let padded = |length: usize| format!(r#"{{"request":{{"uid":"u","x":"{}"}}}}"#, "x".repeat(length)).into_bytes();
+    let sent = futures::stream::iter([Ok::<_, std::io::Error>(vec![b'x'; (1 << 20) + UNRESERVED])]);
+    let unfinished = Body::from_stream(futures::StreamExt::chain(sent, futures::stream::pending()));
+    let mut first = Box::pin(call(&router, "/x", unfinished));
     assert!(futures::poll!(&mut first).is_pending());
+    tokio::time::advance(Duration::from_secs(1)).await;
 
-    let (status, _) = call(&router, "/x", endless()).await;
+    let mut large = Box::pin(call(&router, "/x", Body::from(padded(512 << 10))));
+    assert!(futures::poll!(&mut large).is_pending(), "it waits for memory");
+    let (small, _) = call(&router, "/x", body("u")).await;
 
-    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(small, StatusCode::OK, "a small one does not");
     assert_eq!(first.await.0, StatusCode::REQUEST_TIMEOUT);
+    assert_eq!(large.await.0, StatusCode::OK, "the memory is free again");
 }
 
 /// On a port of its own.
@@ -195,4 +201,51 @@ async fn a_taken_port_is_known_at_once() {
     let second = webhooks.listen(first.address(), Arc::new(Served::default()));
 
     assert!(matches!(second, Err(ServeError::Listen { .. })));
+}
+
+/// A body that announces `length` bytes and sends one.
+fn stalled(length: usize) -> Request {
+    let first = futures::stream::iter([Ok::<_, std::io::Error>(&b"{"[..])]);
+    let body = Body::from_stream(futures::StreamExt::chain(first, futures::stream::pending()));
+    Request::builder().method("POST").uri("/x").header(CONTENT_LENGTH, length).body(body).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn bodies_that_announce_much_and_send_little_keep_no_review_from_its_answer() {
+    let (webhooks, _) = webhooks(Limits::default());
+    let router = webhooks.on("/x", |_| async { AdmissionResponse::allowed() }).router();
+    let attack: Vec<_> = (0..64)
+        .map(|_| {
+            let mut router = router.clone();
+            tokio::spawn(async move { router.call(stalled(4 << 20)).await.unwrap().status() })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+
+    let (status, answer) = call(&router, "/x", body("real")).await;
+
+    assert_eq!((status, &answer["response"]["uid"]), (StatusCode::OK, &json!("real")));
+    for stalled in attack {
+        assert_eq!(stalled.await.unwrap(), StatusCode::REQUEST_TIMEOUT);
+    }
+}
+
+#[tokio::test]
+async fn after_a_stop_responses_close_their_connection() {
+    let (webhooks, _) = webhooks(Limits::default());
+    let stop = CancellationToken::new();
+    let mut router = webhooks.on("/x", |_| async { AdmissionResponse::allowed() }).router_until(&stop);
+    let mut close = async || {
+        let request = Request::builder().method("POST").uri("/x").body(body("u")).unwrap();
+        router.call(request).await.unwrap().headers().get(header::CONNECTION).cloned()
+    };
+
+    assert_eq!(close().await, None);
+    stop.cancel();
+    assert_eq!(close().await.unwrap(), "close");
+}
+
+#[test]
+fn idle_connections_outlive_those_of_the_api_server() {
+    assert!(Limits::default().idle > Duration::from_secs(90));
 }

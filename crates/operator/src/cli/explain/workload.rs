@@ -2,10 +2,9 @@
 
 use std::{fmt::Write as _, process::ExitCode};
 
-use jiff::Timestamp;
 use perennial_core::placement::{
-    explain::{LEGEND, explain as explain_plan, filled},
-    fallback::State,
+    explain::{LEGEND, explain as explain_decision, filled},
+    workload::Kind,
 };
 use serde_json::{Value, json};
 
@@ -15,7 +14,7 @@ use crate::{
         output::Telling,
         workloads::{WorkloadRow, as_json, read, row},
     },
-    placement::index::key,
+    placement::cache::{key, key_of},
 };
 
 /// Explains one workload. `kind` may be an abbreviation.
@@ -30,7 +29,7 @@ pub(super) fn explain(kind: &str, name: &str, output: Telling, global: &Global) 
         // As in kubectl: -n, or the namespace of the context.
         let namespace = global.namespace.as_deref().unwrap_or(client.default_namespace());
         let key = key(kind, namespace, name);
-        if all.view.index.workload(&key).is_none() {
+        if all.cache.workload(&key).is_none() {
             anyhow::bail!("{kind} {name} not found in namespace {namespace}; select another with -n");
         }
         let Some(row) = row(&all, &key) else {
@@ -40,25 +39,24 @@ pub(super) fn explain(kind: &str, name: &str, output: Telling, global: &Global) 
             output.print(value, || format!("{key} {why}\n"))?;
             return Ok(ExitCode::SUCCESS);
         };
-        output.print(|| as_json(&row, all.now), || to_text(&row, all.now))?;
+        output.print(|| as_json(&row), || to_text(&row))?;
         Ok(ExitCode::SUCCESS)
     })
 }
 
-fn to_text(row: &WorkloadRow, now: Timestamp) -> String {
-    let workload = &row.look.workload;
-    let mut text = format!("{}\n", workload.key);
+fn to_text(row: &WorkloadRow) -> String {
+    let workload = &row.workload;
+    let mut text = format!("{}\n", key_of(&workload.view));
     match &row.plan {
         Err(problems) => {
-            let _ = writeln!(text, "  left alone, because its annotations are invalid: {problems}");
+            let _ = writeln!(text, "  not managed because its annotations are invalid: {problems}");
         }
-        Ok((spec, plan)) => {
-            let (state, _) = State::read(workload.view.state.as_deref());
-            for line in explain_plan(spec, &state, plan, now) {
+        Ok((spec, decision)) => {
+            for line in explain_decision(workload, spec, decision) {
                 let _ = writeln!(text, "  {line}");
             }
-            let slots = filled(spec.split, workload.view.replicas, &row.look.pods, spec.strength);
-            if workload.kind == "Deployment" && !slots.is_empty() {
+            let slots = filled(spec, workload.view.replicas, &workload.pods);
+            if workload.view.kind == Kind::Deployment && !slots.is_empty() {
                 let _ = writeln!(text, "  slots: {slots}\n         ({LEGEND})");
             }
         }

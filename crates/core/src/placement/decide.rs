@@ -1,0 +1,161 @@
+//! The only decision about a workload: everything to be done now, in order, with reasons.
+//!
+//! Owns the order of the steps; each step is a module. One pass, linear in the pods except for sorting them. A decision that
+//! is made after the effect of another one finds nothing to do.
+
+use super::decision::{Action, Counts, Decision, WorkloadEvent};
+use super::moves::repair;
+use super::node_labels::Choice;
+use super::occupancy::{Group, count};
+use super::spec::{AnnotationProblem, Strength};
+use super::state::PlacementState;
+use super::supply::shortage::{allowance, handle_shortage};
+use super::ungate::{UngateReason, ungate};
+use super::workload::{Kind, Managed, Workload};
+use super::{Class, assign, pod_patch, relabel, stateful};
+
+/// Decides about one workload.
+pub fn decide(workload: &Workload) -> Decision {
+    match &workload.spec {
+        Ok(Some(spec)) => {
+            let managed = Managed::new(workload, spec);
+            match managed.view.kind {
+                Kind::Deployment => deployment(&managed),
+                Kind::StatefulSet { start } => stateful::decide(&managed, start),
+            }
+        }
+        Ok(None) => unmanaged(workload, &[]),
+        Err(problems) => unmanaged(workload, problems),
+    }
+}
+
+/// Ungates the pods of a workload that does not request placement or whose annotations are invalid.
+fn unmanaged(workload: &Workload, problems: &[AnnotationProblem]) -> Decision {
+    let mut decision = Decision::default();
+    decision.counts.replicas = workload.view.replicas;
+    if !problems.is_empty() {
+        let all: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        let message = format!("not managed because its annotations are invalid: {}", all.join("; "));
+        decision.actions.push(Action::Report(WorkloadEvent::lasting_warning("InvalidPlacement", message)));
+    }
+    let gated = workload.pods.iter().filter(|pod| pod.gated && pod.occupies());
+    let ungated = gated.map(|pod| ungate(pod, UngateReason::Unmanaged, Strength::Required, &workload.settings));
+    decision.actions.extend(ungated);
+    decision
+}
+
+fn deployment(workload: &Managed<'_>) -> Decision {
+    let mut decision = Decision::default();
+    let before = read_state(workload, &mut decision);
+    let mut state = before.clone();
+    let mut groups = Group::all(workload.replica_sets, workload.pods, workload.pending, workload.spec.strength);
+    decision.counts = counts(&groups, workload, before.breaker.is_open());
+    report(workload, &groups, &mut decision);
+
+    let ours = workload.view.template == Choice::Any;
+    let mut removals = if ours && !workload.spec.paused {
+        handle_shortage(workload, &mut groups, &mut state, &mut decision)
+    } else {
+        Vec::new()
+    };
+    let mut allowance = allowance(workload, &groups, &state, &mut decision);
+    let busy: Vec<bool> = groups.iter().map(|group| !group.occupants.is_empty()).collect();
+    for (index, group) in groups.iter_mut().enumerate() {
+        let rollout = busy.iter().enumerate().any(|(other, busy)| *busy && other != index);
+        assign::assign(group, workload, &mut allowance, rollout, &mut decision);
+    }
+    if ours {
+        for group in &mut groups {
+            relabel::relabel(group, workload, state.breaker.is_open(), &mut decision);
+        }
+        if removals.is_empty() {
+            removals.extend(repair(&groups, workload, &mut state, &mut decision));
+        }
+    }
+    finish(workload, &before, &state, removals, decision)
+}
+
+/// Returns the current state: the last own write if the cache does not contain it yet, else the annotation.
+pub(super) fn read_state(workload: &Managed<'_>, decision: &mut Decision) -> PlacementState {
+    if let Some(state) = &workload.pending.state {
+        return state.clone();
+    }
+    let (state, readable) = PlacementState::read(workload.view.state.as_deref());
+    if !readable {
+        decision.actions.push(Action::Report(WorkloadEvent::lasting_warning(
+            "StateUnreadable",
+            "its annotation perennial.dev/placement-state is unreadable; starting with an empty state",
+        )));
+    }
+    state
+}
+
+/// Appends the changed state and, after it, the removals that depend on it.
+pub(super) fn finish(
+    workload: &Managed<'_>,
+    before: &PlacementState,
+    state: &PlacementState,
+    removals: Vec<Action>,
+    mut decision: Decision,
+) -> Decision {
+    if before != state {
+        let reason =
+            if before.breaker == state.breaker { "a move started a cooldown" } else { "the spot breaker changed" };
+        decision.actions.push(pod_patch::save(workload.view, state, reason));
+    }
+    decision.actions.extend(removals);
+    decision
+}
+
+fn counts(groups: &[Group<'_>], workload: &Managed<'_>, short: bool) -> Counts {
+    let (split, replicas) = (workload.spec.split, workload.view.replicas);
+    let mut counts = Counts {
+        replicas,
+        desired_spot: split.spot(replicas),
+        desired_on_demand: split.on_demand(replicas),
+        ..Counts::default()
+    };
+    for group in groups {
+        counts.spot += group.count(Class::Spot);
+        counts.on_demand += group.count(Class::OnDemand);
+        counts.ready_on_demand += group.ready(Class::OnDemand);
+        counts.gated += group.gated();
+        let fallback = count(group.occupants.iter().filter(|occupant| occupant.fallback));
+        counts.fallback += fallback;
+        counts.unknown += count(group.occupants.iter().filter(|occupant| !occupant.gated && occupant.class.is_none()));
+        let excused = if short { fallback } else { 0 };
+        let beyond = group.surplus(Class::OnDemand, split).saturating_sub(excused);
+        counts.drift += group.surplus(Class::Spot, split) + beyond;
+    }
+    counts
+}
+
+/// Adds the Events about lasting conditions of a Deployment.
+fn report(workload: &Managed<'_>, groups: &[Group<'_>], decision: &mut Decision) {
+    if workload.view.template != Choice::Any {
+        decision.actions.push(template_selects_capacity());
+    }
+    let occupants = || groups.iter().flat_map(|group| &group.occupants);
+    if occupants().any(|occupant| !occupant.pending && occupant.pod.foreign_cost()) {
+        decision.actions.push(Action::Report(WorkloadEvent::lasting_warning(
+            "ForeignDeletionCost",
+            "another writer sets pod-deletion-cost on its pods, so scale-in is not exact; stop that writer",
+        )));
+    }
+    if workload.view.replicas > 0 {
+        report_notes(workload, decision);
+    }
+}
+
+pub(super) fn report_notes(workload: &Managed<'_>, decision: &mut Decision) {
+    for note in workload.spec.notes(workload.view.replicas) {
+        decision.actions.push(WorkloadEvent::lasting_note("PlacementNote", note));
+    }
+}
+
+pub(super) fn template_selects_capacity() -> Action {
+    Action::Report(WorkloadEvent::lasting_warning(
+        "ChoosesCapacityItself",
+        "its pod template selects or excludes a capacity type: its pods are counted but not placed",
+    ))
+}

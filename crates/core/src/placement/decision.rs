@@ -1,0 +1,129 @@
+//! The result of a decision about one workload, as plain values.
+//!
+//! Owns the shapes of actions, Events and counts. The operator executes the actions in order and stops when an
+//! [`Action::Save`] fails, because the actions after it depend on the saved state.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Class;
+use super::state::PlacementState;
+use super::workload::{Place, PodView};
+
+/// One pod, as it was when the decision was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PodRef {
+    pub name: String,
+    pub uid: String,
+}
+
+impl From<&PodView> for PodRef {
+    fn from(pod: &PodView) -> Self {
+        Self { name: pod.name.clone(), uid: pod.uid.clone() }
+    }
+}
+
+/// One step towards the requested placement. The serialized names are part of `workloads -o json`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "action", rename_all = "camelCase")]
+pub enum Action {
+    /// Merge patch of the workload that stores its state.
+    Save { state: PlacementState, patch: Value, reason: String },
+    /// Strategic merge patch that gives a gated pod its class and slot and removes the gate. On a conflict the workload is
+    /// decided again; a refused pod is ungated without a class.
+    Place { pod: PodRef, class: Class, slot: u32, fallback: bool, patch: Value, reason: String },
+    /// A gated pod stays gated for now.
+    Hold { pod: PodRef, slot: u32, until: Timestamp, reason: String },
+    /// Strategic merge patch that removes the gate without assigning a slot. `on_refusal` is the patch to send if the API
+    /// server refuses the first one.
+    #[serde(rename = "free")]
+    Ungate { pod: PodRef, class: Option<Class>, patch: Value, on_refusal: Option<Value>, reason: String },
+    /// Strategic merge patch that rewrites slot and deletion cost (annotations only).
+    Relabel { pod: PodRef, slot: u32, fallback: bool, patch: Value, reason: String },
+    /// Eviction with the UID as precondition. On 429 the pod stays; the cooldown is already saved.
+    Evict { pod: PodRef, reason: String },
+    /// Deletion, with the UID as precondition, of a pod that never ran.
+    Delete { pod: PodRef, reason: String },
+    /// A move is due and blocked. Without `until`, a watched change ends the wait.
+    Wait { until: Option<Timestamp>, reason: String },
+    /// Event on the workload. Repeats have the same reason and message.
+    #[serde(rename = "tell")]
+    Report(WorkloadEvent),
+}
+
+/// An Event on the workload.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WorkloadEvent {
+    pub warning: bool,
+    /// CamelCase, from a fixed set.
+    pub reason: &'static str,
+    pub message: String,
+    /// The Event describes a lasting condition, which every decision reports again. Otherwise it describes one occurrence.
+    #[serde(skip)]
+    pub lasting: bool,
+}
+
+impl WorkloadEvent {
+    pub(super) fn normal(reason: &'static str, message: impl Into<String>) -> Action {
+        Action::Report(Self { warning: false, reason, message: message.into(), lasting: false })
+    }
+
+    pub(super) fn warning(reason: &'static str, message: impl Into<String>) -> Action {
+        Action::Report(Self { warning: true, reason, message: message.into(), lasting: false })
+    }
+
+    /// Reports a condition that is legal but possibly unintended.
+    pub(super) fn lasting_note(reason: &'static str, message: impl Into<String>) -> Action {
+        Action::Report(Self { warning: false, reason, message: message.into(), lasting: true })
+    }
+
+    /// Builds the Event of a condition that needs attention.
+    pub(super) fn lasting_warning(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { warning: true, reason, message: message.into(), lasting: true }
+    }
+}
+
+/// Replicas by class, observed and requested.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counts {
+    pub replicas: u32,
+    pub desired_spot: u32,
+    pub desired_on_demand: u32,
+    pub spot: u32,
+    /// Includes fallback pods.
+    pub on_demand: u32,
+    pub ready_on_demand: u32,
+    /// On-demand pods in spot slots because spot is short.
+    pub fallback: u32,
+    pub gated: u32,
+    /// Pods whose class is not known yet.
+    pub unknown: u32,
+    /// Replicas in the wrong class. Fallback pods do not count while spot is short.
+    pub drift: u32,
+}
+
+/// Everything to be done about one workload.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Decision {
+    pub actions: Vec<Action>,
+    pub counts: Counts,
+    /// Time of the next decision if nothing changes before.
+    pub revisit: Option<Timestamp>,
+    /// By UID of a ReplicaSet: the places of its next pods, in order. An empty list revokes the places of earlier decisions.
+    pub open: BTreeMap<String, Vec<Place>>,
+}
+
+impl Decision {
+    /// Returns whether no action changes anything: holds, waits and Events only.
+    pub fn is_quiet(&self) -> bool {
+        self.actions.iter().all(|a| matches!(a, Action::Hold { .. } | Action::Wait { .. } | Action::Report(_)))
+    }
+
+    pub(super) fn revisit_at(&mut self, time: Timestamp) {
+        self.revisit = Some(self.revisit.map_or(time, |known| known.min(time)));
+    }
+}

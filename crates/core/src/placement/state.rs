@@ -1,0 +1,65 @@
+//! Placement state of one workload that must survive a restart of the operator: the annotation [`super::STATE`].
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::supply::Breaker;
+
+/// The last move, for the cooldown and to detect moves without effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastMove {
+    pub at: Timestamp,
+    /// Replicas in the wrong class at that time.
+    pub drift: u32,
+    /// Consecutive moves that did not reduce the drift.
+    pub stalled: u32,
+}
+
+/// Value of the annotation, as JSON.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlacementState {
+    #[serde(default)]
+    pub breaker: Breaker,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "moved")]
+    pub last_move: Option<LastMove>,
+    /// Spot slots of a StatefulSet that currently run on-demand.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "fallen")]
+    pub fallback_slots: Vec<u32>,
+}
+
+impl PlacementState {
+    /// Reads the annotation. An unreadable value counts as empty; the second value is false then.
+    pub fn read(annotation: Option<&str>) -> (Self, bool) {
+        match annotation.map(serde_json::from_str) {
+            None => (Self::default(), true),
+            Some(Ok(state)) => (state, true),
+            Some(Err(_)) => (Self::default(), false),
+        }
+    }
+
+    pub fn to_annotation(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(minutes: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + minutes * 60).unwrap()
+    }
+
+    #[test]
+    fn the_state_survives_its_annotation_and_an_unreadable_one_counts_as_none() {
+        let state = PlacementState {
+            breaker: Breaker::Open { since: at(0), probe: at(5), attempt: 1 },
+            last_move: Some(LastMove { at: at(1), drift: 3, stalled: 0 }),
+            fallback_slots: vec![3, 7],
+        };
+        assert_eq!(PlacementState::read(Some(&state.to_annotation())), (state, true));
+        assert_eq!(PlacementState::read(Some("{]")), (PlacementState::default(), false));
+        assert_eq!(PlacementState::read(None), (PlacementState::default(), true));
+    }
+}

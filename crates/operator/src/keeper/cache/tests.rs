@@ -1,0 +1,314 @@
+//! Table tests of the cache: lists, deletions, late events, shared identities, counts and cached
+//! nodes.
+
+use perennial_core::{
+    config::{Identity, Settings},
+    keeper::{
+        case::{Case, CaseContext},
+        collect::ABSENT_SINCE,
+        decide::{Decision, decide},
+        mark::MARK,
+        record::{RECORD_KEY, RECORD_LABEL, RECORD_LABEL_VALUE},
+        status::KeepState,
+    },
+};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn settings(identity: Identity) -> perennial_core::config::Keeper {
+    perennial_core::config::Keeper { identity, ..Settings::default().keeper }
+}
+
+fn empty() -> Cache {
+    Cache::new(Policies::new(&settings(Identity::Name)), Signatures::none())
+}
+
+fn object(name: &str, uid: &str, version: u64, labels: &Value) -> Value {
+    let metadata = json!({"name": name, "uid": uid, "resourceVersion": version.to_string(), "labels": labels});
+    json!({"metadata": metadata, "spec": {"providerID": uid}})
+}
+
+fn node(name: &str, uid: &str, version: u64, labels: &Value) -> Node {
+    serde_json::from_value(object(name, uid, version, labels)).unwrap()
+}
+
+fn bare(name: &str, uid: &str, version: u64) -> Node {
+    node(name, uid, version, &json!({}))
+}
+
+/// Returns the ConfigMap of the record that a node is captured with.
+fn record_of(node: Node, version: u64, cache: &Cache) -> ConfigMap {
+    let policies = cache.policies.current();
+    let context = CaseContext { policies: &policies, now: jiff::Timestamp::UNIX_EPOCH, by: "test" };
+    let Decision::WriteRecord(_, record) = decide(&Case::live(node.into_view(), None, Vec::new(), &context)) else {
+        panic!("the node has nothing to keep")
+    };
+    serde_json::from_value(json!({
+        "metadata": {
+            "name": record.name().0, "uid": "r", "resourceVersion": version.to_string(),
+            "labels": {RECORD_LABEL: RECORD_LABEL_VALUE},
+        },
+        "data": {RECORD_KEY: record.encode().unwrap()},
+    }))
+    .unwrap()
+}
+
+fn list(cache: &Cache, nodes: Vec<Node>, records: Vec<ConfigMap>) -> Requests {
+    cache.on_node(Event::Init);
+    for node in nodes {
+        cache.on_node(Event::InitApply(node));
+    }
+    cache.on_node(Event::InitDone);
+    cache.on_record(Event::Init);
+    for record in records {
+        cache.on_record(Event::InitApply(record));
+    }
+    cache.on_record(Event::InitDone)
+}
+
+/// Returns a cache that has listed a captured node `n1` and its record.
+fn synced() -> Cache {
+    let cache = empty();
+    cache.set_policies_known();
+    let captured = node("n1", "u1", 5, &json!({"team": "ml"}));
+    let record = record_of(captured.clone(), 6, &cache);
+    let requests = list(&cache, vec![captured], vec![record]);
+    assert!(requests.is_empty(), "{requests:?}");
+    cache
+}
+
+fn requests(pairs: &[(&str, Priority)]) -> Requests {
+    pairs.iter().map(|(name, priority)| (Key::from(*name), *priority)).collect()
+}
+
+#[test]
+fn nothing_is_requested_before_both_lists_and_the_policies_are_complete() {
+    let cache = empty();
+    let labelled = || node("n1", "u1", 5, &json!({"team": "ml"}));
+    cache.on_node(Event::Init);
+    assert!(cache.on_node(Event::InitApply(labelled())).is_empty());
+    assert!(cache.on_node(Event::InitDone).is_empty() && !cache.is_synced());
+    cache.on_record(Event::Init);
+    assert!(cache.on_record(Event::InitDone).is_empty() && !cache.is_synced(), "the policies are not known");
+
+    cache.set_policies_known();
+
+    assert!(cache.is_synced());
+    assert_eq!(cache.everything(), requests(&[("n1", Priority::Capture)]));
+}
+
+#[rstest]
+#[case::unchanged(node("n1", "u1", 7, &json!({"team": "ml"})), &[])]
+#[case::changed(node("n1", "u1", 7, &json!({"team": "db"})), &[("n1", Priority::Capture)])]
+#[case::an_older_state(node("n1", "u1", 4, &json!({"team": "db"})), &[])]
+#[case::recreated(bare("n1", "u2", 7), &[("n1", Priority::Restore)])]
+#[case::new_with_labels(node("n2", "u2", 7, &json!({"team": "ml"})), &[("n2", Priority::Capture)])]
+#[case::new_without_labels(bare("n2", "u2", 7), &[])]
+fn an_event_requests_work_only_where_it_may_be_needed(#[case] event: Node, #[case] expected: &[(&str, Priority)]) {
+    assert_eq!(synced().on_node(Event::Apply(event)), requests(expected));
+}
+
+#[test]
+fn a_relist_drops_nodes_and_records_that_are_gone() {
+    let cache = synced();
+    list(&cache, vec![bare("n2", "u2", 9)], Vec::new());
+    assert!(!cache.contains_node("n1") && cache.contains_node("n2"));
+    assert_eq!(cache.next_last("n1").map(|node| node.uid), None, "its last state is not known");
+    assert_eq!(cache.survey().records, 0);
+}
+
+#[test]
+fn a_deletion_holds_the_last_state_until_it_is_written() {
+    let cache = synced();
+    let deleted = cache.on_node(Event::Delete(node("n1", "u1", 9, &json!({"team": "db"}))));
+    assert_eq!(deleted, requests(&[("n1", Priority::LastState)]));
+    assert!(!cache.contains_node("n1"));
+    assert_eq!(cache.next_last("n1").map(|node| node.resource_version), Some(9));
+    cache.finish_last("n1", "other");
+    assert!(cache.next_last("n1").is_some());
+    cache.finish_last("n1", "u1");
+    assert!(cache.next_last("n1").is_none());
+}
+
+#[test]
+fn a_deletion_of_a_recorded_state_needs_no_write() {
+    let cache = synced();
+    assert!(cache.on_node(Event::Delete(node("n1", "u1", 9, &json!({"team": "ml"})))).is_empty());
+    assert!(cache.next_last("n1").is_none());
+    let recalled = cache.recall_for_create("n1").unwrap();
+    assert_eq!(recalled.node.uid, "u1", "its successor may be given the last state");
+}
+
+#[test]
+fn a_deletion_of_another_incarnation_leaves_the_node() {
+    let cache = synced();
+    cache.on_node(Event::Apply(bare("n1", "u2", 9)));
+    cache.on_node(Event::Delete(node("n1", "u1", 8, &json!({"team": "ml"}))));
+    assert!(cache.contains_node("n1"));
+}
+
+#[test]
+fn a_late_response_does_not_bring_a_deleted_node_back() {
+    let cache = empty();
+    let old = bare("old", "1", 7).into_view();
+    cache.on_node(Event::Init);
+    cache.learn_node(&bare("early", "1", 2).into_view());
+    assert!(cache.contains_node("early"), "the list that is being delivered may contain it");
+    cache.on_node(Event::InitApply(bare("old", "1", 7)));
+    cache.on_node(Event::InitDone);
+    cache.on_node(Event::Delete(bare("old", "1", 9)));
+
+    cache.learn_node(&old);
+    assert!(!cache.contains_node("old"));
+
+    // Its successor is not replaced by it either.
+    cache.on_node(Event::Apply(bare("old", "2", 10)));
+    cache.reconsider(&old);
+    assert!(cache.lock().index.node("old").is_some_and(|entry| entry.fingerprint.is_of("2")));
+
+    cache.learn_node(&bare("new", "3", 11).into_view());
+    assert!(cache.contains_node("new"), "the watch has not delivered it yet");
+}
+
+#[test]
+fn a_late_response_does_not_bring_a_deleted_record_back() {
+    let cache = synced();
+    let record = record_of(node("n1", "u1", 5, &json!({"team": "ml"})), 6, &cache);
+    let mut deleted = record.clone();
+    deleted.metadata.resource_version = Some("8".to_owned());
+    assert_eq!(cache.on_record(Event::Delete(deleted)), requests(&[("n1", Priority::Capture)]));
+    assert!(cache.learn_record(&Held::new(record, &Signatures::none())).is_empty());
+    assert_eq!(cache.survey().records, 0);
+}
+
+#[test]
+fn a_record_that_arrives_late_revives_the_last_state_that_is_newer() {
+    let cache = synced();
+    cache.on_node(Event::Delete(node("n1", "u1", 9, &json!({"team": "ml"}))));
+    let older = record_of(node("n1", "u1", 5, &json!({"team": "older"})), 10, &cache);
+    assert_eq!(cache.on_record(Event::Apply(older)), requests(&[("n1", Priority::LastState)]));
+}
+
+#[test]
+fn names_are_stored_once() {
+    let cache = synced();
+    let state = cache.lock();
+    let (name, entry) = state.index.nodes.get_key_value("n1").unwrap();
+    let (record, stored) = state.index.records.get_key_value("node-n1").unwrap();
+    assert!(Arc::ptr_eq(&stored.node, name));
+    assert!(Arc::ptr_eq(&state.index.key("n1"), name) && Arc::ptr_eq(&state.index.record_key("node-n1"), record));
+    assert_eq!(entry.record.as_ref(), Some(record));
+}
+
+#[test]
+fn nodes_with_one_identity_are_rivals_until_one_is_deleted() {
+    let cache = Cache::new(Policies::new(&settings(Identity::ProviderId)), Signatures::none());
+    cache.set_policies_known();
+    let first = node("a", "p", 5, &json!({"team": "ml"}));
+    let record = record_of(first.clone(), 6, &cache);
+    let name = RecordName(record.metadata.name.clone().unwrap());
+    list(&cache, vec![first, bare("b", "p", 7)], vec![record]);
+
+    let rivals = cache.rivals(&name, Some("p"), "b");
+    assert_eq!(rivals, [Rival { name: "a".to_owned(), holds_record: true }]);
+    assert_eq!(cache.rivals(&name, None, "b"), [Rival { name: "a".to_owned(), holds_record: false }]);
+
+    let deleted = cache.on_node(Event::Delete(node("a", "p", 9, &json!({"team": "ml"}))));
+    assert_eq!(deleted, requests(&[("b", Priority::Restore)]), "it may be the only one now");
+    assert!(cache.rivals(&name, None, "b").is_empty());
+}
+
+#[test]
+fn a_last_state_under_another_name_is_found_by_its_record() {
+    let cache = Cache::new(Policies::new(&settings(Identity::ProviderId)), Signatures::none());
+    cache.set_policies_known();
+    list(&cache, vec![node("a", "p", 5, &json!({"team": "ml"}))], Vec::new());
+    cache.on_node(Event::Delete(node("a", "p", 9, &json!({"team": "ml"}))));
+    cache.on_node(Event::Apply(bare("b", "p", 10)));
+    assert_eq!(cache.left_as("b").as_deref(), Some("a"));
+    assert_eq!(cache.left_as("a"), None);
+}
+
+#[test]
+fn the_survey_counts_nodes_and_records_by_state() {
+    let cache = synced();
+    for event in [
+        bare("bare", "u2", 10),
+        node("changed", "u3", 11, &json!({"team": "ml"})),
+        node("ignored", "u4", 12, &json!({"team": "ml", "perennial.dev/ignore": "true"})),
+    ] {
+        cache.on_node(Event::Apply(event));
+    }
+    let absent = record_of(node("absent", "u5", 5, &json!({"team": "ml"})), 13, &cache);
+    let returned = record_of(node("returned", "u6", 5, &json!({"team": "ml"})), 14, &cache);
+    cache.on_record(Event::Apply(absent));
+    cache.on_record(Event::Apply(returned));
+    cache.on_node(Event::Apply(bare("returned", "u7", 15)));
+    let mut bad = record_of(node("bad", "u8", 5, &json!({"team": "ml"})), 16, &cache);
+    bad.data = Some([(RECORD_KEY.to_owned(), "{}".to_owned())].into());
+    cache.on_record(Event::Apply(bad));
+
+    let expected = Survey {
+        current: 2,
+        to_capture: 1,
+        to_restore: 1,
+        ignored: 1,
+        records: 4,
+        bad_records: 1,
+        absent: 2,
+        ..Survey::default()
+    };
+    assert_eq!(cache.survey(), expected);
+    assert_eq!(cache.survey(), expected, "the second answer is remembered");
+    let state_of = |name: &str| cache.rows().into_iter().find(|row| *row.name == *name).map(|row| row.state);
+    assert_eq!(state_of("returned"), Some(KeepState::Unsettled.as_str()));
+    assert_eq!(state_of("absent"), Some(KeepState::Away.as_str()));
+}
+
+#[test]
+fn a_node_that_waits_for_its_restore_is_cached_and_taken_once() {
+    let cache = synced();
+    cache.on_node(Event::Apply(bare("n1", "u2", 9)));
+    assert!(cache.waits_since("n1").is_some());
+    assert_eq!(cache.take_hot("n1").map(|node| node.uid).as_deref(), Some("u2"));
+    assert!(cache.take_hot("n1").is_none());
+}
+
+#[test]
+fn a_cached_node_is_dropped_once_it_is_deleted() {
+    let cache = synced();
+    cache.on_node(Event::Apply(bare("n1", "u2", 9)));
+    cache.on_node(Event::Delete(bare("n1", "u2", 10)));
+    assert!(cache.take_hot("n1").is_none() && cache.waits_since("n1").is_none());
+}
+
+#[test]
+fn a_node_found_clean_needs_nothing_until_it_or_its_record_changes() {
+    let cache = synced();
+    // A mark that is not complete: hashes cannot tell.
+    let marked = |version: u64| {
+        let mut value = object("n1", "u2", version, &json!({"team": "ml"}));
+        value["metadata"]["annotations"] = json!({MARK: "{\"complete\":false}"});
+        serde_json::from_value::<Node>(value).unwrap()
+    };
+    assert_eq!(cache.on_node(Event::Apply(marked(9))), requests(&[("n1", Priority::Restore)]));
+    let record = record_of(node("n1", "u1", 5, &json!({"team": "ml"})), 6, &cache);
+    let held = Held::new(record, &Signatures::none());
+
+    cache.note_clean(&Key::from("n1"), &marked(9).into_view(), Some(&held));
+
+    assert!(cache.everything().is_empty());
+    assert!(cache.on_node(Event::Apply(marked(10))).is_empty());
+    let newer = record_of(node("n1", "u1", 5, &json!({"team": "ml"})), 11, &cache);
+    assert_eq!(cache.on_record(Event::Apply(newer)), requests(&[("n1", Priority::Restore)]));
+}
+
+#[test]
+fn a_noted_absence_of_a_live_node_is_to_be_cleared() {
+    let cache = synced();
+    let mut noted = record_of(node("n1", "u1", 5, &json!({"team": "ml"})), 8, &cache);
+    noted.metadata.annotations = Some([(ABSENT_SINCE.to_owned(), "2026-01-01T00:00:00Z".to_owned())].into());
+    assert_eq!(cache.on_record(Event::Apply(noted)), requests(&[("n1", Priority::Collect)]));
+}
