@@ -71,10 +71,10 @@ pub(super) struct CachedRows {
 
 impl Dashboard {
     pub(super) fn rows(&self) -> Arc<Vec<Row>> {
-        let mut cache = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memo = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         let cache = &self.parts.keeper.cache;
         let version = cache.activity(|activity| activity.version()).unwrap_or_default();
-        if let Some((cached_version, at, rows)) = &cache.cached
+        if let Some((cached_version, at, rows)) = &memo.cached
             && (*cached_version == version || at.elapsed() < FRESH_FOR)
         {
             return Arc::clone(rows);
@@ -82,7 +82,7 @@ impl Dashboard {
         let mut rows = cache.rows();
         rows.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let rows = Arc::new(rows);
-        cache.cached = Some((version, Instant::now(), Arc::clone(&rows)));
+        memo.cached = Some((version, Instant::now(), Arc::clone(&rows)));
         rows
     }
 
