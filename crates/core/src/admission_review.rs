@@ -1,7 +1,7 @@
-//! The admission API's envelope, trimmed to what is used here.
+//! `AdmissionReview`, reduced to the fields that are used here.
 //!
-//! Owns reading a review and writing its answer. Tolerant by design: what cannot be understood is allowed unchanged, for a
-//! webhook that fails is in somebody's way.
+//! Owns reading a review and writing its response. Fails open: a review that cannot be decoded is allowed unchanged as long
+//! as it has a uid.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -11,7 +11,7 @@ struct Incoming {
     request: AdmissionRequest,
 }
 
-/// What the API server asks.
+/// The request of a review.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AdmissionRequest {
@@ -55,30 +55,30 @@ pub struct Resource {
     pub resource: String,
 }
 
-/// What is answered: allowed unchanged, unless something is added.
+/// The response to a review.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdmissionResponse {
     pub allowed: bool,
-    /// Why not, where it is not allowed.
+    /// The reason of a denial.
     pub message: Option<String>,
-    /// Shown to whoever made the request.
+    /// Shown to the client that made the request.
     pub warnings: Vec<String>,
     /// Operations of a JSON patch.
     pub patch: Vec<Value>,
 }
 
 impl AdmissionResponse {
-    /// Allowed, unchanged.
+    /// Allows the request unchanged.
     pub fn allowed() -> Self {
         Self { allowed: true, message: None, warnings: Vec::new(), patch: Vec::new() }
     }
 
-    /// Allowed, with these operations of a JSON patch.
+    /// Allows the request with the operations of a JSON patch.
     pub fn patched(patch: Vec<Value>) -> Self {
         Self { patch, ..Self::allowed() }
     }
 
-    /// Refused.
+    /// Denies the request.
     pub fn denied(message: impl Into<String>) -> Self {
         Self { allowed: false, message: Some(message.into()), ..Self::allowed() }
     }
@@ -90,29 +90,29 @@ impl AdmissionResponse {
     }
 }
 
-/// A review as it came in.
+/// A decoded review.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Review {
     Request(Box<AdmissionRequest>),
-    /// Not what we expect, but with a uid, so that it can be allowed.
-    Strange {
+    /// Not decodable, but with a uid, so that it can be allowed.
+    Malformed {
         uid: String,
     },
-    /// Cannot even be answered; the failure policy decides.
+    /// Not answerable: the failure policy of the webhook applies.
     Unreadable,
 }
 
-/// Reads a review.
+/// Decodes a review.
 pub fn read(body: &[u8]) -> Review {
     if let Ok(incoming) = serde_json::from_slice::<Incoming>(body)
         && !incoming.request.uid.is_empty()
     {
         return Review::Request(Box::new(incoming.request));
     }
-    read_uid(body).map_or(Review::Unreadable, |uid| Review::Strange { uid })
+    read_uid(body).map_or(Review::Unreadable, |uid| Review::Malformed { uid })
 }
 
-/// Only the uid, without building anything else in memory: for allowing a request quickly.
+/// Decodes only the uid, without building the objects in memory, to allow a request quickly.
 pub fn read_uid(body: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     struct Outer {
@@ -125,7 +125,7 @@ pub fn read_uid(body: &[u8]) -> Option<String> {
     serde_json::from_slice::<Outer>(body).ok().map(|outer| outer.request.uid).filter(|uid| !uid.is_empty())
 }
 
-/// The answer's bytes.
+/// Encodes the response to the review with this uid.
 pub fn write(uid: &str, response: &AdmissionResponse) -> Vec<u8> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
@@ -225,7 +225,7 @@ mod tests {
     fn what_is_strange_is_still_answered_by_its_uid() {
         let body = json!({"request": {"uid": "u", "operation": 7}});
 
-        assert_eq!(read(body.to_string().as_bytes()), Review::Strange { uid: "u".to_owned() });
+        assert_eq!(read(body.to_string().as_bytes()), Review::Malformed { uid: "u".to_owned() });
     }
 
     #[test]

@@ -1,8 +1,10 @@
-//! Placement: how many replicas of a workload run on spot capacity and how many on-demand, and which pod is which.
+//! Placement: how many replicas of a workload run on spot capacity and how many on-demand, and
+//! which pod is which.
 //!
-//! Owns the vocabulary, the arithmetic and every decision of placement. Contains no IO: the operator fills a
-//! [`workload::Workload`] from its cache, calls [`decide::decide`] and executes the actions of the [`decision::Decision`]. For
-//! a pod that is being created it calls [`admission::admit`].
+//! Owns the vocabulary, the arithmetic and every decision of placement. Contains no IO: the
+//! operator fills a [`workload::Workload`] from its cache, calls [`decide::decide`] and executes
+//! the actions of the [`decision::Decision`]. For a pod that is being created it calls
+//! [`admission::admit`].
 
 pub mod admission;
 mod assign;
@@ -39,7 +41,8 @@ pub const SLOT: &str = "perennial.dev/slot";
 pub const CLASS: &str = "perennial.dev/class";
 /// Pod annotation: the pod runs on-demand in a spot slot because spot capacity was short.
 pub const FALLBACK: &str = "perennial.dev/fallback";
-/// Annotation of a pod that was gated: [`PREFERRED`] if its workload prefers the class instead of requiring it.
+/// Annotation of a pod that was gated: [`PREFERRED`] if its workload prefers the class instead of
+/// requiring it.
 pub const SELECTION: &str = "perennial.dev/selection";
 pub const PREFERRED: &str = "preferred";
 /// Workload annotation: [`state::PlacementState`].

@@ -1,5 +1,5 @@
-//! Whatever comes in from outside: no panic, no hang, no memory without limit. Things are nearly right here, since what is quite
-//! wrong is refused at the first look.
+//! Untrusted input causes no panic, no hang and no unbounded memory. The inputs are nearly valid, since
+//! entirely invalid ones are rejected early.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "whatever fails here fails the test")]
 
@@ -34,7 +34,7 @@ fn now() -> Timestamp {
     "2026-06-01T12:00:00Z".parse().unwrap()
 }
 
-/// Numbers at which arithmetic goes wrong, and ordinary ones.
+/// Numbers at the limits of arithmetic, and ordinary ones.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![
         Just(0),
@@ -61,7 +61,7 @@ fn word() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Any JSON, of the kinds of values that are looked for.
+/// Any JSON with values of the expected types.
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -96,7 +96,7 @@ fn kept() -> impl Strategy<Value = Kept> {
     prop::collection::btree_map(key, word(), 0..6)
 }
 
-/// A record that somebody made with the right checksum, and with whatever else in it.
+/// A forged record with a valid checksum.
 fn forged() -> impl Strategy<Value = Record> {
     let time = prop_oneof![Just(Timestamp::MIN), Just(Timestamp::MAX), Just(now()), Just(Timestamp::UNIX_EPOCH)];
     (number(), number(), word(), word(), kept(), kept(), any::<bool>(), time, number()).prop_map(
@@ -130,7 +130,7 @@ fn node() -> impl Strategy<Value = Node> {
     })
 }
 
-/// One place in a document, somewhere down.
+/// A random place in a document.
 fn replace(value: &mut Value, path: &[usize], with: Value) {
     let Some((first, rest)) = path.split_first() else {
         *value = with;
@@ -203,12 +203,12 @@ proptest! {
         decide_all(Stored::read(&data, |_| true), &node);
     }
 
-    /// Checksums are no secret: whoever may write records can make one that holds.
+    /// Checksums are not secret: anyone who may write records can forge one.
     #[test]
     fn a_record_with_a_right_checksum_and_anything_in_it_does_no_harm(record in forged(), node in node(), torn in any::<bool>()) {
         let mut text = record.to_value();
         if torn {
-            // Its history serves instead.
+            // Its history is used instead.
             text["folded"] = json!(!record.folded);
         }
         let data = BTreeMap::from([(RECORD_KEY.to_owned(), text.to_string())]);
@@ -334,14 +334,14 @@ proptest! {
     }
 }
 
-/// The most memory that this process has ever had, in MiB.
+/// Returns the peak memory of this process in MiB.
 fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
     line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap_or_default() / 1024
 }
 
-/// Text that opens more than any reader should follow down.
+/// Deeply nested text.
 fn deep() -> [String; 4] {
     const DEPTH: usize = 200_000;
     [
@@ -352,7 +352,7 @@ fn deep() -> [String; 4] {
     ]
 }
 
-/// Each line says ten times the line before: ten lines are more than any memory holds.
+/// Each line repeats the previous one ten times: ten lines exceed any memory.
 fn bomb() -> String {
     let line = |line: usize| {
         let ten = vec![if line == 0 { "x".to_owned() } else { format!("*a{}", line - 1) }; 10];

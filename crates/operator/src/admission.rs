@@ -5,5 +5,6 @@ pub mod certificates;
 pub mod configuration;
 pub mod issue;
 pub mod maintenance;
+pub mod metrics;
 pub mod server;
 pub mod tasks;

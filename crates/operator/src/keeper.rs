@@ -6,6 +6,7 @@ pub mod cache;
 pub mod controller;
 mod gauges;
 mod gc;
+pub mod metrics;
 mod migrate;
 pub mod node;
 pub mod policies;

@@ -1,5 +1,5 @@
-//! Objects of an installation: the single source of `perennial manifests`, of `deploy/` and of the chart's CRDs,
-//! permissions and schema (`make manifests`). A test fails if those files are out of date.
+//! Objects that are installed in a cluster. `perennial manifests` prints them; `deploy/` and the chart's
+//! CRDs, permissions and schema are generated from them (`make manifests`), and a test compares them.
 
 mod crds;
 #[cfg(test)]
@@ -21,16 +21,16 @@ pub use self::{
 };
 pub use crate::admission::configuration::NAME;
 
-/// Features that determine the objects and permissions of an installation.
+/// Features of an installation that change its permissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "independent features")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a feature of its own")]
 pub struct Features {
-    /// The operator serves admission and manages the webhook configurations.
+    /// Serves admission and maintains the webhook configurations.
     pub webhooks: bool,
-    /// The operator manages the certificates of the webhooks in a Secret.
+    /// Perennial creates the webhook certificate and stores it in a Secret.
     pub own_certificates: bool,
     pub placement: bool,
-    /// Records are signed with keys from a Secret.
+    /// Signs records with keys from a Secret.
     pub signatures: bool,
 }
 
@@ -50,7 +50,7 @@ impl Features {
     }
 }
 
-/// Parameters of an installation.
+/// Settings of an installation.
 #[derive(Debug, Clone)]
 pub struct Install {
     pub namespace: String,
@@ -62,14 +62,14 @@ pub struct Install {
     pub metrics_port: Option<u16>,
     /// Content of the config file.
     pub config: String,
-    /// Includes ValidatingAdmissionPolicies, which need Kubernetes 1.30.
+    /// Installs ValidatingAdmissionPolicies, which need Kubernetes 1.30.
     pub admission_policies: bool,
-    /// Additional subjects that may write records.
+    /// Additional writers of records: subjects of a RoleBinding.
     pub record_writers: Vec<Value>,
 }
 
 impl Install {
-    /// Returns the installation for the settings.
+    /// Returns the installation for these settings.
     pub fn new(settings: &Settings) -> Self {
         Self {
             namespace: settings.namespace.to_string(),
@@ -88,14 +88,14 @@ impl Install {
         vec![keep_policy_crd()]
     }
 
-    /// Namespace, ServiceAccount, roles and bindings.
+    /// Returns the namespace, the account and its permissions.
     pub fn permissions(&self) -> Vec<Value> {
         let mut objects = vec![workload::namespace(self), workload::account(self)];
         objects.extend(Permissions::of(self.features).objects(NAME, &self.namespace));
         objects
     }
 
-    /// ValidatingAdmissionPolicies, and the role that permits writing records.
+    /// Returns the admission policies and the roles of additional record writers.
     pub fn policies(&self) -> Vec<Value> {
         let mut objects = policies::writers(&self.namespace, &self.record_writers);
         if self.admission_policies {
@@ -104,18 +104,19 @@ impl Install {
         objects
     }
 
-    /// ConfigMap, Deployment, Service and PodDisruptionBudget.
+    /// Returns the config, the Deployment, its Service and its disruption budget.
     pub fn workload(&self) -> Vec<Value> {
         workload::objects(self)
     }
 
-    /// All objects, in the order of creation.
+    /// Returns all objects in creation order.
     pub fn all(&self) -> Vec<Value> {
         [self.permissions(), Self::crds(), self.policies(), self.workload()].concat()
     }
 }
 
-/// Labels of installed objects. Objects that the operator creates have a managed-by label instead.
+/// Returns the labels of installed objects. Objects that the operator creates have a different
+/// `managed-by` label.
 fn labels() -> Value {
     json!({
         "app.kubernetes.io/name": NAME,

@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(answer(&routes, "GET", "/readyz").await.0, 200);
         assert_eq!(answer(&routes, "GET", "/livez").await.0, 200);
         let (_, metrics) = answer(&routes, "GET", "/metrics").await;
-        assert!(metrics.contains("perennial_nodes{"), "{metrics}");
+        assert!(metrics.contains("perennial_errors_total{"), "{metrics}");
         assert_eq!(answer(&routes, "GET", "/other").await.0, 404);
         assert_eq!(answer(&routes, "POST", "/metrics").await.0, 405);
     }

@@ -1,11 +1,13 @@
 //! Placement: spot and on-demand replicas, exact. The decisions are in `perennial_core::placement`.
 //!
-//! Events of the watches go into the [`cache`]; [`reconcile`] takes one workload from it, lets core decide and hands the
-//! decision to [`apply`]. [`webhook`] answers the admission of pods from the same cache.
+//! Events of the watches go into the [`cache`]; [`reconcile`] takes one workload from it, lets core
+//! decide and hands the decision to [`apply`]. [`webhook`] answers the admission of pods from the
+//! same cache.
 
 pub mod apply;
 pub mod cache;
 mod gauges;
+pub mod metrics;
 pub mod objects;
 pub mod reconcile;
 mod reservations;

@@ -15,11 +15,11 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
-    admission,
+    admission::{self, metrics::AdmissionMetrics},
     dashboard::{self, Dashboard, Guard, Server},
     keeper::{activity::Board, controller::Keeper, record_keys::Signatures},
     monitoring,
-    placement::{self, reconcile::Placer},
+    placement::{self, metrics::PlacementMetrics, reconcile::Placer},
     runtime::{
         budget::Budget,
         client::{self, Target},
@@ -97,6 +97,11 @@ async fn run_once(mut settings: Settings, target: &Target, dependencies: Depende
 
     let signatures = Signatures::load(&env.client, &settings).await?;
     let (parts, mut tasks) = operate(&settings, &env, signatures)?;
+    // Registered whether or not they are used: dashboards and alerts find the same metrics in every process.
+    let admission_metrics = AdmissionMetrics::register(&env.metrics);
+    if parts.placer.is_none() {
+        PlacementMetrics::register(&env.metrics);
+    }
     tasks.push(env.history.watch(env.client.clone(), &env.stop));
     if parts.placer.is_none() && !dry_run {
         tasks.push(placement::tasks::ungate_leftovers(&settings, &env)?);
@@ -104,7 +109,8 @@ async fn run_once(mut settings: Settings, target: &Target, dependencies: Depende
     if settings.controller.roles.contains(&Role::Webhooks) && !dry_run {
         if settings.webhook.enabled {
             let pods = parts.placer.as_ref().map(|placer| placer.cache().configured().namespaces());
-            tasks.extend(admission::tasks::tasks(&settings, &env, webhooks(&settings, &parts), pods)?);
+            let webhooks = webhooks(&settings, &parts, admission_metrics.clone());
+            tasks.extend(admission::tasks::tasks(&settings, &env, webhooks, pods, admission_metrics)?);
         } else {
             admission::tasks::remove_configurations(&env.client).await;
         }

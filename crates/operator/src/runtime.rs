@@ -1,4 +1,6 @@
-//! What every part of the operator stands on and none is about: a budget, a queue, watches, leases, faults, metrics, logs.
+//! What every part of the operator builds on: client, budget, queue, reconciler, watches, Leases, metrics and logs.
+//!
+//! Contains nothing of nodes, records, workloads or pods.
 
 pub mod budget;
 pub mod client;
@@ -21,6 +23,7 @@ pub mod logging;
 pub mod map;
 pub mod metrics;
 pub mod ownership;
+pub mod pages;
 mod process;
 pub mod queue;
 pub mod reconciler;

@@ -1,4 +1,4 @@
-//! Many histories on all cores, and what they covered together.
+//! Plays many histories on all cores and sums up their results.
 
 use std::{
     ops::Range,
@@ -14,7 +14,7 @@ use crate::{
     server::fault_plan::Counts,
 };
 
-/// What many histories came to.
+/// Summary of many histories.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     pub histories: u64,
@@ -22,7 +22,7 @@ pub struct Summary {
     pub faults: Counts,
     pub seen: Counts,
     pub excuses: Counts,
-    /// Those in which a guarantee did not hold, by seed.
+    /// Histories with violations, by seed.
     pub failed: Vec<Outcome>,
 }
 
@@ -38,7 +38,7 @@ impl Summary {
         }
     }
 
-    /// The counts as text.
+    /// Returns the summary as text.
     pub fn report(&self) -> String {
         let mut lines = vec![format!("{} histories, {} simulated hours", self.histories, self.seconds / 3600)];
         for (title, counts) in [
@@ -59,7 +59,7 @@ impl Summary {
     }
 }
 
-/// Plays the histories of these seeds on so many threads. `tick` hears of each; `enough` ends it early.
+/// Plays the histories of these seeds. `tick` is called for each; `enough` ends the run early.
 pub fn run(
     seeds: Range<u64>,
     broken: Option<BrokenRule>,

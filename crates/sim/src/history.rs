@@ -1,15 +1,16 @@
-//! One history: a seed, and everything that follows from it.
+//! Plays the history of one seed.
+
+use perennial_testkit::prng::Prng;
 
 use crate::{
     broken_rule::BrokenRule,
-    dice::Dice,
     keeper,
     oracle::Violation,
     placement,
     server::{fault_plan::Counts, world::World},
 };
 
-/// What came of one history.
+/// Result of one history.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     pub seed: u64,
@@ -17,39 +18,56 @@ pub struct Outcome {
     pub faults: Counts,
     pub seen: Counts,
     pub excuses: Counts,
-    /// The same for the same seed.
+    /// Equal for equal histories.
     pub digest: u64,
-    /// What happened, where that was asked for.
+    /// Log of the history, if `verbose`.
     pub lines: Vec<String>,
-    /// How long it was, in simulated seconds.
+    /// Length in simulated seconds.
     pub seconds: u64,
 }
 
-/// Plays a history. With `verbose` it can be read afterwards.
+impl Outcome {
+    /// Returns the end of the log, without reads, leases and Events. The outcome must be of a verbose history.
+    pub fn story(&self) -> String {
+        const LINES: usize = 30;
+        const COLUMNS: usize = 200;
+        let read = [" GET ", " watch ", " leases/", " events/"];
+        let writes: Vec<&String> =
+            self.lines.iter().filter(|line| !read.iter().any(|read| line.contains(read))).collect();
+        let last = &writes[writes.len().saturating_sub(LINES)..];
+        last.iter().map(|line| line.chars().take(COLUMNS).chain(['\n']).collect::<String>()).collect()
+    }
+}
+
+/// Plays a history. With `verbose` its log is in the outcome.
 pub fn play(seed: u64, verbose: bool) -> anyhow::Result<Outcome> {
     play_with(seed, None, verbose)
 }
 
-/// Plays a history while a rule is broken on purpose.
+/// Plays a history with a broken rule.
 pub fn play_with(seed: u64, broken: Option<BrokenRule>, verbose: bool) -> anyhow::Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
     let mut outcome = runtime.block_on(async {
-        let mut dice = Dice::new(seed);
-        let world = World::new(dice.split(), verbose, broken);
-        // Every fifth history is about placement; three of twenty aim at stale views and races.
+        let mut prng = Prng::new(seed);
+        let world = World::new(prng.split(), verbose, broken);
+        // Every fifth history is about placement; three of twenty provoke stale views and races.
         let mut outcome = match seed % 20 {
-            4 | 9 | 19 => placement::play(&world, &mut dice).await?,
-            14 => placement::play_drill(&world, &mut dice).await?,
-            6 => keeper::play_drill(&world, &mut dice, false).await?,
-            16 => keeper::play_drill(&world, &mut dice, true).await?,
-            _ => keeper::play(&world, &mut dice).await?,
+            4 | 9 | 19 => placement::play(&world, &mut prng).await?,
+            14 => placement::play_race(&world, &mut prng).await?,
+            6 => keeper::play_race(&world, &mut prng, false).await?,
+            16 => keeper::play_race(&world, &mut prng, true).await?,
+            _ => keeper::play(&world, &mut prng).await?,
         };
-        let state = world.lock();
+        let mut state = world.lock();
         outcome.digest = state.digest();
         outcome.faults = state.faults.clone();
         outcome.seen.merge(&state.seen);
         outcome.lines.clone_from(&state.journal.lines);
         outcome.seconds = world.elapsed().as_secs();
+        // Webhooks hold operators, operators hold the world, and the world holds webhooks: without this, none is freed.
+        let hooks = std::mem::take(&mut state.hooks);
+        drop(state);
+        drop(hooks);
         anyhow::Ok(outcome)
     })?;
     runtime.shutdown_background();

@@ -1,77 +1,79 @@
-//! Histories of the keeper: nodes come and go, people label them, operators crash, and in the end everything is where it belongs.
+//! Histories of the keeper: nodes are labelled, deleted and recreated, operators crash, and at the end every
+//! label must be in place.
 
-mod drill;
-pub mod people;
-pub mod scene;
+pub mod node_workload;
+mod race_scenario;
+pub mod scenario;
 
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 
+use perennial_testkit::prng::Prng;
+
 use crate::{
-    dice::Dice,
     history::Outcome,
     keeper::{
-        people::People,
-        scene::{Plan, Scene},
+        node_workload::NodeWorkload,
+        scenario::{Fleet, Plan},
     },
     oracle,
     server::{
-        fault_plan::Weather,
+        fault_plan::FaultRates,
         kinds::{CONFIG_MAPS, NODES},
         world::World,
     },
 };
 
-/// Nothing of ours is written for so long: then everything is at rest. Longer than the longest pause of any loop.
+/// At rest: no write of the operator for this long, which is longer than any backoff.
 const REST: Duration = Duration::from_secs(130);
-/// An overdue gate is lifted at the next round of whoever looks for it.
+/// Time until an overdue gate is found.
 const GATE_SLACK: Duration = Duration::from_mins(1);
 const PATIENCE: Duration = Duration::from_mins(40);
 
-/// Plays a history and judges it.
-pub async fn play(world: &World, dice: &mut Dice) -> anyhow::Result<Outcome> {
-    let plan = Plan::roll(dice);
-    let mut scene = Scene::begin(world, plan, dice)?;
-    let mut people = People::new(world, &scene.plan, dice.split());
+/// Plays a history and checks it.
+pub async fn play(world: &World, prng: &mut Prng) -> anyhow::Result<Outcome> {
+    let plan = Plan::roll(prng);
+    let mut fleet = Fleet::begin(world, plan, prng)?;
+    let mut people = NodeWorkload::new(world, &fleet.plan, prng.split());
     let mut acts = JoinSet::new();
-    for _ in 0..scene.plan.steps {
+    for _ in 0..fleet.plan.steps {
         let pause = people.pause();
         tokio::time::sleep(pause).await;
         while acts.try_join_next().is_some() {}
-        if people.dice.percent(scene.plan.trouble) {
-            scene.trouble(&mut people.dice).await?;
+        if people.prng.percent(fleet.plan.trouble) {
+            fleet.trouble(&mut people.prng).await?;
         } else {
             people.act(&mut acts);
         }
     }
     while acts.join_next().await.is_some() {}
-    finish(world, scene, people, Some(Vec::new())).await
+    finish(world, fleet, people, Some(Vec::new())).await
 }
 
-/// Plays a history that is aimed at stale views, or `closely` at races, and judges it.
-pub async fn play_drill(world: &World, dice: &mut Dice, closely: bool) -> anyhow::Result<Outcome> {
-    let (scene, people, rests) = drill::play(world, dice, closely).await?;
-    finish(world, scene, people, rests).await
+/// Plays a history that provokes stale views, or `closely` races, and checks it.
+pub async fn play_race(world: &World, prng: &mut Prng, closely: bool) -> anyhow::Result<Outcome> {
+    let (fleet, people, rests) = race_scenario::play(world, prng, closely).await?;
+    finish(world, fleet, people, rests).await
 }
 
-/// The weather clears, everything comes to rest, and it is judged.
+/// Ends the faults, waits for rest and checks the history.
 ///
-/// `rests`: where it was at rest before; none where it never was.
+/// `rests`: versions at which it was at rest before; `None` if it never was.
 async fn finish(
     world: &World,
-    mut scene: Scene,
-    mut people: People,
+    mut fleet: Fleet,
+    mut people: NodeWorkload,
     rests: Option<Vec<u64>>,
 ) -> anyhow::Result<Outcome> {
-    scene.calm()?;
+    fleet.calm()?;
     let calm_at = world.elapsed();
     let rested = rests.is_some() && rest(world).await;
     let mut rests = rests.unwrap_or_default();
     rests.push(world.lock().store.rv());
     let mut marks = oracle::Marks { calm_at, rests, probes: Vec::new(), rested };
     if marks.rested {
-        // Whoever leaves and returns unchanged is served without ado.
+        // A node that leaves and returns unchanged must cost at most one write.
         for name in people.present() {
             let from = world.lock().store.rv();
             people.leave_and_return(&name).await;
@@ -79,19 +81,19 @@ async fn finish(
             marks.rested &= rested;
             marks.probes.push((name, from, world.lock().store.rv()));
         }
-        // A node that never says which machine it is stays closed until the gate's timeout.
-        marks.rested &= rest_for(world, REST.max(scene.plan.settings.keeper.gate_timeout + GATE_SLACK)).await;
+        // A node that never reports its machine stays gated until the timeout.
+        marks.rested &= rest_for(world, REST.max(fleet.plan.settings.keeper.gate_timeout + GATE_SLACK)).await;
         marks.rests.push(world.lock().store.rv());
     }
     let mut state = world.lock();
-    Ok(oracle::keeper::judge(&mut state, &scene.plan, &marks))
+    Ok(oracle::keeper::judge(&mut state, &fleet.plan, &marks))
 }
 
 async fn rest(world: &World) -> bool {
     rest_for(world, REST).await
 }
 
-/// Waits until we have written nothing to nodes and records for a while. False: it never ends.
+/// Waits until the operator has written nothing to nodes and records for a while. Returns false if it never stops.
 async fn rest_for(world: &World, quiet: Duration) -> bool {
     let start = world.elapsed();
     loop {
@@ -112,18 +114,18 @@ async fn rest_for(world: &World, quiet: Duration) -> bool {
     }
 }
 
-impl Scene {
-    /// The weather clears, everyone is there and reachable.
+impl Fleet {
+    /// Ends all faults and starts missing operators.
     fn calm(&mut self) -> anyhow::Result<()> {
         {
             let mut state = self.world.lock();
-            state.weather = Weather::default();
+            state.fault_rates = FaultRates::default();
             state.cut_off.clear();
             for replica in &mut state.replicas {
                 replica.lag = Duration::ZERO;
             }
         }
-        self.world.note(|| "the weather clears".to_owned());
+        self.world.note(|| "faults end".to_owned());
         self.world.changed().notify_waiters();
         while self.running() < self.plan.operators {
             self.start_one()?;

@@ -1,6 +1,6 @@
-//! `sim`: plays histories, many or one.
+//! `sim`: plays simulated histories.
 
-use std::ops::Range;
+use std::{ops::Range, process::ExitCode};
 
 use anyhow::Context as _;
 use clap::Parser;
@@ -11,51 +11,67 @@ use perennial_sim::{
     history,
 };
 
-/// Plays the operator's life against a simulated cluster and checks every guarantee after each history.
+/// Maximum number of failed histories whose log is printed.
+const STORIES: usize = 3;
+
+/// Plays random histories of the operator in a simulated cluster and checks every guarantee
 #[derive(Parser)]
 struct Options {
-    /// How many histories, or which: `1000`, `500..700`.
+    /// Number or range of histories: `1000`, `500..700`
     #[arg(long, default_value = "1000")]
     seeds: String,
-    /// Plays this one history and prints everything that happened.
+    /// Play one history and print its log
     #[arg(long)]
     seed: Option<u64>,
-    /// Ends at the first history in which a guarantee does not hold.
+    /// Stop at the first violation
     #[arg(long)]
     first: bool,
-    /// On so many threads instead of one for each core.
+    /// Number of threads (default: one for each core)
     #[arg(long)]
     threads: Option<usize>,
-    /// Breaks this rule on purpose.
+    /// Break this rule of the operator
     #[arg(long)]
     broken: Option<String>,
-    /// Breaks every rule in turn and says which of it was noticed.
+    /// Break every rule in turn and report which are noticed
     #[arg(long)]
     mutations: bool,
-    /// What the operator logs as well, for one history: `debug`, `perennial=debug`.
+    /// Print the log of the operator too, for one history: `debug`, `perennial=debug`
     #[arg(long)]
     log: Option<String>,
 }
 
-fn main() -> anyhow::Result<()> {
-    let options = Options::parse();
+fn main() -> ExitCode {
+    match execute(&Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn execute(options: &Options) -> anyhow::Result<()> {
     let broken = options.broken.as_deref().map(mutation).transpose()?;
     if options.mutations {
-        return break_rules(&options);
+        return break_rules(options);
     }
     if let Some(seed) = options.seed {
         return replay(seed, broken, options.log.as_deref());
     }
     let seeds =
         range(&options.seeds).with_context(|| format!("--seeds {} is not a count or a range", options.seeds))?;
-    let threads = threads(&options);
+    let threads = threads(options);
     let bar = ProgressBar::new(seeds.end - seeds.start);
     bar.set_style(ProgressStyle::with_template("{bar:40} {pos}/{len} histories, {per_sec}, {eta} left")?);
     let summary =
         batch::run(seeds, broken, threads, |_| bar.inc(1), |summary| options.first && !summary.failed.is_empty())?;
     bar.finish_and_clear();
     println!("{}", summary.report());
-    anyhow::ensure!(summary.failed.is_empty(), "replay with --seed, or make sim SEED=…");
+    for failed in summary.failed.iter().take(STORIES) {
+        let outcome = history::play_with(failed.seed, broken, true)?;
+        println!("\nthe last writes of SEED={}:\n{}", failed.seed, outcome.story());
+    }
+    anyhow::ensure!(summary.failed.is_empty(), "guarantees violated; replay with --seed, or make sim SEED=…");
     Ok(())
 }
 
@@ -71,7 +87,7 @@ fn mutation(name: &str) -> anyhow::Result<BrokenRule> {
     found.with_context(|| format!("no rule is called {name}; they are {:?}", BrokenRule::ALL))
 }
 
-/// Breaks one rule after the other; each must be noticed.
+/// Breaks one rule after the other. Each must be noticed.
 fn break_rules(options: &Options) -> anyhow::Result<()> {
     let seeds = range(&options.seeds)?;
     let mut missed = Vec::new();

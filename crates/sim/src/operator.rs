@@ -1,5 +1,5 @@
-//! One process of the operator, as `perennial run` puts it together: its client, clock, dice and name come from the simulation,
-//! and its admission is called without a port.
+//! A process of the operator, built like `perennial run`: its client, clock, jitter and name come from
+//! the simulation, and its admission is called without a port.
 
 use std::sync::{
     Arc,
@@ -10,6 +10,7 @@ use axum::body::{Body, to_bytes};
 use http::Request;
 use jiff::SignedDuration;
 use perennial::{
+    admission::metrics::AdmissionMetrics,
     keeper::record_keys::Signatures,
     run,
     runtime::{
@@ -29,8 +30,8 @@ use tower::ServiceExt;
 
 use crate::{
     server::{
-        authn::Who,
-        http::Front,
+        authn::User,
+        http::Transport,
         world::{Call, Hook, World},
     },
     tamper,
@@ -54,7 +55,7 @@ impl Operator {
         let alive = Arc::new(AtomicBool::new(true));
         let metrics = Metrics::new();
         let budget = Budget::new(settings.controller.qps, settings.controller.burst);
-        let front = Front::new(world.clone(), Who::Operator(id), Arc::clone(&alive));
+        let front = Transport::new(world.clone(), User::Operator(id), Arc::clone(&alive));
         let clock = Clock::from_fn({
             let world = world.clone();
             move || world.now() + skew
@@ -62,7 +63,7 @@ impl Operator {
         let listeners =
             Listeners { metrics: metrics.clone(), budget: Some(budget.clone()), clock: Some(clock.clone()) };
         let client = client::over(front, settings.namespace.as_str(), listeners);
-        let seed = world.lock().dice.number();
+        let seed = world.lock().prng.number();
         let env = Environment {
             client,
             budget,
@@ -76,7 +77,7 @@ impl Operator {
         };
         let (parts, tasks) = run::operate(settings, &env, Signatures::none())?;
         let tasks = Supervisor::start(tasks);
-        let router = run::webhooks(settings, &parts).router();
+        let router = run::webhooks(settings, &parts, AdmissionMetrics::register(&env.metrics)).router();
         let call: Call = Arc::new(move |path, review| {
             let router = router.clone();
             Box::pin(async move {
@@ -99,13 +100,13 @@ impl Operator {
         Ok(Self { id, alive, stop: env.stop, tasks, world: world.clone() })
     }
 
-    /// Ends it between two steps, whatever it was doing. What it has sent is on its way.
+    /// Crashes the process. Requests that it has sent are still processed.
     pub fn crash(mut self) {
         self.end("crashes");
         drop(self.tasks);
     }
 
-    /// Lets it stop as on SIGTERM.
+    /// Stops the process as SIGTERM does.
     pub async fn stop(mut self) {
         self.stop.cancel();
         self.tasks.join(std::time::Duration::from_secs(4)).await;

@@ -1,9 +1,9 @@
-//! What people may expect, checked by name from the log of what really happened. Nothing here asks the operator.
+//! Checks every guarantee by name, from the log of the API server only.
 
-pub mod facts;
+pub mod expected_labels;
 pub mod keeper;
+pub mod observed;
 pub mod placement;
-pub mod wishes;
 mod writes;
 
 use std::{fmt, time::Duration};
@@ -21,15 +21,15 @@ impl fmt::Display for Violation {
     }
 }
 
-/// The points of a history at which something is known to be so.
+/// Points of a history that the oracle checks.
 #[derive(Clone, Debug)]
 pub struct Marks {
-    /// From here on nothing is disturbed any more.
+    /// No faults are injected after this.
     pub calm_at: Duration,
     /// ResourceVersions at which everything was at rest.
     pub rests: Vec<u64>,
-    /// Nodes that left and returned unchanged, between two resourceVersions.
+    /// Nodes that left and returned unchanged, each between two resourceVersions.
     pub probes: Vec<(String, u64, u64)>,
-    /// It came to rest at all.
+    /// Whether the history came to rest.
     pub rested: bool,
 }

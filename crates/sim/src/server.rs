@@ -1,4 +1,4 @@
-//! An API server in memory: as much of the real one as the operator and the people around it can tell apart.
+//! An API server in memory, as complete as the operator needs. `tests/conformance.rs` compares it with a real one.
 
 pub mod admission;
 pub mod api;

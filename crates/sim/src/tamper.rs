@@ -26,13 +26,13 @@ use serde_json::{Value, json};
 pub use self::admission::{created, pod_admitted, review};
 use crate::{
     broken_rule::BrokenRule,
-    keeper::people::NAMESPACE,
-    oracle::facts,
+    keeper::node_workload::NAMESPACE,
+    oracle::observed,
     server::{
-        api::{Answer, Asked},
-        authn::Who,
+        api::{ApiRequest, ApiResponse},
+        authn::User,
         kinds::{CONFIG_MAPS, DEPLOYMENTS, Kind, NODES, PDBS, PODS, STATEFUL_SETS},
-        response::{self, Refusal},
+        response::{self, ApiError},
         store::text,
         world::World,
     },
@@ -41,7 +41,7 @@ use crate::{
 const GATE: &str = "perennial.dev/restoring";
 const SPOT_PERCENTAGE: &str = "perennial.dev/spot-percentage";
 const MIN_ON_DEMAND: &str = "perennial.dev/min-on-demand";
-/// How long a deletion is delayed where successors are reconciled first.
+/// Interval at which a delayed deletion is checked for a successor.
 const SUCCESSOR_LEAD: Duration = Duration::from_millis(1500);
 
 /// State of a broken rule, per operator process.
@@ -70,7 +70,7 @@ pub fn settings(world: &World, settings: &Settings) -> Settings {
 }
 
 /// Rewrites a request before the API server processes it. Some: the request is answered like this instead.
-pub fn request(world: &World, asked: &mut Asked) -> Option<Result<Answer, Refusal>> {
+pub fn request(world: &World, asked: &mut ApiRequest) -> Option<Result<ApiResponse, ApiError>> {
     let rule = world.broken().filter(|_| asked.who.is_operator())?;
     let kind = asked.target.kind;
     if is(kind, &NODES) && !asked.is_write() && rule == BrokenRule::TrustTheCache {
@@ -94,7 +94,11 @@ pub fn request(world: &World, asked: &mut Asked) -> Option<Result<Answer, Refusa
 }
 
 /// Rewrites the response to a request.
-pub fn response(world: &World, asked: &Asked, answer: Result<Answer, Refusal>) -> Result<Answer, Refusal> {
+pub fn response(
+    world: &World,
+    asked: &ApiRequest,
+    answer: Result<ApiResponse, ApiError>,
+) -> Result<ApiResponse, ApiError> {
     let Some(rule) = world.broken().filter(|_| asked.who.is_operator()) else { return answer };
     let kind = asked.target.kind;
     match answer {
@@ -119,7 +123,7 @@ pub fn response(world: &World, asked: &Asked, answer: Result<Answer, Refusal>) -
 }
 
 /// Rewrites a watch event. False: it is not delivered.
-pub fn event(world: &World, asked: &Asked, event: &mut Value) -> bool {
+pub fn event(world: &World, asked: &ApiRequest, event: &mut Value) -> bool {
     let Some(rule) = world.broken().filter(|_| asked.who.is_operator()) else { return true };
     let deleted = event["type"] == "DELETED";
     if deleted && rule == BrokenRule::ForgetLastStates && is(asked.target.kind, &NODES) {
@@ -132,14 +136,20 @@ pub fn event(world: &World, asked: &Asked, event: &mut Value) -> bool {
 }
 
 /// How long the delivery of an event is delayed.
-pub fn delay(world: &World, asked: &Asked, event: &Value) -> Option<Duration> {
+pub fn delay(world: &World, asked: &ApiRequest, event: &Value) -> Option<Duration> {
     let applies = world.broken() == Some(BrokenRule::SuccessorFirst) && asked.who.is_operator();
     (applies && is(asked.target.kind, &NODES) && event["type"] == "DELETED").then_some(SUCCESSOR_LEAD)
 }
 
+/// How much longer the delivery of a delayed event takes: as long as the successor of the node exists.
+pub fn delay_again(world: &World, event: &Value) -> Option<Duration> {
+    let name = text(event, "/object/metadata/name");
+    world.lock().store.get(&NODES, "", name).is_some().then_some(SUCCESSOR_LEAD)
+}
+
 /// Rewrites an object that an operator receives.
-fn object(world: &World, who: Who, kind: &'static Kind, object: &mut Value) {
-    let (Some(rule), Who::Operator(id)) = (world.broken(), who) else { return };
+fn object(world: &World, who: User, kind: &'static Kind, object: &mut Value) {
+    let (Some(rule), User::Operator(id)) = (world.broken(), who) else { return };
     if is(kind, &NODES) {
         node(world, rule, object);
         if rule == BrokenRule::TrustTheCache {
@@ -204,14 +214,14 @@ fn workload(rule: BrokenRule, workload: &mut Value) {
 }
 
 /// Answers the read of a node with the object that the watch delivered last.
-fn cached(world: &World, asked: &Asked) -> Option<Result<Answer, Refusal>> {
-    let (Who::Operator(id), Some(name)) = (asked.who, asked.target.name.clone()) else { return None };
+fn cached(world: &World, asked: &ApiRequest) -> Option<Result<ApiResponse, ApiError>> {
+    let (User::Operator(id), Some(name)) = (asked.who, asked.target.name.clone()) else { return None };
     let body = world.lock().tampering.delivered.get(&(id, name)).cloned()?;
-    Some(Ok(Answer { code: 200, body }))
+    Some(Ok(ApiResponse { code: 200, body }))
 }
 
 /// Puts the gate taint of the stored node back into a patch that removes it.
-fn keep_taint(world: &World, asked: &mut Asked) {
+fn keep_taint(world: &World, asked: &mut ApiRequest) {
     let Some(name) = asked.target.name.as_deref() else { return };
     let node = world.lock().store.get(&NODES, "", name).cloned();
     let stored = node.as_ref().and_then(|node| node["spec"]["taints"].as_array()).into_iter().flatten();
@@ -228,7 +238,7 @@ fn keep_taint(world: &World, asked: &mut Asked) {
 fn record_of(world: &World, node: &str) -> Option<Record> {
     let name = format!("node-{node}");
     let config_map = world.lock().store.get(&CONFIG_MAPS, NAMESPACE, &name).cloned()?;
-    facts::record(&config_map)
+    observed::record(&config_map)
 }
 
 fn is(kind: &Kind, other: &Kind) -> bool {

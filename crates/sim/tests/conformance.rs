@@ -1,4 +1,4 @@
-//! The server in memory is held to the real one: the same random requests go to both, and the answers are compared.
+//! Compares the simulated API server with a real one: both get the same random requests.
 
 #![allow(clippy::unwrap_used, clippy::struct_field_names, clippy::too_many_lines, reason = "a test")]
 
@@ -14,10 +14,8 @@ use perennial::runtime::{
     client::{self, Listeners},
     metrics::Metrics,
 };
-use perennial_sim::{
-    dice::Dice,
-    server::{authn::Who, http::Front, store::text, world::World},
-};
+use perennial_sim::server::{authn::User, http::Transport, store::text, world::World};
+use perennial_testkit::prng::Prng;
 use serde_json::{Value, json};
 
 const SEQUENCES: u64 = 12;
@@ -39,11 +37,11 @@ const KINDS: [Kind; 3] = [
     },
 ];
 
-/// One of the two servers, and what it has answered about versions and UIDs.
+/// One of the two servers, with the versions and UIDs that it returned.
 struct Side {
     client: Client,
     known: BTreeMap<String, Vec<(String, String)>>,
-    /// Where the next page begins, by path.
+    /// Continue tokens, by path.
     tokens: BTreeMap<String, String>,
 }
 
@@ -75,7 +73,7 @@ impl Side {
         (code, body.unwrap_or_else(|_| json!({"text": String::from_utf8_lossy(&bytes)})))
     }
 
-    /// A version and UID of this object: the newest, an old one, or none that there ever was.
+    /// Returns a version and UID of this object: the newest, an old one, or one that never existed.
     fn condition(&self, object: &str, age: usize) -> (String, String) {
         let known = self.known.get(object).map_or(&[][..], Vec::as_slice);
         let at = known.len().checked_sub(1 + age);
@@ -98,7 +96,7 @@ impl Side {
         text(&list, "/metadata/resourceVersion").to_owned()
     }
 
-    /// Everything that happened since a version, as a watch tells it.
+    /// Returns the watch events since a version.
     async fn events(&self, kind: &Kind, since: &str, labels: &str) -> Vec<Value> {
         let path = format!("{}?watch=true&timeoutSeconds=1&resourceVersion={since}&labelSelector={labels}", kind.path);
         let request = Request::get(path).body(Body::empty()).unwrap();
@@ -110,7 +108,7 @@ impl Side {
     }
 }
 
-/// What must be equal: all but UIDs, versions and times.
+/// Removes UIDs, versions and times, which differ.
 fn essence(object: &Value) -> Value {
     if object["kind"] == "Status" {
         return json!({"status": object["status"]});
@@ -133,25 +131,25 @@ fn essence(object: &Value) -> Value {
     })
 }
 
-/// A request in words that fit both servers: conditions are filled in for each.
-struct Asked {
+/// A request for both servers. Preconditions are filled in for each.
+struct ApiRequest {
     method: &'static str,
     path: String,
     object: String,
     content_type: &'static str,
     body: Value,
-    /// How old the version and UID in it are; none: it has none.
+    /// Age of its version and UID; `None` if it has none.
     version: Option<usize>,
     uid: Option<usize>,
     pages: bool,
 }
 
-fn roll(dice: &mut Dice) -> Asked {
-    let kind = dice.pick(&KINDS);
-    let name = format!("conform-{}", ["a", "b", "c"][dice.roll(3)]);
+fn roll(prng: &mut Prng) -> ApiRequest {
+    let kind = prng.pick(&KINDS);
+    let name = format!("conform-{}", ["a", "b", "c"][prng.below(3)]);
     let item = format!("{}/{name}", kind.path);
-    let value = ["x", "y", "z"][dice.roll(3)];
-    let odd = dice.percent(4);
+    let value = ["x", "y", "z"][prng.below(3)];
+    let odd = prng.percent(4);
     let labels = if odd { json!({"group": "not a value"}) } else { json!({"group": value, "other": "one"}) };
     let whole = json!({
         "apiVersion": kind.api_version, "kind": kind.kind,
@@ -159,7 +157,7 @@ fn roll(dice: &mut Dice) -> Asked {
     });
     let (merge, strategic) = ("application/merge-patch+json", "application/strategic-merge-patch+json");
     let plain = "application/json";
-    let asked = |method, path: String, content_type, body| Asked {
+    let asked = |method, path: String, content_type, body| ApiRequest {
         method,
         path,
         object: item.clone(),
@@ -169,30 +167,30 @@ fn roll(dice: &mut Dice) -> Asked {
         uid: None,
         pages: false,
     };
-    let age = |dice: &mut Dice| *dice.pick(&[None, Some(0), Some(0), Some(1), Some(9)]);
-    match dice.roll(16) {
+    let age = |prng: &mut Prng| *prng.pick(&[None, Some(0), Some(0), Some(1), Some(9)]);
+    match prng.below(16) {
         0..=3 => asked("POST", kind.path.to_owned(), plain, filled(whole, kind, value)),
         4 => asked("GET", item.clone(), plain, Value::Null),
         5 => {
-            let selector = ["group%3Dx", "group%21%3Dx", "group+in+%28x%2Cy%29", "other", "%21group"][dice.roll(5)];
+            let selector = ["group%3Dx", "group%21%3Dx", "group+in+%28x%2Cy%29", "other", "%21group"][prng.below(5)];
             asked("GET", format!("{}?labelSelector={selector}", kind.path), plain, Value::Null)
         }
-        6 => Asked {
+        6 => ApiRequest {
             pages: true,
             ..asked("GET", format!("{}?limit=1&labelSelector=other", kind.path), plain, Value::Null)
         },
         7..=8 => {
-            let (version, uid) = (age(dice), if dice.percent(30) { age(dice) } else { None });
-            Asked { version, uid, ..asked("PUT", item.clone(), plain, filled(whole, kind, value)) }
+            let (version, uid) = (age(prng), if prng.percent(30) { age(prng) } else { None });
+            ApiRequest { version, uid, ..asked("PUT", item.clone(), plain, filled(whole, kind, value)) }
         }
         9..=11 => {
-            let (version, uid) = (age(dice), if dice.percent(30) { age(dice) } else { None });
-            let removed = if dice.percent(40) { Value::Null } else { json!(value) };
+            let (version, uid) = (age(prng), if prng.percent(30) { age(prng) } else { None });
+            let removed = if prng.percent(40) { Value::Null } else { json!(value) };
             let patch = json!({"metadata": {"labels": {"group": removed}, "annotations": {"note": value}}});
-            Asked { version, uid, ..asked("PATCH", item.clone(), merge, patch) }
+            ApiRequest { version, uid, ..asked("PATCH", item.clone(), merge, patch) }
         }
         12 => {
-            let taint = if dice.percent(30) {
+            let taint = if prng.percent(30) {
                 json!({"$patch": "delete", "key": "t"})
             } else {
                 json!({"key": "t", "value": value, "effect": "NoSchedule"})
@@ -202,10 +200,10 @@ fn roll(dice: &mut Dice) -> Asked {
             } else {
                 json!({"metadata": {"labels": {"group": value}}})
             };
-            Asked { version: age(dice), ..asked("PATCH", item.clone(), strategic, patch) }
+            ApiRequest { version: age(prng), ..asked("PATCH", item.clone(), strategic, patch) }
         }
         13 => {
-            let operations = match dice.roll(3) {
+            let operations = match prng.below(3) {
                 0 => json!([{"op": "add", "path": "/metadata/labels/more", "value": value}]),
                 1 => {
                     json!([{"op": "test", "path": "/metadata/labels/group", "value": "x"}, {"op": "replace", "path": "/metadata/labels/group", "value": "y"}])
@@ -215,8 +213,8 @@ fn roll(dice: &mut Dice) -> Asked {
             asked("PATCH", item.clone(), "application/json-patch+json", operations)
         }
         _ => {
-            let (version, uid) = if dice.percent(50) { (age(dice), age(dice)) } else { (None, None) };
-            Asked { version, uid, ..asked("DELETE", item.clone(), plain, Value::Null) }
+            let (version, uid) = if prng.percent(50) { (age(prng), age(prng)) } else { (None, None) };
+            ApiRequest { version, uid, ..asked("DELETE", item.clone(), plain, Value::Null) }
         }
     }
 }
@@ -230,7 +228,7 @@ fn filled(mut object: Value, kind: &Kind, value: &str) -> Value {
     object
 }
 
-async fn ask(side: &mut Side, asked: &Asked) -> Seen {
+async fn ask(side: &mut Side, asked: &ApiRequest) -> Seen {
     let mut body = asked.body.clone();
     let mut path = asked.path.clone();
     let version = asked.version.map(|age| side.condition(&asked.object, age).0);
@@ -273,8 +271,8 @@ async fn the_server_in_memory_answers_as_the_real_one() {
     let real = Client::try_from(config).unwrap();
     let mut differences = Vec::new();
     for seed in 0..SEQUENCES {
-        let world = World::new(Dice::new(seed), false, None);
-        let front = Front::new(world, Who::Person, Arc::new(AtomicBool::new(true)));
+        let world = World::new(Prng::new(seed), false, None);
+        let front = Transport::new(world, User::Person, Arc::new(AtomicBool::new(true)));
         let ours = client::over(front, "default", Listeners { metrics: Metrics::new(), budget: None, clock: None });
         let (mut real, mut ours) = (Side::new(real.clone()), Side::new(ours));
         for kind in &KINDS {
@@ -286,13 +284,13 @@ async fn the_server_in_memory_answers_as_the_real_one() {
         for kind in &KINDS {
             since.push((real.version(kind).await, ours.version(kind).await));
         }
-        let mut dice = Dice::new(seed);
+        let mut prng = Prng::new(seed);
         let mut same = true;
         for step in 0..STEPS {
-            let asked = roll(&mut dice);
+            let asked = roll(&mut prng);
             let (there, here) = (ask(&mut real, &asked).await, ask(&mut ours, &asked).await);
             if there != here {
-                let Asked { method, path, body, version, uid, .. } = &asked;
+                let ApiRequest { method, path, body, version, uid, .. } = &asked;
                 let request = format!("{method} {path} {body}, version {version:?}, uid {uid:?}");
                 differences
                     .push(format!("sequence {seed}, step {step}: {request}\n  real: {there:?}\n  ours: {here:?}"));
@@ -303,7 +301,7 @@ async fn the_server_in_memory_answers_as_the_real_one() {
         if !same {
             continue;
         }
-        // Each waits until its time is over, so all at once.
+        // Each lasts until its timeout, so they run concurrently.
         let (real, ours) = (&real, &ours);
         let watches = KINDS.iter().zip(&since).flat_map(|watch| ["", "group%3Dx"].map(|labels| (watch, labels)));
         let watches = watches.map(|((kind, (there, here)), labels)| async move {

@@ -1,5 +1,5 @@
-//! A few histories of every kind, those that once failed, and proof that they can fail. `make test` plays thousands more. All of it wants
-//! `--profile sim`.
+//! A few histories of every kind, those that once failed, and a check that every broken rule is noticed.
+//! `make test` plays thousands more. Run it with `--profile sim`.
 
 use std::io::Write as _;
 
@@ -9,12 +9,12 @@ use perennial_sim::{
     history,
 };
 
-/// Histories in which a guarantee once did not hold, by a bug of ours; what it was is in docs/reliability.md.
+/// Seeds of histories that once violated a guarantee. The bugs are described in docs/reliability.md.
 const ONCE_FAILED: [u64; 11] = [4, 9, 19, 24, 28, 147, 803, 964, 1024, 1459, 2219];
-/// Where the history that is known to notice a broken rule does not any more, so many others are played.
+/// Number of histories to play if the known one no longer notices a broken rule.
 const SEARCHED: u64 = 400;
 
-/// Said also where everything is well: past the test's own output, which is then not shown.
+/// Writes a line to stderr, which is shown for passing tests too.
 fn tell(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

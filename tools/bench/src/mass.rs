@@ -36,8 +36,8 @@ pub(crate) struct Return {
     /// Requests per node over the whole cycle: labelled, changed, deleted, restored.
     life: f64,
     usage: Usage,
-    /// CPU time of all processes during the return. On a busy machine it says more than the
-    /// duration.
+    /// CPU time of all processes during the return. More meaningful than the duration on
+    /// a busy machine.
     work: Work,
 }
 

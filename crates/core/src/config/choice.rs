@@ -34,6 +34,7 @@ macro_rules! choices {
         }
 
         $crate::config::text::text!($name: $crate::config::choice::one_of(&[$($word),+]));
+        $crate::config::text::serialize_display!($name);
 
         impl schemars::JsonSchema for $name {
             fn schema_name() -> std::borrow::Cow<'static, str> {

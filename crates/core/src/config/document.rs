@@ -73,7 +73,7 @@ impl Document {
 }
 
 impl Kind {
-    /// Returns the tree that a string stands for. A string that does not fit stays one, for serde
+    /// Returns the value that a string denotes. A string that does not fit stays one, for serde
     /// to refuse.
     fn tree(self, text: &str) -> Tree {
         match self {

@@ -1,6 +1,6 @@
 //! Durations: `30d`, `1h30m`, `300s`, `500ms`.
 
-use std::fmt::{self, Write};
+use std::fmt::Write;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -71,12 +71,6 @@ impl FromStr for Parsed {
 
     fn from_str(text: &str) -> Result<Self, String> {
         parse(text).map(Self).ok_or_else(|| format!("expected {EXPECTED}"))
-    }
-}
-
-impl fmt::Display for Parsed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&print(self.0))
     }
 }
 

@@ -54,7 +54,7 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// Returns the candidate that a mistyped word most likely stands for.
+/// Returns the candidate that is most similar to a mistyped word, if any is similar enough.
 pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_lowercase();
     candidates

@@ -124,3 +124,52 @@ fn plain(message: &str, got: Option<&mut Tree>) -> String {
 fn names(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Settings;
+    use serde_json::json;
+
+    fn refusals(selector: &Tree) -> Vec<String> {
+        let document = json!({ "controller": { "namespaceSelector": selector } });
+        let refusals = read::<Settings>(&document).unwrap_err().into_iter();
+        refusals.map(|refusal| format!("{}: {}", refusal.path, refusal.message)).collect()
+    }
+
+    #[test]
+    fn every_refused_part_is_reported_with_its_original_path() {
+        let expressions = json!([
+            {"key": "x", "operator": "Equals"},
+            {"key": "x", "operator": "Exists"},
+            {"key": 7, "operator": "Exists", "valus": []},
+        ]);
+
+        let found =
+            refusals(&json!({"matchExpressions": expressions, "matchLabels": {"a": 1, "b c": "x", "d": "e f"}}));
+
+        let at = "controller.namespaceSelector";
+        assert_eq!(
+            found,
+            [
+                format!(
+                    "{at}.matchExpressions[0].operator: expected In, NotIn, Exists or DoesNotExist, got \"Equals\""
+                ),
+                format!("{at}.matchExpressions[2].key: expected a string, got 7; put it in quotes"),
+                format!("{at}.matchExpressions[2].valus: unknown key; did you mean `values`?"),
+                format!("{at}.matchLabels.a: expected a string, got 1; put it in quotes"),
+                format!("{at}.matchLabels.b c: expected a label key, got \"b c\""),
+                format!("{at}.matchLabels.d: expected a label value, got \"e f\""),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_type_is_refused_as_a_whole() {
+        assert_eq!(
+            refusals(&json!(5)),
+            ["controller.namespaceSelector: expected a label selector: a mapping with matchLabels and \
+              matchExpressions, or one line as for kubectl -l, got 5"]
+        );
+    }
+}

@@ -6,12 +6,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use schemars::JsonSchema;
-use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::names::{is_label_key, is_label_value};
 use super::settings::Operator;
-use super::text::text_or_mapping;
+use super::text::{text, text_or_mapping};
 
 /// A label selector. All of its requirements must hold; an empty one selects everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -80,9 +79,36 @@ impl TryFrom<SelectorMapping> for LabelSelector {
 }
 
 fn labels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
-    let labels: BTreeMap<String, String> = BTreeMap::deserialize(deserializer)?;
-    labels.iter().try_for_each(|(key, value)| check_label(key, value)).map_err(D::Error::custom)?;
-    Ok(labels)
+    let labels: BTreeMap<LabelKey, LabelValue> = BTreeMap::deserialize(deserializer)?;
+    Ok(labels.into_iter().map(|(LabelKey(key), LabelValue(value))| (key, value)).collect())
+}
+
+/// A valid key of a label.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct LabelKey(String);
+
+/// A valid value of a label.
+struct LabelValue(String);
+
+text! {
+    LabelKey: "a label key",
+    LabelValue: "a string",
+}
+
+impl FromStr for LabelKey {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if is_label_key(text) { Ok(Self(text.to_owned())) } else { Err("expected a label key".to_owned()) }
+    }
+}
+
+impl FromStr for LabelValue {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if is_label_value(text) { Ok(Self(text.to_owned())) } else { Err("expected a label value".to_owned()) }
+    }
 }
 
 impl TryFrom<ExpressionMapping> for Expression {

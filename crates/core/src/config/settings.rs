@@ -163,7 +163,7 @@ pub struct Webhook {
     /// URL at which the API server reaches the webhooks, if Perennial runs outside of the cluster.
     #[serde(with = "EmptyIsNone")]
     pub url: Option<String>,
-    /// What the API server does if a webhook call fails: `Ignore` or `Fail`.
+    /// Reaction of the API server to a failed webhook call: `Ignore` or `Fail`.
     pub failure_policy: FailurePolicy,
     /// Time that the API server waits for a response: 1s to 30s, in whole seconds.
     #[serde(with = "DurationText")]

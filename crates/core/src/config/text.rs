@@ -16,23 +16,17 @@ use super::selector::check_label;
 
 /// A setting that is written as one string. The error of `FromStr` is the start of a message that
 /// ends in `, got "…"`.
-pub(super) trait Text: FromStr<Err: fmt::Display> + fmt::Display {
+pub(super) trait Text: FromStr<Err: fmt::Display> {
     /// Completes "expected …".
     fn expected() -> String;
 }
 
-/// Implements serde and the schema of types that are [`Text`].
+/// Implements [`Text`] and `Deserialize`.
 macro_rules! text {
     ($($type:ident: $expected:expr),+ $(,)?) => {$(
         impl $crate::config::text::Text for $type {
             fn expected() -> String {
                 $expected.into()
-            }
-        }
-
-        impl serde::Serialize for $type {
-            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
             }
         }
 
@@ -45,7 +39,19 @@ macro_rules! text {
 }
 pub(super) use text;
 
-/// Gives types the schema of a string.
+/// Implements `Serialize` by `Display`.
+macro_rules! serialize_display {
+    ($($type:ident),+) => {$(
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+    )+};
+}
+pub(super) use serialize_display;
+
+/// Implements the schema of a string.
 macro_rules! string_schema {
     ($($type:ident),+) => {$(
         impl schemars::JsonSchema for $type {
@@ -165,6 +171,7 @@ text! {
     Identity: "name, providerID, systemUUID, machineID, label:KEY or annotation:KEY",
     Pattern: "a pattern such as example.com/*",
 }
+serialize_display!(Namespace, Prefix, NodeLabel, Identity, Pattern);
 string_schema!(Namespace, Prefix, NodeLabel, Identity, Pattern);
 
 /// The message for a string that is not a `T`.

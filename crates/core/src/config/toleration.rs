@@ -3,11 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer};
 
 use super::selector::check_label;
 use super::settings::{Effect, TolerationOperator};
-use super::text::{string_schema, text_or_mapping};
+use super::text::{serialize_display, string_schema, text_or_mapping};
 
 /// A toleration. Without a value it tolerates all values of the key, without an effect all effects.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +16,7 @@ pub struct Toleration {
     pub value: Option<String>,
     pub effect: Option<Effect>,
 }
+serialize_display!(Toleration);
 string_schema!(Toleration);
 
 /// A toleration as Kubernetes writes it.
@@ -70,12 +71,6 @@ impl fmt::Display for Toleration {
         f.write_str(&self.key)?;
         self.value.iter().try_for_each(|value| write!(f, "={value}"))?;
         self.effect.iter().try_for_each(|effect| write!(f, ":{effect}"))
-    }
-}
-
-impl Serialize for Toleration {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 

@@ -1,40 +1,40 @@
-//! Who may act on what a Lease stands for: the decisions of one candidate, without a clock and without a client.
+//! Leader election for one Lease, as one candidate sees it, without a clock and without a client.
 //!
-//! Owns the state machine behind leader election and shards. It is told what was read and when (by the local monotonic
-//! clock), and says what to write, what to wait for, and until when its owner may act. It never compares wall clocks of
-//! different machines: `renewTime` is written for people and only ever tested for having *changed*.
+//! Owns the state machine behind leader election and shards. Its input is what was read and when, by the local monotonic
+//! clock. Its output is what to write, how long to wait, and until when the candidate may act. It never compares wall clocks
+//! of different machines: `renewTime` is written for people and only tested for having *changed*.
 //!
 //! # Guarantees
 //! Two candidates are never both inside their act-until windows, whatever their clocks say and wherever they were paused:
 //! - a holder's window starts when the renewal was *sent* and lasts 2/3 of the lease;
-//! - a candidate takes a Lease only after it has *seen* it unchanged for all of the lease (that the holder wrote), and its
-//!   write is conditional on the version that it saw;
-//! - a holder that gives up stops acting before it says so; a write whose answer was lost gives no window.
+//! - a candidate takes a Lease only after it has *seen* it unchanged for the whole lease duration that the holder wrote, and
+//!   its write is conditional on the version that it saw;
+//! - a holder that releases stops acting before it writes the release; a write whose response was lost opens no window.
 //!
 //! # Assumptions
 //! Clocks run at the same speed to within a fifth. Every identity is used by one process only.
 //!
 //! # Caveats
 //! A Lease that is deleted by hand can be created at once by a process that never saw it, while its holder acts for one
-//! more renewal. Whoever saw it waits. What is written meanwhile is conditional anyway.
+//! more renewal. Processes that saw it wait. Writes to other objects are conditional in any case.
 
 use std::time::Duration;
 
-/// The longest lease of another holder that is waited for; a larger or senseless value counts as ours.
+/// Longest lease duration of another holder that is honoured. For a longer or invalid one, our own applies.
 const LONGEST: Duration = Duration::from_hours(1);
 
-/// The times of an election, all derived from the lease duration.
+/// Timing of an election, all derived from the lease duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
-    /// After this long without a change a Lease may be taken. Whole seconds, as in the object.
+    /// Time without a change after which a Lease may be taken. Whole seconds, as in the object.
     pub lease: Duration,
-    /// How long the holder may act after a renewal was sent.
+    /// Time for which the holder may act after it sent a renewal.
     pub act: Duration,
-    /// How long after a renewal the next one is due.
+    /// Time between renewals.
     pub renew: Duration,
-    /// The deadline of each request.
+    /// Deadline of each request.
     pub request: Duration,
-    /// What each place further down in the ranking waits longer before it takes a free Lease.
+    /// Additional delay per rank before a candidate takes a free Lease.
     pub step: Duration,
 }
 
@@ -52,12 +52,12 @@ impl Terms {
     }
 }
 
-/// What a read, a watch or the answer to a write showed of a Lease.
+/// A Lease as a read, a watch or the response to a write showed it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
-    /// Empty when nobody holds it.
+pub struct LeaseState {
+    /// Empty when the Lease is free.
     pub holder: String,
-    /// Microseconds; opaque, see above.
+    /// Microseconds. Opaque: only tested for having changed.
     pub renewed: Option<i64>,
     pub lease: Option<Duration>,
     pub transitions: i32,
@@ -66,22 +66,22 @@ pub struct Seen {
 
 /// Whether this candidate should take the Lease, and whether it should keep it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Wish {
-    /// How long it stands back after the Lease became free; `None`: does not take it.
+pub struct Intent {
+    /// Delay after the Lease became free; `None` to leave it.
     pub take: Option<Duration>,
-    /// Whether it keeps what it holds; otherwise it hands over.
+    /// Whether to keep a Lease that is held. Otherwise it is released.
     pub keep: bool,
 }
 
-impl Wish {
-    /// Takes at once and keeps.
+impl Intent {
+    /// Take at once, and keep.
     pub const HOLD: Self = Self { take: Some(Duration::ZERO), keep: true };
-    /// Takes nothing and hands over what it has.
+    /// Take nothing, and release what is held.
     pub const NONE: Self = Self { take: None, keep: false };
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Act {
+pub enum WriteKind {
     Acquire,
     Renew,
     Release,
@@ -89,9 +89,9 @@ pub enum Act {
 
 /// A conditional write of the Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Write {
-    pub act: Act,
-    /// The version that it replaces; `None` creates, and fails if there is one.
+pub struct LeaseWrite {
+    pub kind: WriteKind,
+    /// The resourceVersion that it replaces. `None` creates the Lease, and fails if it exists.
     pub on: Option<String>,
     pub holder: String,
     pub lease: Duration,
@@ -99,14 +99,14 @@ pub struct Write {
     pub transitions: i32,
 }
 
-/// What to do now.
+/// The next step of a candidate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
-    /// Read the Lease and tell [`Election::observed`].
+pub enum ElectionStep {
+    /// Read the Lease and call [`Election::observed`].
     Read,
-    /// Write it and tell [`Election::written`], [`Election::refused`] or [`Election::unanswered`].
-    Write(Write),
-    /// Nothing before that time; `None`: nothing until something changes.
+    /// LeaseWrite the Lease and call [`Election::written`], [`Election::conflicted`] or [`Election::unanswered`].
+    Write(LeaseWrite),
+    /// Wait until that time, or with `None` until something changes.
     Wait(Option<Duration>),
 }
 
@@ -118,7 +118,7 @@ enum Known {
         existed: bool,
     },
     Present {
-        seen: Seen,
+        seen: LeaseState,
         /// When its term was first seen.
         since: Duration,
         /// When this version was first seen.
@@ -131,7 +131,7 @@ enum Known {
 pub struct Election {
     identity: String,
     terms: Terms,
-    wish: Wish,
+    intent: Intent,
     known: Known,
     /// When the last successful acquire or renew was sent.
     held: Option<Duration>,
@@ -143,24 +143,24 @@ impl Election {
         Self {
             identity: identity.into(),
             terms,
-            wish: Wish::default(),
+            intent: Intent::default(),
             known: Known::Nothing,
             held: None,
             must_read: true,
         }
     }
 
-    pub fn wish(&mut self, wish: Wish) {
-        self.wish = wish;
+    pub fn set_intent(&mut self, intent: Intent) {
+        self.intent = intent;
     }
 
-    /// The end of the window in which the owner may act. The caller compares it with its clock each time that it acts.
+    /// Returns the end of the window in which the holder may act. The caller compares it with its clock before each act.
     pub fn act_until(&self) -> Option<Duration> {
         self.held.map(|sent| sent + self.terms.act)
     }
 
-    /// Until when somebody, we or another, surely attends to what the Lease stands for, as far as was seen.
-    pub fn attended_until(&self) -> Option<Duration> {
+    /// Returns until when a candidate, this one or another, is known to hold the Lease.
+    pub fn held_until(&self) -> Option<Duration> {
         match &self.known {
             Known::Present { seen, .. } if seen.holder == self.identity => self.act_until(),
             Known::Present { seen, since, .. } if !seen.holder.is_empty() => Some(*since + self.terms.act),
@@ -168,25 +168,25 @@ impl Election {
         }
     }
 
-    /// The Lease as last seen.
-    pub fn seen(&self) -> Option<&Seen> {
+    /// Returns the Lease as it was last seen.
+    pub fn seen(&self) -> Option<&LeaseState> {
         match &self.known {
             Known::Present { seen, .. } => Some(seen),
             _ => None,
         }
     }
 
-    /// Whether the last that was seen names us.
+    /// Whether the Lease as last seen names this candidate as its holder.
     pub fn is_named(&self) -> bool {
         self.seen().is_some_and(|seen| seen.holder == self.identity)
     }
 
-    /// Something was read. `now` is when the answer was there, not when the request was sent.
-    pub fn observed(&mut self, now: Duration, lease: Option<Seen>) {
+    /// Takes in a read. `now` is the time of the response, not of the request.
+    pub fn observed(&mut self, now: Duration, lease: Option<LeaseState>) {
         let Some(seen) = lease else {
             let (since, existed) = match &self.known {
                 Known::Absent { since, existed } => (*since, *existed),
-                // Inside our own window nobody else can have taken it: whoever creates it wins, no need to wait.
+                // Inside our own window no other candidate can have taken it: creating it needs no grace period.
                 Known::Present { .. } => (now, self.act_until().is_none_or(|until| now >= until)),
                 Known::Nothing => (now, false),
             };
@@ -216,7 +216,7 @@ impl Election {
     /// Takes in a consistent read that was sent at `sent` and answered at `now`. Returns true if the history of the API
     /// server went back: the read returned an older version than one that was seen before it was sent, which only a
     /// restore of etcd from a backup explains. Nothing that was seen before counts then; the Lease is judged afresh.
-    pub fn read(&mut self, sent: Duration, now: Duration, lease: Option<Seen>) -> bool {
+    pub fn read(&mut self, sent: Duration, now: Duration, lease: Option<LeaseState>) -> bool {
         if let (Known::Present { seen: known, learned, .. }, Some(seen)) = (&self.known, &lease)
             && *learned < sent
             && is_older(&seen.resource_version, &known.resource_version)
@@ -236,77 +236,79 @@ impl Election {
         self.must_read = true;
     }
 
-    /// Something suggests that our view is old: read before anything else.
-    pub fn doubt(&mut self) {
+    /// Marks the view as stale: the Lease is read before anything else.
+    pub fn mark_stale(&mut self) {
         self.must_read = true;
     }
 
-    /// A write succeeded. `sent` is when it was sent, `now` when its answer was there.
-    pub fn written(&mut self, sent: Duration, now: Duration, act: Act, answer: Seen) {
+    /// Takes in a successful write. `sent` is the time of the request, `now` of the response.
+    pub fn written(&mut self, sent: Duration, now: Duration, kind: WriteKind, answer: LeaseState) {
         self.observed(now, Some(answer));
-        if self.is_named() && act != Act::Release {
+        if self.is_named() && kind != WriteKind::Release {
             self.held = Some(self.held.map_or(sent, |before| before.max(sent)));
         }
     }
 
-    /// A write was refused because the Lease is not what we thought.
-    pub fn refused(&mut self) {
+    /// Takes in a conflict: the Lease has changed since it was seen.
+    pub fn conflicted(&mut self) {
         self.must_read = true;
     }
 
-    /// A write or a read has no answer: it may have been done, or may still be.
+    /// Takes in a request without a response. It may have been executed, or may still be.
     pub fn unanswered(&mut self) {
         self.must_read = true;
     }
 
-    /// What to do now. `wall` is written as `renewTime`, in microseconds.
+    /// Returns the next step. `wall` is written as `renewTime`, in microseconds.
     ///
-    /// A [`Act::Release`] that is returned has ended the window: the caller lets running work end, then sends it.
-    pub fn next(&mut self, now: Duration, wall: i64) -> Step {
+    /// Returning [`WriteKind::Release`] ends the window: the caller waits for running work to end, then sends it.
+    pub fn next(&mut self, now: Duration, wall: i64) -> ElectionStep {
         if self.must_read {
-            return Step::Read;
+            return ElectionStep::Read;
         }
         match &self.known {
-            Known::Nothing => Step::Read,
+            Known::Nothing => ElectionStep::Read,
             Known::Absent { since, existed } => {
-                let Some(delay) = self.wish.take else { return Step::Wait(None) };
+                let Some(delay) = self.intent.take else { return ElectionStep::Wait(None) };
                 let grace = if *existed { self.terms.lease } else { Duration::ZERO };
                 self.at(now, *since + grace + delay, |candidate| candidate.acquire(None, 0, wall))
             }
             Known::Present { seen, since, .. } if seen.holder == self.identity => {
-                if !self.wish.keep {
-                    let write = Write { holder: String::new(), ..self.write(Act::Release, seen, wall) };
+                if !self.intent.keep {
+                    let write = LeaseWrite { holder: String::new(), ..self.write(WriteKind::Release, seen, wall) };
                     self.held = None;
-                    return Step::Write(write);
+                    return ElectionStep::Write(write);
                 }
                 let due = self.held.map_or(*since, |sent| sent + self.terms.renew);
-                self.at(now, due, |candidate| candidate.write(Act::Renew, seen, wall))
+                self.at(now, due, |candidate| candidate.write(WriteKind::Renew, seen, wall))
             }
             Known::Present { seen, since, .. } => {
-                let Some(delay) = self.wish.take else { return Step::Wait(None) };
-                let grace = if seen.holder.is_empty() { Duration::ZERO } else { self.patience(seen) };
+                let Some(delay) = self.intent.take else { return ElectionStep::Wait(None) };
+                let grace = if seen.holder.is_empty() { Duration::ZERO } else { self.honoured_lease(seen) };
                 self.at(now, *since + grace + delay, |candidate| candidate.acquire(Some(seen), seen.transitions, wall))
             }
         }
     }
 
-    fn at(&self, now: Duration, time: Duration, write: impl FnOnce(&Self) -> Write) -> Step {
-        if now >= time { Step::Write(write(self)) } else { Step::Wait(Some(time)) }
+    fn at(&self, now: Duration, time: Duration, write: impl FnOnce(&Self) -> LeaseWrite) -> ElectionStep {
+        if now >= time { ElectionStep::Write(write(self)) } else { ElectionStep::Wait(Some(time)) }
     }
 
-    /// How long the present holder was promised.
-    fn patience(&self, seen: &Seen) -> Duration {
+    /// Returns the lease duration that the present holder may rely on.
+    fn honoured_lease(&self, seen: &LeaseState) -> Duration {
         match seen.lease {
             Some(lease) if lease > Duration::ZERO && lease <= LONGEST => lease.max(self.terms.lease),
             _ => self.terms.lease,
         }
     }
 
-    fn acquire(&self, seen: Option<&Seen>, transitions: i32, wall: i64) -> Write {
+    fn acquire(&self, seen: Option<&LeaseState>, transitions: i32, wall: i64) -> LeaseWrite {
         match seen {
-            Some(seen) => Write { transitions: transitions.saturating_add(1), ..self.write(Act::Acquire, seen, wall) },
-            None => Write {
-                act: Act::Acquire,
+            Some(seen) => {
+                LeaseWrite { transitions: transitions.saturating_add(1), ..self.write(WriteKind::Acquire, seen, wall) }
+            }
+            None => LeaseWrite {
+                kind: WriteKind::Acquire,
                 on: None,
                 holder: self.identity.clone(),
                 lease: self.terms.lease,
@@ -316,25 +318,25 @@ impl Election {
         }
     }
 
-    fn write(&self, act: Act, seen: &Seen, wall: i64) -> Write {
-        Write {
-            act,
+    fn write(&self, kind: WriteKind, seen: &LeaseState, wall: i64) -> LeaseWrite {
+        LeaseWrite {
+            kind,
             on: Some(seen.resource_version.clone()),
             holder: self.identity.clone(),
             lease: self.terms.lease,
-            // A renewal must differ from the one before, also when the wall clock was set back.
+            // A renewal must differ from the one before, even when the wall clock was set back.
             renewed: seen.renewed.map_or(wall, |before| wall.max(before.saturating_add(1))),
             transitions: seen.transitions,
         }
     }
 }
 
-/// Whether nothing but metadata changed: somebody's annotation must not keep a dead holder's Lease alive.
-fn same_term(a: &Seen, b: &Seen) -> bool {
+/// Whether nothing but metadata changed. An annotation must not keep the Lease of a dead holder alive.
+fn same_term(a: &LeaseState, b: &LeaseState) -> bool {
     a.holder == b.holder && a.renewed == b.renewed && a.transitions == b.transitions && a.lease == b.lease
 }
 
-/// Resource versions are integers that grow; where they are not, the newest arrival is believed, which costs at most time.
+/// Compares resourceVersions as growing integers. Where they are none, the latest arrival counts as newer, which only costs time.
 fn is_older(a: &str, b: &str) -> bool {
     match (a.parse::<u64>(), b.parse::<u64>()) {
         (Ok(a), Ok(b)) => a < b,

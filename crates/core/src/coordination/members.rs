@@ -1,28 +1,28 @@
-//! Which members are alive, as one of them sees it, and which shards it should therefore take, keep or hand over.
+//! The live members, as one of them sees them, and the shards that it takes, keeps or hands over accordingly.
 //!
 //! Owns the judgement of liveness: a member is alive until its announcement was seen unchanged for a whole lease, by the
-//! local clock. It decides nothing about safety; that is the Lease's own ([`crate::lease`]). A wrong judgement here costs
-//! time, never a second holder.
+//! local clock. Safety is not decided here but by the Lease ([`super::lease`]). A wrong judgement costs time, never a second
+//! holder.
 //!
-//! Views differ for a while: one that has just started cannot tell a dead member from a quiet one. So there are two:
-//! - *presumed* alive (anything not seen silent for a lease) decides how long to stand back before taking a free shard;
-//! - *proven* alive (seen to change or to appear) decides whether to hand a shard over to somebody better.
+//! A member that has just started cannot tell a dead member from a quiet one. So there are two judgements:
+//! - *presumed* alive (not seen silent for a lease) determines the delay before a free shard is taken;
+//! - *proven* alive (seen to change or to appear) determines whether a shard is handed over to a member of higher rank.
 //!
-//! A shard is therefore never handed to a member that may be dead, and one that its rightful holder does not take goes
-//! to the next in rank a step later. Whoever took it so keeps it for a while: the rightful holder is alive, but something keeps
-//! it from taking what is its own, and a shard that is handed back and forth is nobody's.
+//! A shard is therefore never handed to a member that may be dead, and one that its preferred owner does not take goes to
+//! the next in rank a step later. That member keeps it for a while: the preferred owner is alive but cannot take the shard,
+//! and a shard that moves back and forth is not worked on.
 
-use crate::coordination::lease::{Terms, Wish};
+use crate::coordination::lease::{Intent, Terms};
 use crate::coordination::shards::{self, Member};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A silent member's announcement is collected after this many leases.
+/// Number of leases after which the announcement of a silent member is collected.
 const FORGOTTEN_AFTER: u32 = 10;
-/// What a better member left to us although it is alive is kept for this many leases, then offered again.
+/// Number of leases for which a shard is kept that a live member of higher rank did not take.
 const LEFT_FOR: u32 = 4;
 
-/// What an announcement says.
+/// The content of a member's Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Announcement {
     pub member: Member,
@@ -38,13 +38,13 @@ struct Peer {
     proven: bool,
 }
 
-/// The members as this one sees them. Times are on the local monotonic clock, as in [`crate::coordination::lease::Election`].
+/// The members as this one sees them. Times are on the local monotonic clock, as in [`super::lease::Election`].
 #[derive(Debug, Clone)]
 pub struct Roster {
     me: Member,
     terms: Terms,
     peers: BTreeMap<String, Peer>,
-    /// Shards that somebody better had left to us although it was alive, and when we took them.
+    /// Shards that a live member of higher rank did not take, and when we took them.
     left_to_us: BTreeMap<u32, Duration>,
     listed: bool,
     leaving: bool,
@@ -56,23 +56,23 @@ impl Roster {
         Self { me, terms, peers: BTreeMap::new(), left_to_us: BTreeMap::new(), listed: false, leaving: false }
     }
 
-    /// Our own announcement is out, since this time of the API server's.
+    /// Takes in that our own announcement exists, since this time by the API server's clock.
     pub fn announced(&mut self, since: i64) {
         self.me.since = since;
     }
 
-    /// All announcements were listed. Before that, and before we are announced ourselves, nothing is taken.
+    /// Takes in a complete list of announcements. Before the first, and before our own, no shard is taken.
     pub fn listed(&mut self, identities: impl Fn(&str) -> bool) {
         self.listed = true;
         self.peers.retain(|identity, _| identities(identity));
     }
 
-    /// From now on everything is handed over.
+    /// Hands over every shard from now on.
     pub fn leave(&mut self) {
         self.leaving = true;
     }
 
-    /// An announcement was seen, at this local time.
+    /// Takes in an announcement, seen at this local time.
     pub fn observed(&mut self, now: Duration, announcement: Announcement) {
         if announcement.member.identity == self.me.identity {
             return;
@@ -87,12 +87,12 @@ impl Roster {
         }
     }
 
-    /// A member took its announcement back.
+    /// Takes in that a member deleted its announcement.
     pub fn gone(&mut self, identity: &str) {
         self.peers.remove(identity);
     }
 
-    /// We took a shard, at this local time.
+    /// Takes in that we acquired a shard, at this local time.
     pub fn took(&mut self, now: Duration, shard: u32) {
         if self.is_best(now, shard) {
             self.left_to_us.remove(&shard);
@@ -101,7 +101,7 @@ impl Roster {
         }
     }
 
-    /// Nobody who is surely alive comes before us.
+    /// Whether no member that is proven alive has a higher rank.
     fn is_best(&self, now: Duration, shard: u32) -> bool {
         let proven = self
             .peers
@@ -112,46 +112,46 @@ impl Roster {
         shards::rank(shard, &self.me.identity, proven) == Some(0)
     }
 
-    /// Until when we keep what somebody better had left to us.
+    /// Returns until when a shard is kept that a member of higher rank did not take.
     fn kept_until(&self, shard: u32) -> Option<Duration> {
         self.left_to_us.get(&shard).map(|taken| *taken + self.terms.lease * LEFT_FOR)
     }
 
-    /// Everybody who is presumed alive, ourselves included.
+    /// Returns the members that are presumed alive, this one included.
     pub fn alive(&self, now: Duration) -> Vec<&Member> {
         std::iter::once(&self.me)
             .chain(self.peers.values().filter(|peer| now < self.silent_at(peer)).map(|peer| &peer.announcement.member))
             .collect()
     }
 
-    /// What to do about a shard.
-    pub fn wish(&self, now: Duration, shard: u32) -> Wish {
+    /// Returns whether to take and to keep a shard.
+    pub fn intent(&self, now: Duration, shard: u32) -> Intent {
         if self.leaving {
-            return Wish::NONE;
+            return Intent::NONE;
         }
         let alive = self.alive(now);
-        let knows = self.listed && self.me.since != i64::MAX && !shards_differ(&alive, self.me.shards);
-        if !knows || shard >= self.me.shards {
-            return Wish { take: None, keep: knows };
+        let informed = self.listed && self.me.since != i64::MAX && !shards_differ(&alive, self.me.shards);
+        if !informed || shard >= self.me.shards {
+            return Intent { take: None, keep: informed };
         }
         let best = self.is_best(now, shard);
         let keep = best || self.kept_until(shard).is_some_and(|until| now < until);
 
         let presumed = alive.iter().filter(|member| self.is_proper(member)).map(|member| member.identity.as_str());
         let rank = shards::rank(shard, &self.me.identity, presumed);
-        // Where somebody better is surely alive, what we took would be handed over at once: leave them time to take it.
-        let courtesy = if best { Duration::ZERO } else { self.terms.request * 2 };
-        Wish { take: rank.map(|rank| courtesy + self.terms.step * rank), keep }
+        // A member of higher rank that is proven alive would get the shard at once: it has time to take it first.
+        let head_start = if best { Duration::ZERO } else { self.terms.request * 2 };
+        Intent { take: rank.map(|rank| head_start + self.terms.step * rank), keep }
     }
 
-    /// When the next member would turn out to be silent, or the next shard is to be handed over after all.
+    /// Returns the next time at which a member turns silent or a shard is to be handed over.
     pub fn next_change(&self, now: Duration) -> Option<Duration> {
         let silent = self.peers.values().map(|peer| self.silent_at(peer));
         let kept = self.left_to_us.keys().filter_map(|shard| self.kept_until(*shard));
         silent.chain(kept).filter(|at| *at > now).min()
     }
 
-    /// Members that have been silent for so long that their announcements may be collected.
+    /// Returns the members whose announcements may be collected.
     pub fn forgotten(&self, now: Duration) -> Vec<&str> {
         self.peers
             .iter()
@@ -222,79 +222,79 @@ mod tests {
         let roster = roster(&[]);
 
         for shard in 0..8 {
-            assert_eq!(roster.wish(at(0), shard), Wish::HOLD);
+            assert_eq!(roster.intent(at(0), shard), Intent::HOLD);
         }
-        assert_eq!(roster.wish(at(0), 8).take, None);
+        assert_eq!(roster.intent(at(0), 8).take, None);
     }
 
     #[test]
-    fn nothing_is_taken_before_the_others_are_known() {
+    fn nothing_is_taken_before_the_members_are_listed() {
         let roster = Roster::new("a", 8, Terms::new(LEASE));
 
-        assert_eq!(roster.wish(at(0), 0), Wish::NONE);
+        assert_eq!(roster.intent(at(0), 0), Intent::NONE);
     }
 
     #[test]
-    fn nothing_is_taken_before_the_others_can_know_us() {
+    fn nothing_is_taken_before_our_announcement_exists() {
         let mut roster = Roster::new("a", 8, Terms::new(LEASE));
         roster.listed(|_| true);
-        assert_eq!(roster.wish(at(0), 0), Wish::NONE);
+        assert_eq!(roster.intent(at(0), 0), Intent::NONE);
 
         roster.announced(20);
-        assert_eq!(roster.wish(at(0), 0), Wish::HOLD);
+        assert_eq!(roster.intent(at(0), 0), Intent::HOLD);
     }
 
     #[test]
-    fn a_shard_is_handed_over_to_a_better_member_that_is_surely_alive() {
+    fn a_shard_is_handed_over_to_a_member_of_higher_rank_that_is_proven_alive() {
         let mut roster = roster(&["b"]);
         let shard = shard_of("b", &["a", "b"]);
 
-        assert!(roster.wish(at(1), shard).keep, "one that was there before us may be dead");
+        assert!(roster.intent(at(1), shard).keep, "one that was there before us may be dead");
 
         renewed(&mut roster, at(3), &["b"], 2);
-        assert!(!roster.wish(at(4), shard).keep);
+        assert!(!roster.intent(at(4), shard).keep);
     }
 
     #[test]
-    fn one_that_appears_later_is_alive() {
+    fn a_member_that_appears_later_is_proven_alive() {
         let mut roster = roster(&[]);
         let shard = shard_of("b", &["a", "b"]);
         roster.observed(at(3), announcement("b", 8, 30, 1));
 
-        assert!(!roster.wish(at(3), shard).keep);
+        assert!(!roster.intent(at(3), shard).keep);
     }
 
     #[test]
-    fn those_behind_in_rank_stand_back() {
+    fn lower_ranks_wait_longer() {
         let roster = roster(&["b"]);
         let (own, foreign) = (shard_of("a", &["a", "b"]), shard_of("b", &["a", "b"]));
 
-        assert_eq!(roster.wish(at(1), own).take, Some(Duration::ZERO));
-        assert_eq!(roster.wish(at(1), foreign).take, Some(Terms::new(LEASE).step));
+        assert_eq!(roster.intent(at(1), own).take, Some(Duration::ZERO));
+        assert_eq!(roster.intent(at(1), foreign).take, Some(Terms::new(LEASE).step));
     }
 
     #[test]
-    fn one_that_is_surely_alive_is_left_time_to_take_its_own() {
+    fn a_live_member_has_time_to_take_its_own_shard() {
         let mut roster = roster(&["b"]);
         let foreign = shard_of("b", &["a", "b"]);
         renewed(&mut roster, at(3), &["b"], 2);
 
-        assert!(roster.wish(at(4), foreign).take > Some(Terms::new(LEASE).request));
+        assert!(roster.intent(at(4), foreign).take > Some(Terms::new(LEASE).request));
     }
 
     #[test]
-    fn what_a_better_member_leaves_alone_is_kept_for_a_while() {
+    fn a_shard_that_a_higher_rank_does_not_take_is_kept_for_a_while() {
         let mut roster = roster(&["b"]);
         let foreign = shard_of("b", &["a", "b"]);
         renewed(&mut roster, at(3), &["b"], 2);
-        assert!(!roster.wish(at(10), foreign).keep);
+        assert!(!roster.intent(at(10), foreign).keep);
 
         roster.took(at(10), foreign);
         renewed(&mut roster, at(60), &["b"], 3);
 
-        assert!(roster.wish(at(69), foreign).keep);
+        assert!(roster.intent(at(69), foreign).keep);
         assert_eq!(roster.next_change(at(69)), Some(at(70)));
-        assert!(!roster.wish(at(70), foreign).keep);
+        assert!(!roster.intent(at(70), foreign).keep);
     }
 
     #[test]
@@ -304,20 +304,20 @@ mod tests {
         renewed(&mut roster, at(3), &["b"], 2);
 
         assert_eq!(roster.next_change(at(4)), Some(at(18)));
-        assert!(!roster.wish(at(17), shard).keep);
-        assert_eq!(roster.wish(at(18), shard), Wish::HOLD);
+        assert!(!roster.intent(at(17), shard).keep);
+        assert_eq!(roster.intent(at(18), shard), Intent::HOLD);
         assert!(roster.forgotten(at(18)).is_empty());
         assert_eq!(roster.forgotten(at(3) + LEASE * 10), vec!["b"]);
     }
 
     #[test]
-    fn one_that_was_paused_and_returns_is_alive_again() {
+    fn a_member_that_was_paused_and_returns_is_alive_again() {
         let mut roster = roster(&["b"]);
         let shard = shard_of("b", &["a", "b"]);
 
         renewed(&mut roster, at(60), &["b"], 2);
 
-        assert!(!roster.wish(at(60), shard).keep);
+        assert!(!roster.intent(at(60), shard).keep);
     }
 
     #[test]
@@ -327,10 +327,10 @@ mod tests {
         newcomer.listed(|_| true);
         newcomer.announced(20);
 
-        assert_eq!(newcomer.wish(at(1), 3), Wish::NONE);
+        assert_eq!(newcomer.intent(at(1), 3), Intent::NONE);
 
         newcomer.gone("b");
-        assert_eq!(newcomer.wish(at(1), 3), Wish::HOLD);
+        assert_eq!(newcomer.intent(at(1), 3), Intent::HOLD);
     }
 
     #[test]
@@ -339,22 +339,22 @@ mod tests {
         roster.observed(at(1), announcement("b", 16, 30, 1));
 
         for shard in 0..8 {
-            assert_eq!(roster.wish(at(1), shard), Wish::HOLD);
+            assert_eq!(roster.intent(at(1), shard), Intent::HOLD);
         }
     }
 
     #[test]
-    fn one_that_leaves_hands_over_everything() {
+    fn a_member_that_leaves_hands_over_everything() {
         let mut roster = roster(&["b"]);
         roster.leave();
 
         for shard in 0..8 {
-            assert_eq!(roster.wish(at(1), shard), Wish::NONE);
+            assert_eq!(roster.intent(at(1), shard), Intent::NONE);
         }
     }
 
     #[test]
-    fn those_missing_from_a_new_list_are_gone() {
+    fn members_missing_from_a_new_list_are_gone() {
         let mut roster = roster(&["b", "c"]);
         roster.listed(|identity| identity == "c");
 

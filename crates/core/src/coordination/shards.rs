@@ -1,7 +1,7 @@
-//! Which shard a key belongs to, and which member a shard belongs to.
+//! The shard of a key, and the member that a shard belongs to.
 //!
 //! Owns the two hash functions. They are part of what replicas of different versions agree on, so they never change:
-//! the test vectors below hold them fixed.
+//! test vectors keep them fixed.
 //!
 //! - `hash(bytes)` is FNV-1a with 64 bits, followed by the finalizer of splitmix64 (FNV alone leaves its high bits too
 //!   regular for short, similar names such as `node-1`, `node-2`).
@@ -18,24 +18,24 @@
 
 use std::collections::BTreeMap;
 
-/// One member as it announced itself.
+/// A replica, as its announcement describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     /// Unique for each process.
     pub identity: String,
-    /// How many shards it was told that there are.
+    /// Its `controller.shards`.
     pub shards: u32,
-    /// When it announced itself, by the API server's clock; only an order, never compared with a clock of ours.
+    /// Creation of its announcement, by the API server's clock. Only an order: never compared with a local clock.
     pub since: i64,
 }
 
-/// The shard of a key, for example a node's name or `namespace/name` of a workload. With 0 or 1 shards all keys are in 0.
+/// Returns the shard of a key, for example a node's name or `namespace/name` of a workload. With 0 or 1 shards that is 0.
 pub fn shard_of(key: &str, shards: u32) -> u32 {
     let shards = u64::from(shards.max(1));
     u32::try_from(hash(key.as_bytes()) % shards).unwrap_or(0)
 }
 
-/// Members from the most to the least entitled to hold this shard.
+/// Returns the members from the highest to the lowest rank for a shard.
 pub fn ranking<'a>(shard: u32, members: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let mut ranked: Vec<(u64, &str)> = members.into_iter().map(|member| (weight(member, shard), member)).collect();
     ranked.sort_unstable_by(|(a_weight, a), (b_weight, b)| b_weight.cmp(a_weight).then(a.cmp(b)));
@@ -43,23 +43,23 @@ pub fn ranking<'a>(shard: u32, members: impl IntoIterator<Item = &'a str>) -> Ve
     ranked.into_iter().map(|(_, member)| member).collect()
 }
 
-/// The place of `identity` in the ranking of a shard; 0 is the rightful holder. `None` when it is not among the members.
+/// Returns the rank of `identity` for a shard; 0 is the preferred owner. `None` when it is not among the members.
 pub fn rank<'a>(shard: u32, identity: &str, members: impl IntoIterator<Item = &'a str>) -> Option<u32> {
     let place = ranking(shard, members).iter().position(|member| *member == identity)?;
     u32::try_from(place).ok()
 }
 
-/// Who holds what when all is settled.
+/// Returns the owner of each shard once every member has taken its own.
 pub fn assignment<'a>(shards: u32, members: impl IntoIterator<Item = &'a str>) -> BTreeMap<u32, &'a str> {
     let members: Vec<&str> = members.into_iter().collect();
     (0..shards).filter_map(|shard| Some((shard, ranking(shard, members.iter().copied()).first().copied()?))).collect()
 }
 
-/// The number of shards that is in force among these members: that of the one that has been there longest.
+/// Returns the number of shards in force among these members: that of the oldest one.
 ///
-/// Replicas that were told different numbers would otherwise cut the same keys in different ways and meet on them. The
-/// newcomers wait until the last member of the old number has left. Of those that came in the same second the lower name
-/// counts as first: arbitrary, but all agree.
+/// Replicas with different numbers would map the same keys to different shards and work on them at the same time. Newer
+/// replicas wait until the last member with the old number has left. Of two members created in the same second the lower
+/// name counts as older.
 pub fn shards_in_force<'a>(members: impl IntoIterator<Item = &'a Member>) -> Option<u32> {
     members
         .into_iter()
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_holds_anything_without_members() {
+    fn no_shard_has_an_owner_without_members() {
         assert!(assignment(8, []).is_empty());
         assert_eq!(rank(0, "a", []), None);
         assert_eq!(shards_in_force([]), None);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_shards_is_that_of_the_longest_there() {
+    fn the_number_of_shards_is_that_of_the_oldest_member() {
         let old = member("z", 8, 100);
         let new = member("a", 16, 200);
 

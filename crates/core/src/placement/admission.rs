@@ -1,6 +1,7 @@
 //! Admission of a pod that is being created: the decision about one request.
 //!
-//! Uses only values that are in memory. Never waits and never refuses a pod: in the worst case the pod stays unchanged.
+//! Uses only values that are in memory. Never waits and never refuses a pod: in the worst case the
+//! pod stays unchanged.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,8 @@ use super::stateful::class_of;
 use super::workload::Place;
 use super::{CLASS, Class, GATE, PREFERRED, SELECTION};
 
-/// The fields of an incoming pod that matter. Deserialized from the object of the admission request.
+/// The fields of an incoming pod that matter. Deserialized from the object of the admission
+/// request.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct IncomingPod {
@@ -58,7 +60,8 @@ pub enum PodOwner<'a> {
 /// How a Deployment's pod is assigned its slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Assignment {
-    /// This replica owns the workload and assigns the place in the create request. No later write is needed.
+    /// This replica owns the workload and assigns the place in the create request. No later write
+    /// is needed.
     Placed(Place),
     /// Another replica owns the workload: the pod is gated until that replica assigns its place.
     Gated,
@@ -122,9 +125,10 @@ pub fn admit(
             format!("slot {slot} is {class}")
         }
         PodOwner::Deployment(Assignment::Gated) => {
-            // The class is not known yet and later tolerations would need a larger patch: the pod gets the tolerations of
-            // both classes, and its selector keeps it in its class. The strength is stored on the pod because the replica
-            // that ungates it may not have its workload in the cache.
+            // The class is not known yet and later tolerations would need a larger patch: the pod
+            // gets the tolerations of both classes, and its selector keeps it in its class. The
+            // strength is stored on the pod because the replica that ungates it may not have its
+            // workload in the cache.
             let preferred = (strength == Strength::Preferred).then_some((SELECTION, PREFERRED));
             patch.annotate(preferred.as_slice());
             patch.tolerate(tolerations.spot.iter().chain(&tolerations.on_demand));

@@ -1,4 +1,5 @@
-//! Assignment of class and slot to gated pods, and of the places that future pods get in their create request.
+//! Assignment of class and slot to gated pods, and of the places that future pods get in their
+//! create request.
 //!
 //! Never touches a pod that is already placed.
 
@@ -14,8 +15,9 @@ use super::{Class, FALLBACK, pod_patch};
 /// Maximum number of open places in one decision; later decisions add more.
 const MAX_OPEN: u32 = 1_024;
 
-/// Places the gated pods of one ReplicaSet: class by counts, the lowest free slot of that class, oldest pod first. On-demand
-/// pods come first in the decision, so that the floor is filled before anything else. Updates the occupants accordingly.
+/// Places the gated pods of one ReplicaSet: class by counts, the lowest free slot of that class,
+/// oldest pod first. On-demand pods come first in the decision, so that the floor is filled before
+/// anything else. Updates the occupants accordingly.
 pub(super) fn assign(
     group: &mut Group<'_>,
     workload: &Managed<'_>,
@@ -58,8 +60,8 @@ pub(super) fn assign(
             first.push(ungate(pod, UngateReason::Refused, workload.spec.strength, workload.settings));
             continue;
         }
-        // Every slot is filled, one of them by an expected pod whose create may have been refused. This pod gets that slot if
-        // the expected one does not appear.
+        // Every slot is filled, one of them by an expected pod whose create may have been refused.
+        // This pod gets that slot if the expected one does not appear.
         if let Some(expected_until) = expected_until.filter(|_| filled >= n) {
             let until = expected_until.min(after(pod.created, workload.settings.gate_timeout));
             if workload.now < until {
@@ -76,8 +78,8 @@ pub(super) fn assign(
         let class = if falls_back { Class::OnDemand } else { wanted };
         // A fallback pod takes an on-demand slot while there is one, then the highest spot slot.
         let high = if falls_back && !quota_left { free.highest(Class::Spot, split.spot(n)) } else { None };
-        // If a pod of the other class has the last slot of this class, the pod takes a slot of the other class. Relabelling
-        // exchanges them once the ReplicaSet is settled.
+        // If a pod of the other class has the last slot of this class, the pod takes a slot of the
+        // other class. Relabelling exchanges them once the ReplicaSet is settled.
         let own = high.or_else(|| free.lowest(class));
         let Some(slot) = own.or_else(|| free.lowest(class.other())) else { continue };
         let fallback = high.is_some();

@@ -1,7 +1,7 @@
 //! The only decision about a workload: everything to be done now, in order, with reasons.
 //!
-//! Owns the order of the steps; each step is a module. One pass, linear in the pods except for sorting them. A decision that
-//! is made after the effect of another one finds nothing to do.
+//! Owns the order of the steps; each step is a module. One pass, linear in the pods except for
+//! sorting them. A decision that is made after the effect of another one finds nothing to do.
 
 use super::decision::{Action, Counts, Decision, WorkloadEvent};
 use super::moves::repair;
@@ -52,8 +52,8 @@ fn deployment(workload: &Managed<'_>) -> Decision {
     decision.counts = counts(&groups, workload, before.breaker.is_open());
     report(workload, &groups, &mut decision);
 
-    let ours = workload.view.template == Choice::Any;
-    let mut removals = if ours && !workload.spec.paused {
+    let placeable = workload.view.template == Choice::Any;
+    let mut removals = if placeable && !workload.spec.paused {
         handle_shortage(workload, &mut groups, &mut state, &mut decision)
     } else {
         Vec::new()
@@ -64,7 +64,7 @@ fn deployment(workload: &Managed<'_>) -> Decision {
         let rollout = busy.iter().enumerate().any(|(other, busy)| *busy && other != index);
         assign::assign(group, workload, &mut allowance, rollout, &mut decision);
     }
-    if ours {
+    if placeable {
         for group in &mut groups {
             relabel::relabel(group, workload, state.breaker.is_open(), &mut decision);
         }
@@ -75,7 +75,8 @@ fn deployment(workload: &Managed<'_>) -> Decision {
     finish(workload, &before, &state, removals, decision)
 }
 
-/// Returns the current state: the last own write if the cache does not contain it yet, else the annotation.
+/// Returns the current state: the last own write if the cache does not contain it yet, else the
+/// annotation.
 pub(super) fn read_state(workload: &Managed<'_>, decision: &mut Decision) -> PlacementState {
     if let Some(state) = &workload.pending.state {
         return state.clone();

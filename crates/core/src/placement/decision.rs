@@ -1,7 +1,7 @@
 //! The result of a decision about one workload, as plain values.
 //!
-//! Owns the shapes of actions, Events and counts. The operator executes the actions in order and stops when an
-//! [`Action::Save`] fails, because the actions after it depend on the saved state.
+//! Owns the shapes of actions, Events and counts. The operator executes the actions in order and
+//! stops when an [`Action::Save`] fails, because the actions after it depend on the saved state.
 
 use std::collections::BTreeMap;
 
@@ -32,13 +32,13 @@ impl From<&PodView> for PodRef {
 pub enum Action {
     /// Merge patch of the workload that stores its state.
     Save { state: PlacementState, patch: Value, reason: String },
-    /// Strategic merge patch that gives a gated pod its class and slot and removes the gate. On a conflict the workload is
-    /// decided again; a refused pod is ungated without a class.
+    /// Strategic merge patch that gives a gated pod its class and slot and removes the gate. On a
+    /// conflict the workload is decided again; a refused pod is ungated without a class.
     Place { pod: PodRef, class: Class, slot: u32, fallback: bool, patch: Value, reason: String },
     /// A gated pod stays gated for now.
     Hold { pod: PodRef, slot: u32, until: Timestamp, reason: String },
-    /// Strategic merge patch that removes the gate without assigning a slot. `on_refusal` is the patch to send if the API
-    /// server refuses the first one.
+    /// Strategic merge patch that removes the gate without assigning a slot. `on_refusal` is the
+    /// patch to send if the API server refuses the first one.
     #[serde(rename = "free")]
     Ungate { pod: PodRef, class: Option<Class>, patch: Value, on_refusal: Option<Value>, reason: String },
     /// Strategic merge patch that rewrites slot and deletion cost (annotations only).
@@ -61,7 +61,8 @@ pub struct WorkloadEvent {
     /// CamelCase, from a fixed set.
     pub reason: &'static str,
     pub message: String,
-    /// The Event describes a lasting condition, which every decision reports again. Otherwise it describes one occurrence.
+    /// The Event describes a lasting condition, which every decision reports again. Otherwise it
+    /// describes one occurrence.
     #[serde(skip)]
     pub lasting: bool,
 }
@@ -113,7 +114,8 @@ pub struct Decision {
     pub counts: Counts,
     /// Time of the next decision if nothing changes before.
     pub revisit: Option<Timestamp>,
-    /// By UID of a ReplicaSet: the places of its next pods, in order. An empty list revokes the places of earlier decisions.
+    /// By UID of a ReplicaSet: the places of its next pods, in order. An empty list revokes the
+    /// places of earlier decisions.
     pub open: BTreeMap<String, Vec<Place>>,
 }
 

@@ -110,7 +110,8 @@ pub fn headline(counts: &Counts) -> String {
     text
 }
 
-/// Explains a managed workload in one sentence: the current action, the reason to wait, or that the split is exact.
+/// Explains a managed workload in one sentence: the current action, the reason to wait, or that the
+/// split is exact.
 pub fn why(workload: &Workload, spec: &Spec, decision: &Decision) -> String {
     let reason = decision.actions.iter().find_map(|action| match action {
         Action::Wait { reason, .. }
@@ -142,7 +143,8 @@ fn shortage(workload: &Workload, counts: &Counts) -> Option<String> {
     }
 }
 
-/// Returns the setting that keeps running replicas in the wrong class from being moved, if there is one.
+/// Returns the setting that keeps running replicas in the wrong class from being moved, if there is
+/// one.
 pub fn stays(workload: &Workload, spec: &Spec) -> Option<&'static str> {
     if spec.paused {
         return Some("moves are paused by annotation");
@@ -167,13 +169,18 @@ fn at_rest(workload: &Workload, spec: &Spec, counts: &Counts) -> String {
         return format!("{unknown} have neither a node nor a class yet");
     }
     match spot + on_demand {
-        there if there < replicas => format!("{} of {replicas} replicas do not exist yet", replicas - there),
-        there if there > replicas => format!("{} replicas more than {replicas} still exist", there - replicas),
+        counted if counted < replicas => {
+            format!("{} of {replicas} replicas do not exist yet", replicas - counted)
+        }
+        counted if counted > replicas => {
+            format!("{} replicas more than {replicas} still exist", counted - replicas)
+        }
         _ => "as requested".to_owned(),
     }
 }
 
-/// Explains a managed workload: requested and observed split, shortage, pause, window, notes and actions.
+/// Explains a managed workload: requested and observed split, shortage, pause, window, notes and
+/// actions.
 pub fn explain(workload: &Workload, spec: &Spec, decision: &Decision) -> Vec<String> {
     let counts = &decision.counts;
     let (percentage, floor) = (spec.split.percentage(), spec.split.floor());
@@ -240,8 +247,8 @@ mod tests {
         assert_eq!(u64::from(most.spot) + u64::from(most.on_demand), u64::from(u32::MAX));
         assert!(most.slots.len() < 12_000, "{} bytes", most.slots.len());
         assert!(most.slots.starts_with("DDDsssssss DssD") && most.slots.ends_with(" … and 4294957295 more"));
-        let there = filled(&Spec::new(Split::new(70, 3)), u32::MAX, &[]);
-        assert!(there.starts_with("..........") && there.ends_with(" … and 4294957295 more"));
+        let slots = filled(&Spec::new(Split::new(70, 3)), u32::MAX, &[]);
+        assert!(slots.starts_with("..........") && slots.ends_with(" … and 4294957295 more"));
         assert!(!picture(Split::new(70, 3), MAX_DRAWN).contains('…'));
     }
 

@@ -1,7 +1,7 @@
 //! Holds: the reasons for which a gated spot pod stays gated although its slot is known.
 //!
-//! A rollout holds its spot pods until enough of its on-demand pods are Ready. After a mass interruption, replacements are
-//! released a few at a time. Every hold has a time limit.
+//! A rollout holds its spot pods until enough of its on-demand pods are Ready. After a mass
+//! interruption, replacements are released a few at a time. Every hold has a time limit.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -35,7 +35,8 @@ impl SpotHold {
         let split = workload.spec.split;
         let spot = split.spot(group.n());
         let lacking = split.floor().saturating_sub(group.ready(Class::OnDemand));
-        // A ReplicaSet with more pods than its cached spec is stale in the cache: it may be the newest by now.
+        // A ReplicaSet with more pods than its cached spec is stale in the cache: it may be the
+        // newest by now.
         let may_be_newest = group.set.newest || count(group.occupants.iter()) > group.n();
         let mass_interruption = group.leaving >= spot.div_ceil(4).max(3);
         Self {

@@ -1,6 +1,7 @@
 //! Moves of running pods by eviction: whether a pod may be evicted now, and which one.
 //!
-//! Owns every reason to wait. At most one eviction per decision, and none that reduces the Ready on-demand pods below the floor.
+//! Owns every reason to wait. At most one eviction per decision, and none that reduces the Ready
+//! on-demand pods below the floor.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -93,8 +94,8 @@ pub(super) fn may_disrupt(workload: &Managed<'_>, state: &PlacementState) -> Res
     }
 }
 
-/// Returns the cooldown after a move. It doubles while moves change nothing, so that replacements in the wrong class (for
-/// example without the webhook) do not cause endless evictions.
+/// Returns the cooldown after a move. It doubles while moves change nothing, so that replacements
+/// in the wrong class (for example without the webhook) do not cause endless evictions.
 fn cooldown(base: SignedDuration, stalled: u32) -> SignedDuration {
     base.checked_mul(1i32 << stalled.min(10)).unwrap_or(MAX_COOLDOWN).min(MAX_COOLDOWN.max(base))
 }
@@ -105,8 +106,8 @@ pub(super) fn record_move(state: &mut PlacementState, drift: u32, now: Timestamp
     state.last_move = Some(LastMove { at: now, drift, stalled });
 }
 
-/// Returns a lower bound of the Ready on-demand pods. If fewer replicas are available than cached pods are Ready, the cache is
-/// stale, and the pods that are no longer Ready may all be on-demand.
+/// Returns a lower bound of the Ready on-demand pods. If fewer replicas are available than cached
+/// pods are Ready, the cache is stale, and the pods that are no longer Ready may all be on-demand.
 pub(super) fn surely_ready<'a, 's>(
     occupants: impl Iterator<Item = &'s Occupant<'a>> + Clone,
     workload: &Managed<'_>,
@@ -119,8 +120,9 @@ where
     count(ready.filter(|occupant| occupant.is(Class::OnDemand))).saturating_sub(stale)
 }
 
-/// Selects the pod of a class to evict: unready first, then on a leaving node, then in a slot of the other class, then the
-/// highest slot. Returns None if the eviction would reduce the Ready on-demand pods below the floor.
+/// Selects the pod of a class to evict: unready first, then on a leaving node, then in a slot of
+/// the other class, then the highest slot. Returns None if the eviction would reduce the Ready
+/// on-demand pods below the floor.
 pub(super) fn candidate<'a, 's>(
     occupants: impl Iterator<Item = &'s Occupant<'a>>,
     class: Class,

@@ -1,7 +1,8 @@
-//! Node labels of each class: reading a class from a node or from a pod's scheduling constraints, and writing a class into
-//! constraints.
+//! Node labels of each class: reading a class from a node or from a pod's scheduling constraints,
+//! and writing a class into constraints.
 //!
-//! Never removes or loosens an existing constraint: on a gated pod the API server would refuse that.
+//! Never removes or loosens an existing constraint: on a gated pod the API server would refuse
+//! that.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,9 +28,9 @@ pub struct Label {
 pub enum LabelsError {
     #[error("`{0}` is not a label of the form key=value")]
     Form(String),
-    #[error("no label says which nodes are {0}")]
+    #[error("no node label is configured for {0}")]
     None(Class),
-    #[error("`{0}` cannot mean both spot and on-demand")]
+    #[error("`{0}` is configured for both spot and on-demand")]
     Both(Label),
 }
 
@@ -114,7 +115,8 @@ impl NodeLabels {
         }
     }
 
-    /// Returns the class of a node. A node with labels of both classes counts as spot, because the floor must be certain.
+    /// Returns the class of a node. A node with labels of both classes counts as spot, because the
+    /// floor must be certain.
     pub fn class_of_node(&self, labels: &BTreeMap<String, String>) -> Option<Class> {
         let has = |label: &Label| labels.get(&label.key) == Some(&label.value);
         [Class::Spot, Class::OnDemand].into_iter().find(|class| self.of(*class).iter().any(has))
@@ -156,8 +158,8 @@ impl NodeLabels {
         let new: Vec<Value> = match (&wanted[..], old.is_empty()) {
             (_, true) => wanted.iter().map(|e| json!({"matchExpressions": [e]})).collect(),
             ([one], false) => old.iter().map(|term| tightened(term, std::slice::from_ref(one))).collect(),
-            // Terms are alternatives, and a gated pod may not gain any. "One of several keys" cannot be expressed within a
-            // term, "none of the other class" can.
+            // Terms are alternatives, and a gated pod may not gain any. "One of several keys"
+            // cannot be expressed within a term, "none of the other class" can.
             (_, false) => {
                 let not = expressions(self.of(class.other()), "NotIn");
                 old.iter().map(|term| tightened(term, &not)).collect()
@@ -168,8 +170,8 @@ impl NodeLabels {
 
     /// Returns whether a node affinity contains what [`Self::select`] writes for a preferred class.
     pub fn prefers(&self, class: Class, node_affinity: Option<&Value>) -> bool {
-        let there = node_affinity.and_then(|affinity| affinity[PREFERRED].as_array()).map_or(&[][..], Vec::as_slice);
-        self.preferred_terms(class).all(|term| there.contains(&term))
+        let present = node_affinity.and_then(|affinity| affinity[PREFERRED].as_array()).map_or(&[][..], Vec::as_slice);
+        self.preferred_terms(class).all(|term| present.contains(&term))
     }
 
     fn preferred_terms(&self, class: Class) -> impl Iterator<Item = Value> {

@@ -1,5 +1,5 @@
-//! The pods of a workload as a decision counts them: the occupant of each slot, with pending writes applied, and the free
-//! slots.
+//! The pods of a workload as a decision counts them: the occupant of each slot, with pending writes
+//! applied, and the free slots.
 //!
 //! Owns grouping and counting. Decides nothing.
 
@@ -23,7 +23,8 @@ pub(super) struct Occupant<'a> {
 }
 
 impl<'a> Occupant<'a> {
-    /// Returns None for a pod that does not count: it is terminating, finished or was removed by Perennial.
+    /// Returns None for a pod that does not count: it is terminating, finished or was removed by
+    /// Perennial.
     pub(super) fn new(pod: &'a PodView, pending: &PendingWrites, strength: Strength) -> Option<Self> {
         if !pod.occupies() || pending.removed.contains(&pod.uid) {
             return None;
@@ -48,8 +49,8 @@ impl<'a> Occupant<'a> {
 pub(super) struct Group<'a> {
     pub set: &'a ReplicaSetView,
     pub occupants: Vec<Occupant<'a>>,
-    /// Spot pods on nodes that are leaving or gone. Excludes pods that are only deleted (a scale-in is no interruption) and
-    /// Failed pods, which may exist for days.
+    /// Spot pods on nodes that are leaving or gone. Excludes pods that are only deleted (a scale-in
+    /// is no interruption) and Failed pods, which may exist for days.
     pub leaving: u32,
 }
 
@@ -105,8 +106,8 @@ pub(super) fn count<T>(items: impl Iterator<Item = T>) -> u32 {
     u32::try_from(items.count()).unwrap_or(u32::MAX)
 }
 
-/// Free slots, by position within each class. Positions past `capacity` are not stored: with fewer pods than that there is
-/// always a free slot below.
+/// Free slots, by position within each class. Positions past `capacity` are not stored: with fewer
+/// pods than that there is always a free slot below.
 #[derive(Debug)]
 pub(super) struct FreeSlots {
     split: Split,
@@ -145,7 +146,8 @@ impl FreeSlots {
         }
     }
 
-    /// Takes the lowest free slot of a class. Amortised constant time, because slots are never returned.
+    /// Takes the lowest free slot of a class. Amortised constant time, because slots are never
+    /// returned.
     pub(super) fn lowest(&mut self, class: Class) -> Option<u32> {
         let split = self.split;
         let (taken, next, _) = self.side(class);
@@ -160,7 +162,8 @@ impl FreeSlots {
         split.slot(class, u32::try_from(index).ok()?)
     }
 
-    /// Takes the highest free slot of a class among its first `quota`. Amortised constant time for one quota.
+    /// Takes the highest free slot of a class among its first `quota`. Amortised constant time for
+    /// one quota.
     pub(super) fn highest(&mut self, class: Class, quota: u32) -> Option<u32> {
         let split = self.split;
         let (taken, _, top) = self.side(class);

@@ -1,7 +1,8 @@
-//! Rendering of every patch that placement sends: strategic merge patches of existing pods, the JSON patch of a pod in
-//! admission and the merge patch of a workload's state.
+//! Rendering of every patch that placement sends: strategic merge patches of existing pods, the
+//! JSON patch of a pod in admission and the merge patch of a workload's state.
 //!
-//! Decides nothing. Every patch of an existing object contains the resourceVersion that the decision was based on.
+//! Decides nothing. Every patch of an existing object contains the resourceVersion that the
+//! decision was based on.
 
 use serde_json::{Map, Value, json};
 
@@ -88,12 +89,14 @@ impl<'a> AdmissionPatch<'a> {
         self.operations
     }
 
-    /// Adds an operation. `add` on an existing path replaces it, so `value` is always the complete new value.
+    /// Adds an operation. `add` on an existing path replaces it, so `value` is always the complete
+    /// new value.
     fn add(&mut self, path: &str, value: &Value) {
         self.operations.push(json!({"op": "add", "path": path, "value": value}));
     }
 
-    /// Sets the given annotations and drops Perennial's own ones that a template copied from another pod.
+    /// Sets the given annotations and drops Perennial's own ones that a template copied from
+    /// another pod.
     pub(super) fn annotate(&mut self, set: &[(&str, &str)]) {
         let old = self.pod.metadata.annotations.clone().unwrap_or_default();
         let mut new = old.clone();
@@ -115,8 +118,8 @@ impl<'a> AdmissionPatch<'a> {
         let (text, cost) = slot.map(|slot| (slot.to_string(), deletion_cost(slot))).unzip();
         annotations.extend(text.as_deref().map(|slot| (SLOT, slot)));
         // A deletion cost from the template or another webhook stays as it is.
-        let ours = self.pod.annotation(DELETION_COST).is_none();
-        annotations.extend(cost.as_deref().filter(|_| ours).map(|cost| (DELETION_COST, cost)));
+        let unset = self.pod.annotation(DELETION_COST).is_none();
+        annotations.extend(cost.as_deref().filter(|_| unset).map(|cost| (DELETION_COST, cost)));
         self.annotate(&annotations);
         let affinity = self.pod.spec.affinity.as_ref();
         match labels.select(class, strength, affinity.and_then(|affinity| affinity.get("nodeAffinity"))) {

@@ -2,8 +2,9 @@
 //!
 //! Writes annotations of placed pods only. Never moves a pod: only the order of scale-in changes.
 //!
-//! The slots `0..n` become a permutation over the `n` pods: each class fills its own slots from the lowest, and a class with
-//! too many pods takes the highest free slots of the other. Scale-in from the top is then as exact as the counts allow.
+//! The slots `0..n` become a permutation over the `n` pods: each class fills its own slots from the
+//! lowest, and a class with too many pods takes the highest free slots of the other. Scale-in from
+//! the top is then as exact as the counts allow.
 
 use super::decision::Decision;
 use super::occupancy::{FreeSlots, Group, Occupant};
@@ -11,8 +12,9 @@ use super::slots::Split;
 use super::workload::Managed;
 use super::{Class, pod_patch};
 
-/// Rewrites slots that are missing, duplicate, of the wrong class or past the end. A pod whose slot is right keeps it; of two
-/// pods with the same slot the older keeps it. Waits until no write is pending: one round of annotations instead of several.
+/// Rewrites slots that are missing, duplicate, of the wrong class or past the end. A pod whose slot
+/// is right keeps it; of two pods with the same slot the older keeps it. Waits until no write is
+/// pending: one round of annotations instead of several.
 pub(super) fn relabel(group: &mut Group<'_>, workload: &Managed<'_>, short: bool, decision: &mut Decision) {
     if !group.settled() || group.occupants.iter().any(|occupant| occupant.pending) {
         return;
@@ -63,8 +65,8 @@ pub(super) fn relabel(group: &mut Group<'_>, workload: &Managed<'_>, short: bool
     }
 }
 
-/// Slots that the pods of each class may have. If one class has a surplus, the other must be packed from the lowest slot, so
-/// that the pods in the wrong class are at the top.
+/// Slots that the pods of each class may have. If one class has a surplus, the other must be packed
+/// from the lowest slot, so that the pods in the wrong class are at the top.
 struct SlotRanges {
     split: Split,
     spot: u32,

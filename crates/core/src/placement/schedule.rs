@@ -1,17 +1,18 @@
 //! Schedule schedules of five fields, in UTC, and the windows that they open.
 //!
-//! Owns parsing and matching. Never reads a clock. All times are UTC: a time zone would be a parameter of [`Schedule::next`]
-//! and [`Schedule::last`].
+//! Owns parsing and matching. Never reads a clock. All times are UTC: a time zone would be a
+//! parameter of [`Schedule::next`] and [`Schedule::last`].
 //!
-//! Syntax: `*`, numbers, names (`MON`, `jan`), ranges, lists, steps (`*/5`, `1-9/2`, `3/10`), `?` for a day, 7 as Sunday, and
-//! `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`. When day of month and day of week are both restricted, either is enough,
-//! as in every cron.
+//! Syntax: `*`, numbers, names (`MON`, `jan`), ranges, lists, steps (`*/5`, `1-9/2`, `3/10`), `?`
+//! for a day, 7 as Sunday, and `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`. When day of
+//! month and day of week are both restricted, either is enough, as in every cron.
 
 use jiff::civil::{Date, DateTime, Weekday};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, ToSpan};
 
-/// Maximum distance of two matches: leap days that must also fall on a weekday can be 40 years apart.
+/// Maximum distance of two matches: leap days that must also fall on a weekday can be 40 years
+/// apart.
 const HORIZON_DAYS: u32 = 366 * 41;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -2,8 +2,9 @@
 //!
 //! Owns `s(n)` and its inverses, each in constant time. Contains no pods.
 //!
-//! `s(n) = max(0, min(floor(n·P/100), n − M))` grows by 0 or 1 with each `n`, and slot `i` is spot exactly when
-//! `s(i+1) > s(i)`. So slots `0..n` hold exactly `s(n)` spot slots at every `n`, and removing replicas from the top stays exact.
+//! `s(n) = max(0, min(floor(n·P/100), n − M))` grows by 0 or 1 with each `n`, and slot `i` is spot
+//! exactly when `s(i+1) > s(i)`. So slots `0..n` hold exactly `s(n)` spot slots at every `n`, and
+//! removing replicas from the top stays exact.
 
 use serde::{Deserialize, Serialize};
 
@@ -67,8 +68,9 @@ impl Split {
         u32::try_from(self.position(class, k)?).ok()
     }
 
-    /// Returns the class of the next replica when `spot` and `on_demand` replicas exist: the class of the lower one of the
-    /// next spot slot and the next on-demand slot. From any counts, this reaches `s(n)` as early as adding replicas can.
+    /// Returns the class of the next replica when `spot` and `on_demand` replicas exist: the class
+    /// of the lower one of the next spot slot and the next on-demand slot. From any counts, this
+    /// reaches `s(n)` as early as adding replicas can.
     pub fn next(self, spot: u32, on_demand: u32) -> Class {
         match (self.position(Class::Spot, spot), self.position(Class::OnDemand, on_demand)) {
             (Some(_), None) => Class::Spot,

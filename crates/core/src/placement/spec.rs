@@ -1,7 +1,7 @@
 //! The requested placement of a workload, read from annotations.
 //!
-//! Owns the names of the annotations, their defaults and their precedence. A workload with an invalid annotation is not
-//! managed; all problems are returned at once.
+//! Owns the names of the annotations, their defaults and their precedence. A workload with an
+//! invalid annotation is not managed; all problems are returned at once.
 
 mod values;
 
@@ -22,7 +22,8 @@ pub enum Strength {
     /// The pod runs in its class or stays Pending.
     #[default]
     Required,
-    /// The scheduler prefers the class. Pods count for the class that they were assigned, not for their node's.
+    /// The scheduler prefers the class. Pods count for the class that they were assigned, not for
+    /// their node's.
     Preferred,
 }
 
@@ -52,7 +53,8 @@ pub struct Spec {
     pub fallback_budget: FallbackBudget,
     /// Times at which running pods may be moved. None: always.
     pub window: Option<Window>,
-    /// Running pods are not moved. New pods are still placed, because the floor would break otherwise.
+    /// Running pods are not moved. New pods are still placed, because the floor would break
+    /// otherwise.
     pub paused: bool,
     pub strength: Strength,
     /// StatefulSet pods in the wrong class are evicted.
@@ -117,11 +119,12 @@ impl fmt::Display for AnnotationProblem {
     }
 }
 
-/// Parses the requested placement. Returns None if the workload is not managed: neither it nor its namespace has
-/// `spot-percentage`, or it opted out with `ignore: "true"` or `enabled: "false"`.
+/// Parses the requested placement. Returns None if the workload is not managed: neither it nor its
+/// namespace has `spot-percentage`, or it opted out with `ignore: "true"` or `enabled: "false"`.
 ///
-/// Annotations of the workload override those of its namespace, and an earlier prefix overrides a later one. Only the
-/// effective value is validated, so a workload can repair a bad default of its namespace.
+/// Annotations of the workload override those of its namespace, and an earlier prefix overrides a
+/// later one. Only the effective value is validated, so a workload can repair a bad default of its
+/// namespace.
 pub fn parse(
     prefixes: &[String],
     namespace: &BTreeMap<String, String>,

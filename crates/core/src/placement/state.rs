@@ -1,4 +1,5 @@
-//! Placement state of one workload that must survive a restart of the operator: the annotation [`super::STATE`].
+//! Placement state of one workload that must survive a restart of the operator: the annotation
+//! [`super::STATE`].
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};

@@ -1,8 +1,8 @@
-//! The decision about a StatefulSet. The webhook places its pods by ordinal alone; what is left is reporting, fallback and, if
-//! requested, moves.
+//! The decision about a StatefulSet. The webhook places its pods by ordinal alone; what is left is
+//! reporting, fallback and, if requested, moves.
 //!
-//! Never writes to pods. The slots that fall back are stored on the workload, where the webhook reads them, before a pod is
-//! removed.
+//! Never writes to pods. The slots that fall back are stored on the workload, where the webhook
+//! reads them, before a pod is removed.
 
 use super::Class;
 use super::decide::{finish, read_state, report_notes, template_selects_capacity};
@@ -17,7 +17,8 @@ use super::supply::{Breaker, SupplyObservation, Transition, step};
 use super::ungate::{UngateReason, ungate};
 use super::workload::Managed;
 
-/// Returns the class of a slot and whether it is a fallback. The webhook and the decision both use it.
+/// Returns the class of a slot and whether it is a fallback. The webhook and the decision both use
+/// it.
 pub(super) fn class_of(slot: u32, split: Split, state: &PlacementState) -> (Class, bool) {
     let class = split.class(slot);
     let falls_back = class == Class::Spot && state.breaker.is_open() && state.fallback_slots.contains(&slot);
@@ -53,7 +54,8 @@ pub(super) fn decide(workload: &Managed<'_>, start: u32) -> Decision {
     if removals.is_empty() && workload.spec.move_stateful {
         removals.extend(repair(workload, &occupants, &before, &mut state, &mut decision));
     }
-    // The removals for a changed state belong to the next decision, which an own write does not trigger.
+    // The removals for a changed state belong to the next decision, which an own write does not
+    // trigger.
     if removals.is_empty() && before != state {
         decision.revisit_at(workload.now);
     }
@@ -88,7 +90,8 @@ fn handle_shortage(
     decision: &mut Decision,
 ) -> Vec<Action> {
     state.fallback_slots.retain(|slot| *slot < workload.view.replicas);
-    // Without permission to move pods there is no probe: fallback slots try spot again when their pods are next created.
+    // Without permission to move pods there is no probe: fallback slots try spot again when their
+    // pods are next created.
     let excess =
         if workload.spec.move_stateful { u32::try_from(state.fallback_slots.len()).unwrap_or(u32::MAX) } else { 0 };
     let observed = workload.observe(occupants.iter(), state.breaker, decision);
@@ -98,7 +101,8 @@ fn handle_shortage(
     report(transition, &observed, decision);
     match transition {
         Transition::Closed => state.fallback_slots.clear(),
-        // The webhook must read the new state first. The next decision evicts the pod, whose slot is then in the wrong class.
+        // The webhook must read the new state first. The next decision evicts the pod, whose slot
+        // is then in the wrong class.
         Transition::Probe => {
             state.fallback_slots.sort_unstable();
             state.fallback_slots.pop();

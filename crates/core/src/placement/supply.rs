@@ -1,15 +1,16 @@
 //! Spot shortage: the breaker of a workload and its transitions.
 //!
-//! Contains no pods: an observation goes in as numbers, the next state and a [`Transition`] come out. The steps that count pods
-//! and act on a transition are in [`shortage`].
+//! Contains no pods: an observation goes in as numbers, the next state and a [`Transition`] come
+//! out. The steps that count pods and act on a transition are in [`shortage`].
 //!
-//! - *Closed*: spot pods go to spot. A spot pod that stays unschedulable for `fallback-after` opens the breaker.
-//! - *Open*: pods that would be spot run on-demand, within the budget. After a pause, one of them is sent back to spot as a
-//!   probe.
-//! - *Probing*: if the probe is scheduled, the breaker closes and the other pods follow as ordinary moves. Otherwise the pause
-//!   doubles.
-//! - *Wary*: recently closed. A breaker that opens again soon continues with the longer pause, so that capacity that comes and
-//!   goes does not move pods back and forth.
+//! - *Closed*: spot pods go to spot. A spot pod that stays unschedulable for `fallback-after` opens
+//!   the breaker.
+//! - *Open*: pods that would be spot run on-demand, within the budget. After a pause, one of them
+//!   is sent back to spot as a probe.
+//! - *Probing*: if the probe is scheduled, the breaker closes and the other pods follow as ordinary
+//!   moves. Otherwise the pause doubles.
+//! - *Wary*: recently closed. A breaker that opens again soon continues with the longer pause, so
+//!   that capacity that comes and goes does not move pods back and forth.
 
 pub(super) mod shortage;
 
@@ -23,7 +24,8 @@ const MAX_PAUSE: SignedDuration = SignedDuration::from_hours(2);
 /// Minimum time for which a closed breaker remembers its attempts.
 const MIN_MEMORY: SignedDuration = SignedDuration::from_hours(1);
 
-/// Serialized into the annotation [`super::STATE`]; variant and field names are part of that format.
+/// Serialized into the annotation [`super::STATE`]; variant and field names are part of that
+/// format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "camelCase")]
 pub enum Breaker {
@@ -157,7 +159,8 @@ pub(super) struct FallbackAllowance {
 }
 
 impl FallbackAllowance {
-    /// Returns whether the next spot pod must run on-demand. `quota_left`: the on-demand quota is not used up.
+    /// Returns whether the next spot pod must run on-demand. `quota_left`: the on-demand quota is
+    /// not used up.
     pub(super) fn take(&mut self, quota_left: bool) -> bool {
         if !self.short || std::mem::take(&mut self.probe) {
             return false;

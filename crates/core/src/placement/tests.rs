@@ -1,5 +1,6 @@
-//! Behaviour of whole plans: against a simulated cluster, and rule by rule.
+//! Behaviour of whole decisions: in a simulated cluster, and rule by rule.
 
+mod controllers;
 mod converge;
 mod rules;
 mod shortage;

@@ -1,7 +1,8 @@
-//! Removal of scheduling gates without assigning a slot: the last resort that keeps pods from staying gated.
+//! Removal of scheduling gates without assigning a slot: the last resort that keeps pods from
+//! staying gated.
 //!
-//! Used when no owner decides in time, when the workload is no longer managed and when Perennial is uninstalled. A pod that
-//! is ungated here is later counted by its class and relabelled.
+//! Used when no owner decides in time, when the workload is no longer managed and when Perennial is
+//! uninstalled. A pod that is ungated here is later counted by its class and relabelled.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -24,7 +25,8 @@ pub enum UngateReason {
     Refused,
 }
 
-/// Decides how a pod is ungated: on-demand for safety, or without a class where Perennial must not set one.
+/// Decides how a pod is ungated: on-demand for safety, or without a class where Perennial must not
+/// set one.
 pub fn ungate(pod: &PodView, reason: UngateReason, strength: Strength, settings: &PlacementSettings) -> Action {
     let text = match reason {
         UngateReason::Timeout => "gated for too long: ungated on-demand",
@@ -43,8 +45,9 @@ pub fn ungate(pod: &PodView, reason: UngateReason, strength: Strength, settings:
     Action::Ungate { pod: pod.into(), class, patch, on_refusal, reason: text.to_owned() }
 }
 
-/// Returns when a replica that does not own the workload ungates a pod: after the gate timeout if the owner's Lease is stale.
-/// If it is fresh, the longest possible hold is added, so that a hold in a rollout is never cut short by another replica.
+/// Returns when a replica that does not own the workload ungates a pod: after the gate timeout if
+/// the owner's Lease is stale. If it is fresh, the longest possible hold is added, so that a hold
+/// in a rollout is never cut short by another replica.
 pub fn bystander_ungates_at(created: Timestamp, lease_fresh: bool, settings: &PlacementSettings) -> Timestamp {
     let patience = if lease_fresh { settings.hold_timeout + settings.gate_timeout } else { settings.gate_timeout };
     after(created, patience)

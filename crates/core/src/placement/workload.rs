@@ -19,7 +19,8 @@ pub struct PlacementSettings {
     pub labels: NodeLabels,
     /// Minimum time between two moves of one workload.
     pub cooldown: SignedDuration,
-    /// Age at which any replica ungates a pod whose owner's Lease is stale, and at which damping ends.
+    /// Age at which any replica ungates a pod whose owner's Lease is stale, and at which damping
+    /// ends.
     pub gate_timeout: SignedDuration,
     /// Maximum time that spot pods of a rollout wait for its on-demand pods to become Ready.
     pub hold_timeout: SignedDuration,
@@ -36,10 +37,12 @@ impl Default for PlacementSettings {
     }
 }
 
-/// The placement that the annotations of a workload and its namespace request. `Ok(None)`: the workload is not managed.
+/// The placement that the annotations of a workload and its namespace request. `Ok(None)`: the
+/// workload is not managed.
 pub type RequestedSpec = Result<Option<Spec>, Vec<AnnotationProblem>>;
 
-/// One workload as it was observed: the input of [`decide`](super::decide::decide). Pods of other owners are ignored.
+/// One workload as it was observed: the input of [`decide`](super::decide::decide). Pods of other
+/// owners are ignored.
 #[derive(Debug, Clone)]
 pub struct Workload {
     pub view: WorkloadView,
@@ -121,7 +124,8 @@ pub struct WorkloadView {
     pub current: u32,
     pub updated: u32,
     pub available: u32,
-    /// `maxUnavailable` as a number, rounded down as the Deployment controller does. 0 for a StatefulSet.
+    /// `maxUnavailable` as a number, rounded down as the Deployment controller does. 0 for a
+    /// StatefulSet.
     pub max_unavailable: u32,
     /// Classes that the pod template's own constraints allow.
     pub template: Choice,
@@ -169,9 +173,11 @@ pub struct PodView {
     /// The pod has the gate [`super::GATE`].
     pub gated: bool,
     pub ready: bool,
-    /// Classes that its constraints allow, those written by Perennial included: [`NodeLabels::choice`].
+    /// Classes that its constraints allow, those written by Perennial included:
+    /// [`NodeLabels::choice`].
     pub choice: Choice,
-    /// The annotations [`super::CLASS`], [`super::SLOT`], [`super::FALLBACK`] and [`super::DELETION_COST`].
+    /// The annotations [`super::CLASS`], [`super::SLOT`], [`super::FALLBACK`] and
+    /// [`super::DELETION_COST`].
     pub class: Option<Class>,
     pub slot: Option<u32>,
     pub fallback: bool,
@@ -189,12 +195,13 @@ pub struct PodView {
     pub expected: bool,
 }
 
-/// Time for which a pod that got its slot in its own create request counts before it appears in the cache. The create may
-/// have been refused after admission.
+/// Time for which a pod that got its slot in its own create request counts before it appears in the
+/// cache. The create may have been refused after admission.
 pub const EXPECTED_FOR: SignedDuration = SignedDuration::from_secs(10);
 
 impl PodView {
-    /// Builds the stand-in of a pod that was assigned `place` at `since` and is not in the cache yet.
+    /// Builds the stand-in of a pod that was assigned `place` at `since` and is not in the cache
+    /// yet.
     pub fn expected(owner: &str, place: Place, since: Timestamp) -> Self {
         Self {
             name: String::new(),
@@ -225,14 +232,15 @@ impl PodView {
         !self.deleting && !self.finished
     }
 
-    /// Returns the class that the pod counts for: the class that it requires, else (for `preferred` workloads) the class that
-    /// it was assigned, else the class of its node.
+    /// Returns the class that the pod counts for: the class that it requires, else (for `preferred`
+    /// workloads) the class that it was assigned, else the class of its node.
     pub fn counts_as(&self, strength: Strength) -> Option<Class> {
         let assigned = if strength == Strength::Preferred { self.class } else { None };
         self.choice.class().or(assigned).or(self.node.and_then(|node| node.class))
     }
 
-    /// Returns whether another writer sets its deletion cost. Perennial always writes the cost of the slot.
+    /// Returns whether another writer sets its deletion cost. Perennial always writes the cost of
+    /// the slot.
     pub fn foreign_cost(&self) -> bool {
         self.cost.as_deref().is_some_and(|cost| self.slot.is_none_or(|slot| cost != deletion_cost(slot)))
     }

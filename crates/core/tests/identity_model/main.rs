@@ -1,10 +1,11 @@
-//! Identity, explored: every state that a small world can reach in which nodes are known by their machine and not by their name.
+//! Explicit-state model of identity: every state of a small world whose nodes are identified by machine.
 //!
-//! There are two names, two machines and one label. Machines leave and return under either name, say late who they are, and two nodes may
+//! Two names, two machines and one label. Machines leave and return under either name, report their
+//! providerID late, and two nodes may
 //! claim one machine at once. The real `Case` and `decide` decide, identities and rivals included.
 //! Stale views, crashes and lost answers are in `keeper_model`, where there is one name.
 
-// What the model cannot hold is an error in the model.
+// A state that the model cannot represent is an error in the model.
 #![allow(clippy::expect_used)]
 
 mod steps;
@@ -19,10 +20,10 @@ use world::{MACHINES, Rules, State, Want, Without, World, hardware, held, machin
 /// Maximum number of states to explore, well above what the worlds have.
 const STATES: usize = 10_000_000;
 
-/// More writes than this while nothing happens outside are an endless loop.
+/// Maximum number of writes without an outside step; more are an endless loop.
 const WRITES_TO_REST: u8 = 6;
 
-/// The guarantee that does not hold.
+/// Returns the guarantee that a state violates.
 fn violation(state: &State, rules: &Rules, at_rest: bool) -> Option<String> {
     if state.broken.is_some() {
         return state.broken.clone();

@@ -1,10 +1,10 @@
-//! Everything that can happen next: people, machines and the operator.
+//! Successors of a state: steps of people, machines and the operator.
 
 use perennial_core::keeper::selection::Node;
 
 use super::world::{KEY, MACHINES, NAMES, Rules, State, Want, hardware, machine, person_wants, value};
 
-/// What people, machines and the operator may do next.
+/// Returns the successors of a state, with names.
 pub(crate) fn successors(state: &State, rules: &Rules) -> Vec<(String, State)> {
     let mut all = outside(state, rules);
     for (_, next) in &mut all {
@@ -58,7 +58,7 @@ fn outside(state: &State, rules: &Rules) -> Vec<(String, State)> {
     all
 }
 
-/// A node comes, on any machine, with a label or without, and says at once who it is or not.
+/// Creates a node on each machine, with and without a label, with and without a providerID.
 fn creates(state: &State, rules: &Rules, at: usize) -> Vec<(String, State)> {
     let mut all = Vec::new();
     for number in MACHINES {

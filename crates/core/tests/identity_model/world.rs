@@ -1,4 +1,4 @@
-//! The world of two names and two machines, and the bridge to the real rules. Nothing is decided here; a rule that is left out is not asked.
+//! States of the identity model, and calls of the real rules. A rule under test is left out.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,17 +32,17 @@ pub(crate) const KEY: &str = "team";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Without {
     Nothing,
-    /// A record is its name's, whoever has the name.
+    /// Records belong to names, not to machines.
     Identity,
-    /// Of several nodes that claim a machine each is treated as if it were alone.
+    /// Several nodes that claim one machine are all served.
     Refusal,
     /// The same, in creates only.
     RefusalInCreates,
-    /// The one that the record was taken from is refused as well.
+    /// The owner of the record is refused as well.
     CaptureOfTheOwner,
-    /// What is left behind by one of several becomes part of the record.
+    /// The last state of one of several claimants is written.
     RefusalOfLastStates,
-    /// A machine that is back under another name is worked on before the last state under its former name.
+    /// A machine that returns under another name is reconciled before its last state under the former name.
     OrderAcrossNames,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct World {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Want {
     Is(Option<String>),
-    /// Two nodes have claimed the machine, or one was told something before it said who it is.
+    /// Two nodes claimed the machine, or a node was labelled before it reported its machine.
     Unclear,
 }
 
@@ -72,12 +72,12 @@ impl Default for Want {
 pub(crate) struct State {
     /// By name.
     pub(crate) nodes: [Option<Node>; 2],
-    /// Last states that are still to be written.
+    /// Pending last states.
     pub(crate) last: [Option<Node>; 2],
     pub(crate) records: BTreeMap<String, Record>,
-    /// The record was taken from this node, in this life of it.
+    /// The record was captured from this incarnation.
     pub(crate) captured: [bool; 2],
-    /// What people want of the label, by machine.
+    /// Expected label, by machine.
     pub(crate) want: [Want; 2],
     pub(crate) born: u8,
     pub(crate) deleted: u8,
@@ -130,7 +130,7 @@ impl Rules {
         others.map(|other| Rival { name: other.name.clone(), holds_record: holds(other) }).collect()
     }
 
-    /// The other nodes that are there and claim the same.
+    /// Returns the other live nodes that claim the same machine.
     pub(crate) fn others<'a>(&'a self, state: &'a State, node: &'a Node) -> impl Iterator<Item = &'a Node> {
         let same = move |other: &&Node| other.name != node.name && self.identity(other) == self.identity(node);
         state.nodes.iter().flatten().filter(same)
@@ -151,7 +151,7 @@ impl Rules {
         }
     }
 
-    /// What is done about a node that is there.
+    /// Reconciles a live node.
     pub(crate) fn settle(&self, state: &mut State, at: usize) {
         let Some(node) = state.nodes[at].clone() else { return };
         let Some(identity) = self.identity(&node) else { return };
@@ -204,7 +204,7 @@ impl Rules {
     }
 }
 
-/// A node with what it is given.
+/// Returns a node with its restored labels.
 pub(crate) fn given(state: &mut State, node: &Node, restore: &Restore) -> Node {
     let mut next = node.clone();
     for (key, value) in &restore.set {
@@ -240,7 +240,7 @@ impl State {
         self.versions().map(|version| *version).max().unwrap_or_default() + 1
     }
 
-    /// The first machine is there, under the first name, and everybody knows it.
+    /// Initial state: the first machine under the first name, captured.
     pub(crate) fn first(rules: &Rules) -> Self {
         let node = Node {
             name: NAMES[0].to_owned(),
@@ -260,7 +260,7 @@ impl State {
         state
     }
 
-    /// Makes states equal that differ only in numbers.
+    /// Normalises versions and sequences.
     pub(crate) fn normalise(&mut self) {
         let used: BTreeSet<u64> = self.versions().map(|version| *version).collect();
         let rank: BTreeMap<u64, u64> = used.into_iter().zip(1..).collect();
@@ -273,7 +273,7 @@ impl State {
     }
 }
 
-/// Sequences and histories of records do not tell states apart.
+/// Ignores sequences and histories of records.
 impl Hash for State {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         for node in self.nodes.iter().chain(&self.last) {
@@ -297,8 +297,8 @@ impl State {
     }
 }
 
-/// A person says something about a node: that is what is wanted, where nobody else claims its machine and it says which one it is. To take a
-/// key from a node that was given nothing yet says nothing (limit B).
+/// A person labels a node. The value is expected if no other node claims the machine and the node reports it.
+/// Removing a key from a node before its restore decides nothing (limit B).
 pub(crate) fn person_wants(state: &mut State, at: usize, node: &Node, value: Option<String>) {
     let mine = usize::from(hardware(node) - 1);
     let mut others = state.nodes.iter().flatten().filter(|other| other.name != node.name);

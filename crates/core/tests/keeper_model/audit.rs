@@ -26,7 +26,7 @@ pub(crate) fn node_returns(state: &mut State) {
     state.returned = state.record.noted > 0;
 }
 
-/// Whether a replica that sees the node takes the note of its absence away.
+/// Returns whether a replica that observes the node clears its absence note.
 pub(crate) fn clears(state: &State, rules: &Rules) -> bool {
     let sees = |cache: u8| cache != 0 && cache == state.node.uid;
     let noted = state.record.present && state.record.noted > 0 && rules.mutation != Mutation::KeepNote;
@@ -41,7 +41,7 @@ pub(crate) fn clears(state: &State, rules: &Rules) -> bool {
 }
 
 pub(crate) fn steps(state: &State, rules: &Rules, out: &mut Successors<State>) {
-    // Far more time than it takes to do whatever is to be done.
+    // Much longer than any pending work takes.
     if (state.record.noted == 1 || state.away == 1)
         && spec::is_at_rest(state, rules)
         && let Some(mut next) = spend(state, |left| &mut left.ages)
@@ -104,7 +104,7 @@ fn decide(rules: &Rules, absent: bool, record: &Record) -> Collection {
         present: !absent,
         tombstone: record.is_tombstone(),
         bad: false,
-        // That a tombstone goes by itself after an hour is no matter of absence.
+        // Tombstones expire after an hour regardless of absence.
         captured_at: now,
         absent_since: since,
         held: false,

@@ -1,4 +1,4 @@
-//! What is explored: how many replicas, which webhooks, and how often each thing may happen.
+//! Configurations to explore: replicas, webhooks, and the budget of each step.
 
 use super::{mutation::Mutation, world::Budget};
 
@@ -9,11 +9,11 @@ pub(crate) struct Config {
     pub(crate) replicas: usize,
     pub(crate) delete_webhook: bool,
     pub(crate) create_webhook: bool,
-    /// The second key is protected and may not ride in a create.
+    /// The second key is protected and withheld from creates.
     pub(crate) kubelet_creates: bool,
     /// The second key is protected, and the name may come back on another machine.
     pub(crate) machines: u8,
-    /// What a new node says of its machine; the rest follows.
+    /// Machine fields that a new node reports; the others follow later.
     pub(crate) born_saying: u8,
     /// A DELETE handler that timed out may still write.
     pub(crate) zombies: bool,
@@ -23,9 +23,9 @@ pub(crate) struct Config {
     /// The highest value of each key.
     pub(crate) values: [u8; 2],
     pub(crate) first_labels: [u8; 2],
-    /// The first node is one that returned and was given its labels back.
+    /// The first node is a restored one.
     pub(crate) returned: bool,
-    /// More states than this are not explored.
+    /// Maximum number of states to explore.
     pub(crate) limit: usize,
 }
 
@@ -87,7 +87,7 @@ impl Config {
         self
     }
 
-    /// The second key is protected, and there are so many machines.
+    /// The second key is protected, and there are this many machines.
     const fn machines(mut self, machines: u8, born_saying: u8) -> Self {
         self.machines = machines;
         self.born_saying = born_saying;
@@ -119,7 +119,7 @@ const fn world(name: &'static str, budget: Budget) -> Config {
     Config { name, budget, ..PLAIN }
 }
 
-/// One change and two deletes, and what is said beside.
+/// One change, two deletes, and the given additions.
 const fn one_change() -> Budget {
     Budget { changes: 1, ..NONE }
 }
@@ -166,7 +166,7 @@ pub(crate) fn small() -> Vec<Config> {
     ]
 }
 
-/// Millions of states each, for a release build.
+/// Millions of states each. For release builds.
 pub(crate) fn full() -> Vec<Config> {
     let one = one_change();
     let failing = Budget { delete_failures: 1, create_failures: 1, ..NONE };
@@ -207,7 +207,7 @@ pub(crate) fn full() -> Vec<Config> {
     ]
 }
 
-/// A small world in which a rule is needed.
+/// Returns a small configuration in which a rule is needed.
 pub(crate) fn that_needs(rule: Mutation) -> Config {
     use Mutation as M;
     let one = one_change();

@@ -1,4 +1,4 @@
-//! The keeper's world as a model to explore.
+//! The keeper model for the explorer.
 
 use perennial_testkit::explorer::{Judged, Model, Successors};
 

@@ -1,8 +1,8 @@
 //! The keeper's rules, explored: every state that a small world can reach, with the real `decide`.
 //!
 //! A world has one node name with two label keys, its record, the watch log, one or two replicas with stale caches,
-//! DELETE and CREATE requests on their way through admission, people, other machines and changing policies, each with
-//! a budget. The guarantees are checked by name in every state, and the shortest way to a violation is printed.
+//! DELETE and CREATE requests in admission, people, other machines and changing policies, each with
+//! a budget. The guarantees are checked by name in every state. The shortest trace to a violation is printed.
 //!
 //! `cargo test` explores the small worlds and shows for each rule that the guarantees break without it. The large ones
 //! take minutes in a release build:
@@ -12,7 +12,7 @@
 // States are kept in bytes.
 #![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::trivially_copy_pass_by_ref)]
 #![allow(clippy::struct_excessive_bools, clippy::needless_range_loop)]
-// What the model cannot hold is an error in the model.
+// A state that the model cannot represent is an error in the model.
 #![allow(clippy::expect_used)]
 
 mod audit;
@@ -36,7 +36,7 @@ fn with_all_rules(configs: Vec<Config>) -> impl Iterator<Item = Rules> {
 
 #[test]
 fn the_guarantees_hold_in_small_worlds() {
-    // What a missing rule breaks must hold with it.
+    // Configurations that break without a rule must hold with it.
     let mut configs = config::small();
     for config in Mutation::ALL.map(config::that_needs) {
         if !configs.contains(&config) {

@@ -15,22 +15,22 @@ use perennial_core::keeper::{
 pub(crate) enum Outcome {
     Decision(Decision),
     DeleteRecord,
-    /// A create that is let through as it came, mark and all.
+    /// A create passes unchanged, with its mark.
     AsItCame,
-    /// A create that is let through without a mark.
+    /// A create passes without a mark.
     Unmarked,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mutation {
     None,
-    /// The mark is not looked at.
+    /// The mark is not read.
     IgnoreMark,
-    /// What was given is not remembered: a two-way merge.
+    /// The mark does not list given keys: a two-way merge.
     ForgetGiven,
-    /// Keys that the node decided count as given by us.
+    /// Keys of the node count as given.
     OwnCountsAsGiven,
-    /// Keys that the node decided are in no set of the mark.
+    /// Keys of the node are in no set of the mark.
     DropOwn,
     /// A record that became empty is deleted.
     NoTombstone,
@@ -40,53 +40,53 @@ pub(crate) enum Mutation {
     NoVersionGuard,
     /// A fold makes the node the record's owner.
     FoldOwns,
-    /// What an unsettled node decided is not folded in.
+    /// Keys of an unsettled node are not folded in.
     NoFold,
     /// The same incarnation decides against its own fold.
     FoldWithoutBefore,
-    /// A create believes the mark that it came with.
+    /// A create trusts the mark in the manifest.
     BelieveIncomingMark,
     /// A create that left keys out counts as complete.
     PartialIsComplete,
-    /// A decision that leaves the labels equal is not written down.
+    /// A decision that leaves the labels equal is not written.
     NoEvidence,
     /// The UID alone makes a node the owner of its record.
     OwnerByUidOnly,
-    /// An unsettled node that has everything does not take the record over.
+    /// An unsettled node with every key does not claim the record.
     NoClaim,
     /// Every node counts as settled.
     CaptureUnsettled,
-    /// Protected keys go to any machine.
+    /// Protected keys are given to any machine.
     GiveProtectedToAnyone,
-    /// Another machine's protected keys are dropped when the record is taken over.
+    /// Protected keys of other machines are dropped when a record is claimed.
     DropWithheld,
-    /// A capture holds only what the policy keeps now.
+    /// A capture drops keys that the policy does not keep.
     CaptureErasesUnkept,
-    /// A mark settles a node although it does not speak of every key.
+    /// A mark settles a node although keys are missing in it.
     SilentMarkSettles,
     /// The state that a record was written from is never captured again.
     EqualVersionIsOlder,
-    /// A state that is known only from a relist is captured.
+    /// A state that was observed in a relist only is captured.
     CaptureFromRelist,
-    /// A live node is captured without another look.
+    /// A live node is captured without reading it again.
     NoLiveCheck,
     /// The record is not read again when the node changes.
     RecordReadBeforeNode,
-    /// A record is written whatever it is by then.
+    /// Records are written without a precondition.
     UnconditionalWrite,
-    /// A node is patched whatever it is by then.
+    /// Nodes are patched without a precondition.
     UnconditionalPatch,
-    /// The successor is acted on before the pending last state.
+    /// The successor is reconciled before the pending last state.
     SuccessorFirst,
-    /// A DELETE handler that lost a race gives up instead of deciding again.
+    /// The DELETE webhook gives up on a conflict instead of deciding again.
     NoRetryInDelete,
-    /// Records are collected however long their node has been away.
+    /// Records are collected before their retention ends.
     CollectAtOnce,
-    /// Records are collected without another look at the node.
+    /// Records are collected without reading the node again.
     CollectWithoutLook,
-    /// A record is collected whatever it is by then.
+    /// Records are deleted without a precondition.
     UnconditionalCollect,
-    /// The note of an absence stays when the node is back.
+    /// The absence note stays when the node returns.
     KeepNote,
 }
 

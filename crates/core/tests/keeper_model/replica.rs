@@ -1,4 +1,4 @@
-//! What a replica of the operator does: it follows the watch, decides by the rules, and carries decisions out.
+//! Steps of one replica of the operator: watch, decide, write.
 
 use perennial_testkit::explorer::Successors;
 
@@ -10,17 +10,17 @@ use super::{
     world::{MACHINES, Node, Read, Record, Replica, State},
 };
 
-/// Whether a conditional write would be accepted.
+/// Returns whether a conditional write is accepted.
 pub(crate) fn may_write(read: Read, rules: &Rules) -> bool {
     read.fresh || rules.mutation == Mutation::UnconditionalWrite
 }
 
-/// Whether a live node is looked at once more before it is captured.
+/// Returns whether a live node is read again before its capture.
 pub(crate) fn looks_again(rules: &Rules) -> bool {
     rules.mutation != Mutation::NoLiveCheck
 }
 
-/// Carries out a write of the record.
+/// Writes the record.
 pub(crate) fn write(state: &mut State, rules: &Rules, decision: Decision) {
     match decision {
         Decision::Write(_, next) => {
@@ -91,7 +91,7 @@ fn watch(state: &State, rules: &Rules, index: usize, out: &mut Successors<State>
     out.push(next, || format!("R{index} watches {kind} {}", event.node));
 }
 
-/// A record is paired only with a node that was seen before it was read.
+/// A record is compared only with a node that was observed before the record was read.
 fn forget_read(replica: &mut Replica, rules: &Rules) {
     let about_cache = replica.last.uid == 0 || rules.mutation == Mutation::SuccessorFirst;
     if about_cache && rules.mutation != Mutation::RecordReadBeforeNode {
@@ -147,7 +147,7 @@ fn decide(state: &State, rules: &Rules, index: usize, node: &Node, last: bool, o
     }
 }
 
-/// Decides without reading: only to give a successor what its predecessor had.
+/// Restores a successor from its predecessor without reading the record.
 fn decide_from_recall(state: &State, rules: &Rules, index: usize, node: &Node, out: &mut Successors<State>) {
     let recall = state.replicas[index].recall;
     if !recall.present || !matches!(rules.live(node, &recall, state.policy), Decision::Patch(..)) {
@@ -171,7 +171,7 @@ fn finish_last(state: &mut State, rules: &Rules, index: usize, node: &Node) {
     }
 }
 
-/// Carries out what was decided.
+/// Applies a decision.
 fn act(state: &State, rules: &Rules, index: usize, node: &Node, last: bool, out: &mut Successors<State>) {
     let read = state.replicas[index].read;
     let decision = ask(rules, node, last, &read.record, state.policy);

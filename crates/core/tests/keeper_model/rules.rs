@@ -1,5 +1,5 @@
 //! The adapter to the real rules: compact states go in, [`decide`] decides, compact decisions come out. Nothing is
-//! decided here.
+//! nothing.
 
 use std::{cell::RefCell, collections::BTreeSet, sync::Arc};
 
@@ -34,7 +34,7 @@ use super::{
 pub(crate) enum Decision {
     Nothing,
     Write(RecordWrite, Record),
-    /// No rule does this; a mutation may.
+    /// Only mutations do this.
     DeleteRecord,
     Patch(Labels, Mark),
 }
@@ -66,17 +66,17 @@ impl Rules {
         self.policies[policy as usize].keeps(&self.keys[key])
     }
 
-    /// What is to be done about a node that is there.
+    /// Decides about a live node.
     pub(crate) fn live(&self, node: &Node, record: &Record, policy: u8) -> Decision {
         if node.uid == 0 { Decision::Nothing } else { self.ask(Phase::Live, node, record, policy) }
     }
 
-    /// What is to be done about a node's last state.
+    /// Decides about the last state of a node.
     pub(crate) fn gone(&self, node: &Node, record: &Record, policy: u8) -> Decision {
         self.ask(Phase::Gone, node, record, policy)
     }
 
-    /// What a node is created with.
+    /// Decides about the create of a node.
     pub(crate) fn create(&self, node: &Node, record: &Record, policy: u8) -> (Labels, Mark) {
         let phase = Phase::Creating { by_kubelet: self.config.kubelet_creates };
         match self.ask(phase, node, record, policy) {
@@ -85,7 +85,7 @@ impl Rules {
         }
     }
 
-    /// Only the order of versions and the equality of UIDs matter, so few questions are really asked.
+    /// Caches decisions: only the order of versions and the equality of UIDs matter.
     fn ask(&self, phase: Phase, node: &Node, record: &Record, policy: u8) -> Decision {
         let (mut asked_node, mut asked_record) = (*node, *record);
         asked_node.uid = 1;
@@ -252,7 +252,7 @@ impl Rules {
         assert!(unmarked || next.node.mark == case.mark_digest(), "a record knows the node's mark, or none");
         let mark = if unmarked { Mark::default() } else { node.mark };
         let mut withheld = [0; MACHINES];
-        // The first entry of a machine is the one that counts.
+        // The first entry of a machine is used.
         for other in next.withheld.iter().rev() {
             let content = self.compact(&Kept::from(other.content.clone()));
             assert_eq!(content[0], 0, "only protected keys are withheld");
@@ -268,7 +268,7 @@ impl Rules {
             mark,
             machine: compact_machine(&next.node.machine) as u8,
             withheld,
-            // Whatever is written takes the note of an absence away.
+            // Every write clears the absence note.
             noted: 0,
         }
     }

@@ -1,4 +1,4 @@
-//! What people may expect: the wishes that follow from what happened, and the guarantees, checked by name.
+//! Specification: the expected labels, and the guarantees by name.
 
 use super::{
     audit,
@@ -6,14 +6,14 @@ use super::{
     world::{Broken, KEYS, Labels, Mark, NAMES, Node, RECORD_DELETED, Record, SAYS_ALL, SLOTS, State},
 };
 
-/// More writes than this with nothing happening outside is a livelock.
+/// Maximum number of writes without an outside step; more are a livelock.
 const WRITES_TO_REST: u8 = 7;
 
 pub(crate) fn bit(value: u8) -> u8 {
     1 << value
 }
 
-/// Which wish a key on a machine belongs to.
+/// Returns the slot of a key on a machine.
 pub(crate) fn slot(rules: &Rules, key: usize, hardware: u8) -> usize {
     if key == 1 && rules.config.machines > 1 && hardware == 2 { 2 } else { key }
 }
@@ -27,7 +27,7 @@ fn recorded(record: &Record, slot: usize) -> u8 {
     record.kept_for(key, hardware)
 }
 
-/// The design's words, for telling its documented limits from violations.
+/// Terms of the design, to tell its documented limits from violations.
 fn is_owner(node: &Node, record: &Record) -> bool {
     record.uid == node.uid && !record.folded && record.mark == node.mark
 }
@@ -43,12 +43,12 @@ fn is_settled(node: &Node, record: &Record) -> bool {
     !record.present || is_owner(node, record) || given
 }
 
-/// The last value that node and record agreed on.
+/// Returns the last value that node and record agreed on.
 fn base(node: &Node, record: &Record) -> Labels {
     if record.present && is_owner(node, record) { record.labels } else { node.mark.base }
 }
 
-/// A person sets a key of the live node, or removes it.
+/// A person sets or removes a key of the live node.
 pub(crate) fn person_changes(state: &mut State, rules: &Rules, key: usize, value: u8) {
     let (node, record) = (state.node, state.record);
     let slot = slot(rules, key, node.hardware);
@@ -62,9 +62,9 @@ pub(crate) fn person_changes(state: &mut State, rules: &Rules, key: usize, value
         && !is_owner(&node, &record);
     // A change back to what was given cannot be told from "untouched" (limit B).
     let back = value == base(&node, &record)[key] && (!settled || wishes.unsure != 0 || state.creation.on);
-    // The record wins until the node is settled.
+    // The record takes precedence until the node is settled.
     let overwritten = rules.config.overwrite && (!settled || wishes.unsure != 0);
-    // A protected key on a node that does not say yet which machine it is.
+    // A protected key on a node that has not reported its machine.
     let unsaid = key == 1 && rules.config.protects_second_key() && node.says < SAYS_ALL;
     if equal || back || overwritten || unsaid {
         wishes.want[slot] |= bit(value) | wishes.seen[slot];
@@ -81,7 +81,7 @@ pub(crate) fn person_changes(state: &mut State, rules: &Rules, key: usize, value
     wishes.seen[slot] |= wishes.want[slot];
 }
 
-/// A DELETE commits; `looked`: admission has processed this very state.
+/// A DELETE commits. `looked`: admission has processed this very state.
 pub(crate) fn node_is_deleted(state: &mut State, looked: bool) {
     let record = state.record;
     let wishes = &mut state.wishes;
@@ -98,10 +98,10 @@ pub(crate) fn node_is_deleted(state: &mut State, looked: bool) {
     }
 }
 
-/// The exact last state of an incarnation has been processed: strict again, unless a later one was captured first.
+/// The last state of an incarnation is processed: strict again, unless a later one was captured first.
 pub(crate) fn last_state_is_processed(state: &mut State, rules: &Rules, last: &Node) {
     let config = &rules.config;
-    // One replica that never fails has no excuse for that.
+    // A single replica that never fails must not cause that.
     let excusable = config.replicas > 1 || config.delete_webhook || config.budget.faults > 0;
     let wishes = &mut state.wishes;
     let overtaken = excusable && state.record.present && state.record.rv > last.rv;
@@ -113,7 +113,7 @@ pub(crate) fn last_state_is_processed(state: &mut State, rules: &Rules, last: &N
     }
 }
 
-/// Every value that is on a node or in a view, an event or a request that somebody may still act on.
+/// Returns every value on the node, in a cache, an event or a request that may still take effect.
 fn on_the_way(state: &State, rules: &Rules) -> [u8; SLOTS] {
     let log = state.log[..state.events as usize].iter().map(|event| event.node);
     let views = state.replicas.iter().flat_map(|replica| [replica.cache, replica.last]);
@@ -132,7 +132,7 @@ fn on_the_way(state: &State, rules: &Rules) -> [u8; SLOTS] {
     values
 }
 
-/// A person deletes the record: the order of things is lost (limit E), so that anything that is still on its way may
+/// A person deletes the record: the order of changes is lost (limit E), so that any pending value may
 /// become the new record.
 pub(crate) fn record_is_deleted(state: &mut State, rules: &Rules) {
     state.wishes.unsure |= RECORD_DELETED;
@@ -148,8 +148,8 @@ pub(crate) fn record_is_deleted(state: &mut State, rules: &Rules) {
     }
 }
 
-/// The record is collected: nobody came back for it, and nobody misses it. Right only if the node was away for all that time; one that was
-/// back for a moment that nobody saw is the known exception.
+/// The record is collected. Correct only if the node was absent for the whole retention; a return between
+/// two audits is the known exception.
 pub(crate) fn record_is_collected(state: &mut State, rules: &Rules) {
     let tombstone = state.record.is_tombstone();
     let early = state.away < 2 && !state.returned || state.node.uid != 0;
@@ -162,7 +162,7 @@ pub(crate) fn record_is_collected(state: &mut State, rules: &Rules) {
     }
 }
 
-/// A CREATE commits that brought labels of its own.
+/// A CREATE with labels commits.
 pub(crate) fn node_is_created(state: &mut State, rules: &Rules, own: Labels, believed: bool) {
     let (node, record) = (state.node, state.record);
     for key in (0..KEYS).filter(|_| believed) {
@@ -178,7 +178,7 @@ pub(crate) fn node_is_created(state: &mut State, rules: &Rules, own: Labels, bel
         let marked = node.mark.present && node.mark.base[key] == own[key];
         let equal = record.present && wishes.unsure != 0 && recorded(&record, slot) == own[key];
         if rules.config.overwrite && certain {
-            // The record wins.
+            // The record takes precedence.
         } else if rules.config.overwrite || marked || equal {
             wishes.want[slot] |= brought;
         } else {
@@ -189,8 +189,8 @@ pub(crate) fn node_is_created(state: &mut State, rules: &Rules, own: Labels, bel
     }
 }
 
-/// The policy keeps a key again that it did not keep for a while. What is on the node then is right; otherwise what was
-/// recorded before, or what happened meanwhile and is still on its way.
+/// The policy keeps a key again. The value on the node is correct; otherwise the recorded one, or a pending
+/// change.
 pub(crate) fn policy_changes(state: &mut State, rules: &Rules, was: u8) {
     let on_the_way = on_the_way(state, rules);
     for which in 0..SLOTS {
@@ -215,7 +215,7 @@ pub(crate) fn policy_changes(state: &mut State, rules: &Rules, was: u8) {
     }
 }
 
-/// Marks the state as broken if this write takes away what the policy does not speak of.
+/// Marks the state as broken if this write removes a key that the policy does not keep.
 pub(crate) fn judge_write(state: &mut State, rules: &Rules, next: &Record) {
     let old = state.record;
     for key in (0..KEYS).filter(|key| old.present && !rules.keeps(state.policy, *key)) {
@@ -228,7 +228,7 @@ pub(crate) fn judge_write(state: &mut State, rules: &Rules, next: &Record) {
     }
 }
 
-/// Marks the state as broken if a node is given what is not for it.
+/// Marks the state as broken if a node is given a key that is not for it.
 pub(crate) fn judge_gift(state: &mut State, rules: &Rules, before: &Labels, node: &Node) {
     for key in (0..KEYS).filter(|key| node.labels[*key] != before[*key]) {
         if !rules.keeps(state.policy, key) {
@@ -242,7 +242,7 @@ pub(crate) fn judge_gift(state: &mut State, rules: &Rules, before: &Labels, node
     }
 }
 
-/// Nothing is under way and nobody has anything to do.
+/// Returns whether nothing is pending.
 pub(crate) fn is_at_rest(state: &State, rules: &Rules) -> bool {
     if state.deletion.on || state.creation.on || state.zombie.on {
         return false;
@@ -259,7 +259,7 @@ pub(crate) fn is_at_rest(state: &State, rules: &Rules) -> bool {
     })
 }
 
-/// The guarantee that this state violates.
+/// Returns the guarantee that this state violates.
 pub(crate) fn violation(state: &State, rules: &Rules, at_rest: bool) -> Option<String> {
     match state.broken {
         Broken::Nothing => {}
@@ -291,7 +291,7 @@ fn unmet_wish(state: &State, rules: &Rules, which: usize) -> Option<String> {
     }
     let node = &state.node;
     let here = node.uid != 0 && slot(rules, key, node.hardware) == which;
-    // A protected key waits until the node says which machine it is.
+    // A protected key is withheld until the node reports its machine.
     let waits = key == 1 && rules.config.protects_second_key() && node.says < SAYS_ALL && node.labels[1] == 0;
     let have = if here && !waits {
         node.labels[key]
@@ -312,7 +312,7 @@ fn unmet_wish(state: &State, rules: &Rules, which: usize) -> Option<String> {
     Some(format!("{name}: key {} (machine {hardware}) is {have}, wanted is one of {wanted:03b}", NAMES[key]))
 }
 
-/// G7: a node that leaves and returns unchanged costs nothing, or one write.
+/// G7: a node that leaves and returns unchanged costs at most one write.
 fn leave_and_return(state: &State, rules: &Rules) -> Option<String> {
     let mut node = state.node;
     let says_less = rules.config.protects_second_key() && node.says < SAYS_ALL;

@@ -1,4 +1,4 @@
-//! Everything that can happen next: people, the API server and its admission calls.
+//! Successors of a state: steps of people, the API server and admission.
 
 use perennial_testkit::explorer::Successors;
 
@@ -30,7 +30,7 @@ pub(crate) fn successors(state: &State, rules: &Rules, out: &mut Successors<Stat
     }
 }
 
-/// The state after a part of its budget was spent.
+/// Returns the state with one unit of a budget spent.
 pub(crate) fn spend(state: &State, part: impl FnOnce(&mut Budget) -> &mut u8) -> Option<State> {
     let mut next = *state;
     let left = part(&mut next.left);
@@ -161,7 +161,7 @@ fn commit_delete(state: &State, out: &mut Successors<State>) {
     }
 }
 
-/// The handler of a DELETE that the API server no longer waits for.
+/// A DELETE handler that the API server has timed out.
 fn zombie(state: &State, rules: &Rules, out: &mut Successors<State>) {
     let Deletion { on: true, node, read, .. } = state.zombie else { return };
     let decision = rules.gone(&node, &read.record, state.policy);

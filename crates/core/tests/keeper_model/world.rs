@@ -153,7 +153,7 @@ pub(crate) struct Audit {
     pub(crate) read: Read,
 }
 
-/// How often each thing may still happen.
+/// Remaining budget of each step.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub(crate) struct Budget {
     pub(crate) changes: u8,
@@ -166,7 +166,7 @@ pub(crate) struct Budget {
     pub(crate) saves: u8,
     pub(crate) policies: u8,
     pub(crate) audits: u8,
-    /// How often the time passes that records are kept for.
+    /// Number of times that the retention passes.
     pub(crate) ages: u8,
 }
 
@@ -174,13 +174,13 @@ pub(crate) struct Budget {
 pub(crate) const RECORD_DELETED: u8 = 128;
 pub(crate) const SLOTS: usize = 3;
 
-/// What people want, for each slot (the first key, the second one for each machine) as a set of values.
+/// Expected values of each slot (the first key, and the second one for each machine), as bit sets.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub(crate) struct Wishes {
     pub(crate) want: [u8; SLOTS],
     /// Acceptable as well, while a last state that admission did not see is unprocessed.
     pub(crate) or: [u8; SLOTS],
-    /// Everything wanted since the last state that is known to have been processed.
+    /// Values expected since the last processed state.
     pub(crate) seen: [u8; SLOTS],
     /// Incarnations whose last state is unprocessed; the highest bit: a record was deleted by hand.
     pub(crate) unsure: u8,
@@ -190,13 +190,13 @@ pub(crate) struct Wishes {
 pub(crate) enum Broken {
     #[default]
     Nothing,
-    /// A write took a key that the policy does not keep out of the record.
+    /// A write removed a key that the policy does not keep from the record.
     PolicyErased,
     /// A protected key was given to a machine that never had it.
     WrongMachine,
     /// A key that the policy does not keep was written to a node.
     ForeignKey,
-    /// A record was collected although its node was not away for long enough.
+    /// A record was collected before its retention ended.
     CollectedEarly,
 }
 
@@ -214,22 +214,22 @@ pub(crate) struct State {
     pub(crate) zombie: Deletion,
     pub(crate) creation: Creation,
     pub(crate) audit: Audit,
-    /// The node is away: 1, and 2 once that is longer than records are kept.
+    /// Absence of the node: 1, and 2 after the retention.
     pub(crate) away: u8,
-    /// It came back since the audit wrote down its absence.
+    /// It returned after the audit noted its absence.
     pub(crate) returned: bool,
-    /// Somebody's `kubectl get node -o yaml`.
+    /// A manifest saved with `kubectl get node -o yaml`.
     pub(crate) saved: Node,
     pub(crate) policy: u8,
     pub(crate) left: Budget,
     pub(crate) wishes: Wishes,
-    /// Writes of ours since something last happened outside.
+    /// Writes of the operator since the last outside step.
     pub(crate) writes: u8,
     pub(crate) broken: Broken,
 }
 
 impl Wishes {
-    /// What people want of a key is certain again, unless the order of things was lost with the record.
+    /// The expected value is certain again, unless the order of changes was lost with the record.
     pub(crate) fn is_certain(&mut self, slot: usize) {
         if self.unsure & RECORD_DELETED == 0 {
             self.or[slot] = 0;
@@ -264,7 +264,7 @@ impl State {
         highest + 1
     }
 
-    /// Makes states equal that differ only in the numbers of resource versions or in events that everyone has read.
+    /// Normalises resource versions and drops events that every replica has read.
     pub(crate) fn normalise(&mut self, replicas: usize) {
         let running = self.replicas[..replicas].iter().filter(|replica| replica.synced);
         let read = running.map(|replica| replica.position).min().unwrap_or(self.events).min(self.events);

@@ -1,4 +1,4 @@
-//! What is explored: what is asked for, and how often each thing may happen.
+//! Configurations to explore: the workload, and the budget of each step.
 
 use super::{mutation::Mutation, world::Budget};
 
@@ -8,13 +8,13 @@ pub(crate) struct Config {
     pub(crate) budget: Budget,
     pub(crate) percentages: [u8; 2],
     pub(crate) floor: u8,
-    /// How many replicas there are at first, and at most.
+    /// Initial and maximum number of replicas.
     pub(crate) replicas: u8,
     pub(crate) most: u8,
     pub(crate) max_unavailable: u8,
-    /// The webhook gives pods their place as they are created, where it knows it.
+    /// The webhook assigns places in creates.
     pub(crate) gives_places: bool,
-    /// More states than this are not explored.
+    /// Maximum number of states to explore.
     pub(crate) limit: usize,
 }
 
@@ -62,7 +62,7 @@ impl Config {
     }
 }
 
-/// A small world in which a rule is needed.
+/// Returns a small configuration in which a rule is needed.
 pub(crate) fn that_needs(rule: Mutation) -> Config {
     use Mutation as M;
     let back = Config { percentages: [0, 100], floor: 0, ..world("needs a rule", Budget { policies: 1, ..NONE }) };

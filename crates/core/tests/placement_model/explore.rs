@@ -1,4 +1,4 @@
-//! The world of placement as a model to explore.
+//! The placement model for the explorer.
 
 use perennial_testkit::explorer::{Judged, Model, Successors};
 
@@ -10,7 +10,7 @@ use super::{
     world::{Broken, Expected, PODS, Pod, Since, State, Workload},
 };
 
-/// A Deployment that has what it asks for, and everybody knows it.
+/// Initial state: a Deployment at rest, with a current cache.
 fn start(config: &Config, rules: &Rules) -> State {
     let workload = Workload { replicas: config.replicas, wanted: [config.replicas, 0], ..Workload::default() };
     let split = rules.split(&workload);
@@ -55,7 +55,7 @@ impl Model for Rules {
         successors(state, self, out);
         let at_rest = spec::is_at_rest(state, out);
         let violation = spec::violation(state, self, at_rest);
-        // What happened before it came to rest is over.
+        // Steps before the rest no longer count.
         if at_rest && state.since != Since::Nothing {
             (state.since, state.moves) = (Since::Nothing, 0);
             successors(state, self, out);

@@ -1,15 +1,16 @@
-//! Placement's rules, explored: every state that a small world can reach, with the real `plan` deciding.
+//! Explicit-state model of placement: every state of a small world, with the real `plan`.
 //!
 //! A world has one Deployment with two ReplicaSets and up to six pods, the controllers of Kubernetes one step at a time, an
-//! operator whose view of the pods and of the Deployment is late, each by itself, and people, each with a budget. The guarantees are checked by
-//! name in every state, and the shortest way to a violation is printed.
+//! operator with separately stale caches of pods and Deployment, and people with a budget. The guarantees are
+//! checked by name in every state. The shortest trace to a violation is printed.
 //!
-//! Left out: a shortage of spot nodes, StatefulSets, timeouts, and whatever falls between writing down a cooldown and the eviction that it is for.
+//! Not modelled: shortage of spot nodes, StatefulSets, timeouts, and faults between the write of a cooldown
+//! and its eviction.
 
 // States are kept in bytes.
 #![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::trivially_copy_pass_by_ref)]
 #![allow(clippy::struct_excessive_bools, clippy::needless_range_loop)]
-// What the model cannot hold is an error in the model.
+// A state that the model cannot represent is an error in the model.
 #![allow(clippy::expect_used)]
 
 mod config;
@@ -26,7 +27,7 @@ use rules::Rules;
 
 #[test]
 fn the_guarantees_hold_in_small_worlds() {
-    // What a missing rule breaks must hold with it.
+    // Configurations that break without a rule must hold with it.
     let mut configs = config::small();
     for config in Mutation::ALL.map(config::that_needs) {
         if !configs.contains(&config) {

@@ -1,4 +1,4 @@
-//! Rules switched off one at a time, by altering what the real `plan` is told and what it answers.
+//! Broken rules: each alters the input or the output of the real `plan`.
 
 use perennial_core::placement::workload::{PodView, ReplicaSetView, WorkloadView};
 
@@ -7,11 +7,11 @@ use super::{rules::Decision, world::SPOT};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mutation {
     None,
-    /// Pods that are going count as if they stayed.
+    /// Terminating pods count as running.
     CountTerminating,
-    /// Pods that were given their place as they were created do not count until they are seen.
+    /// Pods that admission placed do not count until they are observed.
     ForgetExpected,
-    /// A pod without a choice is of no class, wherever it runs.
+    /// A pod without a nodeSelector has no class, whatever its node.
     IgnoreNodes,
     /// Every pod is spot.
     AlwaysSpot,
@@ -25,9 +25,9 @@ pub(crate) enum Mutation {
     MoveUnready,
     /// The last move is forgotten.
     NoCooldown,
-    /// That no place is open any more is not said.
+    /// Closed places are not reported.
     SilentWhenFull,
-    /// No pod counts as Ready, so that nothing is below the floor by giving one up.
+    /// No pod counts as Ready, so that no eviction violates the floor.
     BlindToReadiness,
 }
 
@@ -46,7 +46,7 @@ impl Mutation {
         Self::BlindToReadiness,
     ];
 
-    /// Alters what the rules are told.
+    /// Alters the input of the rules.
     pub(crate) fn blur(self, workload: &mut WorkloadView, sets: &mut Vec<ReplicaSetView>, pods: &mut Vec<PodView>) {
         match self {
             Self::CountTerminating => pods.iter_mut().for_each(|pod| pod.deleting = false),
@@ -70,12 +70,12 @@ impl Mutation {
         }
     }
 
-    /// Whether it is said that so many places are open.
+    /// Returns whether this number of open places is reported.
     pub(crate) fn says(self, open: usize) -> bool {
         open > 0 || self != Self::SilentWhenFull
     }
 
-    /// Alters what the rules answer.
+    /// Alters the output of the rules.
     pub(crate) fn distort(self, decision: Decision) -> Option<Decision> {
         match (self, decision) {
             (Self::NoRelabel, Decision::Relabel { .. }) => None,

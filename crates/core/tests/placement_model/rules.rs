@@ -1,5 +1,5 @@
 //! The bridge to the real rules: compact states go in, [`decide`] decides, compact decisions come out. Nothing is decided here; a
-//! mutation alters what the rules are told, or what they answer.
+//! a mutation alters the input or the output.
 
 use std::{cell::RefCell, sync::Arc};
 
@@ -24,14 +24,14 @@ use super::{
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Decision {
-    /// A pod is given its class and slot and loses its gate.
+    /// A pod gets its class and slot and loses its gate.
     Place {
         uid: u8,
         class: u8,
         slot: u8,
         costs: bool,
     },
-    /// The gate goes, and nothing is said of a class, or on-demand.
+    /// A pod loses its gate without a class, or with on-demand.
     Free {
         uid: u8,
         class: u8,
@@ -49,12 +49,12 @@ pub(crate) enum Decision {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) decisions: Vec<Decision>,
-    /// The next places, and of which ReplicaSets they speak.
+    /// The next places, and their ReplicaSets.
     pub(crate) open: [(u8, u8, u8); 2],
     pub(crate) said: [bool; 2],
 }
 
-/// What a decision is made on.
+/// Input of a decision.
 type Seen = (Pods, Workload, [Expected; 2]);
 
 pub(crate) struct Rules {
@@ -79,7 +79,7 @@ impl Rules {
         self.config.floor.min(workload.replicas)
     }
 
-    /// What the operator decides by what it has seen.
+    /// Returns the decision for the observed state.
     pub(crate) fn look(&self, state: &State) -> Plan {
         let key = (state.seen_pods, state.seen_workload, state.expected);
         if let Some(known) = self.memo.borrow().get(&key) {
@@ -177,7 +177,7 @@ fn pod_view(pod: &Pod, now: Timestamp) -> PodView {
         uid: uid_text(pod.uid),
         resource_version: "1".to_owned(),
         owner: set_text(pod.set),
-        // Nobody waits for so long that a timeout would end it.
+        // Timeouts are not modelled.
         created: now + SignedDuration::from_secs(i64::from(pod.uid) - 20),
         deleting: pod.deleting,
         finished: false,

@@ -1,4 +1,4 @@
-//! What people may expect, checked by name.
+//! Specification: the guarantees by name.
 
 use perennial_testkit::explorer::Successors;
 
@@ -7,7 +7,7 @@ use super::{
     world::{Broken, Pod, SPOT, Since, State},
 };
 
-/// More evictions than this with nothing happening outside is a loop.
+/// Maximum number of evictions without an outside step; more are a loop.
 const MOVES_TO_REST: u8 = 3;
 
 /// The operator evicts a pod.
@@ -28,7 +28,7 @@ pub(crate) fn judge_move(next: &mut State, rules: &Rules, before: &State, index:
     next.moves = before.moves.saturating_add(1);
 }
 
-/// A ReplicaSet removed a pod: in a rollout that nothing disturbed the floor holds.
+/// A ReplicaSet removed a pod: the floor holds in a rollout without disturbance.
 pub(crate) fn judge_floor(next: &mut State, rules: &Rules, before: &State) {
     let floor = rules.floor(&next.workload);
     if before.since == Since::Rollout && next.ready_on_demand() < floor && before.ready_on_demand() >= floor {
@@ -36,13 +36,13 @@ pub(crate) fn judge_floor(next: &mut State, rules: &Rules, before: &State) {
     }
 }
 
-/// Nobody has anything to do until something happens outside.
+/// Returns whether only outside steps are possible.
 pub(crate) fn is_at_rest(state: &State, out: &Successors<State>) -> bool {
-    // Whatever happens outside costs a part of the budget.
+    // Outside steps spend a budget.
     out.states.iter().all(|next| next.left != state.left)
 }
 
-/// The guarantee that this state violates.
+/// Returns the guarantee that this state violates.
 pub(crate) fn violation(state: &State, rules: &Rules, at_rest: bool) -> Option<String> {
     let floor = rules.floor(&state.workload);
     match state.broken {
@@ -70,7 +70,7 @@ pub(crate) fn violation(state: &State, rules: &Rules, at_rest: bool) -> Option<S
     if all != usize::from(workload.replicas) || spot != exact {
         return Some(format!("G10: {spot} of {all} pods are spot, and {exact} of {} should be", workload.replicas));
     }
-    // Each is in a slot of its class, so that scale-in from the top stays exact.
+    // Each pod is in a slot of its class, so that scale-in from the top stays exact.
     for slot in 0..workload.replicas {
         let class = compact_class(split.class(slot.into()));
         if !pods.iter().any(|pod| pod.slot == slot && pod.costs && pod.class() == class) {

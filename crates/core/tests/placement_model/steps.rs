@@ -1,4 +1,4 @@
-//! Everything that can happen next: people, the controllers of Kubernetes, and the operator.
+//! Successors of a state: steps of people, Kubernetes controllers and the operator.
 
 use perennial_testkit::explorer::Successors;
 
@@ -20,7 +20,7 @@ pub(crate) fn successors(state: &State, rules: &Rules, out: &mut Successors<Stat
     out.states.iter_mut().for_each(State::normalise);
 }
 
-/// The state after a part of its budget was spent.
+/// Returns the state with one unit of a budget spent.
 fn spend(state: &State, part: impl FnOnce(&mut Budget) -> &mut u8) -> Option<State> {
     let mut next = *state;
     let left = part(&mut next.left);
@@ -28,7 +28,7 @@ fn spend(state: &State, part: impl FnOnce(&mut Budget) -> &mut u8) -> Option<Sta
     Some(next)
 }
 
-/// Something happens outside: `as_one` is what it counts as where nothing else has happened.
+/// Records an outside step: `as_one` is its kind if nothing else happened since rest.
 fn happens(state: &mut State, as_one: Since) {
     let grows_on = state.since == Since::Growth && as_one == Since::Growth;
     state.since = if state.since == Since::Nothing || grows_on { as_one } else { Since::Anything };
@@ -205,7 +205,7 @@ fn operator(state: &State, rules: &Rules, out: &mut Successors<State>) {
     }
 }
 
-/// The places of former looks are void where the last one speaks of their ReplicaSet.
+/// A decision replaces earlier places of the same ReplicaSet.
 fn open_after(state: &State, plan: &Plan) -> [(u8, u8, u8); 2] {
     let former = state.open.iter().filter(|(set, ..)| !plan.said[*set as usize]);
     let mut open = [(0, 0, 0); 2];
@@ -222,7 +222,7 @@ fn tidy(state: &mut State) {
     }
 }
 
-/// Every write is conditional on what was seen. Its answer is seen at once.
+/// Every write is conditional on the observed state. Its response is observed at once.
 fn carry_out(state: &State, rules: &Rules, decision: Decision, out: &mut Successors<State>) {
     let (Decision::Place { uid, .. }
     | Decision::Free { uid, .. }
@@ -239,7 +239,7 @@ fn carry_out(state: &State, rules: &Rules, decision: Decision, out: &mut Success
         }
         Decision::Free { class, .. } if same => (pod.gated, pod.choice) = (false, class),
         Decision::Relabel { slot, costs, .. } if same => (pod.slot, pod.costs) = (slot, costs),
-        // The cooldown is written to the Deployment first, if it is still as it was seen.
+        // The cooldown is written to the Deployment first, if it has not changed since.
         Decision::Evict { .. } if state.reported(next_scale(state, rules).is_none()) == state.seen_workload => {
             if !pod.is_live() {
                 return;

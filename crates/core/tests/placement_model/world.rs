@@ -1,4 +1,4 @@
-//! The world as the model sees it: one Deployment with two ReplicaSets and a handful of pods, everything in small integers.
+//! State of the model: one Deployment with two ReplicaSets and a few pods, in small integers.
 
 use std::fmt;
 
@@ -12,10 +12,10 @@ pub(crate) const NO_SLOT: u8 = 9;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub(crate) struct Pod {
     pub(crate) uid: u8,
-    /// Which ReplicaSet it is of, 0 or 1.
+    /// Its ReplicaSet, 0 or 1.
     pub(crate) set: u8,
     pub(crate) gated: bool,
-    /// What its nodeSelector says.
+    /// Class in its nodeSelector.
     pub(crate) choice: u8,
     pub(crate) slot: u8,
     /// Its deletion cost is the slot's; otherwise it has none.
@@ -23,7 +23,7 @@ pub(crate) struct Pod {
     pub(crate) node: u8,
     pub(crate) ready: bool,
     pub(crate) deleting: bool,
-    /// Only in the operator's view: it was evicted, and that is not seen yet.
+    /// Only in the operator's cache: evicted, and the deletion not delivered yet.
     pub(crate) evicted: bool,
 }
 
@@ -41,62 +41,62 @@ impl Pod {
     }
 }
 
-/// The pods, oldest first; the rest of the places is empty.
+/// The pods, oldest first, then empty places.
 pub(crate) type Pods = [Pod; PODS];
 
 /// The Deployment and its ReplicaSets.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub(crate) struct Workload {
     pub(crate) replicas: u8,
-    /// Which of the two percentages is asked for.
+    /// Index of the requested percentage.
     pub(crate) percentage: u8,
     pub(crate) newest: u8,
-    /// How many pods each ReplicaSet is to have.
+    /// Requested pods of each ReplicaSet.
     pub(crate) wanted: [u8; 2],
     /// What the controllers report: whether each ReplicaSet has as many, whether the Deployment's has nothing to do, and how many replicas,
     /// updated and available ones there are. Only in what the operator sees; see [`State::reported`].
     pub(crate) observed: [bool; 2],
     pub(crate) seen: bool,
     pub(crate) status: [u8; 3],
-    /// The last move was a short while ago.
+    /// The cooldown of the last move is running.
     pub(crate) cooling: bool,
 }
 
-/// A place that was given away with a create.
+/// A place assigned in a create.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub(crate) struct Expected {
     pub(crate) on: bool,
     pub(crate) set: u8,
     pub(crate) class: u8,
     pub(crate) slot: u8,
-    /// Its pod will never come: somebody else refused it.
+    /// Its pod never appears: another webhook rejected the create.
     pub(crate) refused: bool,
 }
 
-/// How often each thing may still happen.
+/// Remaining budget of each step.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub(crate) struct Budget {
     pub(crate) scales: u8,
     pub(crate) policies: u8,
     pub(crate) rollouts: u8,
-    /// Nodes that go.
+    /// Deletions of nodes.
     pub(crate) losses: u8,
-    /// Pods that the webhook never saw.
+    /// Pods that bypass the webhook.
     pub(crate) misses: u8,
-    /// Creates that are refused after the webhook has answered.
+    /// Creates that are rejected after the webhook answered.
     pub(crate) refusals: u8,
     pub(crate) crashes: u8,
 }
 
-/// What has happened since everything was last exact and at rest.
+/// Outside steps since the last exact rest.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub(crate) enum Since {
     #[default]
     Anything,
     Nothing,
-    /// It grew, once or more: nothing that needs a move.
+    /// Scale-ups only, which need no move.
     Growth,
-    /// It shrank once, or lost one node: neither does that.
+    /// One scale-down or one lost node, which need no move.
     OneChange,
     /// One rollout.
     Rollout,
@@ -117,15 +117,15 @@ pub(crate) enum Broken {
 pub(crate) struct State {
     pub(crate) pods: Pods,
     pub(crate) workload: Workload,
-    /// What the operator has seen of them.
+    /// The operator's cache of them.
     pub(crate) seen_pods: Pods,
     pub(crate) seen_workload: Workload,
     pub(crate) expected: [Expected; 2],
-    /// The places that the next pods take without a gate, as the operator said at its last look: set, class and slot.
+    /// Places for the next pods by the last decision: set, class and slot.
     pub(crate) open: [(u8, u8, u8); 2],
-    /// A pod was evicted by us.
+    /// The operator evicted a pod.
     pub(crate) moved: bool,
-    /// Evictions since something last happened outside.
+    /// Evictions since the last outside step.
     pub(crate) moves: u8,
     pub(crate) since: Since,
     pub(crate) left: Budget,
@@ -141,13 +141,13 @@ impl State {
         self.live(set).count() as u8
     }
 
-    /// The Deployment with what its controllers report, which they do at once. `idle`: its own has nothing to do.
+    /// Returns the Deployment with its status. `idle`: its controller has nothing to do.
     pub(crate) fn reported(&self, idle: bool) -> Workload {
         let observed = [0, 1].map(|set| self.count(set) == self.workload.wanted[set as usize]);
         Workload { observed, seen: idle, status: self.truth(), ..self.workload }
     }
 
-    /// The status as it should be.
+    /// Returns the current status.
     pub(crate) fn truth(&self) -> [u8; 3] {
         let ready = self.pods.iter().filter(|pod| pod.is_live() && pod.ready).count() as u8;
         [self.count(0) + self.count(1), self.count(self.workload.newest), ready]
@@ -173,7 +173,7 @@ impl State {
         self.pods[index..].rotate_left(1);
     }
 
-    /// Makes states equal that differ only in the numbers of UIDs.
+    /// Normalises UIDs.
     pub(crate) fn normalise(&mut self) {
         let mut used = 0u64;
         for pod in self.pods.iter().chain(&self.seen_pods) {

@@ -1,24 +1,24 @@
-//! The authorities that the webhook configurations carry, where the certificate comes from a directory.
+//! The CA bundle of the webhook configurations, where the certificate comes from a directory.
 //!
-//! Replicas see a renewed directory minutes apart: some serve what the new authority signed, some still the old one's. So
-//! what somebody else has put into the bundle stays there for a while beside ours, and nobody takes it back and forth.
+//! Replicas see a renewed directory minutes apart: some serve a certificate of the new authority, some still one of the old.
+//! So authorities that another replica added to the bundle stay in it for a while, and no replica reverts another's write.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
-/// How long an authority stays that is not in our directory: longer than a kubelet takes to renew a mounted Secret.
-const STAYS_FOR: Duration = Duration::from_mins(10);
+/// Time for which an authority stays that is not in the directory: longer than a kubelet takes to renew a mounted Secret.
+const KEEP_FOREIGN_FOR: Duration = Duration::from_mins(10);
 
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 const END: &str = "-----END CERTIFICATE-----";
 
-/// Authorities of others, and since when they are known.
+/// Authorities that other replicas added, and when each was first seen.
 #[derive(Debug, Default)]
 pub(super) struct Others(BTreeMap<String, Instant>);
 
 impl Others {
-    /// What the configurations should carry: ours, and beside it what others put there of late.
+    /// Returns the desired bundle: our authorities, and those that other replicas added recently.
     pub(super) fn beside(&mut self, ours: &[u8], carried: &[u8], now: Instant) -> Vec<u8> {
         let own = authorities(ours);
         let mut present = authorities(carried);
@@ -27,7 +27,8 @@ impl Others {
         for other in others {
             self.0.entry(other).or_insert(now);
         }
-        let stay = self.0.iter().filter(|(_, since)| now.duration_since(**since) < STAYS_FOR).map(|(other, _)| other);
+        let stay =
+            self.0.iter().filter(|(_, since)| now.duration_since(**since) < KEEP_FOREIGN_FOR).map(|(other, _)| other);
         let stay: Vec<String> = stay.cloned().collect();
         if stay.is_empty() {
             return ours.to_vec();
@@ -36,19 +37,19 @@ impl Others {
         let text = format!("{}\n", wanted.join("\n"));
         wanted.sort();
         present.sort();
-        // Whichever of us wrote it, in whichever order, but each once.
+        // The order does not matter, but each authority is contained once.
         let once = String::from_utf8_lossy(carried).matches(BEGIN).count() == present.len();
         if wanted == present && once { carried.to_vec() } else { text.into_bytes() }
     }
 }
 
-/// Whether all authorities of one bundle are in another.
+/// Whether a bundle contains all authorities of another.
 pub(super) fn carries(carried: &[u8], ours: &[u8]) -> bool {
     let carried = authorities(carried);
     authorities(ours).iter().all(|own| carried.contains(own))
 }
 
-/// The certificates of a bundle, each as its text.
+/// Returns the certificates of a bundle in PEM.
 fn authorities(bundle: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(bundle);
     let mut found = Vec::new();
@@ -71,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_added_to_ours_where_nobody_else_added_anything() {
+    fn nothing_is_added_to_ours_where_no_other_replica_added_anything() {
         let now = Instant::now();
         let mut others = Others::default();
 
@@ -87,11 +88,11 @@ mod tests {
         let both = early.beside(&pem(&["new"]), &pem(&["old"]), start);
         assert!(carries(&both, &pem(&["old"])) && carries(&both, &pem(&["new"])));
         assert_eq!(late.beside(&pem(&["old"]), &both, start), both, "it would be written back and forth");
-        assert_eq!(early.beside(&pem(&["new"]), &both, start + STAYS_FOR / 2), both);
+        assert_eq!(early.beside(&pem(&["new"]), &both, start + KEEP_FOREIGN_FOR / 2), both);
 
-        let after = early.beside(&pem(&["new"]), &both, start + STAYS_FOR);
+        let after = early.beside(&pem(&["new"]), &both, start + KEEP_FOREIGN_FOR);
         assert_eq!(after, pem(&["new"]));
-        assert_eq!(late.beside(&pem(&["new"]), &after, start + STAYS_FOR), after);
+        assert_eq!(late.beside(&pem(&["new"]), &after, start + KEEP_FOREIGN_FOR), after);
     }
 
     #[test]
@@ -99,9 +100,9 @@ mod tests {
         let start = Instant::now();
         let mut others = Others::default();
         others.beside(&pem(&["a"]), &pem(&["b"]), start);
-        others.beside(&pem(&["a"]), &pem(&["a"]), start + STAYS_FOR);
+        others.beside(&pem(&["a"]), &pem(&["a"]), start + KEEP_FOREIGN_FOR);
 
-        let again = others.beside(&pem(&["a"]), &pem(&["b", "a"]), start + STAYS_FOR);
+        let again = others.beside(&pem(&["a"]), &pem(&["b", "a"]), start + KEEP_FOREIGN_FOR);
 
         assert_eq!(again, pem(&["b", "a"]));
     }

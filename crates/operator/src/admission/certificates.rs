@@ -1,7 +1,7 @@
-//! The certificate that is served, and where it comes from: our Secret, or a directory.
+//! The served certificate and its sources: Perennial's Secret, or a directory.
 //!
-//! Owns the swap of the served certificate, which drops no connection: a handshake takes whatever is current when it
-//! begins. The keys in the Secret are shared by all replicas.
+//! Owns the swap of the served certificate, which drops no connection: a handshake uses the certificate that is current when
+//! it begins. The keys in the Secret are shared by all replicas.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -18,37 +18,37 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-/// The name of our Secret.
+/// Name of the Secret.
 pub const SECRET: &str = "perennial-webhook-certs";
 const STATE: &str = "certificates.json";
 
-/// Something about the served certificate did not work.
+/// A certificate could not be read, written or served.
 #[derive(Debug, thiserror::Error)]
 pub enum CertsError {
-    #[error("the Secret {secret} could not be read")]
+    #[error("could not read Secret {secret}")]
     ReadSecret { secret: String, source: kube::Error },
-    #[error("the Secret {secret} could not be written")]
+    #[error("could not write Secret {secret}")]
     WriteSecret { secret: String, source: kube::Error },
-    #[error("the API server did not answer about the Secret {secret}")]
+    #[error("no response about Secret {secret}")]
     Unanswered { secret: String },
-    #[error("the certificates could not be put into the Secret")]
+    #[error("could not encode the certificates for the Secret")]
     Encode(#[source] serde_json::Error),
-    #[error("the file {} could not be read", path.display())]
+    #[error("could not read file {}", path.display())]
     ReadFile { path: PathBuf, source: std::io::Error },
-    #[error("the certificate from {origin} cannot be read: {reason}")]
+    #[error("could not decode the certificate from {origin}: {reason}")]
     Certificate { origin: String, reason: String },
-    #[error("the certificate and the key from {origin} cannot be served")]
+    #[error("could not serve the certificate and key from {origin}")]
     Unusable { origin: String, source: rustls::Error },
 }
 
-/// What TLS handshakes are answered with.
+/// The certificate for TLS handshakes.
 #[derive(Debug, Default)]
 pub struct Served {
     current: RwLock<Option<Arc<CertifiedKey>>>,
 }
 
 impl Served {
-    /// Serves this from the next handshake on.
+    /// Serves a certificate from the next handshake on.
     pub fn install(&self, certificate: &[u8], key: &[u8], origin: &str) -> Result<(), CertsError> {
         self.serve(certified(certificate, key, origin)?);
         Ok(())
@@ -58,19 +58,19 @@ impl Served {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Some(certified);
     }
 
-    /// When what is served ends, in seconds since 1970.
+    /// Returns the expiry of the served certificate, in seconds since 1970.
     pub fn expires(&self) -> Option<i64> {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner).clone()?;
         not_after(current.cert.first()?)
     }
 
-    /// Whether there is anything to serve with.
+    /// Whether a certificate is served.
     pub fn is_ready(&self) -> bool {
         self.current.read().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 }
 
-/// A certificate and its key, found to belong together.
+/// Decodes a certificate and its key and checks that they match.
 fn certified(certificate: &[u8], key: &[u8], origin: &str) -> Result<Arc<CertifiedKey>, CertsError> {
     let bad = |reason: String| CertsError::Certificate { origin: origin.to_owned(), reason };
     let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(certificate)
@@ -91,19 +91,19 @@ impl ResolvesServerCert for Served {
     }
 }
 
-/// The cryptography that all of our TLS uses.
+/// The cryptography provider of every TLS connection.
 pub(super) fn provider() -> CryptoProvider {
     rustls::crypto::ring::default_provider()
 }
 
-/// Our Secret.
+/// Reads and writes the Secret.
 #[derive(Debug, Clone)]
 pub struct SecretStore {
     api: Api<Secret>,
     deadline: Duration,
 }
 
-/// What was in the Secret.
+/// The content of the Secret.
 #[derive(Debug, Clone, Default)]
 pub struct Kept {
     pub certificates: Option<Certificates>,
@@ -111,7 +111,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Whether there is a Secret at all, readable or not.
+    /// Whether the Secret exists, valid or not.
     pub fn exists(&self) -> bool {
         self.secret.is_some()
     }
@@ -130,7 +130,7 @@ impl SecretStore {
         Ok(Kept { certificates, secret })
     }
 
-    /// Writes, unless somebody else was faster: then `None`, and theirs is to be read.
+    /// Writes the Secret. Returns `None` on a conflict: the caller reads it again.
     pub async fn write(&self, kept: &Kept, certificates: &Certificates) -> Result<Option<Kept>, CertsError> {
         let secret = secret(kept.secret.as_ref(), certificates)?;
         let params = PostParams { field_manager: Some("perennial".to_owned()), ..PostParams::default() };
@@ -152,7 +152,7 @@ impl SecretStore {
     }
 }
 
-/// The state, and beside it the same in the usual keys, for people and other tools.
+/// The state, and the same under the usual keys for people and other tools.
 fn secret(before: Option<&Secret>, certificates: &Certificates) -> Result<Secret, CertsError> {
     let state = serde_json::to_vec(certificates).map_err(CertsError::Encode)?;
     let text = |text: &str| ByteString(text.as_bytes().to_vec());
@@ -174,13 +174,13 @@ fn secret(before: Option<&Secret>, certificates: &Certificates) -> Result<Secret
     })
 }
 
-/// Certificates from elsewhere (cert-manager): `tls.crt`, `tls.key` and perhaps `ca.crt`.
+/// A directory with certificates of another tool, such as cert-manager: `tls.crt`, `tls.key` and optionally `ca.crt`.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
-    /// As they were read last, found to belong together.
+    /// The matching pair that was read last.
     last: Option<Files>,
-    /// What was read and is not served yet.
+    /// A pair that was read and is not served yet.
     waiting: Option<Arc<CertifiedKey>>,
 }
 
@@ -198,8 +198,8 @@ impl Directory {
 
     /// Reads the files again.
     ///
-    /// By content: mounted Secrets swap a link, and their modification times say little. A pair that does not match (one
-    /// file replaced, the other not yet) is refused; what was served goes on being served, and the next look tries again.
+    /// Compares contents: mounted Secrets swap a link, so modification times are useless. A pair that does not match (one file
+    /// replaced, the other not yet) is rejected; the old certificate stays in use until the next attempt.
     pub async fn read(&mut self) -> Result<(), CertsError> {
         let files = Files {
             certificate: read_file(&self.path.join("tls.crt")).await?,
@@ -218,19 +218,19 @@ impl Directory {
         Ok(())
     }
 
-    /// Whether what was read is not what is served.
+    /// Whether the pair that was read last is not served yet.
     pub fn is_new(&self) -> bool {
         self.waiting.is_some()
     }
 
-    /// Serves what was read.
+    /// Serves the pair that was read last.
     pub fn install(&mut self, served: &Served) {
         if let Some(certified) = self.waiting.take() {
             served.serve(certified);
         }
     }
 
-    /// The bundle, where the directory has one.
+    /// Returns the CA bundle, where the directory has one.
     pub fn bundle(&self) -> Option<Vec<u8>> {
         self.last.as_ref()?.authority.clone()
     }

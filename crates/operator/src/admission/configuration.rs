@@ -1,6 +1,6 @@
-//! The webhook configurations: what they should say, whether they do, and making them say it.
+//! The webhook configurations: their desired state, and their repair.
 //!
-//! Owns the two objects named `perennial`. Writes are conditional; where all is right nothing is written.
+//! Owns the two objects named `perennial`. Writes are conditional; without a difference nothing is written.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{
@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::time::Duration;
 
-/// The name of both objects, and of the Service in front of the replicas.
+/// Name of both objects and of the Service in front of the replicas.
 pub const NAME: &str = "perennial";
 pub const MUTATE_NODES: &str = "/mutate/nodes";
 pub const VALIDATE_NODES: &str = "/validate/nodes";
@@ -23,32 +23,32 @@ pub const MUTATE_PODS: &str = "/mutate/pods";
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// A request about a webhook configuration that did not do what it should.
+/// A request about a webhook configuration failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigurationError {
-    #[error("the {kind} could not be read")]
+    #[error("could not read the {kind}")]
     Read { kind: &'static str, source: kube::Error },
-    #[error("the {kind} could not be written")]
+    #[error("could not write the {kind}")]
     Write { kind: &'static str, source: kube::Error },
-    #[error("the {kind} could not be deleted")]
+    #[error("could not delete the {kind}")]
     Delete { kind: &'static str, source: kube::Error },
-    #[error("the API server did not answer about the {kind}")]
+    #[error("no response about the {kind}")]
     Unanswered { kind: &'static str },
 }
 
-/// Where the API server finds us.
+/// Address at which the API server reaches the webhooks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// The Service `perennial` in our namespace.
+    /// The Service `perennial` in Perennial's namespace.
     Service,
-    /// The start of a URL: for running outside the cluster.
+    /// A URL prefix, for running outside the cluster.
     Url(String),
 }
 
-/// Which webhooks there are to be, and how.
+/// The desired webhooks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConfigurationSettings {
-    /// Our own namespace, whose pods are never touched.
+    /// Perennial's namespace, whose pods are never changed.
     pub namespace: String,
     pub target: Target,
     /// `Ignore` or `Fail`.
@@ -58,12 +58,12 @@ pub struct ConfigurationSettings {
     pub node_create: bool,
     /// Node DELETE (capture).
     pub node_delete: bool,
-    /// Pod CREATE (placement), in the namespaces that this selects.
+    /// Pod CREATE (placement), in the selected namespaces.
     pub pods: Option<LabelSelector>,
 }
 
 impl ConfigurationSettings {
-    /// The names that a serving certificate needs.
+    /// Returns the DNS names that the serving certificate needs.
     pub fn names(&self) -> Vec<String> {
         match &self.target {
             Target::Service => ["svc", "svc.cluster.local"]
@@ -74,7 +74,7 @@ impl ConfigurationSettings {
         }
     }
 
-    /// What the ValidatingWebhookConfiguration should be; `None`: there should be none.
+    /// Returns the desired ValidatingWebhookConfiguration, or `None` where there should be none.
     pub fn validating(&self, bundle: Option<&[u8]>) -> Option<ValidatingWebhookConfiguration> {
         let webhooks: Vec<ValidatingWebhook> = self
             .node_delete
@@ -98,7 +98,7 @@ impl ConfigurationSettings {
         (!webhooks.is_empty()).then_some(ValidatingWebhookConfiguration { metadata, webhooks: Some(webhooks) })
     }
 
-    /// What the MutatingWebhookConfiguration should be; `None`: there should be none.
+    /// Returns the desired MutatingWebhookConfiguration, or `None` where there should be none.
     pub fn mutating(&self, bundle: Option<&[u8]>) -> Option<MutatingWebhookConfiguration> {
         let nodes =
             self.node_create.then(|| self.hook("nodes.create.perennial.dev", MUTATE_NODES, bundle, &NODE_CREATE, None));
@@ -151,7 +151,7 @@ impl ConfigurationSettings {
                 api_groups: Some(vec![String::new()]),
                 api_versions: Some(vec!["v1".to_owned()]),
                 operations: Some(vec![rule.operation.to_owned()]),
-                // Without a slash no subresource is meant.
+                // Without a slash: no subresources.
                 resources: Some(vec![rule.resource.to_owned()]),
                 scope: Some(rule.scope.to_owned()),
             },
@@ -159,7 +159,7 @@ impl ConfigurationSettings {
         }
     }
 
-    /// Those that are selected, but never our own and never kube-system.
+    /// Returns the selected namespaces except Perennial's own and kube-system.
     fn namespaces(&self, selector: &LabelSelector) -> LabelSelector {
         let mut expressions = selector.match_expressions.clone().unwrap_or_default();
         expressions.push(LabelSelectorRequirement {
@@ -200,13 +200,13 @@ fn metadata() -> ObjectMeta {
     ObjectMeta { name: Some(NAME.to_owned()), labels: Some(labels.into()), ..ObjectMeta::default() }
 }
 
-/// The host of a URL, without its port.
+/// Returns the host of a URL, without its port.
 fn host(url: &str) -> Option<String> {
     let uri: http::Uri = url.parse().ok()?;
     Some(uri.host()?.trim_matches(['[', ']']).to_owned())
 }
 
-/// Both objects, as they were read.
+/// Both objects as they were read.
 #[derive(Debug, Clone, Default)]
 pub struct Present {
     pub validating: Option<ValidatingWebhookConfiguration>,
@@ -214,7 +214,7 @@ pub struct Present {
 }
 
 impl Present {
-    /// What the webhooks are told to trust; where they differ, all of it.
+    /// Returns the CA bundle of the webhooks, or all of them where they differ.
     pub fn bundle(&self) -> Vec<u8> {
         let validating = self.validating.iter().flat_map(|object| object.webhooks.iter().flatten());
         let mutating = self.mutating.iter().flat_map(|object| object.webhooks.iter().flatten());
@@ -225,16 +225,16 @@ impl Present {
     }
 }
 
-/// What a repair found.
+/// Result of a repair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repair {
-    /// All was right; nothing was written.
+    /// No difference: nothing was written.
     Right,
-    /// Something was written, or somebody else was faster: look again.
+    /// Something was written, or a write conflicted: check again.
     Changed,
 }
 
-/// The two objects in the cluster.
+/// Reads and writes the two objects.
 #[derive(Debug, Clone)]
 pub struct Configurations {
     validating: Api<ValidatingWebhookConfiguration>,
@@ -251,9 +251,9 @@ impl Configurations {
         Ok(Present { validating: validating?, mutating: mutating? })
     }
 
-    /// Makes them as they should be. `None` for the bundle leaves whatever is there (somebody else injects it).
+    /// Brings both objects to their desired state. Without a bundle the present one stays, which another tool injects.
     ///
-    /// Read the configurations first, then whatever the bundle comes from, then repair: so a bundle never goes back.
+    /// Callers read the configurations first, then the source of the bundle, then repair, so that a bundle never goes back.
     pub async fn repair(
         &self,
         settings: &ConfigurationSettings,
@@ -267,25 +267,25 @@ impl Configurations {
         Ok(if first == Repair::Right { second } else { first })
     }
 
-    /// Removes both; that they are gone already is no error.
+    /// Deletes both objects where they exist.
     pub async fn remove(&self) -> Result<(), ConfigurationError> {
         delete(&self.validating, DeleteParams::default()).await?;
         delete(&self.mutating, DeleteParams::default()).await
     }
 }
 
-/// Whether every webhook that should be there is, and carries this bundle.
+/// Whether every desired webhook exists and has this CA bundle.
 pub fn is_carried(settings: &ConfigurationSettings, present: &Present, bundle: &[u8]) -> bool {
     is_right(present.validating.as_ref(), settings.validating(Some(bundle)).as_ref())
         && is_right(present.mutating.as_ref(), settings.mutating(Some(bundle)).as_ref())
 }
 
-/// What the two kinds have in common.
+/// The common interface of both kinds.
 trait Configuration: kube::Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned {
     const KIND: &'static str;
-    /// Everything that we decide, apart from labels.
+    /// The fields that Perennial decides, apart from labels.
     fn is_same(&self, other: &Self) -> bool;
-    /// Takes over bundles where we have none.
+    /// Copies the CA bundles of the present object where the desired one has none.
     fn inherit(&mut self, present: &Self);
 }
 
@@ -352,7 +352,7 @@ async fn put<K: Configuration>(
     };
     match answer {
         Ok(_) => {
-            tracing::info!(kind = K::KIND, "the webhook configuration was made right");
+            tracing::info!(kind = K::KIND, "webhook configuration repaired");
             Ok(Repair::Changed)
         }
         Err(kube::Error::Api(status)) if status.code == 409 || (status.code == 404 && present.is_some()) => {

@@ -1,6 +1,6 @@
-//! Making authorities and serving certificates (ECDSA on P-256).
+//! Issues authorities and serving certificates (ECDSA on P-256).
 //!
-//! Owns everything that needs a key. When to make which is decided in [`perennial_core::certs`].
+//! Owns everything that needs a private key. [`perennial_core::certs`] decides when to issue which.
 
 use perennial_core::certs::{Authority, Certificates, Lifetimes, Serving, VERSION, serving_expires};
 use rcgen::{
@@ -10,29 +10,29 @@ use rcgen::{
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
-/// Something about a key or a certificate did not work.
+/// A certificate could not be issued.
 #[derive(Debug, thiserror::Error)]
 pub enum IssueError {
-    #[error("the key of a new certificate could not be made")]
+    #[error("could not generate a key")]
     MakeKey(#[source] rcgen::Error),
-    #[error("the authority {id} could not be made")]
+    #[error("could not create authority {id}")]
     MakeAuthority { id: String, source: rcgen::Error },
-    #[error("the key of the authority {id} is missing or cannot be read")]
+    #[error("the key of authority {id} is missing or invalid")]
     ReadKey { id: String, source: Option<rcgen::Error> },
-    #[error("{name:?} cannot be a name in a certificate")]
+    #[error("{name:?} is not a valid name in a certificate")]
     Name { name: String, source: rcgen::Error },
-    #[error("the authority {id} could not sign a serving certificate")]
+    #[error("authority {id} could not sign a serving certificate")]
     Sign { id: String, source: rcgen::Error },
 }
 
-/// A new authority and a serving certificate of it.
+/// Creates an authority and a serving certificate signed by it.
 pub fn create(names: &[String], lifetimes: &Lifetimes, now: i64) -> Result<Certificates, IssueError> {
     let authority = authority(lifetimes, now)?;
     let serving = serving(&authority, names, lifetimes, now)?;
     Ok(Certificates { version: VERSION, authorities: vec![authority], serving })
 }
 
-/// A new authority.
+/// Creates an authority.
 pub fn authority(lifetimes: &Lifetimes, now: i64) -> Result<Authority, IssueError> {
     let id = format!("{:016x}", RandomState::new().build_hasher().finish());
     let key = KeyPair::generate().map_err(IssueError::MakeKey)?;
@@ -52,7 +52,7 @@ pub fn authority(lifetimes: &Lifetimes, now: i64) -> Result<Authority, IssueErro
     })
 }
 
-/// A new serving certificate, signed by this authority.
+/// Issues a serving certificate, signed by this authority.
 pub fn serving(
     authority: &Authority,
     names: &[String],
@@ -88,7 +88,7 @@ pub fn serving(
     })
 }
 
-/// All that a signature depends on is the id: the certificate need not be parsed to sign with it.
+/// Returns the parameters of an authority, which depend on its id alone: its certificate need not be parsed to sign.
 fn authority_params(id: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -98,7 +98,7 @@ fn authority_params(id: &str) -> CertificateParams {
     params
 }
 
-/// Seconds since 1970, to be added to that moment: certificates have times of a type that rcgen does not name.
+/// Returns seconds since 1970 as a duration, to be added to that date: rcgen does not export the type of its dates.
 fn since_1970(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }

@@ -1,7 +1,7 @@
-//! Keeps the served certificate and the webhook configurations right, in every replica, without leadership.
+//! Rotates the served certificate and repairs the webhook configurations, in every replica, without leader election.
 //!
-//! Owns the order in which things are read: the configurations first, then the certificates, and what is written to the
-//! configurations is conditional on what was read. So no replica with an old view takes an authority out of a bundle.
+//! Owns the order of requests: the configurations are read first, then the certificates, and a write to the configurations
+//! is conditional on what was read. So no replica with a stale view removes an authority from a bundle.
 
 use super::ca_bundle::{Others, carries};
 use super::certificates::{CertsError, Directory, Kept, SecretStore, Served};
@@ -17,46 +17,46 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-/// The most steps that one look takes: a rotation needs a few, more would be a loop.
+/// Maximum number of rotation steps at a time. A rotation needs a few; more would be a loop.
 const STEPS: usize = 6;
-/// How often a look is taken where nothing is due earlier.
+/// Longest pause between two checks.
 const PERIOD: Duration = Duration::from_secs(10);
-/// What a directory brings is served so long after the configurations have its authority: API servers take a moment to notice.
+/// Delay between adding an authority to the configurations and serving its certificate: API servers need a moment to notice.
 const NOTICED_AFTER: Duration = Duration::from_secs(2);
 
-/// Why a look failed. What was served goes on being served.
+/// A check failed. The served certificate stays in use.
 #[derive(Debug, thiserror::Error)]
 pub enum MaintenanceError {
-    #[error("the served certificate could not be kept right")]
+    #[error("could not update the served certificate")]
     Certs(#[source] CertsError),
-    #[error("a certificate could not be issued")]
+    #[error("could not issue a certificate")]
     Issue(#[source] IssueError),
-    #[error("the webhook configurations could not be kept right")]
+    #[error("could not repair the webhook configurations")]
     Configuration(#[source] ConfigurationError),
 }
 
-/// Where the certificate comes from.
+/// Source of the certificate.
 #[derive(Debug, Clone)]
 pub enum Origin {
-    /// Our own authority, in a Secret that all replicas share.
+    /// Perennial's own authority, in a Secret that all replicas share.
     Secret { lifetimes: Lifetimes },
     /// `webhook.certDir`.
     Directory(PathBuf),
 }
 
-/// What to keep right.
+/// Settings of the maintenance.
 #[derive(Debug, Clone)]
 pub struct MaintenanceSettings {
     pub namespace: String,
     pub origin: Origin,
     /// Names for the certificate: [`ConfigurationSettings::names`], and any others.
     pub names: Vec<String>,
-    /// `None`: somebody else writes the configurations.
+    /// `None` where another tool writes the configurations.
     pub configuration: Option<ConfigurationSettings>,
     pub clock: Clock,
 }
 
-/// The keeper of certificate and configurations.
+/// Maintains the certificate and the configurations.
 #[derive(Debug)]
 pub struct Maintenance {
     settings: MaintenanceSettings,
@@ -66,11 +66,11 @@ pub struct Maintenance {
     directory: Option<Directory>,
     /// Authorities in the configurations that are not in the directory.
     others: Others,
-    /// Since when the configurations have all that is in the directory.
+    /// Time since which the configurations contain every authority of the directory.
     trusted: Option<Instant>,
     lifetimes: Lifetimes,
     installed: Option<Certificates>,
-    /// Since when an authority is known to be confirmed.
+    /// Time since which each authority is known to be confirmed.
     confirmed: BTreeMap<String, Instant>,
 }
 
@@ -94,7 +94,7 @@ impl Maintenance {
         }
     }
 
-    /// Looks again and again until `stop`.
+    /// Checks periodically until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         while !stop.is_cancelled() {
             let again = match self.look().await {
@@ -102,7 +102,7 @@ impl Maintenance {
                 Ok(Repair::Right) => self.period().min(NOTICED_AFTER / 4),
                 Ok(Repair::Changed) => self.period().min(Duration::from_millis(200)),
                 Err(error) => {
-                    warn!(error = %Chain(&error), "certificates and webhook configurations could not be checked");
+                    warn!(error = %Chain(&error), "could not maintain certificates and webhook configurations, retrying");
                     self.period().min(Duration::from_secs(1))
                 }
             };
@@ -113,7 +113,7 @@ impl Maintenance {
         }
     }
 
-    /// Looks once, and does what is due.
+    /// Checks once and does what is due.
     pub async fn look(&mut self) -> Result<Repair, MaintenanceError> {
         let present = match self.settings.configuration {
             Some(_) => Some(self.configurations.read().await.map_err(MaintenanceError::Configuration)?),
@@ -130,7 +130,7 @@ impl Maintenance {
         repair.await.map_err(MaintenanceError::Configuration)
     }
 
-    /// Serves what is in the directory, once it is trusted; returns what the configurations should carry.
+    /// Serves the certificate of the directory once it is trusted. Returns the bundle for the configurations.
     async fn foreign(&mut self, present: Option<&Present>) -> Result<Option<Vec<u8>>, CertsError> {
         let Some(directory) = &mut self.directory else { return Ok(None) };
         directory.read().await?;
@@ -138,24 +138,24 @@ impl Maintenance {
         let carried = present.map(Present::bundle);
         let trusted = match (&ours, &carried) {
             (Some(ours), Some(carried)) => carries(carried, ours),
-            // Somebody else says what is trusted.
+            // Another tool writes the bundle.
             _ => true,
         };
         self.trusted = if trusted { self.trusted.or(Some(now)) } else { None };
         let noticed = ours.is_none() || self.trusted.is_some_and(|since| now.duration_since(since) >= NOTICED_AFTER);
         if directory.is_new() && (noticed || !self.served.is_ready()) {
             directory.install(&self.served);
-            info!("the certificate from the directory is served from now on");
+            info!("serving the certificate from the directory");
         }
         Ok(ours.map(|ours| self.others.beside(&ours, &carried.unwrap_or_default(), now)))
     }
 
-    /// Whether something is about to be done that should not wait.
+    /// Whether the next check is due soon.
     fn is_busy(&self) -> bool {
         self.directory.as_ref().is_some_and(Directory::is_new)
     }
 
-    /// Brings our own certificates forward, and serves what they say.
+    /// Advances the rotation of Perennial's own certificates and serves the current one.
     async fn own(&mut self, present: Option<&Present>) -> Result<Certificates, MaintenanceError> {
         let mut kept = self.store.read().await.map_err(MaintenanceError::Certs)?;
         for _ in 0..STEPS {
@@ -170,12 +170,12 @@ impl Maintenance {
                 if kept.certificates.is_some() {
                     break;
                 }
-                // Somebody deleted the Secret, or spoilt it: what is being served is still good.
+                // The Secret was deleted or corrupted: the served certificate is still valid.
                 let Some(installed) = self.installed.clone() else { break };
                 kept = self.write(&kept, &installed).await?;
                 continue;
             };
-            info!(step = ?step, "the webhook's certificates move on");
+            info!(step = ?step, "webhook certificate rotation step");
             kept = self.write(&kept, &changed).await?;
         }
         let Some(certificates) = kept.certificates else {
@@ -186,7 +186,7 @@ impl Maintenance {
         Ok(certificates)
     }
 
-    /// The certificates after a step; `None` where it changes nothing.
+    /// Returns the certificates after a step, or `None` where it changes nothing.
     fn changed(
         &self,
         step: &Next,
@@ -223,7 +223,7 @@ impl Maintenance {
         })
     }
 
-    /// Writes, or takes what somebody else wrote first.
+    /// Writes the Secret. On a conflict, returns the certificates that another replica wrote.
     async fn write(&self, kept: &Kept, certificates: &Certificates) -> Result<Kept, MaintenanceError> {
         match self.store.write(kept, certificates).await.map_err(MaintenanceError::Certs)? {
             Some(kept) => Ok(kept),
@@ -247,13 +247,13 @@ impl Maintenance {
             self.served
                 .install(serving.certificate.as_bytes(), serving.key.as_bytes(), super::certificates::SECRET)
                 .map_err(MaintenanceError::Certs)?;
-            info!(authority = serving.authority, expires = serving.expires, "a new certificate is served from now on");
+            info!(authority = serving.authority, expires = serving.expires, "serving a new certificate");
         }
         self.installed = Some(certificates.clone());
         Ok(())
     }
 
-    /// Often enough for the lifetimes; tests have some of seconds.
+    /// Returns the pause until the next check, which is short enough for the lifetimes. Tests use lifetimes of seconds.
     fn period(&self) -> Duration {
         let shortest = self.lifetimes.serving.min(self.lifetimes.settle * 10).max(0);
         let seconds = Duration::from_secs(u64::try_from(shortest).unwrap_or(u64::MAX));

@@ -1,11 +1,11 @@
 //! The admission server: TLS, limits, deadlines, and a handler for each path.
 //!
-//! Owns everything between the socket and a handler. A handler that is slow, fails or panics, a body that makes no sense, too
-//! many requests at once: the answer is *allowed, unchanged*, in time. What cannot even be answered so is left to the failure
-//! policy, which is `Ignore`.
+//! Owns everything between the socket and a handler. Fails open: when a handler is slow, fails or panics, when a review is
+//! malformed or when there are too many requests, the response is *allowed, unchanged*, in time. A request that cannot be
+//! answered at all is left to the failure policy, which is `Ignore`.
 
 use super::certificates::{Served, provider};
-use crate::runtime::{connection_limit::Seats, traces};
+use crate::runtime::{connection_limit::ConnectionLimit, traces};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -27,13 +27,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, debug, field, info, info_span, warn};
 
-/// What decides about the requests of one path.
+/// Decides about the requests of one path.
 pub type Handler = Arc<dyn Fn(AdmissionRequest) -> BoxFuture<'static, AdmissionResponse> + Send + Sync>;
 
-/// Told of every request: `controller_runtime_webhook_*`.
+/// Called after every request, for `controller_runtime_webhook_*`.
 pub type Report = Arc<dyn Fn(&Observation) + Send + Sync>;
 
-/// How one request went.
+/// The result of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Observation {
     pub path: &'static str,
@@ -41,21 +41,21 @@ pub struct Observation {
     pub elapsed: Duration,
 }
 
-/// A bounded set: it becomes a metric's label.
+/// How a request was answered. A bounded set, since it is recorded in spans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Allowed,
     Patched,
     Denied,
-    /// Allowed because the handler was not done in time.
+    /// Allowed because the handler missed the deadline.
     Late,
-    /// Allowed because too many were under way.
-    Crowded,
-    /// Allowed because it made no sense.
-    Strange,
+    /// Allowed because too many handlers were running.
+    Overloaded,
+    /// Allowed because the review could not be decoded.
+    Malformed,
     /// Allowed because the handler panicked.
     Failed,
-    /// Not answerable: too large, broken off, or no room left for its body.
+    /// Not answered: too large, cut short, or beyond the memory limit of all bodies.
     Refused,
 }
 
@@ -66,21 +66,21 @@ impl Outcome {
             Self::Patched => "patched",
             Self::Denied => "denied",
             Self::Late => "late",
-            Self::Crowded => "crowded",
-            Self::Strange => "strange",
+            Self::Overloaded => "crowded",
+            Self::Malformed => "strange",
             Self::Failed => "failed",
             Self::Refused => "refused",
         }
     }
 
-    /// The HTTP status for metrics: 200 where the handler decided. A request that was only allowed because something
+    /// Returns the HTTP status for metrics: 200 where the handler decided. A request that was only allowed because something
     /// went wrong counts as a failure, although the API server received an answer.
     pub fn code(self) -> StatusCode {
         match self {
             Self::Allowed | Self::Patched | Self::Denied => StatusCode::OK,
             Self::Late => StatusCode::GATEWAY_TIMEOUT,
-            Self::Crowded | Self::Refused => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Strange => StatusCode::BAD_REQUEST,
+            Self::Overloaded | Self::Refused => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Malformed => StatusCode::BAD_REQUEST,
             Self::Failed => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -100,29 +100,29 @@ const UNRESERVED: usize = 64 * 1024;
 /// Limits and deadlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// When an answer is out at the latest, below the timeout that the API server was told.
+    /// Deadline of a response, below the timeout of the webhook configuration.
     pub deadline: Duration,
-    /// How many handlers run at once; those that missed their deadline count until they end.
+    /// Maximum number of running handlers, including those that missed their deadline.
     pub concurrency: usize,
-    /// The largest body. The API server accepts objects of up to 3 MiB, and a review of a create or a delete has one.
+    /// Maximum size of a body. The API server accepts objects of up to 3 MiB, and a review of a create or a delete has one.
     pub body: usize,
     /// Memory of all bodies together, apart from the first [`UNRESERVED`] bytes of each.
     pub bodies: usize,
-    /// How many may be connected at once; beyond that, whoever has been silent for longest has to go.
+    /// Maximum number of connections. Beyond it, the longest idle one is closed.
     pub connections: usize,
     pub handshake: Duration,
     pub headers: Duration,
-    /// How long a connection may be idle between requests: longer than the API server keeps its own (90 s), which sends
+    /// Idle timeout of a connection between requests: longer than the API server keeps its own (90 s), which sends
     /// a review on a connection that is being closed only once and then fails open.
     pub idle: Duration,
-    /// How long connections may take to end on a graceful stop.
+    /// Time for connections to end on a graceful stop.
     pub grace: Duration,
-    /// How long requests are still accepted after the stop was asked for: endpoints take a while to be withdrawn.
+    /// Time for which requests are still accepted after the stop: endpoints are withdrawn with a delay.
     pub linger: Duration,
 }
 
 impl Limits {
-    /// With the answer out at three quarters of the webhook's timeout.
+    /// Returns limits with a deadline of three quarters of the webhook's timeout.
     pub fn for_timeout(timeout: Duration) -> Self {
         Self { deadline: timeout * 3 / 4, ..Self::default() }
     }
@@ -146,18 +146,18 @@ impl Default for Limits {
     }
 }
 
-/// The server did not start or broke off.
+/// The server could not start, or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    #[error("the webhook server could not listen on {address}")]
+    #[error("could not listen on {address} for admission")]
     Listen { address: SocketAddr, source: std::io::Error },
-    #[error("the webhook server's TLS could not be set up")]
+    #[error("could not set up TLS for admission")]
     Tls(#[source] rustls::Error),
-    #[error("the webhook server on {address} broke off")]
+    #[error("the admission server on {address} failed")]
     Serve { address: SocketAddr, source: std::io::Error },
 }
 
-/// The admission server, before it runs.
+/// The admission server, not yet bound to a port.
 #[derive(Clone)]
 pub struct Webhooks {
     limits: Limits,
@@ -191,7 +191,7 @@ impl Webhooks {
         Self { limits, handlers: BTreeMap::new(), report }
     }
 
-    /// Registers what decides about a path.
+    /// Adds the handler of a path.
     #[must_use]
     pub fn on<F, R>(mut self, path: &'static str, handler: F) -> Self
     where
@@ -202,13 +202,13 @@ impl Webhooks {
         self
     }
 
-    /// The routes, without TLS. `/healthz` answers whoever checks the port.
+    /// Returns the routes, without TLS. `/healthz` is for checks of the port.
     pub fn router(&self) -> Router {
         self.router_until(&CancellationToken::new())
     }
 
-    /// The same routes; after `stop` every response closes its HTTP/1.1 connection, so that the next review takes another
-    /// replica's.
+    /// Returns the routes. After `stop` every response closes its HTTP/1.1 connection, so that the next review goes to
+    /// another replica.
     fn router_until(&self, stop: &CancellationToken) -> Router {
         let running = Arc::new(Semaphore::new(self.limits.concurrency));
         let room = Arc::new(Semaphore::new(self.limits.bodies / 1024));
@@ -228,7 +228,7 @@ impl Webhooks {
         router
     }
 
-    /// Listens; afterwards [`Listening::run`] serves. Split so that a taken port is known at once.
+    /// Binds the port, to be served by [`Listening::run`]. A port in use is reported at once.
     pub fn listen(self, address: SocketAddr, served: Arc<Served>) -> Result<Listening, ServeError> {
         let failed = |source| ServeError::Listen { address, source };
         let listener = std::net::TcpListener::bind(address).map_err(failed)?;
@@ -244,7 +244,7 @@ impl Webhooks {
     }
 }
 
-/// The admission server with its port open.
+/// The admission server with its port bound.
 #[derive(Debug)]
 pub struct Listening {
     webhooks: Webhooks,
@@ -258,13 +258,13 @@ impl Listening {
         self.address
     }
 
-    /// Serves until `stop`, then lets requests under way end.
+    /// Serves until `stop`, then waits for requests in progress.
     pub async fn run(self, stop: CancellationToken) -> Result<(), ServeError> {
         let (address, limits) = (self.address, self.webhooks.limits);
         let failed = |source| ServeError::Serve { address, source };
         let acceptor = RustlsAcceptor::new(RustlsConfig::from_config(self.tls))
             .handshake_timeout(limits.handshake)
-            .acceptor(Seats::new(limits.connections));
+            .acceptor(ConnectionLimit::new(limits.connections));
         let handle = axum_server::Handle::new();
         let mut server =
             axum_server::from_tcp(self.listener).map_err(failed)?.acceptor(acceptor).handle(handle.clone());
@@ -277,7 +277,7 @@ impl Listening {
             .keep_alive_timeout(limits.headers)
             .max_header_list_size(16 * 1024)
             .max_concurrent_streams(250);
-        info!(%address, paths = ?self.webhooks.handlers.keys(), "admission requests are served");
+        info!(%address, paths = ?self.webhooks.handlers.keys(), "admission server started");
 
         let serving = server.serve(self.webhooks.router_until(&stop).into_make_service());
         let mut serving = std::pin::pin!(serving);
@@ -291,7 +291,7 @@ impl Listening {
         }
         handle.graceful_shutdown(Some(limits.grace));
         let result = serving.await.map_err(failed);
-        info!(%address, "admission requests are no longer served");
+        info!(%address, "admission server stopped");
         result
     }
 }
@@ -304,7 +304,7 @@ async fn answer(State(endpoint): State<Endpoint>, request: Request) -> Response 
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     let elapsed = start.elapsed();
-    debug!(path = endpoint.path, outcome = outcome.name(), ?elapsed, "an admission request was answered");
+    debug!(path = endpoint.path, outcome = outcome.name(), ?elapsed, "admission request answered");
     (endpoint.report)(&Observation { path: endpoint.path, outcome, elapsed });
     response
 }
@@ -349,20 +349,20 @@ impl Endpoint {
         };
         let Ok(permit) = Arc::clone(&self.running).try_acquire_owned() else {
             return match review::read_uid(&body) {
-                Some(uid) => (Outcome::Crowded, respond(&uid, &AdmissionResponse::allowed())),
+                Some(uid) => (Outcome::Overloaded, respond(&uid, &AdmissionResponse::allowed())),
                 None => refuse(StatusCode::BAD_REQUEST),
             };
         };
         let request = match review::read(&body) {
             Review::Request(request) => *request,
-            Review::Strange { uid } => return (Outcome::Strange, respond(&uid, &AdmissionResponse::allowed())),
+            Review::Malformed { uid } => return (Outcome::Malformed, respond(&uid, &AdmissionResponse::allowed())),
             Review::Unreadable => return refuse(StatusCode::BAD_REQUEST),
         };
         drop(body);
 
         let uid = request.uid.clone();
         let decision = (self.handler)(request);
-        // A task of its own: it ends what it began also after the deadline, and its panic is not ours.
+        // In its own task, so that it finishes after the deadline and its panic is contained.
         let span = info_span!(target: traces::TARGET, "admission", path = self.path, outcome = field::Empty);
         let decided = async move {
             let _permit = permit;
@@ -372,7 +372,7 @@ impl Endpoint {
         let (outcome, response) = match tokio::time::timeout_at(deadline, task).await {
             Ok(Ok(response)) => (Outcome::of(&response), response),
             Ok(Err(error)) => {
-                warn!(path = self.path, %error, "a webhook's handler failed; the request was allowed");
+                warn!(path = self.path, %error, "webhook handler panicked, request allowed");
                 (Outcome::Failed, AdmissionResponse::allowed())
             }
             Err(_) => (Outcome::Late, AdmissionResponse::allowed()),

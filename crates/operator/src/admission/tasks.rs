@@ -15,6 +15,7 @@ use super::{
     certificates::Served,
     configuration::{ConfigurationSettings, Configurations, Target},
     maintenance::{Maintenance, MaintenanceSettings, Origin},
+    metrics::AdmissionMetrics,
     server::{Limits, Webhooks},
 };
 use crate::runtime::{environment::Environment, tasks::Task};
@@ -32,6 +33,7 @@ pub fn tasks(
     env: &Environment,
     webhooks: Webhooks,
     pods: Option<LabelSelector>,
+    metrics: AdmissionMetrics,
 ) -> anyhow::Result<[Task; 3]> {
     let webhook = &settings.webhook;
     let configuration = ConfigurationSettings {
@@ -66,10 +68,10 @@ pub fn tasks(
     };
     let maintenance = Maintenance::new(env.client.clone(), maintenance, Arc::clone(&served)).run(env.stop.clone());
     env.health.expect(CERTIFIED);
-    let (health, metrics) = (env.health.clone(), env.metrics.clone());
+    let health = env.health.clone();
     let report = move || {
         health.set(CERTIFIED, served.is_ready());
-        metrics.certificate_expiry.set(served.expires().unwrap_or_default());
+        metrics.set_certificate_expiry(served.expires());
         std::future::ready(())
     };
     Ok([

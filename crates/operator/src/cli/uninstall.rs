@@ -4,6 +4,7 @@ use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
 use clap::Args;
+use futures::TryStreamExt as _;
 use k8s_openapi::api::{
     apps::v1::Deployment,
     coordination::v1::Lease,
@@ -27,6 +28,7 @@ use crate::{
     runtime::{
         budget::Budget,
         error_category::{self, Category},
+        pages::{PAGE, pages},
     },
 };
 
@@ -133,9 +135,9 @@ async fn remove_taints(session: &Session) -> anyhow::Result<usize> {
     let mut progress = Progress::new("nodes", false);
     for attempt in 1.. {
         let mut conflict = None;
-        let mut params = ListParams::default().limit(500);
-        loop {
-            let (page, next) = session.cluster.list_nodes(&params).await?;
+        let list = |params: ListParams| async move { session.cluster.list_nodes(&params).await };
+        let mut pages = std::pin::pin!(pages(ListParams::default().limit(PAGE), list));
+        while let Some(page) = pages.try_next().await? {
             progress.advance(page.len());
             for node in page.iter().filter(|node| node.is_gated()) {
                 match session.cluster.ungate_node(node).await {
@@ -144,10 +146,6 @@ async fn remove_taints(session: &Session) -> anyhow::Result<usize> {
                     Err(error) if error.category() == Category::Conflict => conflict = Some(error),
                     Err(error) => return Err(error.into()),
                 }
-            }
-            match next {
-                Some(token) => params.continue_token = Some(token),
-                None => break,
             }
         }
         match conflict {

@@ -12,7 +12,7 @@ use perennial_core::coordination::shards::{shard_of, shards_in_force};
 use super::format::span;
 use crate::runtime::{
     error_category,
-    lease::seen,
+    lease::state,
     lease_metadata::{GROUP, SHARD, announcement, shard_lease},
 };
 
@@ -123,7 +123,7 @@ impl ReplicaGroup {
         let mut members = Vec::new();
         let mut shards = Vec::new();
         for lease in leases {
-            let seen = seen(lease);
+            let seen = state(lease);
             let silent = seen.renewed.map_or(i64::MAX, |at| (now.as_microsecond() - at).max(0) / 1_000_000);
             let limit = seen.lease.map_or(15, |lease| i64::try_from(lease.as_secs()).unwrap_or(i64::MAX));
             if let Some(told) = announcement(lease) {

@@ -1,5 +1,6 @@
 //! A connection to one cluster: client, settings and policies, and reads of nodes and records.
 
+use futures::TryStreamExt as _;
 use kube::api::ListParams;
 use perennial_core::{
     config::Settings,
@@ -18,10 +19,12 @@ use crate::{
         policies::Policies,
         record_keys::Signatures,
     },
-    runtime::{budget::Budget, error_chain::Chain},
+    runtime::{
+        budget::Budget,
+        error_chain::Chain,
+        pages::{PAGE, pages},
+    },
 };
-
-pub(crate) const PAGE: u32 = 500;
 
 /// One cluster and the rules by which its operator decides.
 pub(crate) struct Session {
@@ -143,15 +146,12 @@ impl Session {
 
     /// Calls a function with each page of records.
     pub(crate) async fn each_record(&self, mut on: impl FnMut(Vec<Held>) -> anyhow::Result<()>) -> anyhow::Result<()> {
-        let mut params = record_pages();
-        loop {
-            let (page, next) = self.cluster.list_records(&params).await?;
+        let list = |params: ListParams| async move { self.cluster.list_records(&params).await };
+        let mut pages = std::pin::pin!(pages(record_pages(), list));
+        while let Some(page) = pages.try_next().await? {
             on(page)?;
-            match next {
-                Some(token) => params.continue_token = Some(token),
-                None => return Ok(()),
-            }
         }
+        Ok(())
     }
 
     /// Calls a function with each page of selected nodes.
@@ -160,15 +160,12 @@ impl Session {
         selector: Option<&str>,
         mut on: impl FnMut(Vec<selection::Node>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let mut params = node_pages(selector);
-        loop {
-            let (page, next) = self.cluster.list_nodes(&params).await?;
+        let list = |params: ListParams| async move { self.cluster.list_nodes(&params).await };
+        let mut pages = std::pin::pin!(pages(node_pages(selector), list));
+        while let Some(page) = pages.try_next().await? {
             on(page)?;
-            match next {
-                Some(token) => params.continue_token = Some(token),
-                None => return Ok(()),
-            }
         }
+        Ok(())
     }
 }
 

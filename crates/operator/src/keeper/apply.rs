@@ -29,6 +29,7 @@ use super::{
 use crate::runtime::{
     budget::Budget,
     error_category::Category,
+    pages::next_token,
     request::{FIELD_MANAGER, Failure, ask},
 };
 
@@ -381,6 +382,7 @@ impl Cluster {
     pub async fn list_records(&self, params: &ListParams) -> Result<(Vec<Held>, Option<String>), Error> {
         let page = self.ask(Priority::Collect, self.records.list(params)).await;
         let page = page.map_err(|source| Error::List { what: "records", source })?;
+        let next = next_token(&page.metadata);
         let mut records = Vec::with_capacity(page.items.len());
         for found in page.items {
             let held = self.held(found);
@@ -391,17 +393,15 @@ impl Cluster {
             };
             records.push(if looked { self.held(held.config_map) } else { held });
         }
-        Ok((records, page.metadata.continue_.filter(|token| !token.is_empty())))
+        Ok((records, next))
     }
 
     /// Returns a page of nodes and the token of the next one.
     pub async fn list_nodes(&self, params: &ListParams) -> Result<(Vec<selection::Node>, Option<String>), Error> {
         let page = self.ask(Priority::Collect, self.nodes.list(params)).await;
         let page = page.map_err(|source| Error::List { what: "nodes", source })?;
-        Ok((
-            page.items.into_iter().map(Node::into_view).collect(),
-            page.metadata.continue_.filter(|token| !token.is_empty()),
-        ))
+        let next = next_token(&page.metadata);
+        Ok((page.items.into_iter().map(Node::into_view).collect(), next))
     }
 
     /// Deletes a record, if it has not changed since it was read.

@@ -14,7 +14,6 @@ use super::{
 };
 use crate::runtime::{
     events::{About, Severity},
-    labels::{NodeLabels, NodeState, RecordLabels, RecordState},
     reporter::Retry,
 };
 
@@ -34,7 +33,7 @@ impl Keeper {
             *flap = (if flap.1.elapsed() < FLAP_MEMORY { flap.0 + 1 } else { 1 }, Instant::now());
             flap.0
         };
-        self.metrics.label_flaps.inc();
+        self.metrics.labels_flapped();
         if count == FLAPS {
             warn!(node = node.name, "labels flap; the node is captured less often");
             self.events.say(About::node(&node.name, &node.uid), Severity::Warning, "LabelsFlap", || {
@@ -58,21 +57,7 @@ impl Keeper {
         }
         self.cache.expire();
         let survey = self.cache.survey();
-        let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-        let node = |state| self.metrics.nodes.get_or_create_owned(&NodeLabels { state });
-        node(NodeState::Settled).set(count(survey.current + survey.to_capture));
-        node(NodeState::Unsettled).set(count(survey.to_restore + survey.unidentified));
-        node(NodeState::Ignored).set(count(survey.ignored));
-        let record = |state| self.metrics.records.get_or_create_owned(&RecordLabels { state });
-        record(RecordState::Present).set(count(survey.records.saturating_sub(survey.absent)));
-        record(RecordState::Absent).set(count(survey.absent));
-        record(RecordState::Tombstone).set(count(survey.tombstones));
-        record(RecordState::Invalid).set(count(survey.bad_records));
-        self.metrics.records_invalid.set(count(survey.bad_records));
-        self.metrics.records_unsigned.set(count(survey.unsigned));
-        let all = survey.current + survey.to_capture + survey.to_restore + survey.unidentified;
-        #[expect(clippy::cast_precision_loss)]
-        self.metrics.nodes_current_ratio.set(if all == 0 { 1.0 } else { survey.current as f64 / all as f64 });
+        self.metrics.set_gauges(&survey);
         self.reconciler.report_depth();
         survey
     }

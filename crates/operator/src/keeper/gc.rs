@@ -6,6 +6,7 @@ use std::{
     sync::Arc,
 };
 
+use futures::TryStreamExt as _;
 use jiff::Timestamp;
 use kube::api::ListParams;
 use perennial_core::keeper::{
@@ -21,9 +22,10 @@ use super::{
     apply::{Error, Held, PAGE_OF_RECORDS},
     controller::Keeper,
 };
-use crate::runtime::error_chain::Chain;
-
-const PAGE_OF_NODES: u32 = 500;
+use crate::runtime::{
+    error_chain::Chain,
+    pages::{PAGE, pages},
+};
 
 impl Keeper {
     /// Lists everything and collects old records. A failure is logged, and the next run tries
@@ -31,7 +33,7 @@ impl Keeper {
     pub async fn audit(&self) {
         if let Err(error) = self.try_audit().await {
             warn!(category = error.category().as_str(), error = %Chain(&error), "garbage collection ended early");
-            self.metrics.failed(error.category().as_str());
+            self.reporter.count(error.category());
         }
     }
 
@@ -56,7 +58,7 @@ impl Keeper {
         let absent = records.iter().filter(|record| !record.candidate.present && !record.candidate.tombstone).count();
         let known = records.iter().filter(|record| !record.candidate.tombstone).count();
         let mass = is_mass_absence(nodes, known, absent);
-        self.metrics.mass_absence.set(i64::from(mass));
+        self.metrics.set_mass_absence(mass);
         if mass {
             warn!(nodes, records = known, absent, "most nodes are absent: no record is deleted");
         }
@@ -115,39 +117,34 @@ impl Keeper {
         }
         self.cluster.delete_record(&held).await?;
         info!(node = &*record.node, tombstone = record.candidate.tombstone, "record deleted: its node stayed absent");
-        self.metrics.records_collected.inc();
+        self.metrics.record_collected();
         Ok(())
     }
 
     pub(super) async fn each_record(&self, mut on: impl FnMut(Held)) -> Result<(), Error> {
-        let mut params =
+        let params =
             ListParams::default().labels(&format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}")).limit(PAGE_OF_RECORDS);
-        loop {
-            let (page, next) = self.cluster.list_records(&params).await?;
+        let list = |params: ListParams| async move { self.cluster.list_records(&params).await };
+        let mut pages = std::pin::pin!(pages(params, list));
+        while let Some(page) = pages.try_next().await? {
             for held in page {
                 self.learn_record(&held);
                 on(held);
             }
-            match next {
-                Some(token) => params.continue_token = Some(token),
-                None => return Ok(()),
-            }
         }
+        Ok(())
     }
 
     pub(super) async fn each_node(
         &self,
         mut on: impl FnMut(perennial_core::keeper::selection::Node),
     ) -> Result<(), Error> {
-        let mut params = ListParams::default().limit(PAGE_OF_NODES);
-        loop {
-            let (page, next) = self.cluster.list_nodes(&params).await?;
+        let list = |params: ListParams| async move { self.cluster.list_nodes(&params).await };
+        let mut pages = std::pin::pin!(pages(ListParams::default().limit(PAGE), list));
+        while let Some(page) = pages.try_next().await? {
             page.into_iter().for_each(&mut on);
-            match next {
-                Some(token) => params.continue_token = Some(token),
-                None => return Ok(()),
-            }
         }
+        Ok(())
     }
 }
 

@@ -22,11 +22,11 @@ use super::{
     Key, Priority, Work,
     apply::{Error, Held},
     controller::{Done, Keeper},
+    metrics::Via,
 };
 use crate::runtime::{
     error_category::Category,
     events::{About, Severity},
-    labels::{Via, ViaLabels},
 };
 
 impl Keeper {
@@ -235,7 +235,7 @@ impl Keeper {
         let written = self.cluster.write_record(held, next, priority).await?;
         info!(node, act = kind.as_str(), sequence = next.sequence, labels = next.kept.len(), "record written");
         if kind == RecordWrite::Capture {
-            self.metrics.captures.get_or_create(&ViaLabels { via: Via::Watch }).inc();
+            self.metrics.captured(Via::Watch);
         }
         self.learn_record(&written);
         Ok(())
@@ -253,10 +253,9 @@ impl Keeper {
         let waits_since = self.cache.waits_since(key);
         let patched = self.cluster.patch_node(node, restore).await?;
         info!(node = node.name, set, removed, withheld, sequence, "node restored");
-        self.metrics.restores.get_or_create(&ViaLabels { via: Via::Watch }).inc();
-        self.metrics.labels_restored.inc_by(set as u64);
+        self.metrics.restored(Via::Watch, set);
         if let Some(since) = waits_since {
-            self.metrics.restore_latency.observe(since.elapsed().as_secs_f64());
+            self.metrics.restore_took(since.elapsed());
         }
         let about = About::node(&node.name, &node.uid);
         if set + removed > 0 {
@@ -288,7 +287,7 @@ impl Keeper {
         if refused.is_empty() || self.duties.dry_run {
             return;
         }
-        self.metrics.protected_refusals.inc_by(refused.len() as u64);
+        self.metrics.protected_keys_withheld(refused.len());
         warn!(node = node.name, keys = refused.join(", "), "protected keys belong to another machine; not restored");
         self.events.say(About::node(&node.name, &node.uid), Severity::Warning, "Withheld", || {
             format!("not restored, since they belong to another machine: {}", refused.join(", "))

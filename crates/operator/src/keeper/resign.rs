@@ -20,7 +20,7 @@ impl Keeper {
             return;
         }
         if let Err(error) = signatures.refresh_after(KEYS_EVERY).await {
-            self.metrics.failed(Category::Refused.as_str());
+            self.reporter.count(Category::Refused);
             warn!(error = %Chain(&error), "signing keys cannot be read; the known keys stay in use");
         }
         // The keys have changed since records were last verified: verify all of them again. Some
@@ -69,7 +69,7 @@ impl Keeper {
     }
 
     fn report_failure(&self, error: &Error) {
-        self.metrics.failed(error.category().as_str());
+        self.reporter.count(error.category());
         warn!(category = error.category().as_str(), error = %Chain(error), "records not signed yet, retrying");
     }
 }

@@ -17,6 +17,7 @@ use super::{
     apply::{Cluster, PAGE_OF_RECORDS},
     cache::Cache,
     controller::{CONTROLLER, Duties, Keeper, RETRY, State},
+    metrics::KeeperMetrics,
     policies::{self, Policies},
     record_keys::Signatures,
 };
@@ -60,7 +61,7 @@ impl Keeper {
             reporter: Reporter::new(metrics.clone(), events.clone()),
             clock,
             jitter,
-            metrics,
+            metrics: KeeperMetrics::register(&metrics),
             events,
             duties: Duties {
                 capture: controller.roles.contains(&Role::Capture),
@@ -148,7 +149,7 @@ impl Keeper {
             }
             keeper.on_node(event);
         };
-        Task::new("watch of nodes", watch.run(on_event, move |category| metrics.failed(category.as_str())))
+        Task::new("watch of nodes", watch.run(on_event, move |category| metrics.failed(category)))
     }
 
     fn watch_records(self: &Arc<Self>, env: &Environment) -> Task {
@@ -157,7 +158,7 @@ impl Keeper {
             .labels(&format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}"))
             .page_size(PAGE_OF_RECORDS);
         let on_event = move |event| keeper.on_record(event);
-        Task::new("watch of records", watch.run(on_event, move |category| metrics.failed(category.as_str())))
+        Task::new("watch of records", watch.run(on_event, move |category| metrics.failed(category)))
     }
 
     fn watch_policies(self: &Arc<Self>, env: &Environment) -> Task {

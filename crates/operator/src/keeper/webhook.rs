@@ -25,13 +25,10 @@ use super::{
     Priority,
     apply::{Error, Held},
     controller::Keeper,
+    metrics::Via,
     node::Node,
 };
-use crate::runtime::{
-    error_category::Category,
-    error_chain::Chain,
-    labels::{Via, ViaLabels},
-};
+use crate::runtime::{error_category::Category, error_chain::Chain};
 
 impl Keeper {
     /// Answers a Node CREATE.
@@ -66,8 +63,7 @@ impl Keeper {
             let (set, withheld, complete) = (restore.set.len(), restore.withheld.len(), restore.mark.complete);
             if set > 0 {
                 info!(node = case.subject().name, set, withheld, complete, "restored in the create");
-                self.metrics.restores.get_or_create(&ViaLabels { via: Via::Admission }).inc();
-                self.metrics.labels_restored.inc_by(set as u64);
+                self.metrics.restored(Via::Admission, set);
             }
         }
         AdmissionResponse::patched(admitted.patch)
@@ -141,7 +137,7 @@ impl Keeper {
                         "last state captured before the delete"
                     );
                     if kind == RecordWrite::Capture {
-                        self.metrics.captures.get_or_create(&ViaLabels { via: Via::Admission }).inc();
+                        self.metrics.captured(Via::Admission);
                     }
                     return Ok(());
                 }
@@ -191,7 +187,7 @@ impl Keeper {
     /// Logs an error after which a request passes unchanged.
     fn failed_open(&self, node: &selection::Node, error: &Error) {
         let category = error.category().as_str();
-        self.metrics.failed(category);
+        self.reporter.count(error.category());
         warn!(node = node.name, category, error = %Chain(error), "webhook failed open");
     }
 }

@@ -1,7 +1,7 @@
-//! Minimal permissions of the operator for each feature.
+//! Minimum permissions of the operator's account, by feature.
 //!
-//! A test runs the operator with these permissions and compares them with the requests it makes: both a missing and an
-//! unused verb fail the test.
+//! A test runs the operator with exactly these permissions and compares them with the requests in the
+//! audit log. It fails on an unused and on a missing verb.
 
 use perennial_core::keeper::signature;
 use serde::Serialize;
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::admission::{certificates, configuration::NAME};
 
-/// One rule of an RBAC role.
+/// A rule of an RBAC role.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rule {
@@ -35,7 +35,7 @@ impl Rule {
     }
 }
 
-/// Cluster-wide rules, and rules in the namespace of Perennial.
+/// Rules of the ClusterRole, and of the Role in Perennial's namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Permissions {
     pub cluster: Vec<Rule>,
@@ -46,7 +46,7 @@ const WEBHOOKS: &[&str] = &["mutatingwebhookconfigurations", "validatingwebhookc
 const ADMISSION: &str = "admissionregistration.k8s.io";
 
 impl Permissions {
-    /// Returns the permissions of an operator with these features.
+    /// Returns all permissions for these features.
     pub fn of(features: Features) -> Self {
         let mut parts = vec![Self::keeper()];
         parts.push(if features.webhooks { Self::webhooks() } else { Self::no_webhooks() });
@@ -63,7 +63,7 @@ impl Permissions {
         }
     }
 
-    /// Records, policies, Leases, Events.
+    /// Returns the permissions for records, policies, Leases and Events.
     pub fn keeper() -> Self {
         Self {
             cluster: vec![
@@ -79,8 +79,8 @@ impl Permissions {
         }
     }
 
-    /// The two webhook configurations. RBAC cannot restrict `create` to a name. `delete` removes them when webhooks are
-    /// disabled.
+    /// Returns the permissions for Perennial's webhook configurations. `create` cannot be restricted to a
+    /// name; `delete` is needed when webhooks are disabled.
     pub fn webhooks() -> Self {
         Self {
             cluster: vec![
@@ -91,12 +91,12 @@ impl Permissions {
         }
     }
 
-    /// Removal of webhook configurations after webhooks were disabled.
+    /// Returns the permissions to remove existing webhook configurations if webhooks are disabled.
     pub fn no_webhooks() -> Self {
         Self { cluster: vec![Rule::new(ADMISSION, WEBHOOKS, &["delete"]).named(NAME)], namespaced: Vec::new() }
     }
 
-    /// The Secret with the certificates of the webhooks.
+    /// Returns the permissions for the Secret with the CA of the webhooks.
     pub fn certificates() -> Self {
         Self {
             cluster: Vec::new(),
@@ -107,12 +107,13 @@ impl Permissions {
         }
     }
 
-    /// The Secret with the signing keys, which the operator only reads.
+    /// Returns the permissions for the Secret with the record keys, which the operator only reads.
     pub fn signatures() -> Self {
         Self { cluster: Vec::new(), namespaced: vec![Rule::new("", &["secrets"], &["get"]).named(signature::SECRET)] }
     }
 
-    /// Reads of workloads, writes and evictions of their pods, and one annotation on the workload.
+    /// Returns the permissions to read workloads, to place, move and replace their pods, and to annotate
+    /// workloads.
     pub fn placement() -> Self {
         Self {
             cluster: vec![
@@ -127,12 +128,12 @@ impl Permissions {
         }
     }
 
-    /// Removal of scheduling gates after placement was disabled.
+    /// Returns the permissions to remove gates from pods if placement is disabled.
     pub fn no_placement() -> Self {
         Self { cluster: vec![Rule::new("", &["pods"], &["list", "patch"])], namespaced: Vec::new() }
     }
 
-    /// Returns the roles and their bindings to the ServiceAccount with the same name.
+    /// Returns the roles and their bindings to the account of the same name.
     pub fn objects(&self, account: &str, namespace: &str) -> Vec<Value> {
         let object = |kind: &str, mut metadata: Value| {
             metadata["name"] = json!(account);
@@ -160,7 +161,7 @@ impl Permissions {
     }
 }
 
-/// Permissions of `perennial uninstall`, which runs with its own ServiceAccount.
+/// Returns the permissions of `perennial uninstall`, which runs with a separate account.
 pub fn uninstall() -> Permissions {
     Permissions {
         cluster: vec![
@@ -174,7 +175,7 @@ pub fn uninstall() -> Permissions {
             Rule::new("coordination.k8s.io", &["leases"], &["deletecollection"]),
             Rule::new("", &["secrets"], &["delete"]).named(certificates::SECRET),
             Rule::new("", &["configmaps"], &["deletecollection"]),
-            // Only evaluated by the admission policy for records.
+            // A virtual resource that the admission policy for records checks.
             Rule::new(GROUP, &[RECORDS], &["delete"]),
         ],
     }

@@ -1,9 +1,9 @@
-//! ValidatingAdmissionPolicies for restrictions that RBAC cannot express: permission to write ConfigMaps does not include
-//! records, and the operator's account may change only certain fields of nodes.
+//! ValidatingAdmissionPolicies: rules that RBAC cannot express. A user who can write ConfigMaps cannot
+//! write node labels, and Perennial's account can change only the parts of a node that it needs.
 //!
 //! # Guarantees
-//! Requests for nodes by other accounts never match. Requests for ConfigMaps match only in the namespace of Perennial,
-//! and only for records and the configuration.
+//! Requests of other accounts to nodes never match. Requests to ConfigMaps match only in Perennial's
+//! namespace, and only for records and the configuration.
 
 use perennial_core::{
     config::{
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::{labels, workload::CONFIG_MAP};
 
-/// API group and resources that exist in RBAC only. Their verbs permit writing records.
+/// Group and resources that exist only in RBAC. Their verbs authorize additional writers.
 pub(super) const GROUP: &str = "perennial.dev";
 pub(super) const RECORDS: &str = "records";
 const CONFIGS: &str = "configs";
@@ -29,10 +29,10 @@ const NODE_POLICY: &str = "perennial-nodes";
 const UNINSTALL: &str = "perennial-uninstall";
 /// Labels that the kubelet sets and that must not change.
 const FIXED_LABELS: &str = "['kubernetes.io/hostname', 'kubernetes.io/os', 'kubernetes.io/arch']";
-/// Fields of a node's spec other than taints and cordon.
+/// Fields of a node's spec except its taints and its cordon.
 const FIXED_SPEC: [&str; 5] = ["podCIDR", "podCIDRs", "providerID", "configSource", "externalID"];
 
-/// Returns both policies and their bindings for a ServiceAccount.
+/// Returns both policies with their bindings for this account.
 pub(super) fn policies(namespace: &str, account: &str) -> Vec<Value> {
     let policies = [(RECORD_POLICY, records(namespace, account)), (NODE_POLICY, nodes(namespace, account))];
     let object = |kind: &str, name: &str, spec: Value| {
@@ -48,7 +48,7 @@ pub(super) fn policies(namespace: &str, account: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Returns the role that permits writing records with commands, and its binding to the given subjects.
+/// Returns the role that allows writing records with commands, and its binding to `subjects`.
 pub(super) fn writers(namespace: &str, subjects: &[Value]) -> Vec<Value> {
     if subjects.is_empty() {
         return Vec::new();
@@ -65,7 +65,7 @@ pub(super) fn writers(namespace: &str, subjects: &[Value]) -> Vec<Value> {
     ]
 }
 
-/// Permissions that are needed to write records, in addition to writing ConfigMaps.
+/// Returns the rules that allow writing records, in addition to the permission to write ConfigMaps.
 pub(super) fn writer_rules() -> Value {
     json!([{ "apiGroups": [GROUP], "resources": [RECORDS], "verbs": ["create", "update", "delete"] }])
 }
@@ -74,8 +74,9 @@ fn user(namespace: &str, account: &str) -> String {
     format!("system:serviceaccount:{namespace}:{account}")
 }
 
-/// Restricts writes to records and the configuration. Records are read by name, so the policy matches names as well as the
-/// label. Each verb is checked separately: deleting a namespace deletes everything in it.
+/// Returns the policy for records and the configuration. Records are read by name, so a name matches as
+/// well as the label. Each verb is authorized separately, so that an account that deletes a namespace can
+/// delete everything in it.
 fn records(namespace: &str, account: &str) -> Value {
     let ours = user(namespace, account);
     let concerned = format!(
@@ -105,15 +106,15 @@ fn records(namespace: &str, account: &str) -> Value {
             "expression": format!("variables.record && request.userInfo.username == '{ours}' || {may}"),
             "reason": "Forbidden",
             "messageExpression": format!(
-                "'only Perennial itself, and who may ' + request.operation.lowerAscii() + ' ' + \
-                 (variables.record ? '{RECORDS}' : '{CONFIGS}') + '.{GROUP} in namespace {namespace}, changes this: \
+                "'only Perennial and users with permission to ' + request.operation.lowerAscii() + ' ' + \
+                 (variables.record ? '{RECORDS}' : '{CONFIGS}') + '.{GROUP} in namespace {namespace} can change this: \
                  see docs/security.md'"
             ),
         }],
     })
 }
 
-/// Restricts the writes of the operator's accounts to nodes.
+/// Returns the policy for requests of Perennial's accounts to nodes.
 fn nodes(namespace: &str, account: &str) -> Value {
     let (ours, leaving) = (user(namespace, account), user(namespace, UNINSTALL));
     let map = |what: &str, of: &str| format!("{of}.metadata.?{what}.orValue({{}})");
@@ -151,28 +152,28 @@ fn nodes(namespace: &str, account: &str) -> Value {
             { "name": "oldTaints", "expression": list("oldObject") },
         ],
         "validations": [
-            rule("variables.update".to_owned(), "Perennial may only update nodes, not create or delete them or write subresources"),
-            rule(guarded(&spec), "Perennial may change only taints and unschedulable in the spec of a node"),
-            rule(guarded(&owners), "Perennial may not change finalizers and owner references"),
-            rule(guarded(&fixed), "Perennial may not change the hostname, os and arch labels of a node"),
+            rule("variables.update".to_owned(), "Perennial may update nodes but not create or delete them or write subresources"),
+            rule(guarded(&spec), "Perennial may only change taints and the cordon in the spec of a node"),
+            rule(guarded(&owners), "Perennial may not change finalizers or owner references"),
+            rule(guarded(&fixed), "Perennial may not change the hostname, os and arch labels of a kubelet"),
             rule(guarded(&unchanged("labels", "oldLabels", &format!("!k.startsWith('{OWN_DOMAIN}')"))),
                 "Perennial may not change labels under perennial.dev/"),
             rule(guarded(&unchanged("annotations", "oldAnnotations", &annotations)),
-                "Perennial may not change annotations that describe a machine"),
+                "Perennial may not change annotations that describe one machine"),
             rule(guarded(&format!(
                 "variables.taints.all(t, t in variables.oldTaints || {taint}) && \
                  variables.oldTaints.all(t, t in variables.taints || {taint})"
-            )), "Perennial may not change taints of starting or leaving nodes"),
+            )), "Perennial may not change taints of starting and terminating nodes"),
         ],
     })
 }
 
-/// Applies an expression to updates only. Other operations are rejected by another rule.
+/// Restricts a rule to updates. Other operations have nothing to compare and are denied by another rule.
 fn guarded(expression: &str) -> String {
     format!("!variables.update || ({expression})")
 }
 
-/// Returns a condition that `may` is true for every key that was set, changed or removed.
+/// Returns an expression that is true if `may` holds for every key that was set, changed or removed.
 fn unchanged(now: &str, before: &str, may: &str) -> String {
     format!(
         "variables.{now}.all(k, k in variables.{before} && variables.{before}[k] == variables.{now}[k] || {may}) && \
@@ -180,7 +181,7 @@ fn unchanged(now: &str, before: &str, may: &str) -> String {
     )
 }
 
-/// Returns the patterns as one regular expression for a CEL string in single quotes.
+/// Joins the patterns into one regular expression for a CEL string in single quotes.
 fn regex(patterns: &[&str]) -> String {
     let parsed = Patterns::of(patterns);
     let one = |text: &str| text.replace('.', "[.]").replace('*', ".*");
@@ -188,7 +189,7 @@ fn regex(patterns: &[&str]) -> String {
     format!("^({})$", all.join("|"))
 }
 
-/// Parses a subject: `Group:platform`, `User:jane` or `ServiceAccount:NAMESPACE/NAME`.
+/// Parses a subject: `Group:platform`, `User:jane`, `ServiceAccount:NAMESPACE/NAME`.
 pub fn subject(text: &str) -> Result<Value, String> {
     let expected = || format!("expected User:NAME, Group:NAME or ServiceAccount:NAMESPACE/NAME, not {text:?}");
     let (kind, name) = text.split_once(':').filter(|(_, name)| !name.is_empty()).ok_or_else(expected)?;
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_are_named_are_subjects() {
+    fn subjects_are_parsed() {
         assert_eq!(subject("Group:platform").unwrap()["kind"], "Group");
         assert_eq!(subject("ServiceAccount:ci/deploy").unwrap()["namespace"], "ci");
         for text in ["platform", "Group:", "ServiceAccount:deploy", "Robot:x"] {
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_elses_requests_about_nodes_are_judged() {
+    fn requests_of_other_accounts_to_nodes_do_not_match() {
         let condition = nodes("ns", "perennial")["matchConditions"].clone();
         assert_eq!(condition.as_array().unwrap().len(), 1);
         let text = condition[0]["expression"].as_str().unwrap();

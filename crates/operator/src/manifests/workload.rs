@@ -1,10 +1,10 @@
-//! ConfigMap, Deployment, Service and PodDisruptionBudget. Compatible with PodSecurity `restricted`.
+//! The config, the Deployment, its Service and its disruption budget. Satisfies PodSecurity `restricted`.
 
 use serde_json::{Value, json};
 
 use super::{Install, NAME, labels};
 
-/// Directory of the config file in the container.
+/// Path of the config file in the container.
 const CONFIG_DIR: &str = "/etc/perennial";
 pub(super) const CONFIG_MAP: &str = "perennial-config";
 
@@ -44,7 +44,7 @@ fn config_map(install: &Install) -> Value {
     })
 }
 
-/// The webhook configurations refer to this Service by name.
+/// Returns the Service. The webhook configurations refer to it, so its name is fixed.
 fn service(install: &Install) -> Value {
     let mut ports = Vec::new();
     if install.features.webhooks {

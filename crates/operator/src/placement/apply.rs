@@ -1,8 +1,9 @@
 //! Execution of a decision: the only place in placement that writes.
 //!
 //! # Guarantees
-//! Placements and relabels of one decision are independent of each other and run in parallel. The state is saved after them and
-//! before any removal. Answers are stored in the cache at once, so that the next decision is based on them.
+//! Placements and relabels of one decision are independent of each other and run in parallel. The
+//! state is saved after them and before any removal. Answers are stored in the cache at once, so
+//! that the next decision is based on them.
 
 mod cluster;
 
@@ -18,17 +19,16 @@ use perennial_core::placement::{
 use serde_json::Value;
 use tracing::{debug, info};
 
-pub use self::cluster::{Cluster, Error, Eviction, Listed, Saved};
+pub use self::cluster::{Cluster, Error, Eviction, ListedPods, Saved};
 use super::{
     cache::{SharedCache, WorkloadEntry, about, key_of},
+    metrics::{MoveResult, PlacementMetrics},
     reconcile::PlacerParts,
 };
 use crate::runtime::{
     error_category::Category,
     events::{Events, Severity},
     jitter::Jitter,
-    labels::{MoveLabels, MoveResult},
-    metrics::Metrics,
     request::Failure,
 };
 
@@ -38,7 +38,8 @@ const BLOCKED_PAUSE: Duration = Duration::from_secs(30);
 const CANNOT_EVICT_PAUSE: Duration = Duration::from_mins(5);
 /// Maximum number of parallel writes to the pods of one workload.
 const PARALLEL_WRITES: usize = 32;
-/// Maximum number of pod writes per decision. The rest follows after a new permit and a new decision.
+/// Maximum number of pod writes per decision. The rest follows after a new permit and a new
+/// decision.
 const MAX_WRITES: usize = 64;
 
 /// Executes decisions.
@@ -46,18 +47,18 @@ pub(super) struct Applier {
     cluster: Cluster,
     cache: Arc<SharedCache>,
     events: Events,
-    metrics: Metrics,
+    metrics: PlacementMetrics,
     jitter: Jitter,
     dry_run: bool,
 }
 
 impl Applier {
-    pub(super) fn new(parts: &PlacerParts, cache: Arc<SharedCache>) -> Self {
+    pub(super) fn new(parts: &PlacerParts, cache: Arc<SharedCache>, metrics: PlacementMetrics) -> Self {
         Self {
             cluster: parts.cluster.clone(),
             cache,
             events: parts.events.clone(),
-            metrics: parts.metrics.clone(),
+            metrics,
             jitter: parts.jitter.clone(),
             dry_run: parts.dry_run,
         }
@@ -142,8 +143,8 @@ impl Applier {
         }
     }
 
-    /// Ungates a pod whose class the API server refused. If that is refused as well, a permission is missing and no Event is
-    /// written.
+    /// Ungates a pod whose class the API server refused. If that is refused as well, a permission
+    /// is missing and no Event is written.
     async fn ungate_refused(&self, workload: &Workload, pod: &PodRef, failure: &Failure) -> Result<(), Error> {
         let strength = workload.managed_spec().map_or(Strength::Required, |spec| spec.strength);
         if let Some(known) = workload.pods.iter().find(|known| known.uid == pod.uid) {
@@ -186,7 +187,7 @@ impl Applier {
     }
 
     async fn evict(&self, workload: &Workload, pod: &PodRef, reason: &str) -> Result<Option<Duration>, Error> {
-        let count = |result| self.metrics.placement_moves.get_or_create(&MoveLabels { result }).inc();
+        let count = |result| self.metrics.moved(result);
         let key = key_of(&workload.view);
         let answer = self.cluster.evict(&workload.view.namespace, pod).await.inspect_err(|_| {
             count(MoveResult::Failed);

@@ -1,7 +1,8 @@
-//! Cache of placement: workloads, ReplicaSets, pods, PodDisruptionBudgets, namespaces and node classes, filled by watches.
+//! Cache of placement: workloads, ReplicaSets, pods, PodDisruptionBudgets, namespaces and node
+//! classes, filled by watches.
 //!
-//! Owns the indexes and turns them into the input of a decision. Pure: no requests, no clock. Of two versions of an object the
-//! newer one stays, in whichever order they arrive.
+//! Owns the indexes and turns them into the input of a decision. Pure: no requests, no clock. Of
+//! two versions of an object the newer one stays, in whichever order they arrive.
 
 mod entry;
 mod freshness;
@@ -30,7 +31,7 @@ pub use self::{
     shared::{OverduePod, OwnerLookup, SharedCache, Step},
     watched::Watched,
 };
-use self::{nodes::Nodes, watched::Listings};
+use self::{nodes::Nodes, watched::Lists};
 use super::{Key, reservations::Reservations, settings::Configured};
 use crate::runtime::{events::About, map::HashMap};
 
@@ -81,13 +82,13 @@ pub struct Cache {
     pdbs: HashMap<String, BTreeMap<String, PdbEntry>>,
     nodes: Nodes,
     reservations: Reservations,
-    listings: Listings,
+    lists: Lists,
 }
 
 impl Cache {
     /// Returns whether every list was read: an object that is not in the cache does not exist.
     pub fn is_synced(&self) -> bool {
-        self.listings.is_synced()
+        self.lists.is_synced()
     }
 
     /// Returns every workload, or none before the cache is synced.
@@ -127,7 +128,8 @@ impl Cache {
         &mut self.reservations
     }
 
-    /// Returns the workload that a controller belongs to: a ReplicaSet's Deployment, or the StatefulSet itself.
+    /// Returns the workload that a controller belongs to: a ReplicaSet's Deployment, or the
+    /// StatefulSet itself.
     pub fn key_of_owner(&self, uid: &str) -> Option<&Key> {
         let workload = self.sets.get(uid).and_then(|set| set.owner.as_deref()).unwrap_or(uid);
         self.by_uid.get(workload)
@@ -141,7 +143,8 @@ impl Cache {
         }
     }
 
-    /// Returns a workload with everything that a decision about it depends on, pending writes excepted.
+    /// Returns a workload with everything that a decision about it depends on, pending writes
+    /// excepted.
     pub fn observe(&self, key: &str, configured: &Configured, now: Timestamp) -> Option<Workload> {
         let workload = self.workloads.get(key)?;
         let uid = workload.view.uid.as_str();

@@ -7,16 +7,15 @@ use std::{
 
 use perennial_core::placement::decision::Counts;
 
-use super::Key;
-use crate::runtime::{
-    labels::{Class as ClassLabel, ClassLabels},
-    metrics::Metrics,
+use super::{
+    Key,
+    metrics::{PlacementMetrics, Totals},
 };
 
 /// Counts of the last decision about each managed workload.
 #[derive(Debug)]
 pub(super) struct Gauges {
-    metrics: Metrics,
+    metrics: PlacementMetrics,
     last: Mutex<HashMap<Key, LastCounts>>,
 }
 
@@ -28,7 +27,7 @@ struct LastCounts {
 }
 
 impl Gauges {
-    pub(super) fn new(metrics: Metrics) -> Self {
+    pub(super) fn new(metrics: PlacementMetrics) -> Self {
         Self { metrics, last: Mutex::default() }
     }
 
@@ -42,18 +41,14 @@ impl Gauges {
 
     /// Sets the gauges to the sums over the workloads that this replica owns.
     pub(super) fn publish(&self, is_ours: impl Fn(&str) -> bool) {
-        let (mut spot, mut on_demand, mut drift, mut short) = (0, 0, 0, 0);
+        let mut totals = Totals::default();
         for (_, last) in self.last().iter().filter(|(key, _)| is_ours(key)) {
-            spot += i64::from(last.counts.spot);
-            on_demand += i64::from(last.counts.on_demand);
-            drift += i64::from(last.counts.drift);
-            short += i64::from(last.short);
+            totals.spot += i64::from(last.counts.spot);
+            totals.on_demand += i64::from(last.counts.on_demand);
+            totals.drift += i64::from(last.counts.drift);
+            totals.fallback += i64::from(last.short);
         }
-        let replicas = |class| self.metrics.placement_replicas.get_or_create_owned(&ClassLabels { class });
-        replicas(ClassLabel::Spot).set(spot);
-        replicas(ClassLabel::OnDemand).set(on_demand);
-        self.metrics.placement_drift.set(drift);
-        self.metrics.fallback_active.set(short);
+        self.metrics.set_totals(totals);
     }
 
     fn last(&self) -> MutexGuard<'_, HashMap<Key, LastCounts>> {

@@ -1,5 +1,5 @@
-//! The objects that placement reads, reduced to the fields that it uses. Other fields, above all managed fields and pod
-//! templates, are skipped by the parser and never stored.
+//! The objects that placement reads, reduced to the fields that it uses. Other fields, above all
+//! managed fields and pod templates, are skipped by the parser and never stored.
 
 use std::{borrow::Cow, collections::BTreeMap};
 

@@ -1,7 +1,9 @@
-//! The placement controller: events of the watches become work, and each workload is observed, decided and applied.
+//! The placement controller: events of the watches become work, and each workload is observed,
+//! decided and applied.
 //!
 //! # Guarantees
-//! A new owner of a workload reads its pods before it decides. A failure delays only the workload that it is about.
+//! A new owner of a workload reads its pods before it decides. A failure delays only the workload
+//! that it is about.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,6 +23,7 @@ use super::{
     apply::{Applier, Cluster, Error},
     cache::{Affected, SharedCache, Step, Watched, about, shard_key},
     gauges::Gauges,
+    metrics::PlacementMetrics,
     settings::Configured,
     ungate::ungate_overdue,
     webhook::PodWebhook,
@@ -68,7 +71,8 @@ pub struct PlacerParts {
     pub metrics: Metrics,
     pub events: Events,
     pub ownership: Ownership,
-    /// This replica decides about workloads. Otherwise it only answers admission and ungates overdue pods.
+    /// This replica decides about workloads. Otherwise it only answers admission and ungates
+    /// overdue pods.
     pub decides: bool,
     /// Decisions are logged and not executed.
     pub dry_run: bool,
@@ -93,11 +97,12 @@ impl Placer {
     pub fn from_parts(parts: PlacerParts) -> Self {
         let cache = Arc::new(SharedCache::new(parts.configured.clone(), parts.clock.clone()));
         let (ownership, jitter, metrics) = (parts.ownership.clone(), parts.jitter.clone(), parts.metrics.clone());
+        let own_metrics = PlacementMetrics::register(&parts.metrics);
         let reconciler = Arc::new(Reconciler::new(CONTROLLER, RETRY, ownership, jitter, metrics));
         Self {
-            applier: Applier::new(&parts, Arc::clone(&cache)),
+            applier: Applier::new(&parts, Arc::clone(&cache), own_metrics.clone()),
             webhook: PodWebhook::new(&parts, Arc::clone(&cache), Arc::clone(&reconciler)),
-            gauges: Gauges::new(parts.metrics.clone()),
+            gauges: Gauges::new(own_metrics),
             reporter: Reporter::new(parts.metrics, parts.events.clone()),
             events: parts.events,
             ownership: parts.ownership,
@@ -182,7 +187,7 @@ impl Placer {
 
     /// Ungates pods that have been gated for too long, whichever replica owns their workload.
     pub async fn ungate_overdue(&self) {
-        let is_attended = |key: &str| self.ownership.is_attended(self.ownership.shard_of(shard_key(key)));
+        let is_attended = |key: &str| self.ownership.has_owner(self.ownership.shard_of(shard_key(key)));
         for (pod, error) in ungate_overdue(&self.cache, &self.applier, is_attended).await {
             self.report_failure(&pod, &error, Retry::default());
         }

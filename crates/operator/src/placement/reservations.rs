@@ -1,10 +1,11 @@
 //! Slots that pods are assigned in their own create request, by the owner of their workload.
 //!
 //! # Guarantees
-//! A slot is reserved once. A pod with a reservation is expected until the watch delivers it, or given up after
-//! [`EXPECTED_FOR`]. If creates are refused because of the assigned class (by a policy, for example), at most one create per
-//! [`DISTRUST_FOR`] is: no second slot of a class is reserved until a pod of that class was created, and after a pod that never
-//! appeared all pods of its ReplicaSet are gated.
+//! A slot is reserved once. A pod with a reservation is expected until the watch delivers it, or
+//! given up after [`EXPECTED_FOR`]. If creates are refused because of the assigned class (by a
+//! policy, for example), at most one create per [`DISTRUST_FOR`] is: no second slot of a class is
+//! reserved until a pod of that class was created, and after a pod that never appeared all pods of
+//! its ReplicaSet are gated.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,7 +17,8 @@ use perennial_core::placement::{
 
 use crate::runtime::map::HashMap;
 
-/// Age at which an expected pod may have been refused: no further slots are reserved until it appears or is given up.
+/// Age at which an expected pod may have been refused: no further slots are reserved until it
+/// appears or is given up.
 const LATE: SignedDuration = SignedDuration::from_secs(1);
 /// Time for which the pods of a ReplicaSet are gated after one that never appeared.
 const DISTRUST_FOR: SignedDuration = SignedDuration::from_mins(5);
@@ -62,7 +64,8 @@ impl Reservations {
         Some(next)
     }
 
-    /// Notes that a pod with this slot exists: the expected one or another. In both cases the slot is filled.
+    /// Notes that a pod with this slot exists: the expected one or another. In both cases the slot
+    /// is filled.
     pub fn fulfil(&mut self, set: &str, slot: u32) {
         let Some(set) = self.sets.get_mut(set) else { return };
         if let Some(found) = set.expected.iter().position(|(place, _)| place.slot == slot) {
@@ -73,7 +76,8 @@ impl Reservations {
         }
     }
 
-    /// Returns the pods with a reservation that are not in the cache yet, and gives up those that are overdue.
+    /// Returns the pods with a reservation that are not in the cache yet, and gives up those that
+    /// are overdue.
     pub fn expected(&mut self, sets: &[ReplicaSetView], now: Timestamp) -> Vec<PodView> {
         let mut pods = Vec::new();
         for view in sets {

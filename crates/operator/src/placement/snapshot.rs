@@ -1,8 +1,9 @@
-//! A cache of placement that is filled by lists, and kept up to date by watches if needed: the input of commands.
+//! A cache of placement that is filled by lists, and kept up to date by watches if needed: the
+//! input of commands.
 
 use std::fmt::{self, Debug};
 
-use futures::{Stream, StreamExt, stream::BoxStream};
+use futures::{Stream, StreamExt, TryStreamExt as _, stream::BoxStream};
 use jiff::Timestamp;
 use kube::{
     Api, Client, Resource,
@@ -18,9 +19,13 @@ use super::{
     objects::{Deployment, Namespace, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
     settings::Configured,
 };
-use crate::{keeper::node::Node, runtime::request::Failure};
-
-const PAGE: u32 = 500;
+use crate::{
+    keeper::node::Node,
+    runtime::{
+        pages::{PAGE, next_token, pages},
+        request::Failure,
+    },
+};
 
 /// The cache of the operator at one time.
 #[derive(Debug)]
@@ -31,18 +36,19 @@ pub struct Snapshot {
 }
 
 /// A change that a watch delivered.
-pub struct Change(Box<ApplyChange>);
+pub struct CacheChange(Box<ApplyChange>);
 
 type ApplyChange = dyn FnOnce(&mut Cache, Reading<'_>) + Send;
 
-impl Debug for Change {
+impl Debug for CacheChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Change")
+        f.write_str("CacheChange")
     }
 }
 
-/// Watches the objects of placement: first all of them, then every change. `selector` restricts the workloads.
-pub fn changes(client: &Client, selector: Option<&str>) -> impl Stream<Item = Change> + use<> {
+/// Watches the objects of placement: first all of them, then every change. `selector` restricts the
+/// workloads.
+pub fn changes(client: &Client, selector: Option<&str>) -> impl Stream<Item = CacheChange> + use<> {
     futures::stream::select_all([
         watch::<Namespace>(client, None),
         watch::<Node>(client, None),
@@ -54,7 +60,7 @@ pub fn changes(client: &Client, selector: Option<&str>) -> impl Stream<Item = Ch
     ])
 }
 
-fn watch<K>(client: &Client, labels: Option<&str>) -> BoxStream<'static, Change>
+fn watch<K>(client: &Client, labels: Option<&str>) -> BoxStream<'static, CacheChange>
 where
     K: Watched + Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
@@ -62,7 +68,7 @@ where
     let config = labels.map_or(config.clone(), |labels| config.labels(labels));
     let events = watcher(Api::<K>::all(client.clone()), config).default_backoff();
     let change =
-        |event| Change(Box::new(move |cache: &mut Cache, reading: Reading<'_>| drop(cache.on(event, reading))));
+        |event| CacheChange(Box::new(move |cache: &mut Cache, reading: Reading<'_>| drop(cache.on(event, reading))));
     events.filter_map(move |event| std::future::ready(event.ok().map(change))).boxed()
 }
 
@@ -71,8 +77,8 @@ fn managed() -> String {
 }
 
 impl Snapshot {
-    /// Lists the objects of placement. `selector` restricts the workloads. `on_page` is called with the number of objects of
-    /// each page.
+    /// Lists the objects of placement. `selector` restricts the workloads. `on_page` is called with
+    /// the number of objects of each page.
     pub async fn read(
         client: &Client,
         configured: Configured,
@@ -92,7 +98,7 @@ impl Snapshot {
     }
 
     /// Applies a change.
-    pub fn apply(&mut self, Change(change): Change) {
+    pub fn apply(&mut self, CacheChange(change): CacheChange) {
         change(&mut self.cache, Reading { configured: &self.configured, now: self.now, listed: false });
     }
 
@@ -108,21 +114,24 @@ impl Snapshot {
         let api: Api<K> = Api::all(client.clone());
         let mut params = ListParams::default().limit(PAGE);
         params.label_selector = labels.map(ToOwned::to_owned);
-        loop {
+        let api = &api;
+        let list = |params: ListParams| async move {
             let page = api.list(&params).await.map_err(|error| Error::Read {
                 what: K::plural(&()).into_owned(),
                 source: Failure::Request(Box::new(error)),
             })?;
-            on_page(page.items.len());
+            let next = next_token(&page.metadata);
+            Ok::<_, Error>((page.items, next))
+        };
+        let mut pages = std::pin::pin!(pages(params, list));
+        while let Some(page) = pages.try_next().await? {
+            on_page(page.len());
             let reading = Reading { configured: &self.configured, now: self.now, listed: true };
-            for object in page.items {
+            for object in page {
                 object.put(&mut self.cache, &reading);
             }
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params.continue_token = Some(token),
-                None => return Ok(()),
-            }
         }
+        Ok(())
     }
 
     /// Returns a workload with everything that a decision about it depends on.

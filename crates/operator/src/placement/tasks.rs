@@ -129,8 +129,9 @@ impl Placer {
             watch = watch.labels(labels);
         }
         let on_error = move |category: Category| {
-            metrics.failed(category.as_str());
-            // Without permissions placement does nothing, and the rest of the operator keeps working.
+            metrics.failed(category);
+            // Without permissions placement does nothing, and the rest of the operator keeps
+            // working.
             if category == Category::Forbidden {
                 health.set(SYNCED, true);
             }
@@ -139,8 +140,9 @@ impl Placer {
     }
 }
 
-/// Returns the task that ungates pods where this process places none: those that were gated while placement was on, and
-/// those that replicas with an older configuration still gate. Where other replicas may place, they have their time first.
+/// Returns the task that ungates pods where this process places none: those that were gated while
+/// placement was on, and those that replicas with an older configuration still gate. Where other
+/// replicas may place, they have their time first.
 pub fn ungate_leftovers(settings: &Settings, env: &Environment) -> anyhow::Result<Task> {
     let configured = Configured::new(settings).context("nodeLabels cannot be used")?;
     let (cluster, clock) = (Cluster::new(env.client.clone(), env.budget.clone()), env.clock.clone());

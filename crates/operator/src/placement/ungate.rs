@@ -1,13 +1,16 @@
-//! Removal of scheduling gates outside of decisions: pods that are gated for too long, and all gated pods when placement is
-//! switched off or Perennial is uninstalled.
+//! Removal of scheduling gates outside of decisions: pods that are gated for too long, and all
+//! gated pods when placement is switched off or Perennial is uninstalled.
 //!
 //! # Guarantees
-//! A pod that cannot be ungated does not affect other pods. After a conflict the pods are listed again.
+//! A pod that cannot be ungated does not affect other pods. After a conflict the pods are listed
+//! again.
 
 use std::time::Duration;
 
 use futures::FutureExt;
+use futures::TryStreamExt as _;
 use jiff::Timestamp;
+use kube::api::ListParams;
 use perennial_core::placement::{
     decision::Action,
     ungate::{UngateReason, ungate},
@@ -19,7 +22,10 @@ use super::{
     cache::{Reading, SharedCache, pod_entry},
     settings::Configured,
 };
-use crate::runtime::error_category::Category;
+use crate::runtime::{
+    error_category::Category,
+    pages::{PAGE, pages},
+};
 
 /// Maximum number of passes while pods conflict.
 const MAX_PASSES: u32 = 5;
@@ -39,7 +45,8 @@ pub(super) async fn ungate_overdue(
     failed.collect()
 }
 
-/// Ungates every gated pod that is due and returns their number. `on_page` is called with the number of pods of each page.
+/// Ungates every gated pod that is due and returns their number. `on_page` is called with the
+/// number of pods of each page.
 pub async fn ungate_all(
     cluster: &Cluster,
     configured: &Configured,
@@ -77,9 +84,10 @@ async fn pass(
     is_due: &impl Fn(&PodView) -> bool,
     on_page: &mut impl FnMut(usize),
 ) -> Result<Pass, Error> {
-    let (mut result, mut token) = (Pass::default(), None);
-    loop {
-        let (page, next) = cluster.list_managed(token).await?;
+    let mut result = Pass::default();
+    let list = |params| cluster.list_managed(params);
+    let mut pages = std::pin::pin!(pages(ListParams::default().limit(PAGE), list));
+    while let Some(page) = pages.try_next().await? {
         on_page(page.len());
         let reading = Reading { configured, now: Timestamp::now(), listed: true };
         let pods = page.into_iter().map(|pod| pod_entry(pod, None, &reading));
@@ -93,9 +101,6 @@ async fn pass(
                 Err(error) => result.failed = Some(error),
             }
         }
-        token = match next {
-            Some(next) => Some(next),
-            None => return Ok(result),
-        };
     }
+    Ok(result)
 }

@@ -1,8 +1,10 @@
-//! Admission of pods: those of managed workloads are gated or assigned their class, all others stay unchanged.
+//! Admission of pods: those of managed workloads are gated or assigned their class, all others stay
+//! unchanged.
 //!
 //! # Guarantees
-//! Every replica serves it, without leadership. A pod is never refused. A pod without a managed owner costs a lookup in
-//! memory. An owner that is not in the cache yet is read once, within a deadline.
+//! Every replica serves it, without leadership. A pod is never refused. A pod without a managed
+//! owner costs a lookup in memory. An owner that is not in the cache yet is read once, within a
+//! deadline.
 
 use std::{sync::Arc, time::Duration};
 
@@ -123,7 +125,8 @@ impl PodWebhook {
         AdmissionResponse::patched(patch)
     }
 
-    /// Reserves a slot for a pod that is being created, if this replica owns its workload and has decided about it.
+    /// Reserves a slot for a pod that is being created, if this replica owns its workload and has
+    /// decided about it.
     fn reserve(&self, key: &str, set: &str) -> Option<Place> {
         let permit =
             self.ownership.may_act(shard_key(key)).filter(|_| self.decides && self.ownership.is_exclusive())?;
@@ -134,11 +137,11 @@ impl PodWebhook {
         self.cache.reserve(set, permit.term())
     }
 
-    /// Returns whether a pod may be gated, that is, whether a replica will remove the gate. A replica that cannot watch, for
-    /// lack of a permission, cannot ungate pods, and the others have the same permissions. A replica that is stopping does
-    /// not know which other replicas run.
+    /// Returns whether a pod may be gated, that is, whether a replica will remove the gate. A
+    /// replica that cannot watch, for lack of a permission, cannot ungate pods, and the others have
+    /// the same permissions. A replica that is stopping does not know which other replicas run.
     fn may_gate(&self, key: &str) -> bool {
-        let attended = self.ownership.is_attended(self.ownership.shard_of(shard_key(key)));
+        let attended = self.ownership.has_owner(self.ownership.shard_of(shard_key(key)));
         attended && self.cache.is_synced() && !self.reconciler.is_closed()
     }
 
@@ -146,7 +149,7 @@ impl PodWebhook {
         match tokio::time::timeout(self.deadline, self.read_owner(owner, namespace)).await {
             Ok(Ok(found)) => found,
             Ok(Err(error)) => {
-                self.metrics.failed(error.category().as_str());
+                self.metrics.failed(error.category());
                 warn!(namespace, owner = owner.name, %error, "cannot read the owner of a pod, pod admitted unchanged");
                 None
             }

@@ -9,7 +9,7 @@ use crate::runtime::{
     environment::Environment,
     jitter::Jitter,
     lease_metadata::Coordination,
-    lease_observer::{Attendance, attend},
+    lease_observer::{ObservedLeases, observe_owners},
     ownership::Ownership,
     tasks::Task,
 };
@@ -45,17 +45,17 @@ pub(super) fn elect(settings: &Settings, env: &Environment) -> (Ownership, Vec<T
         return (ours.clone(), tasks);
     }
     // Admission gates a pod only where a replica with the placement role holds its shard.
-    let attendance = Attendance {
+    let observed = ObservedLeases {
         client: env.client.clone(),
         namespace: settings.namespace.to_string(),
         groups: placing_groups(),
         shards,
         lease: election.lease_duration,
     };
-    let (others, task) = attend(&attendance, &Jitter::seeded(rand::random()), &env.stop);
+    let (others, task) = observe_owners(&observed, &Jitter::seeded(rand::random()), &env.stop);
     tasks.push(Task::new("observation of placement Leases", task));
     let ownership = match ours {
-        Some(ours) => ours.attended_by(&others),
+        Some(ours) => ours.with_owners_from(&others),
         None => others,
     };
     (ownership, tasks)

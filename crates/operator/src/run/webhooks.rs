@@ -7,16 +7,16 @@ use perennial_core::config::Settings;
 use super::Parts;
 use crate::admission::{
     configuration::{MUTATE_NODES, MUTATE_PODS, VALIDATE_NODES},
+    metrics::AdmissionMetrics,
     server::{Observation, Webhooks},
     tasks::limits,
 };
 
 /// Returns the handlers of all webhook paths, not yet bound to a port.
-pub fn webhooks(settings: &Settings, parts: &Parts) -> Webhooks {
+pub fn webhooks(settings: &Settings, parts: &Parts, metrics: AdmissionMetrics) -> Webhooks {
     let Parts { keeper, placer } = parts;
-    let metrics = keeper.metrics.clone();
     let report = move |seen: &Observation| {
-        metrics.admitted(seen.path.trim_start_matches('/'), seen.outcome.code().as_u16(), seen.elapsed);
+        metrics.answered(seen.path.trim_start_matches('/'), seen.outcome.code().as_u16(), seen.elapsed);
     };
     let (on_create, on_delete) = (Arc::clone(keeper), Arc::clone(keeper));
     let mut webhooks = Webhooks::new(limits(settings), Arc::new(report))

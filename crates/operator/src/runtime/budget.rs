@@ -1,5 +1,4 @@
-//! The request budget that all loops share: so many requests a second, the urgent ones first, and none while the API
-//! server has asked for patience.
+//! The request budget of the process: a rate limit with urgencies, closed while the API server asks clients to back off.
 
 use std::{
     sync::{Arc, Mutex},
@@ -21,7 +20,7 @@ impl Urgency {
     pub const ALL: [Self; 4] = [Self::Immediate, Self::High, Self::Normal, Self::Low];
 }
 
-/// A token bucket with priorities.
+/// A token bucket. Waiting requests are served by urgency.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Shared>);
 
@@ -55,7 +54,7 @@ impl Budget {
         Self(Arc::new(shared))
     }
 
-    /// For requests that somebody waits for: never in the way.
+    /// Returns a budget without a limit, for requests on behalf of a waiting client.
     pub fn unlimited() -> Self {
         Self::new(u32::MAX, u32::MAX)
     }
@@ -63,10 +62,10 @@ impl Budget {
     /// Waits until a request of this urgency may be sent.
     pub async fn spend(&self, urgency: impl Into<Urgency>) {
         let urgency = urgency.into();
-        let mut place = Place { shared: &self.0, urgency, queued: false };
+        let mut waiter = Waiter { shared: &self.0, urgency, queued: false };
         loop {
             let changed = self.0.changed.notified();
-            match place.attempt() {
+            match waiter.attempt() {
                 Ok(()) => return,
                 Err(pause) => {
                     tokio::select! {
@@ -79,7 +78,7 @@ impl Budget {
         }
     }
 
-    /// The API server asked to be left alone for a while.
+    /// Sends nothing for this time: the API server answered 429 or sent `Retry-After`.
     pub fn close_for(&self, pause: Duration) {
         if let Ok(mut state) = self.0.state.lock() {
             let until = Instant::now() + pause.min(Duration::from_mins(1));
@@ -88,14 +87,14 @@ impl Budget {
     }
 }
 
-/// A place in the line, given up when dropped.
-struct Place<'a> {
+/// A waiting request. Dropping it removes it from the queue.
+struct Waiter<'a> {
     shared: &'a Shared,
     urgency: Urgency,
     queued: bool,
 }
 
-impl Place<'_> {
+impl Waiter<'_> {
     fn attempt(&mut self) -> Result<(), Duration> {
         let Ok(mut state) = self.shared.state.lock() else { return Ok(()) };
         let now = Instant::now();
@@ -120,7 +119,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         if let Ok(mut state) = self.shared.state.lock()
             && self.queued
@@ -164,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nothing_is_sent_while_the_server_asks_for_patience() {
+    async fn nothing_is_sent_while_the_server_asks_clients_to_back_off() {
         let budget = Budget::new(1000, 1000);
         budget.close_for(Duration::from_secs(7));
         let start = Instant::now();
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_is_given_up_holds_nobody_back() {
+    async fn a_cancelled_request_blocks_no_other() {
         let budget = Budget::new(10, 1);
         budget.spend(Urgency::Immediate).await;
         let given_up = tokio::time::timeout(Duration::from_millis(1), budget.spend(Urgency::Immediate)).await;

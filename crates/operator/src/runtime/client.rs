@@ -1,4 +1,4 @@
-//! The connection to the API server. Every request is counted; when the server asks for patience, everyone gets it.
+//! The connection to the API server. Every request is counted, and a 429 closes the budget for all of them.
 
 use std::{
     path::PathBuf,
@@ -23,20 +23,20 @@ use tracing::{info, warn};
 
 use super::{budget::Budget, clock::Clock, metrics::Metrics};
 
-/// A connection on which nothing came for so long is dead: longer than the longest watch, which the server ends after a minute.
+/// Time without a byte after which a connection counts as dead. Longer than any watch, which the server ends after a minute.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// An answer that took longer may have been written when it was earlier.
+/// Responses that took longer are not used to set the clock.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Which cluster, as whom.
+/// The cluster and the credentials to use.
 #[derive(Clone, Debug, Default)]
 pub struct Target {
     pub kubeconfig: Option<PathBuf>,
     pub context: Option<String>,
 }
 
-/// Why there is no connection.
+/// A client could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("could not read the kubeconfig {}", path.display())]
@@ -49,7 +49,7 @@ pub enum Error {
     Build { url: String, source: Box<kube::Error> },
 }
 
-/// The cluster's address and our credentials.
+/// Returns the address of the cluster and the credentials.
 pub async fn config(target: &Target) -> Result<Config, Error> {
     let mut config = if target.kubeconfig.is_none() && target.context.is_none() {
         Config::infer().await.map_err(|source| Error::Infer(Box::new(source)))?
@@ -65,30 +65,30 @@ pub async fn config(target: &Target) -> Result<Config, Error> {
             None => Config::from_kubeconfig(&options).await.map_err(failed)?,
         }
     };
-    // kube would retry a 429 for minutes: back-off is ours, where it can be seen and interrupted.
+    // kube would retry a 429 for minutes. Backoff is done here, where it is visible and can be interrupted.
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(5));
     config.read_timeout = Some(READ_TIMEOUT);
     Ok(config)
 }
 
-/// What hears of every answer.
+/// Receivers of what every response shows.
 #[derive(Clone, Debug)]
 pub struct Listeners {
     pub metrics: Metrics,
-    /// Closes while the server asks for patience.
+    /// Closed while the server asks clients to back off.
     pub budget: Option<Budget>,
-    /// Goes by the server's time.
+    /// Follows the server's time.
     pub clock: Option<Clock>,
 }
 
-/// A client whose requests are counted, and whose answers are heard.
+/// Returns a client that reports to these listeners.
 pub fn connect(config: Config, listeners: Listeners) -> Result<Client, Error> {
     build(config, listeners, false)
 }
 
-/// The same, but the server is asked to try what is written and to keep nothing of it: whatever forgets that this is a dry
-/// run changes nothing either.
+/// Returns a client whose writes are all server-side dry runs, so that a code path which ignores the dry run changes nothing
+/// either.
 pub fn connect_for_dry_run(config: Config, listeners: Listeners) -> Result<Client, Error> {
     build(config, listeners, true)
 }
@@ -100,7 +100,7 @@ fn build(config: Config, listeners: Listeners, dry_run: bool) -> Result<Client, 
     Ok(builder.with_layer(&Observe { listeners, host, dry_run }).build())
 }
 
-/// The same over a service that was made elsewhere: whatever answers like an API server.
+/// Returns a client over a service that answers like an API server.
 pub fn over<S>(service: S, namespace: &str, listeners: Listeners) -> Client
 where
     S: Service<Request<Body>, Response = Response<axum::body::Body>> + Send + 'static,
@@ -111,7 +111,7 @@ where
     Client::new(observe.layer(service), namespace)
 }
 
-/// Counts requests and hears `Retry-After` and `Date`.
+/// Counts requests and reads `Retry-After` and `Date` from responses.
 #[derive(Clone, Debug)]
 struct Observe {
     listeners: Listeners,
@@ -151,10 +151,10 @@ where
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let method = request.method().clone();
         if self.observe.dry_run && method != http::Method::GET {
-            info!(%method, path = request.uri().path(), "a dry run: the server is asked to keep nothing of this");
+            info!(%method, path = request.uri().path(), "dry run: sent with dryRun=All");
             ask_for_dry_run(request.uri_mut());
         }
-        // A 429 to an eviction is the word of a disruption budget, not of a server that has too much to do.
+        // A 429 to an eviction comes from a disruption budget, not from an overloaded server.
         let eviction = request.uri().path().ends_with("/eviction");
         let asked = Instant::now();
         let answer = self.inner.call(request);
@@ -169,7 +169,7 @@ where
                 && asked.elapsed() < FRESH
                 && let Some(off) = date(answer).and_then(|date| clock.hear(date))
             {
-                warn!(seconds = off.as_secs(), "our clock is off: the API server's time is used from now on");
+                warn!(seconds = off.as_secs(), "clock differs from the API server's; using the server's time");
             }
             if let (Some(budget), Ok(answer)) = (budget, &answer)
                 && answer.status() == http::StatusCode::TOO_MANY_REQUESTS
@@ -189,7 +189,7 @@ fn ask_for_dry_run(uri: &mut http::Uri) {
     }
 }
 
-/// The time at the server when it answered.
+/// Returns the server's time in a response.
 fn date<B>(answer: &Response<B>) -> Option<Timestamp> {
     Some(rfc2822::parse(answer.headers().get(DATE)?.to_str().ok()?).ok()?.timestamp())
 }

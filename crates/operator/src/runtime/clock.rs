@@ -1,8 +1,8 @@
-//! The wall clock, passed in. It is only ever written down, and compared with what replicas have written down; what happens within
-//! this process is measured by monotonic instants.
+//! The wall clock, passed in. It is only written into objects and compared with what replicas wrote; durations within this
+//! process are measured by monotonic instants.
 //!
 //! # Guarantees
-//! Replicas whose machines disagree about the time agree here as soon as the API server has answered once: its time is everyone's.
+//! Replicas whose machines disagree about the time agree as soon as the API server has answered once: all use its time.
 
 use std::{
     fmt,
@@ -15,11 +15,11 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use perennial_core::CLOCK_TOLERANCE;
 
-/// Where the time of day comes from.
+/// A source of the time of day. Clones share the offset to the API server.
 #[derive(Clone)]
 pub struct Clock {
     here: Arc<dyn Fn() -> Timestamp + Send + Sync>,
-    /// By how many seconds the time here is ahead of the API server's.
+    /// Seconds by which the local time is ahead of the API server's.
     ahead: Arc<AtomicI64>,
 }
 
@@ -37,10 +37,10 @@ impl Clock {
         here.saturating_sub(SignedDuration::from_secs(ahead)).unwrap_or(here)
     }
 
-    /// The API server has just said what time it is. Returns by how much we were off, where that is new.
+    /// Takes in the API server's time. Returns the difference where it is large enough to be corrected.
     pub fn hear(&self, server: Timestamp) -> Option<SignedDuration> {
         let off = self.now().duration_since(server);
-        // It tells whole seconds, and its answers take a while: less than this is no disagreement.
+        // `Date` has whole seconds and responses take time: a smaller difference means nothing.
         if off.abs() <= CLOCK_TOLERANCE {
             return None;
         }

@@ -1,8 +1,8 @@
-//! How many may be connected at once. Where all seats are taken, whoever has been silent for longest has to go.
+//! A limit on open connections. At the limit, a new connection closes the one that has been idle for longest.
 //!
 //! # Guarantees
-//! However many connect and say nothing, or next to nothing, whoever comes with a request gets a seat, and what connections take
-//! (memory, open files) has a limit. Nobody is sent away while there is a free seat.
+//! Idle or slow connections never keep a new client out, and the memory and open files of connections are bounded. No
+//! connection is closed below the limit.
 
 use std::{
     collections::HashMap,
@@ -23,108 +23,115 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// The seats of one port.
+/// The connections of one port.
 #[derive(Clone, Debug)]
-pub struct Seats {
-    room: Arc<Room>,
+pub struct ConnectionLimit {
+    connections: Arc<Connections>,
 }
 
 #[derive(Debug)]
-struct Room {
+struct Connections {
     limit: usize,
-    /// Grows with everything that anybody says: who said something when.
+    /// Logical clock that advances with every read of any connection.
     time: AtomicU64,
-    taken: Mutex<HashMap<u64, Seat>>,
+    open: Mutex<HashMap<u64, Connection>>,
 }
 
 #[derive(Debug)]
-struct Seat {
-    heard: Arc<AtomicU64>,
-    leave: CancellationToken,
+struct Connection {
+    last_read: Arc<AtomicU64>,
+    close: CancellationToken,
 }
 
-impl Seats {
+impl ConnectionLimit {
     pub fn new(limit: usize) -> Self {
-        Self { room: Arc::new(Room { limit, time: AtomicU64::new(0), taken: Mutex::default() }) }
+        Self { connections: Arc::new(Connections { limit, time: AtomicU64::new(0), open: Mutex::default() }) }
     }
 }
 
-impl Room {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Seat>> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+impl Connections {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Connection>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn tick(&self) -> u64 {
         self.time.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A seat; the number is the time at which it was taken.
-    fn take(&self) -> (u64, Arc<AtomicU64>, CancellationToken) {
-        let mut taken = self.lock();
-        if taken.len() >= self.limit {
-            let silent =
-                taken.iter().min_by_key(|(_, seat)| seat.heard.load(Ordering::Relaxed)).map(|(number, _)| *number);
-            if let Some(seat) = silent.and_then(|number| taken.remove(&number)) {
-                seat.leave.cancel();
+    /// Admits a connection, and closes the longest idle one at the limit. Its id is its time of admission.
+    fn admit(&self) -> (u64, Arc<AtomicU64>, CancellationToken) {
+        let mut open = self.lock();
+        if open.len() >= self.limit {
+            let idlest = open
+                .iter()
+                .min_by_key(|(_, connection)| connection.last_read.load(Ordering::Relaxed))
+                .map(|(id, _)| *id);
+            if let Some(connection) = idlest.and_then(|id| open.remove(&id)) {
+                connection.close.cancel();
             }
         }
-        let number = self.tick();
-        let (heard, leave) = (Arc::new(AtomicU64::new(number)), CancellationToken::new());
-        taken.insert(number, Seat { heard: Arc::clone(&heard), leave: leave.clone() });
-        (number, heard, leave)
+        let id = self.tick();
+        let (last_read, close) = (Arc::new(AtomicU64::new(id)), CancellationToken::new());
+        open.insert(id, Connection { last_read: Arc::clone(&last_read), close: close.clone() });
+        (id, last_read, close)
     }
 }
 
-impl<S> Accept<TcpStream, S> for Seats {
-    type Stream = Seated;
+impl<S> Accept<TcpStream, S> for ConnectionLimit {
+    type Stream = LimitedStream;
     type Service = S;
-    type Future = Ready<io::Result<(Seated, S)>>;
+    type Future = Ready<io::Result<(LimitedStream, S)>>;
 
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
-        // Without it an answer may wait 40 ms for the acknowledgement of the frame before it.
+        // Without it a response may wait 40 ms for the acknowledgement of the frame before it.
         if let Err(error) = stream.set_nodelay(true) {
             return std::future::ready(Err(error));
         }
-        let (number, heard, leave) = self.room.take();
-        let leave = Box::pin(leave.cancelled_owned());
-        std::future::ready(Ok((Seated { stream, number, heard, leave, room: Arc::clone(&self.room) }, service)))
+        let (id, last_read, close) = self.connections.admit();
+        let close = Box::pin(close.cancelled_owned());
+        std::future::ready(Ok((
+            LimitedStream { stream, id, last_read, close, connections: Arc::clone(&self.connections) },
+            service,
+        )))
     }
 }
 
-/// A connection that has a seat.
+/// A connection that counts towards the limit until it is dropped.
 #[derive(Debug)]
-pub struct Seated {
+pub struct LimitedStream {
     stream: TcpStream,
-    number: u64,
-    heard: Arc<AtomicU64>,
-    leave: Pin<Box<WaitForCancellationFutureOwned>>,
-    room: Arc<Room>,
+    id: u64,
+    last_read: Arc<AtomicU64>,
+    close: Pin<Box<WaitForCancellationFutureOwned>>,
+    connections: Arc<Connections>,
 }
 
-impl Seated {
-    fn stay(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        match self.leave.as_mut().poll(cx) {
-            Poll::Ready(()) => Err(io::Error::new(io::ErrorKind::ConnectionAborted, "others needed the seat")),
+impl LimitedStream {
+    fn ensure_open(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        match self.close.as_mut().poll(cx) {
+            Poll::Ready(()) => {
+                Err(io::Error::new(io::ErrorKind::ConnectionAborted, "connection closed: limit reached"))
+            }
             Poll::Pending => Ok(()),
         }
     }
 }
 
-impl AsyncRead for Seated {
+impl AsyncRead for LimitedStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        self.stay(cx)?;
+        self.ensure_open(cx)?;
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
         if buffer.filled().len() > before {
-            self.heard.store(self.room.tick(), Ordering::Relaxed);
+            self.last_read.store(self.connections.tick(), Ordering::Relaxed);
         }
         read
     }
 }
 
-impl AsyncWrite for Seated {
+impl AsyncWrite for LimitedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.stay(cx)?;
+        self.ensure_open(cx)?;
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
@@ -137,9 +144,9 @@ impl AsyncWrite for Seated {
     }
 }
 
-impl Drop for Seated {
+impl Drop for LimitedStream {
     fn drop(&mut self) {
-        self.room.lock().remove(&self.number);
+        self.connections.lock().remove(&self.id);
     }
 }
 
@@ -150,23 +157,23 @@ mod tests {
 
     use super::*;
 
-    /// A connection: our end, and theirs.
-    async fn connection(listener: &TcpListener, seats: &Seats) -> (Seated, TcpStream) {
+    /// Returns both ends of a connection.
+    async fn connection(listener: &TcpListener, limit: &ConnectionLimit) -> (LimitedStream, TcpStream) {
         let theirs = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (ours, _) = listener.accept().await.unwrap();
-        (seats.accept(ours, ()).await.unwrap().0, theirs)
+        (limit.accept(ours, ()).await.unwrap().0, theirs)
     }
 
     #[tokio::test]
-    async fn whoever_was_silent_for_longest_makes_room() {
+    async fn the_longest_idle_connection_is_closed_at_the_limit() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let seats = Seats::new(2);
-        let (mut first, mut talks) = connection(&listener, &seats).await;
-        let (mut second, _silent) = connection(&listener, &seats).await;
+        let limit = ConnectionLimit::new(2);
+        let (mut first, mut talks) = connection(&listener, &limit).await;
+        let (mut second, _silent) = connection(&listener, &limit).await;
         talks.write_all(b"x").await.unwrap();
         assert_eq!(first.read_u8().await.unwrap(), b'x');
 
-        let (mut third, mut comes) = connection(&listener, &seats).await;
+        let (mut third, mut comes) = connection(&listener, &limit).await;
 
         assert_eq!(second.read_u8().await.unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
         talks.write_all(b"y").await.unwrap();
@@ -176,18 +183,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_seat_is_free_again_when_its_connection_is_over() {
+    async fn a_closed_connection_no_longer_counts() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let seats = Seats::new(1);
-        let (first, _theirs) = connection(&listener, &seats).await;
+        let limit = ConnectionLimit::new(1);
+        let (first, _theirs) = connection(&listener, &limit).await;
         drop(first);
 
-        let (mut second, mut theirs) = connection(&listener, &seats).await;
-        let (mut third, _more) = connection(&listener, &seats).await;
+        let (mut second, mut theirs) = connection(&listener, &limit).await;
+        let (mut third, _more) = connection(&listener, &limit).await;
 
         theirs.write_all(b"x").await.unwrap();
-        assert!(second.read_u8().await.is_err(), "it made room");
+        assert!(second.read_u8().await.is_err(), "it was closed for the third");
         drop(second);
-        assert!(futures::poll!(std::pin::pin!(third.read_u8())).is_pending(), "and is gone without harm to the other");
+        assert!(futures::poll!(std::pin::pin!(third.read_u8())).is_pending(), "and its end does not affect the third");
     }
 }

@@ -1,7 +1,7 @@
-//! Replicas among each other: each announces itself, and each works towards holding the shards that are rightly its own.
+//! Coordination of replicas: each announces itself and acquires the shards for which it has the highest rank.
 //!
-//! Owns the loop that watches the Leases of our namespace, asks [`perennial_core::coordination::lease`] and [`perennial_core::coordination::members`]
-//! what to do, does it, and moves the windows of [`Ownership`].
+//! Owns the loop that watches the Leases of Perennial's namespace, executes the decisions of
+//! [`perennial_core::coordination::lease`] and [`perennial_core::coordination::members`], and moves the windows of [`Ownership`].
 //!
 //! Leases, all labelled `perennial.dev/group=GROUP` (GROUP is `perennial`, unless roles run in processes of their own):
 //! - `GROUP-member-IDENTITY`, labelled `perennial.dev/member=v1`: an announcement, deleted on a graceful stop;
@@ -12,8 +12,8 @@
 //! after the last work on it has ended.
 
 use super::error_chain::Chain;
-use super::lease::{LeaseError, Leases, object, seen};
-use super::lease_metadata::{Coordination, GROUP, Kind, announcement, shard_lease, since};
+use super::lease::{LeaseError, Leases, object, state};
+use super::lease_metadata::{Coordination, GROUP, LeaseKind, announcement, shard_lease, since};
 use super::ownership::Ownership;
 use super::watch::is_expired;
 use futures::future::BoxFuture;
@@ -21,7 +21,7 @@ use futures::stream::{FuturesUnordered, Stream, StreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::runtime::utils::Backoff;
 use kube::runtime::{WatchStreamExt, watcher};
-use perennial_core::coordination::lease::{Act, Election, Seen, Step, Terms, Wish, Write};
+use perennial_core::coordination::lease::{Election, ElectionStep, Intent, LeaseState, LeaseWrite, Terms, WriteKind};
 use perennial_core::coordination::members::Roster;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -29,16 +29,16 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-/// Returns the handle, and the task that keeps it true until `stop`, then hands everything over and ends.
+/// Returns the ownership, and the task that updates it until `stop`, then hands over every shard and ends.
 pub fn coordinate(settings: Coordination, stop: CancellationToken) -> (Ownership, impl Future<Output = ()> + Send) {
     let ownership = Ownership::none(settings.shards);
     let coordinator = Coordinator::new(settings, ownership.clone());
     (ownership, coordinator.run(stop))
 }
 
-/// One Lease that we hold or would like to.
-struct Contest {
-    kind: Kind,
+/// A Lease that this process holds or competes for.
+struct Candidacy {
+    kind: LeaseKind,
     name: String,
     election: Election,
     last: Option<Lease>,
@@ -47,12 +47,12 @@ struct Contest {
     held: bool,
 }
 
-enum Outcome {
+enum RequestOutcome {
     Read { sent: Duration, result: Result<Option<Lease>, LeaseError> },
-    Written { act: Act, sent: Duration, result: Result<Lease, LeaseError> },
+    Written { write: WriteKind, sent: Duration, result: Result<Lease, LeaseError> },
 }
 
-type Requests = FuturesUnordered<BoxFuture<'static, (usize, Outcome)>>;
+type Requests = FuturesUnordered<BoxFuture<'static, (usize, RequestOutcome)>>;
 
 struct Coordinator {
     settings: Coordination,
@@ -60,7 +60,7 @@ struct Coordinator {
     leases: Leases,
     ownership: Ownership,
     roster: Roster,
-    contests: Vec<Contest>,
+    candidacies: Vec<Candidacy>,
     by_name: BTreeMap<String, usize>,
     announcements: BTreeMap<String, Lease>,
     relist: BTreeSet<String>,
@@ -75,7 +75,7 @@ struct Coordinator {
 impl Coordinator {
     fn new(settings: Coordination, ownership: Ownership) -> Self {
         let terms = Terms::new(settings.lease);
-        let contest = |kind, name: String| Contest {
+        let candidacy = |kind, name: String| Candidacy {
             kind,
             name,
             election: Election::new(settings.identity.clone(), terms),
@@ -84,17 +84,20 @@ impl Coordinator {
             not_before: Duration::ZERO,
             held: false,
         };
-        let member = contest(Kind::Member, format!("{}-member-{}", settings.group, settings.identity));
+        let member = candidacy(LeaseKind::Member, format!("{}-member-{}", settings.group, settings.identity));
         let shards = ownership.shards();
-        let contests: Vec<Contest> = std::iter::once(member)
-            .chain((0..shards).map(|shard| contest(Kind::Shard(shard), shard_lease(&settings.group, shard, shards))))
+        let candidacies: Vec<Candidacy> = std::iter::once(member)
+            .chain(
+                (0..shards)
+                    .map(|shard| candidacy(LeaseKind::Shard(shard), shard_lease(&settings.group, shard, shards))),
+            )
             .collect();
         Self {
             terms,
             leases: Leases::new(settings.client.clone(), &settings.namespace, terms.request),
             roster: Roster::new(settings.identity.clone(), shards, terms),
-            by_name: contests.iter().enumerate().map(|(i, contest)| (contest.name.clone(), i)).collect(),
-            contests,
+            by_name: candidacies.iter().enumerate().map(|(i, candidacy)| (candidacy.name.clone(), i)).collect(),
+            candidacies,
             ownership,
             announcements: BTreeMap::new(),
             relist: BTreeSet::new(),
@@ -110,7 +113,7 @@ impl Coordinator {
     async fn run(mut self, stop: CancellationToken) {
         let mut events = std::pin::pin!(self.events());
         let (identity, shards) = (&self.settings.identity, self.ownership.shards());
-        info!(identity, shards, "this member joins");
+        info!(identity, shards, "joining the election");
         while !stop.is_cancelled() {
             let wake = self.advance();
             tokio::select! {
@@ -119,7 +122,7 @@ impl Coordinator {
                 Some(event) = events.next() => match event {
                     Ok(event) => self.event(event),
                     Err(error) => {
-                        debug!(%error, "the watch of Leases was interrupted");
+                        debug!(%error, "watch of Leases interrupted, retrying");
                         if is_expired(&error) {
                             events.set(self.events());
                         }
@@ -135,19 +138,19 @@ impl Coordinator {
 
     fn events(&self) -> impl Stream<Item = watcher::Result<watcher::Event<Lease>>> + use<> {
         let selector = format!("{GROUP}={}", self.settings.group);
-        // A watch whose connection died in silence is noticed soon.
+        // Short, so that a dead connection is noticed soon.
         let config = watcher::Config::default().labels(&selector).timeout(30);
         watcher(self.leases.api().clone(), config).backoff(Steady)
     }
 
-    /// Hands everything over at once, then takes the announcement back. Bounded: what is not answered lapses by itself.
+    /// Releases every Lease at once and deletes the announcement. Bounded: a Lease without a response expires by itself.
     async fn leave(mut self) {
         let latest = Instant::now() + self.terms.act;
         self.leaving = true;
         self.roster.leave();
         loop {
             let wake = self.advance();
-            let holds = self.contests.iter().any(|contest| contest.busy || contest.election.is_named());
+            let holds = self.candidacies.iter().any(|candidacy| candidacy.busy || candidacy.election.is_named());
             if !holds || Instant::now() >= latest {
                 break;
             }
@@ -157,34 +160,34 @@ impl Coordinator {
                 () = tokio::time::sleep_until((self.start + wake).min(latest)) => {}
             }
         }
-        info!(identity = self.settings.identity, "this member has left");
+        info!(identity = self.settings.identity, "left the election");
     }
 
     fn now(&self) -> Duration {
         self.start.elapsed()
     }
 
-    /// Starts every request that is due, publishes what is owned, and returns when to look again.
+    /// Starts every request that is due, publishes the owned shards, and returns the time of the next call.
     fn advance(&mut self) -> Duration {
         let now = self.now();
         let mut wake = self.roster.next_change(now).unwrap_or(now + self.terms.lease);
-        for index in 0..self.contests.len() {
-            let wish = match self.contests[index].kind {
-                _ if self.leaving => Wish::NONE,
-                Kind::Member => Wish::HOLD,
-                Kind::Shard(shard) => self.roster.wish(now, shard),
+        for index in 0..self.candidacies.len() {
+            let intent = match self.candidacies[index].kind {
+                _ if self.leaving => Intent::NONE,
+                LeaseKind::Member => Intent::HOLD,
+                LeaseKind::Shard(shard) => self.roster.intent(now, shard),
             };
-            let until_before = self.contests[index].election.act_until();
-            let contest = &mut self.contests[index];
-            contest.election.wish(wish);
-            if !contest.busy {
-                if contest.not_before > now {
-                    wake = wake.min(contest.not_before);
+            let until_before = self.candidacies[index].election.act_until();
+            let candidacy = &mut self.candidacies[index];
+            candidacy.election.set_intent(intent);
+            if !candidacy.busy {
+                if candidacy.not_before > now {
+                    wake = wake.min(candidacy.not_before);
                 } else {
-                    match contest.election.next(now, self.settings.clock.now().as_microsecond()) {
-                        Step::Wait(until) => wake = wake.min(until.unwrap_or(wake)),
-                        Step::Read => self.read(index),
-                        Step::Write(write) => self.write(index, &write, until_before),
+                    match candidacy.election.next(now, self.settings.clock.now().as_microsecond()) {
+                        ElectionStep::Wait(until) => wake = wake.min(until.unwrap_or(wake)),
+                        ElectionStep::Read => self.read(index),
+                        ElectionStep::Write(write) => self.write(index, &write, until_before),
                     }
                 }
             }
@@ -197,100 +200,108 @@ impl Coordinator {
         wake.max(now + Duration::from_millis(1))
     }
 
-    /// Moves the window of a shard to where its election says; returns its end.
+    /// Sets the window of a shard according to its election. Returns its end.
     fn show(&mut self, index: usize) -> Option<Duration> {
         let now = self.now();
-        let contest = &mut self.contests[index];
-        let Kind::Shard(shard) = contest.kind else { return None };
-        let until = contest.election.act_until().filter(|until| now < *until);
+        let candidacy = &mut self.candidacies[index];
+        let LeaseKind::Shard(shard) = candidacy.kind else { return None };
+        let until = candidacy.election.act_until().filter(|until| now < *until);
         self.ownership.set(shard, until.map(|until| self.start + until));
-        self.ownership.set_attended(shard, contest.election.attended_until().map(|until| self.start + until));
-        if contest.held != until.is_some() {
-            contest.held = until.is_some();
-            info!(lease = contest.name, identity = self.settings.identity, held = contest.held, "leadership changed");
-            (self.settings.report)(&contest.name, contest.held);
+        self.ownership.set_owner_until(shard, candidacy.election.held_until().map(|until| self.start + until));
+        if candidacy.held != until.is_some() {
+            candidacy.held = until.is_some();
+            info!(
+                lease = candidacy.name,
+                identity = self.settings.identity,
+                held = candidacy.held,
+                "leadership changed"
+            );
+            (self.settings.report)(&candidacy.name, candidacy.held);
         }
         until
     }
 
     fn read(&mut self, index: usize) {
         let leases = self.leases.clone();
-        let name = self.contests[index].name.clone();
-        self.contests[index].busy = true;
+        let name = self.candidacies[index].name.clone();
+        self.candidacies[index].busy = true;
         let sent = self.now();
         self.requests.push(Box::pin(async move {
             let result = leases.read(&name).await;
-            (index, Outcome::Read { sent, result })
+            (index, RequestOutcome::Read { sent, result })
         }));
     }
 
-    fn write(&mut self, index: usize, write: &Write, until: Option<Duration>) {
+    fn write(&mut self, index: usize, write: &LeaseWrite, until: Option<Duration>) {
         let (start, leases, ownership) = (self.start, self.leases.clone(), self.ownership.clone());
-        let contest = &mut self.contests[index];
-        contest.busy = true;
-        let (act, kind) = (write.act, contest.kind);
+        let candidacy = &mut self.candidacies[index];
+        candidacy.busy = true;
+        let (write_kind, kind) = (write.kind, candidacy.kind);
         let object = object(
-            &contest.name,
+            &candidacy.name,
             write,
-            contest.last.as_ref(),
+            candidacy.last.as_ref(),
             &self.settings.labels(kind),
             &self.settings.notes(kind),
         );
         self.requests.push(Box::pin(async move {
-            if let (Act::Release, Kind::Shard(shard), Some(until)) = (act, kind, until) {
+            if let (WriteKind::Release, LeaseKind::Shard(shard), Some(until)) = (write_kind, kind, until) {
                 ownership.set(shard, None);
                 ownership.idle(shard, start + until).await;
             }
             let sent = start.elapsed();
-            let result = match (act, kind) {
-                (Act::Release, Kind::Member) => leases.delete(&object).await.map(|()| object),
+            let result = match (write_kind, kind) {
+                (WriteKind::Release, LeaseKind::Member) => leases.delete(&object).await.map(|()| object),
                 _ => leases.write(&object).await,
             };
-            (index, Outcome::Written { act, sent, result })
+            (index, RequestOutcome::Written { write: write_kind, sent, result })
         }));
     }
 
-    fn outcome(&mut self, index: usize, outcome: Outcome) {
+    fn outcome(&mut self, index: usize, outcome: RequestOutcome) {
         let now = self.now();
-        let contest = &mut self.contests[index];
-        contest.busy = false;
-        let succeeded = matches!(outcome, Outcome::Read { result: Ok(_), .. } | Outcome::Written { result: Ok(_), .. });
+        let candidacy = &mut self.candidacies[index];
+        candidacy.busy = false;
+        let succeeded = matches!(
+            outcome,
+            RequestOutcome::Read { result: Ok(_), .. } | RequestOutcome::Written { result: Ok(_), .. }
+        );
         if succeeded && std::mem::take(&mut self.failing) {
             info!("requests about Leases succeed again");
         }
         match outcome {
-            Outcome::Read { sent, result: Ok(lease) } => {
-                let version = |seen: &Seen| seen.resource_version.parse().unwrap_or_default();
-                let (before, read) = (contest.election.seen().map(version), lease.as_ref().map(seen));
-                if contest.election.read(sent, now, read.clone()) {
+            RequestOutcome::Read { sent, result: Ok(lease) } => {
+                let version = |seen: &LeaseState| seen.resource_version.parse().unwrap_or_default();
+                let (before, read) = (candidacy.election.seen().map(version), lease.as_ref().map(state));
+                if candidacy.election.read(sent, now, read.clone()) {
                     let now = read.as_ref().map(version);
-                    self.settings.history.report(&contest.name, before.unwrap_or_default(), now.unwrap_or_default());
+                    self.settings.history.report(&candidacy.name, before.unwrap_or_default(), now.unwrap_or_default());
                 }
-                contest.last = lease;
+                candidacy.last = lease;
             }
-            Outcome::Written { act, sent, result: Ok(lease) } => {
-                contest.election.written(sent, now, act, seen(&lease));
-                match contest.kind {
-                    Kind::Member => self.roster.announced(since(&lease)),
-                    Kind::Shard(shard) if act == Act::Acquire => self.roster.took(now, shard),
-                    Kind::Shard(_) => {}
+            RequestOutcome::Written { write, sent, result: Ok(lease) } => {
+                candidacy.election.written(sent, now, write, state(&lease));
+                match candidacy.kind {
+                    LeaseKind::Member => self.roster.announced(since(&lease)),
+                    LeaseKind::Shard(shard) if write == WriteKind::Acquire => self.roster.took(now, shard),
+                    LeaseKind::Shard(_) => {}
                 }
-                contest.last = Some(lease);
+                candidacy.last = Some(lease);
             }
-            Outcome::Written { result: Err(LeaseError::Changed { lease }), .. } => {
-                debug!(lease, "somebody else wrote the Lease first");
-                contest.election.refused();
+            RequestOutcome::Written { result: Err(LeaseError::Changed { lease }), .. } => {
+                debug!(lease, "conflict on a Lease, reading it again");
+                candidacy.election.conflicted();
             }
-            Outcome::Read { result: Err(error), .. } | Outcome::Written { result: Err(error), .. } => {
-                // One sentence for an outage, not one for each Lease and each try.
+            RequestOutcome::Read { result: Err(error), .. } | RequestOutcome::Written { result: Err(error), .. } => {
+                // One warning per outage, not one for each Lease and attempt.
                 if self.failing {
-                    debug!(lease = contest.name, error = %Chain(&error), "a request about a Lease failed");
+                    debug!(lease = candidacy.name, error = %Chain(&error), "request about a Lease failed, retrying");
                 } else {
-                    warn!(lease = contest.name, error = %Chain(&error), "requests about Leases fail");
+                    warn!(lease = candidacy.name, error = %Chain(&error), "requests about Leases fail, retrying");
                 }
                 self.failing = true;
-                contest.election.unanswered();
-                contest.not_before = now + self.terms.step;
+                candidacy.election.unanswered();
+                candidacy.not_before = now + self.terms.step;
             }
         }
     }
@@ -305,16 +316,16 @@ impl Coordinator {
             watcher::Event::InitDone => {
                 let listed = std::mem::take(&mut self.relist);
                 self.announcements.retain(|name, _| listed.contains(name));
-                let present: BTreeSet<String> = self.announcements.values().map(|lease| seen(lease).holder).collect();
+                let present: BTreeSet<String> = self.announcements.values().map(|lease| state(lease).holder).collect();
                 self.roster.listed(|identity| present.contains(identity));
             }
             watcher::Event::Apply(lease) => self.applied(lease),
             watcher::Event::Delete(lease) => {
                 let name = lease.metadata.name.clone().unwrap_or_default();
                 if let Some(index) = self.by_name.get(&name) {
-                    self.contests[*index].election.doubt();
+                    self.candidacies[*index].election.mark_stale();
                 } else if self.announcements.remove(&name).is_some() {
-                    self.roster.gone(&seen(&lease).holder);
+                    self.roster.gone(&state(&lease).holder);
                 }
             }
         }
@@ -324,11 +335,12 @@ impl Coordinator {
         let now = self.now();
         let name = lease.metadata.name.clone().unwrap_or_default();
         if let Some(index) = self.by_name.get(&name) {
-            let contest = &mut self.contests[*index];
-            contest.election.observed(now, Some(seen(&lease)));
-            // An old event must not replace what the answer to our own write showed.
-            if contest.election.seen().map(|seen| &seen.resource_version) == lease.metadata.resource_version.as_ref() {
-                contest.last = Some(lease);
+            let candidacy = &mut self.candidacies[*index];
+            candidacy.election.observed(now, Some(state(&lease)));
+            // An old event must not replace the response to our own write.
+            if candidacy.election.seen().map(|seen| &seen.resource_version) == lease.metadata.resource_version.as_ref()
+            {
+                candidacy.last = Some(lease);
             }
         } else if let Some(announcement) = announcement(&lease) {
             self.roster.observed(now, announcement);
@@ -336,7 +348,7 @@ impl Coordinator {
         }
     }
 
-    /// The holder of the first shard removes what dead members left behind.
+    /// Deletes the announcements of dead members. Only the owner of the first shard does.
     fn collect(&mut self, now: Duration) {
         if !self.ownership.is_ours(0) {
             return;
@@ -344,10 +356,10 @@ impl Coordinator {
         let forgotten: BTreeSet<String> = self.roster.forgotten(now).into_iter().map(str::to_owned).collect();
         for identity in forgotten {
             self.roster.gone(&identity);
-            let found = self.announcements.extract_if(.., |_, lease| seen(lease).holder == identity);
+            let found = self.announcements.extract_if(.., |_, lease| state(lease).holder == identity);
             for (name, lease) in found.collect::<Vec<_>>() {
                 let leases = self.leases.clone();
-                info!(lease = name, "the announcement of a dead member is collected");
+                info!(lease = name, "collecting the announcement of a dead member");
                 self.deletions.push(Box::pin(async move {
                     if let Err(error) = leases.delete(&lease).await {
                         debug!(lease = name, error = %Chain(&error), "could not collect the Lease of a dead member");
@@ -358,7 +370,7 @@ impl Coordinator {
     }
 }
 
-/// Tries again at a steady pace: a member that cannot watch soon holds nothing.
+/// A constant backoff: a member without a watch soon loses its Leases.
 struct Steady;
 
 impl Iterator for Steady {

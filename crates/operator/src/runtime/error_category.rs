@@ -1,28 +1,27 @@
-//! What went wrong with a request, in the few kinds that call for different answers. The same kinds are in logs,
-//! Events and metrics.
+//! Categories of failed requests, by how they are handled. Logs, Events and metrics use the same ones.
 
 use std::time::Duration;
 
 use kube::Error;
 
-/// The kind of a failed request.
+/// Category of a failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Category {
-    /// Somebody was faster: read again and decide again.
+    /// The object has changed: read it and decide again.
     Conflict,
-    /// The object is not there.
+    /// The object does not exist.
     NotFound,
-    /// We may not: nothing that we do changes that.
+    /// A permission is missing. Retrying does not help until it is granted.
     Forbidden,
-    /// The server asks for patience.
+    /// The server asks clients to back off.
     Throttled,
-    /// The server understood and refuses: the same request would be refused again.
+    /// The server rejected the request. The same request would be rejected again.
     Refused,
     /// The server failed.
     Server,
-    /// There was no answer, or not in time: it may have been done.
+    /// There was no response in time. The request may have been executed.
     Unreachable,
-    /// The answer was not understood.
+    /// The response could not be decoded.
     Garbled,
 }
 
@@ -67,14 +66,14 @@ impl Category {
     }
 }
 
-/// How long the server asked to be left alone, where it said so in the body.
+/// Returns the pause that the server asked for in the body of its response.
 pub fn retry_after(error: &Error) -> Option<Duration> {
     let Error::Api(status) = error else { return None };
     let seconds = status.details.as_ref()?.retry_after_seconds;
     (seconds > 0).then(|| Duration::from_secs(u64::from(seconds)))
 }
 
-/// The server's own words, without the debug print of the whole status.
+/// Returns the server's own message, without the debug print of the whole status.
 pub fn message(error: &Error) -> String {
     match error {
         Error::Api(status) if status.message.is_empty() => format!("the server answered {}", status.code),

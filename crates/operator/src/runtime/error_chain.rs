@@ -1,19 +1,19 @@
-//! Errors in one line, with all that caused them.
+//! Errors in one line, with their causes.
 
-/// An error with all that it was caused by, in one line. A cause that was said already is not said twice.
+/// Displays an error and its causes in one line. A cause that is part of the text already is not repeated.
 #[derive(Debug)]
 pub struct Chain<'a>(pub &'a dyn std::error::Error);
 
 impl std::fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut said = self.0.to_string();
-        f.write_str(&said)?;
+        let mut shown = self.0.to_string();
+        f.write_str(&shown)?;
         let mut source = self.0.source();
         while let Some(error) = source {
             let cause = error.to_string();
-            if !said.contains(&cause) {
+            if !shown.contains(&cause) {
                 write!(f, ": {cause}")?;
-                said = cause;
+                shown = cause;
             }
             source = error.source();
         }
@@ -27,13 +27,13 @@ mod tests {
 
     #[derive(Debug, thiserror::Error)]
     #[error("{0}")]
-    struct Said(&'static str, #[source] Option<Box<Said>>);
+    struct Caused(&'static str, #[source] Option<Box<Caused>>);
 
     #[test]
-    fn what_was_said_is_not_said_again() {
-        let cause = |text, source| Some(Box::new(Said(text, source)));
+    fn a_cause_that_is_in_the_text_is_not_repeated() {
+        let cause = |text, source| Some(Box::new(Caused(text, source)));
         let error =
-            Said("could not start", cause("reading x: no such file", cause("no such file", cause("code 2", None))));
+            Caused("could not start", cause("reading x: no such file", cause("no such file", cause("code 2", None))));
         assert_eq!(Chain(&error).to_string(), "could not start: reading x: no such file: code 2");
     }
 }

@@ -1,7 +1,7 @@
-//! Whether this process is ready and alive, as told by those who know.
+//! Readiness and liveness of the process.
 //!
-//! *Ready*: every condition that was expected is met (caches in sync, certificates loaded). *Alive*: every loop that is
-//! watched has said so within its time; one that has not is stuck, and a restart is the cure.
+//! *Ready*: every expected condition is met (caches in sync, certificates loaded). *Alive*: every watched loop has reported
+//! progress within its limit. One that has not is stuck, and a restart is the remedy.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A handle; all clones speak of the same process.
+/// The state of the process, shared by clones.
 #[derive(Debug, Clone, Default)]
 pub struct Health(Arc<Mutex<State>>);
 
@@ -25,7 +25,7 @@ struct Pulse {
     max_age: Duration,
 }
 
-/// An answer to a probe: a line for each thing that was asked.
+/// The result of a probe, with a line for each condition or loop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
     pub ok: bool,
@@ -37,32 +37,27 @@ impl Health {
         Self::default()
     }
 
-    /// From now on the process is ready only when this condition is met. All are expected before the server starts, so
-    /// that nothing is ready too early.
+    /// Makes readiness depend on a condition. Conditions are added before the server starts, so that the process is never
+    /// ready too early.
     pub fn expect(&self, condition: &'static str) {
         self.state().conditions.entry(condition).or_insert(false);
     }
 
-    /// Says whether a condition is met.
+    /// Sets whether a condition is met.
     pub fn set(&self, condition: &'static str, met: bool) {
         self.state().conditions.insert(condition, met);
     }
 
-    /// From now on the loop has to call [`Health::beat`] at least this often.
+    /// Makes liveness depend on a loop, which must call [`Health::beat`] at least this often.
     pub fn watch(&self, name: &'static str, max_age: Duration) {
         self.state().pulses.insert(name, Pulse { last: Instant::now(), max_age });
     }
 
-    /// The loop makes progress. Without effect for a loop that is not watched.
+    /// Reports progress of a loop. Without effect for a loop that is not watched.
     pub fn beat(&self, name: &'static str) {
         if let Some(pulse) = self.state().pulses.get_mut(name) {
             pulse.last = Instant::now();
         }
-    }
-
-    /// The loop has ended, and rightly so.
-    pub fn unwatch(&self, name: &'static str) {
-        self.state().pulses.remove(name);
     }
 
     pub fn readiness(&self) -> Verdict {
@@ -149,10 +144,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_loop_that_ended_is_not_missed() {
+    async fn a_loop_that_is_not_watched_does_not_count() {
         let health = Health::new();
-        health.watch("keeper", Duration::from_secs(1));
-        health.unwatch("keeper");
         health.beat("keeper");
         tokio::time::advance(Duration::from_secs(5)).await;
         assert!(health.liveness().ok);

@@ -13,7 +13,7 @@ use hyper_util::rt::TokioTimer;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-use super::{connection_limit::Seats, tasks::Task};
+use super::{connection_limit::ConnectionLimit, tasks::Task};
 
 const HEADERS_WITHIN: Duration = Duration::from_secs(5);
 const MAX_HEADERS: usize = 32;
@@ -50,7 +50,7 @@ impl Bound {
 
     /// Serves until the token is cancelled.
     pub async fn serve(self, routes: Router, stop: CancellationToken) -> io::Result<()> {
-        let mut server = axum_server::from_tcp(self.listener)?.acceptor(Seats::new(MAX_CONNECTIONS));
+        let mut server = axum_server::from_tcp(self.listener)?.acceptor(ConnectionLimit::new(MAX_CONNECTIONS));
         server
             .http_builder()
             .http1()

@@ -1,10 +1,10 @@
-//! The labels of the metrics. All are bounded: enums, constants of the program, shards. Never the name of an object.
+//! Labels of the metrics that every controller has. All are bounded: enums, constants of the program, shards. Never the
+//! name of an object.
 
-use std::fmt::Write;
+use prometheus_client::encoding::EncodeLabelSet;
 
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
-
-macro_rules! words {
+/// Defines enums whose values are values of metric labels, with `ALL` and `as_str`.
+macro_rules! label_values {
     ($($(#[$meta:meta])* pub enum $name:ident { $($(#[$of:meta])* $variant:ident = $word:literal),+ $(,)? })+) => {$(
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -18,120 +18,59 @@ macro_rules! words {
             }
         }
 
-        impl EncodeLabelValue for $name {
-            fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
-                encoder.write_str(self.as_str())
+        impl prometheus_client::encoding::EncodeLabelValue for $name {
+            fn encode(
+                &self,
+                encoder: &mut prometheus_client::encoding::LabelValueEncoder<'_>,
+            ) -> Result<(), std::fmt::Error> {
+                std::fmt::Write::write_str(encoder, self.as_str())
             }
         }
     )+};
 }
+pub(crate) use label_values;
 
-words! {
-    /// How one reconciliation ended; controller-runtime's words.
+label_values! {
+    /// Result of one reconciliation, in controller-runtime's words.
     pub enum Outcome { Success = "success", Error = "error", Requeue = "requeue", RequeueAfter = "requeue_after" }
-
-    pub enum NodeState {
-        Settled = "settled",
-        Unsettled = "unsettled",
-        Ignored = "ignored",
-        /// Claims an identity that another live node has.
-        Conflicting = "conflicting",
-    }
-
-    pub enum RecordState {
-        /// Its node is there.
-        Present = "present",
-        /// Its node is away.
-        Absent = "absent",
-        Tombstone = "tombstone",
-        Invalid = "invalid",
-    }
-
-    /// The way in that did the work.
-    pub enum Via { Admission = "admission", Watch = "watch", Resync = "resync", Command = "command" }
-
-    pub enum Class { Spot = "spot", OnDemand = "on-demand" }
-
-    pub enum MoveResult {
-        Evicted = "evicted",
-        /// A disruption budget said no for now.
-        Blocked = "blocked",
-        Failed = "failed",
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct ReconcileLabels {
-    pub controller: &'static str,
-    pub result: Outcome,
+pub(super) struct ReconcileLabels {
+    pub(super) controller: &'static str,
+    pub(super) result: Outcome,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct ControllerLabels {
-    pub controller: &'static str,
+pub(super) struct ControllerLabels {
+    pub(super) controller: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct QueueLabels {
-    pub name: &'static str,
+pub(super) struct QueueLabels {
+    pub(super) name: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct RequestLabels {
-    /// `<error>` when there was no answer.
-    pub code: String,
-    pub method: String,
-    pub host: String,
+pub(super) struct RequestLabels {
+    /// `<error>` when there was no response.
+    pub(super) code: String,
+    pub(super) method: String,
+    pub(super) host: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct LeaseLabels {
+pub(super) struct LeaseLabels {
     /// One of `controller.shards` names.
-    pub name: String,
+    pub(super) name: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct WebhookLabels {
-    pub webhook: &'static str,
+pub(super) struct ErrorLabels {
+    pub(super) category: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct WebhookCodeLabels {
-    pub webhook: &'static str,
-    pub code: u16,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct NodeLabels {
-    pub state: NodeState,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct RecordLabels {
-    pub state: RecordState,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct ViaLabels {
-    pub via: Via,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct ClassLabels {
-    pub class: Class,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct MoveLabels {
-    pub result: MoveResult,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct ErrorLabels {
-    pub category: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct BuildLabels {
-    pub version: &'static str,
+pub(super) struct BuildLabels {
+    pub(super) version: &'static str,
 }

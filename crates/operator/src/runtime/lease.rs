@@ -1,4 +1,4 @@
-//! Lease objects: reading and writing them, always conditionally, always with a deadline.
+//! Reads and writes Lease objects, conditionally and with a deadline.
 //!
 //! Owns the translation between the object and [`perennial_core::coordination::lease`]. Decides nothing.
 
@@ -6,32 +6,26 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::{Api, DeleteParams, PostParams, Preconditions};
-use perennial_core::coordination::lease::{Act, Seen, Write};
+use perennial_core::coordination::lease::{LeaseState, LeaseWrite, WriteKind};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A request about a Lease that did not do what it should.
+/// A request about a Lease failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
-    #[error("the Lease {lease} could not be read")]
+    #[error("could not read Lease {lease}")]
     Read { lease: String, source: kube::Error },
-    #[error("the Lease {lease} could not be written")]
-    Write { lease: String, source: kube::Error },
-    #[error("the Lease {lease} was changed by somebody else")]
+    #[error("could not write Lease {lease}")]
+    LeaseWrite { lease: String, source: kube::Error },
+    #[error("Lease {lease} was changed by another process")]
     Changed { lease: String },
-    #[error("the Lease {lease} could not be deleted")]
+    #[error("could not delete Lease {lease}")]
     Delete { lease: String, source: kube::Error },
-    #[error("the API server did not answer about the Lease {lease} within {deadline:?}")]
+    #[error("no response about Lease {lease} within {deadline:?}")]
     Unanswered { lease: String, deadline: Duration },
 }
 
-/// A client for Leases: without kube's default retry, which would hold a renewal back for minutes.
-pub fn client_without_retry(mut config: kube::Config) -> Result<kube::Client, kube::Error> {
-    config.default_retry = false;
-    kube::Client::try_from(config)
-}
-
-/// The Leases of our namespace.
+/// The Leases of Perennial's namespace.
 #[derive(Debug, Clone)]
 pub struct Leases {
     api: Api<Lease>,
@@ -52,7 +46,7 @@ impl Leases {
         self.within(name, self.api.get_opt(name)).await?.map_err(failed)
     }
 
-    /// Creates or replaces, as the object's resourceVersion says.
+    /// Replaces the Lease if the object has a resourceVersion, and creates it otherwise.
     pub async fn write(&self, lease: &Lease) -> Result<Lease, LeaseError> {
         let name = lease.metadata.name.clone().unwrap_or_default();
         let params = PostParams { field_manager: Some("perennial".to_owned()), ..PostParams::default() };
@@ -70,7 +64,7 @@ impl Leases {
         })
     }
 
-    /// Deletes exactly this version; that it is gone or has changed is no error.
+    /// Deletes exactly this version. A Lease that is gone or has changed is no error.
     pub async fn delete(&self, lease: &Lease) -> Result<(), LeaseError> {
         let name = lease.metadata.name.clone().unwrap_or_default();
         let exactly = Preconditions {
@@ -91,16 +85,16 @@ impl Leases {
     }
 }
 
-/// Gone, there already, or not the version that we had.
+/// Whether the Lease does not exist, exists already or has another version.
 fn is_changed(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404 || status.code == 409)
 }
 
-/// What the decision needs to know of a Lease.
-pub fn seen(lease: &Lease) -> Seen {
+/// Returns the fields of a Lease that the election depends on.
+pub fn state(lease: &Lease) -> LeaseState {
     let spec = lease.spec.as_ref();
     let seconds = spec.and_then(|spec| spec.lease_duration_seconds).and_then(|seconds| u64::try_from(seconds).ok());
-    Seen {
+    LeaseState {
         holder: spec.and_then(|spec| spec.holder_identity.clone()).unwrap_or_default(),
         renewed: spec.and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0.as_microsecond()),
         lease: seconds.map(Duration::from_secs),
@@ -109,10 +103,10 @@ pub fn seen(lease: &Lease) -> Seen {
     }
 }
 
-/// The object for a write. What others put on the Lease stays.
+/// Returns the object of a write. Labels and annotations of others stay.
 pub fn object(
     name: &str,
-    write: &Write,
+    write: &LeaseWrite,
     last: Option<&Lease>,
     labels: &BTreeMap<String, String>,
     annotations: &BTreeMap<String, String>,
@@ -126,7 +120,7 @@ pub fn object(
     metadata.labels.get_or_insert_default().extend(labels.clone());
     metadata.annotations.get_or_insert_default().extend(annotations.clone());
     let seconds = i32::try_from(write.lease.as_secs()).unwrap_or(i32::MAX);
-    let acquired = if write.act == Act::Acquire { Some(renewed.clone()) } else { spec.acquire_time };
+    let acquired = if write.kind == WriteKind::Acquire { Some(renewed.clone()) } else { spec.acquire_time };
     Lease {
         metadata,
         spec: Some(LeaseSpec {
@@ -144,9 +138,9 @@ pub fn object(
 mod tests {
     use super::*;
 
-    fn write(act: Act, on: Option<&str>) -> Write {
-        Write {
-            act,
+    fn write(kind: WriteKind, on: Option<&str>) -> LeaseWrite {
+        LeaseWrite {
+            kind,
             on: on.map(str::to_owned),
             holder: "a".to_owned(),
             lease: Duration::from_secs(15),
@@ -156,9 +150,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_what_is_read() {
-        let lease = object("perennial", &write(Act::Acquire, None), None, &BTreeMap::new(), &BTreeMap::new());
-        let read = seen(&serde_json::from_value(serde_json::to_value(&lease).unwrap()).unwrap());
+    fn a_written_lease_reads_back_the_same() {
+        let lease = object("perennial", &write(WriteKind::Acquire, None), None, &BTreeMap::new(), &BTreeMap::new());
+        let read = state(&serde_json::from_value(serde_json::to_value(&lease).unwrap()).unwrap());
 
         assert_eq!(read.holder, "a");
         assert_eq!(read.renewed, Some(1_700_000_000_000_001));
@@ -169,9 +163,9 @@ mod tests {
     #[test]
     fn a_renewal_keeps_the_time_of_the_acquisition_and_foreign_labels() {
         let none = BTreeMap::new();
-        let mut first = object("perennial", &write(Act::Acquire, None), None, &none, &none);
+        let mut first = object("perennial", &write(WriteKind::Acquire, None), None, &none, &none);
         first.metadata.labels = Some(BTreeMap::from([("team".to_owned(), "infra".to_owned())]));
-        let later = Write { renewed: 1_700_000_009_000_000, ..write(Act::Renew, Some("7")) };
+        let later = LeaseWrite { renewed: 1_700_000_009_000_000, ..write(WriteKind::Renew, Some("7")) };
 
         let renewed = object("perennial", &later, Some(&first), &none, &none);
 
@@ -183,8 +177,8 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_lease_is_held_by_nobody() {
-        let read = seen(&Lease::default());
+    fn an_empty_lease_is_free() {
+        let read = state(&Lease::default());
 
         assert_eq!((read.holder.as_str(), read.renewed, read.lease), ("", None, None));
     }

@@ -1,8 +1,6 @@
-//! How members name and describe themselves and the shards in Leases.
-//!
-//! Owns names, labels and annotations of Leases: what replicas of different versions understand of each other.
+//! Names, labels and annotations of Leases, which replicas of different versions agree on.
 
-use super::lease::seen;
+use super::lease::state;
 use super::{clock::Clock, history::History};
 use k8s_openapi::api::coordination::v1::Lease;
 use perennial_core::coordination::members::Announcement;
@@ -12,30 +10,30 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// On every Lease: which processes share the work.
+/// Label of every Lease: the group of processes that share the work.
 pub const GROUP: &str = "perennial.dev/group";
 const MEMBER: &str = "perennial.dev/member";
-/// On the Leases of shards.
+/// Label of the Leases of shards.
 pub const SHARD: &str = "perennial.dev/shard";
 const SHARDS: &str = "perennial.dev/shards";
 const VERSION: &str = "v1";
 
-/// Told whenever a Lease is won or lost: its name, and whether it is held (`leader_election_master_status`).
+/// Called with the name of a Lease and whether it is held, whenever that changes (`leader_election_master_status`).
 pub type Report = Arc<dyn Fn(&str, bool) + Send + Sync>;
 
-/// How this process takes part.
+/// How this process takes part in the coordination.
 #[derive(Clone)]
 pub struct Coordination {
-    /// Without kube's default retry: [`crate::runtime::lease::client_without_retry`].
+    /// Without kube's default retry, which would delay a renewal by minutes: [`super::client::config`].
     pub client: kube::Client,
     pub namespace: String,
-    /// Processes that share the same work; the prefix of the Leases' names.
+    /// Name of the group of processes that share the work, and prefix of the Leases' names.
     pub group: String,
-    /// Unique for this process: [`identity`].
+    /// Unique name of this process: [`identity`].
     pub identity: String,
     pub shards: u32,
     pub lease: Duration,
-    /// The time of day that is written into Leases, for people.
+    /// Source of `renewTime`, for people.
     pub clock: Clock,
     /// Receives the report of a Lease that went back in history.
     pub history: History,
@@ -54,26 +52,26 @@ impl std::fmt::Debug for Coordination {
     }
 }
 
-/// A name that no other process has had: that of the pod or host, and a random end.
+/// Returns a name that no other process has: that of the pod or host, with a random suffix.
 pub fn identity(host: &str) -> String {
     let proper = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let host: String = host.chars().map(proper).take(180).collect();
     let host = host.trim_matches('-');
     let host = if host.is_empty() { "process" } else { host };
-    // The standard library seeds its hash maps from the system: random enough for a name.
+    // The standard library seeds its hash maps from the system, which is random enough for a name.
     format!("{host}-{:016x}", RandomState::new().build_hasher().finish())
 }
 
-/// What a Lease stands for.
+/// The purpose of a Lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum LeaseKind {
     Member,
     Shard(u32),
 }
 
 impl Coordination {
-    pub(super) fn labels(&self, kind: Kind) -> BTreeMap<String, String> {
-        let role = if kind == Kind::Member { MEMBER } else { SHARD };
+    pub(super) fn labels(&self, kind: LeaseKind) -> BTreeMap<String, String> {
+        let role = if kind == LeaseKind::Member { MEMBER } else { SHARD };
         BTreeMap::from([
             ("app.kubernetes.io/managed-by".to_owned(), "perennial".to_owned()),
             (GROUP.to_owned(), self.group.clone()),
@@ -81,29 +79,29 @@ impl Coordination {
         ])
     }
 
-    pub(super) fn notes(&self, kind: Kind) -> BTreeMap<String, String> {
+    pub(super) fn notes(&self, kind: LeaseKind) -> BTreeMap<String, String> {
         match kind {
-            Kind::Member => BTreeMap::from([(SHARDS.to_owned(), self.shards.max(1).to_string())]),
-            Kind::Shard(_) => BTreeMap::new(),
+            LeaseKind::Member => BTreeMap::from([(SHARDS.to_owned(), self.shards.max(1).to_string())]),
+            LeaseKind::Shard(_) => BTreeMap::new(),
         }
     }
 }
 
-/// The name of a shard's Lease.
+/// Returns the name of a shard's Lease.
 pub fn shard_lease(group: &str, shard: u32, shards: u32) -> String {
     if shards <= 1 { group.to_owned() } else { format!("{group}-shard-{shard}") }
 }
 
-/// What a Lease announces, if it is an announcement that we understand.
+/// Decodes the announcement of a member. Returns `None` for other Leases and unknown versions.
 pub fn announcement(lease: &Lease) -> Option<Announcement> {
     lease.metadata.labels.as_ref()?.get(MEMBER).filter(|version| *version == VERSION)?;
     let shards = lease.metadata.annotations.as_ref()?.get(SHARDS)?.parse().ok()?;
-    let seen = seen(lease);
-    let member = Member { identity: seen.holder, shards, since: since(lease) };
-    (!member.identity.is_empty()).then_some(Announcement { member, renewed: seen.renewed, lease: seen.lease })
+    let state = state(lease);
+    let member = Member { identity: state.holder, shards, since: since(lease) };
+    (!member.identity.is_empty()).then_some(Announcement { member, renewed: state.renewed, lease: state.lease })
 }
 
-/// Since when, by the API server's clock.
+/// Returns the creation time of a Lease, by the API server's clock.
 pub(super) fn since(lease: &Lease) -> i64 {
     lease.metadata.creation_timestamp.as_ref().map_or(i64::MAX, |time| time.0.as_second())
 }
@@ -112,7 +110,7 @@ pub(super) fn since(lease: &Lease) -> i64 {
 mod tests {
     use super::*;
     use crate::runtime::lease::object;
-    use perennial_core::coordination::lease::{Act, Write};
+    use perennial_core::coordination::lease::{LeaseWrite, WriteKind};
 
     #[test]
     fn an_identity_is_unique_and_can_be_a_name() {
@@ -131,11 +129,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_announced_is_understood() {
+    fn an_announcement_reads_back_the_same() {
         let labels = BTreeMap::from([(MEMBER.to_owned(), VERSION.to_owned())]);
         let notes = BTreeMap::from([(SHARDS.to_owned(), "8".to_owned())]);
-        let write = Write {
-            act: Act::Acquire,
+        let write = LeaseWrite {
+            kind: WriteKind::Acquire,
             on: None,
             holder: "a".to_owned(),
             lease: Duration::from_secs(15),

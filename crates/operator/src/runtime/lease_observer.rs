@@ -1,13 +1,13 @@
-//! Who attends to what, for a process that takes no part in the work itself: one that only serves admission, or whose own
-//! roles are others.
+//! Observes which shards have an owner, for a process that does not compete for them: one that only serves admission, or
+//! that has other roles.
 //!
-//! Owns the watch of other processes' Leases. Holds nothing, announces nothing and writes nothing.
+//! Owns the watch of other processes' Leases. Holds no Lease and writes none.
 //!
 //! # Assumptions
-//! The processes that are looked at have the same number of shards as this one (`controller.shards`).
+//! The observed processes have the same number of shards as this one (`controller.shards`).
 
 use super::jitter::Jitter;
-use super::lease::seen;
+use super::lease::state;
 use super::lease_metadata::{GROUP, SHARD, shard_lease};
 use super::ownership::Ownership;
 use super::watch::Watch;
@@ -21,49 +21,49 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-/// Whose Leases are looked at.
+/// The Leases to observe.
 #[derive(Clone)]
 #[expect(missing_debug_implementations, reason = "kube's client has none")]
-pub struct Attendance {
+pub struct ObservedLeases {
     pub client: Client,
     pub namespace: String,
-    /// Groups of processes, each of which may attend to any shard.
+    /// Groups of processes, each of which may own any shard.
     pub groups: Vec<String>,
     pub shards: u32,
     pub lease: Duration,
 }
 
-/// Returns the handle, which owns nothing and knows who attends, and the task that keeps it true until `stop`.
-pub fn attend(
-    attendance: &Attendance,
+/// Returns an ownership of no shard that shows which shards have an owner, and the task that updates it until `stop`.
+pub fn observe_owners(
+    observed: &ObservedLeases,
     jitter: &Jitter,
     stop: &CancellationToken,
 ) -> (Ownership, impl Future<Output = ()> + Send + use<>) {
-    let ownership = Ownership::none(attendance.shards);
-    let api: Api<Lease> = Api::namespaced(attendance.client.clone(), &attendance.namespace);
-    let labels = format!("{SHARD},{GROUP} in ({})", attendance.groups.join(","));
-    let mut book = Book::new(attendance, ownership.clone());
+    let ownership = Ownership::none(observed.shards);
+    let api: Api<Lease> = Api::namespaced(observed.client.clone(), &observed.namespace);
+    let labels = format!("{SHARD},{GROUP} in ({})", observed.groups.join(","));
+    let mut leases = Observer::new(observed, ownership.clone());
     let watch = Watch::new("Leases of others", api, jitter, stop).labels(&labels);
     let on_error = |category| debug!(?category, "the shard owners are not known for now");
-    (ownership, watch.run(move |event| book.on(event), on_error))
+    (ownership, watch.run(move |event| leases.on(event), on_error))
 }
 
-/// What was seen of each Lease.
-struct Book {
+/// The last state of each observed Lease.
+struct Observer {
     ownership: Ownership,
-    /// Each Lease's shard, and when somebody was last seen to hold it.
-    seats: BTreeMap<String, (u32, Election)>,
+    /// The shard of each Lease, and its state.
+    leases: BTreeMap<String, (u32, Election)>,
     terms: Terms,
     listed: BTreeSet<String>,
     start: Instant,
 }
 
-impl Book {
-    fn new(attendance: &Attendance, ownership: Ownership) -> Self {
-        let (shards, terms) = (ownership.shards(), Terms::new(attendance.lease));
-        let seat = |group: &String, shard| (shard_lease(group, shard, shards), (shard, nobody(terms)));
-        let seats = attendance.groups.iter().flat_map(|group| (0..shards).map(move |shard| seat(group, shard)));
-        Self { ownership, seats: seats.collect(), terms, listed: BTreeSet::new(), start: Instant::now() }
+impl Observer {
+    fn new(observed: &ObservedLeases, ownership: Ownership) -> Self {
+        let (shards, terms) = (ownership.shards(), Terms::new(observed.lease));
+        let lease = |group: &String, shard| (shard_lease(group, shard, shards), (shard, outsider(terms)));
+        let leases = observed.groups.iter().flat_map(|group| (0..shards).map(move |shard| lease(group, shard)));
+        Self { ownership, leases: leases.collect(), terms, listed: BTreeSet::new(), start: Instant::now() }
     }
 
     fn on(&mut self, event: Event<Lease>) {
@@ -71,45 +71,45 @@ impl Book {
             Event::Init => self.listed.clear(),
             Event::InitApply(lease) => {
                 self.listed.extend(lease.metadata.name.clone());
-                self.seen(&lease);
+                self.applied(&lease);
             }
             Event::InitDone => {
-                let gone = self.seats.keys().filter(|name| !self.listed.contains(*name));
+                let gone = self.leases.keys().filter(|name| !self.listed.contains(*name));
                 for name in gone.cloned().collect::<Vec<_>>() {
                     self.gone(&name);
                 }
             }
-            Event::Apply(lease) => self.seen(&lease),
+            Event::Apply(lease) => self.applied(&lease),
             Event::Delete(lease) => self.gone(lease.metadata.name.as_deref().unwrap_or_default()),
         }
     }
 
-    fn seen(&mut self, lease: &Lease) {
+    fn applied(&mut self, lease: &Lease) {
         let now = self.start.elapsed();
         let name = lease.metadata.name.as_deref().unwrap_or_default();
-        if let Some((shard, election)) = self.seats.get_mut(name) {
-            election.observed(now, Some(seen(lease)));
+        if let Some((shard, election)) = self.leases.get_mut(name) {
+            election.observed(now, Some(state(lease)));
             let shard = *shard;
             self.show(shard);
         }
     }
 
     fn gone(&mut self, name: &str) {
-        if let Some((shard, election)) = self.seats.get_mut(name) {
-            *election = nobody(self.terms);
+        if let Some((shard, election)) = self.leases.get_mut(name) {
+            *election = outsider(self.terms);
             let shard = *shard;
             self.show(shard);
         }
     }
 
     fn show(&self, shard: u32) {
-        let of = self.seats.values().filter(|(of, _)| *of == shard);
-        let until = of.filter_map(|(_, election)| election.attended_until()).max();
-        self.ownership.set_attended(shard, until.map(|until| self.start + until));
+        let of = self.leases.values().filter(|(of, _)| *of == shard);
+        let until = of.filter_map(|(_, election)| election.held_until()).max();
+        self.ownership.set_owner_until(shard, until.map(|until| self.start + until));
     }
 }
 
-/// No identity is empty: whoever is named is another.
-fn nobody(terms: Terms) -> Election {
+/// Returns the view of a candidate whose name is empty, so that every holder is another process.
+fn outsider(terms: Terms) -> Election {
     Election::new("", terms)
 }

@@ -1,4 +1,4 @@
-//! Logs to stderr, as JSON or as text, from the level that is configured. Nothing else decides: no `RUST_LOG`.
+//! Logs to stderr, as JSON or as text, from the configured level on. `RUST_LOG` is ignored.
 
 use perennial_core::config::settings::{Level, LogFormat, Logging};
 use tracing::level_filters::LevelFilter;
@@ -10,12 +10,12 @@ use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
 use super::traces::{self, Sender};
 
-/// Crates whose chatter at debug and trace drowns ours: they stay at info until someone asks for trace.
+/// Crates that are too verbose at debug. They stay at info unless the level is trace.
 const CHATTY: [&str; 6] = ["h2", "hyper", "hyper_util", "rustls", "tower", "kube_client"];
-/// Says at info what nobody asked for.
+/// A crate that is too verbose at info.
 const TALKATIVE: &str = "opentelemetry";
 
-/// Sets up logging for the process, and sends spans to where that says. Fails when it is set up already.
+/// Sets up logging and the export of spans. Fails when logging is set up already.
 pub fn init(logging: &Logging, spans: &Sender) -> Result<(), TryInitError> {
     subscriber(logging, std::io::stderr).with(spans.layer()).try_init()
 }
@@ -29,7 +29,7 @@ where
 {
     let lines = tracing_subscriber::fmt::layer().with_writer(writer);
     let lines = match logging.format {
-        // One object a line, the fields of an event beside its message: what log collectors index without set-up.
+        // One object per line with the fields beside the message, which log collectors index without configuration.
         LogFormat::Json => lines.json().flatten_event(true).with_current_span(true).with_span_list(false).boxed(),
         LogFormat::Text => lines.with_ansi(false).boxed(),
     };

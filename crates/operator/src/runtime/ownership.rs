@@ -1,9 +1,9 @@
-//! The right to act on a shard, as the rest of the operator asks for it.
+//! Ownership of shards: permits to act on them, and how the rest of the operator obtains them.
 //!
-//! Owns the counting of work under way, so that a shard is handed over only when the last of it has ended. Never talks to
-//! the API server; [`super::members`] moves the windows.
+//! Owns the count of permits in use, so that a shard is handed over only after the last of them was dropped. Sends no
+//! requests; [`super::coordinator`] moves the windows.
 
-use super::watch_value::{Changes, Latest};
+use super::watch_value::{Changes, WatchValue};
 use perennial_core::coordination::shards::shard_of;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,25 +11,25 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How long a permit lasts where nothing limits it (leader election is off).
+/// Duration of a permit while leader election is off.
 const UNLIMITED: Duration = Duration::from_hours(24);
 
-/// The shards that this process owns, each with its term: a number that grows whenever the shard was not ours in between.
+/// The owned shards, each with its term: a number that grows each time that the shard is acquired.
 pub type Owned = BTreeMap<u32, u64>;
 
-/// Which shards are ours, right now. Cheap to clone and to ask.
+/// The shards that this process owns at the moment. Clones share the state.
 #[derive(Debug, Clone)]
 pub struct Ownership {
     inner: Arc<Inner>,
-    /// Where it is known who attends to a shard, if not from the same Leases.
-    attended: Option<Arc<Inner>>,
+    /// Source of the shards' owners, where those are other processes than the ones that this one competes with.
+    owners: Option<Arc<Inner>>,
     leased: bool,
 }
 
 #[derive(Debug)]
 struct Inner {
     cells: Vec<Cell>,
-    changed: Latest<Owned>,
+    changed: WatchValue<Owned>,
 }
 
 #[derive(Debug)]
@@ -41,10 +41,10 @@ struct Cell {
 #[derive(Debug, Clone, Copy)]
 struct State {
     window: Window,
-    /// Somebody's, perhaps not ours.
-    attended: Window,
+    /// Window of the shard's owner, which may be another process.
+    owner: Window,
     term: u64,
-    working: usize,
+    permits: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,11 +64,11 @@ impl Window {
     }
 }
 
-/// The right to act on one shard until a time. While it exists the shard is not handed over.
+/// A permit to act on one shard until its deadline. While it exists the shard is not handed over.
 ///
-/// Keep it for one piece of work, give each request no more time than [`ActUntil::remaining`], and ask again for the next.
+/// Hold it for one unit of work and give each request no more time than [`Permit::remaining`].
 #[derive(Debug)]
-pub struct ActUntil {
+pub struct Permit {
     inner: Arc<Inner>,
     shard: u32,
     deadline: Instant,
@@ -76,32 +76,30 @@ pub struct ActUntil {
 }
 
 impl Ownership {
-    /// Owns nothing yet, or nothing at all: for those who only look on.
+    /// Returns an ownership of no shard: not yet, or for a process that only observes.
     pub fn none(shards: u32) -> Self {
         Self::with(shards, Window::Closed)
     }
 
-    /// Owns everything, for ever: for one process without leader election.
+    /// Returns the permanent ownership of all shards, for a process without leader election.
     pub fn all(shards: u32) -> Self {
         Self::with(shards, Window::Always)
     }
 
     fn with(shards: u32, window: Window) -> Self {
         let shards = shards.max(1);
-        let cell = |_| Cell {
-            state: Mutex::new(State { window, attended: window, term: 1, working: 0 }),
-            idle: Notify::new(),
-        };
+        let cell =
+            |_| Cell { state: Mutex::new(State { window, owner: window, term: 1, permits: 0 }), idle: Notify::new() };
         let owned = if window == Window::Closed { Owned::new() } else { (0..shards).map(|shard| (shard, 1)).collect() };
         let cells = (0..shards).map(cell).collect();
         Self {
-            inner: Arc::new(Inner { cells, changed: Latest::new(owned) }),
-            attended: None,
+            inner: Arc::new(Inner { cells, changed: WatchValue::new(owned) }),
+            owners: None,
             leased: window == Window::Closed,
         }
     }
 
-    /// What is ours is nobody else's: Leases say so. Without an election others may think the same of it.
+    /// Whether Leases exclude a second owner. Without leader election another process may own the same shards.
     pub fn is_exclusive(&self) -> bool {
         self.leased
     }
@@ -110,54 +108,54 @@ impl Ownership {
         u32::try_from(self.inner.cells.len()).unwrap_or(u32::MAX)
     }
 
-    /// The shard that a key is in: a node's name, or `namespace/name` of a workload.
+    /// Returns the shard of a key.
     pub fn shard_of(&self, key: &str) -> u32 {
         shard_of(key, self.shards())
     }
 
-    /// The right to act on a shard, if it is ours.
-    pub fn owns(&self, shard: u32) -> Option<ActUntil> {
+    /// Returns a permit to act on a shard, if it is owned.
+    pub fn owns(&self, shard: u32) -> Option<Permit> {
         let mut state = self.inner.cells.get(usize::try_from(shard).ok()?)?.lock();
         let deadline = state.window.end(Instant::now())?;
-        state.working += 1;
-        Some(ActUntil { inner: Arc::clone(&self.inner), shard, deadline, term: state.term })
+        state.permits += 1;
+        Some(Permit { inner: Arc::clone(&self.inner), shard, deadline, term: state.term })
     }
 
-    /// The right to act on whatever has this key, if its shard is ours.
-    pub fn may_act(&self, key: &str) -> Option<ActUntil> {
+    /// Returns a permit to act on the object with this key, if its shard is owned.
+    pub fn may_act(&self, key: &str) -> Option<Permit> {
         self.owns(self.shard_of(key))
     }
 
-    /// Whether a shard is ours, without taking a permit: for filters and for status.
+    /// Whether a shard is owned, without a permit: for filters and status.
     pub fn is_ours(&self, shard: u32) -> bool {
         let cell = usize::try_from(shard).ok().and_then(|shard| self.inner.cells.get(shard));
         cell.is_some_and(|cell| cell.lock().window.end(Instant::now()).is_some())
     }
 
-    /// The same shards of ours; who attends to what is known from elsewhere.
-    pub(crate) fn attended_by(self, others: &Self) -> Self {
-        Self { attended: Some(Arc::clone(&others.inner)), ..self }
+    /// Returns the same ownership, with the shards' owners taken from another source.
+    pub(crate) fn with_owners_from(self, others: &Self) -> Self {
+        Self { owners: Some(Arc::clone(&others.inner)), ..self }
     }
 
-    /// Whether somebody, we or another replica, is known to attend to a shard: what needs its owner later can be begun.
-    pub fn is_attended(&self, shard: u32) -> bool {
-        let inner = self.attended.as_ref().unwrap_or(&self.inner);
+    /// Whether a shard is known to have an owner, this process or another: work that its owner must finish may begin.
+    pub fn has_owner(&self, shard: u32) -> bool {
+        let inner = self.owners.as_ref().unwrap_or(&self.inner);
         let cell = usize::try_from(shard).ok().and_then(|shard| inner.cells.get(shard));
-        cell.is_some_and(|cell| cell.lock().attended.end(Instant::now()).is_some())
+        cell.is_some_and(|cell| cell.lock().owner.end(Instant::now()).is_some())
     }
 
-    /// Tells whenever the owned set changes, terms included. Whoever gains a shard lists afresh.
+    /// Returns a receiver of the owned shards and their terms, notified of each change.
     pub fn changes(&self) -> Changes<Owned> {
-        self.inner.changed.follow()
+        self.inner.changed.subscribe()
     }
 
-    /// Notes until when somebody attends to a shard.
-    pub(super) fn set_attended(&self, shard: u32, until: Option<Instant>) {
+    /// Sets until when a shard has an owner.
+    pub(super) fn set_owner_until(&self, shard: u32, until: Option<Instant>) {
         let Some(cell) = usize::try_from(shard).ok().and_then(|shard| self.inner.cells.get(shard)) else { return };
-        cell.lock().attended = until.map_or(Window::Closed, Window::Until);
+        cell.lock().owner = until.map_or(Window::Closed, Window::Until);
     }
 
-    /// Opens, moves or closes the window of a shard.
+    /// Opens, extends or closes the window of a shard.
     pub(super) fn set(&self, shard: u32, until: Option<Instant>) {
         let Some(cell) = usize::try_from(shard).ok().and_then(|shard| self.inner.cells.get(shard)) else { return };
         let mut state = cell.lock();
@@ -168,7 +166,7 @@ impl Ownership {
         state.window = until.map_or(Window::Closed, Window::Until);
     }
 
-    /// Says what changed since it was last said.
+    /// Notifies receivers of changes since the last call.
     pub(super) fn publish(&self) {
         let now = Instant::now();
         let owned: Owned = (0..self.shards())
@@ -181,13 +179,13 @@ impl Ownership {
         self.inner.changed.set(owned);
     }
 
-    /// Returns when nobody works on the shard any more, or at the latest at the given time.
+    /// Waits until no permit for the shard is in use, no longer than until `latest`.
     pub(super) async fn idle(&self, shard: u32, latest: Instant) {
         let Some(cell) = usize::try_from(shard).ok().and_then(|shard| self.inner.cells.get(shard)) else { return };
         let idle = async {
             loop {
                 let notified = cell.idle.notified();
-                if cell.lock().working == 0 {
+                if cell.lock().permits == 0 {
                     return;
                 }
                 notified.await;
@@ -203,12 +201,12 @@ impl Cell {
     }
 }
 
-impl ActUntil {
+impl Permit {
     pub fn shard(&self) -> u32 {
         self.shard
     }
 
-    /// Changes whenever the shard was not ours in between.
+    /// Returns the term of the shard, which changes each time that it is acquired.
     pub fn term(&self) -> u64 {
         self.term
     }
@@ -217,23 +215,18 @@ impl ActUntil {
         self.deadline
     }
 
-    /// What is left; zero when it is over.
+    /// Returns the time until the deadline, or zero after it.
     pub fn remaining(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
-
-    /// The time for a request: the given one, or what is left.
-    pub fn bound(&self, timeout: Duration) -> Duration {
-        timeout.min(self.remaining())
-    }
 }
 
-impl Drop for ActUntil {
+impl Drop for Permit {
     fn drop(&mut self) {
         let Some(cell) = usize::try_from(self.shard).ok().and_then(|shard| self.inner.cells.get(shard)) else { return };
         let mut state = cell.lock();
-        state.working = state.working.saturating_sub(1);
-        if state.working == 0 {
+        state.permits = state.permits.saturating_sub(1);
+        if state.permits == 0 {
             cell.idle.notify_waiters();
         }
     }
@@ -260,20 +253,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_gets_no_more_time_than_is_left() {
+    async fn a_permit_lasts_as_long_as_its_window() {
         let ownership = Ownership::none(1);
         ownership.set(0, Some(soon(10)));
         let permit = ownership.may_act("node-1").unwrap();
 
-        assert_eq!(permit.bound(Duration::from_secs(30)), Duration::from_secs(10));
-        assert_eq!(permit.bound(Duration::from_secs(3)), Duration::from_secs(3));
+        assert_eq!(permit.remaining(), Duration::from_secs(10));
 
         tokio::time::advance(Duration::from_secs(11)).await;
         assert_eq!(permit.remaining(), Duration::ZERO);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_handover_waits_for_work_under_way() {
+    async fn a_handover_waits_for_permits_in_use() {
         let ownership = Ownership::none(1);
         ownership.set(0, Some(soon(10)));
         let permit = ownership.owns(0).unwrap();
@@ -299,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_shard_that_was_lost_in_between_comes_back_with_another_term() {
+    async fn a_shard_that_is_acquired_again_has_another_term() {
         let ownership = Ownership::none(1);
         let mut changes = ownership.changes();
         ownership.set(0, Some(soon(10)));
@@ -318,20 +310,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_shard_of_another_is_attended_but_not_ours() {
+    async fn a_shard_of_another_process_has_an_owner_and_is_not_ours() {
         let ownership = Ownership::none(2);
-        ownership.set_attended(1, Some(soon(10)));
+        ownership.set_owner_until(1, Some(soon(10)));
 
-        assert!(ownership.is_attended(1) && !ownership.is_ours(1));
-        assert!(!ownership.is_attended(0));
+        assert!(ownership.has_owner(1) && !ownership.is_ours(1));
+        assert!(!ownership.has_owner(0));
 
         tokio::time::advance(Duration::from_secs(10)).await;
-        assert!(!ownership.is_attended(1));
-        assert!(Ownership::all(1).is_attended(0));
+        assert!(!ownership.has_owner(1));
+        assert!(Ownership::all(1).has_owner(0));
     }
 
     #[tokio::test]
-    async fn without_election_everything_is_ours() {
+    async fn without_leader_election_every_shard_is_ours() {
         let ownership = Ownership::all(8);
 
         assert_eq!(ownership.changes().now().len(), 8);

@@ -1,4 +1,4 @@
-//! The process's own figures, read from `/proc` when someone asks.
+//! Metrics of the process itself, read from `/proc` on each scrape.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 /// The kernel's tick in `/proc`, the same on every architecture that Linux has had for decades.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Where there is no `/proc`, or a figure cannot be read, that figure is left out.
+/// Collects the metrics that can be read.
 #[derive(Debug)]
 pub(super) struct Process;
 

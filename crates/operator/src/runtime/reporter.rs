@@ -50,10 +50,15 @@ impl Reporter {
         Self { metrics, events }
     }
 
+    /// Counts a failure that is logged elsewhere.
+    pub fn count(&self, category: Category) {
+        self.metrics.failed(category);
+    }
+
     /// Counts a failure and, where the API server refused the request, writes an Event about the object.
     pub fn failure(&self, error: &impl CategorizedError, retry: Retry, about: Option<About>) -> FailureReport {
         let category = error.category();
-        self.metrics.failed(category.as_str());
+        self.count(category);
         let why = error.source().map(ToString::to_string).unwrap_or_default();
         let report =
             FailureReport { category, error: error.to_string(), why, missing: error.missing_permission(), retry };

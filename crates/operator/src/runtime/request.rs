@@ -1,4 +1,4 @@
-//! One request to the API server: within the budget, with a deadline, and what can come of it.
+//! A request to the API server, within the budget and with a deadline.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use super::{
     error_category::{self, Category},
 };
 
-/// The name under which the API server knows our fields.
+/// Field manager of every write.
 pub const FIELD_MANAGER: &str = "perennial";
-/// No request waits longer than this for its answer.
+/// Longest time that a request waits for its response.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// A request that failed, or had no answer in time.
+/// A request that failed or had no response in time.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     #[error("{}", error_category::message(.0))]
     Request(Box<kube::Error>),
-    #[error("no answer within {} s", DEADLINE.as_secs())]
+    #[error("no response within {} s", DEADLINE.as_secs())]
     Timeout,
 }
 
@@ -29,7 +29,7 @@ impl Failure {
         }
     }
 
-    /// How long the API server asked to be left alone.
+    /// Returns the pause that the API server asked for.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Request(error) => error_category::retry_after(error),
@@ -37,13 +37,13 @@ impl Failure {
         }
     }
 
-    /// The API server understood the request and says no to it: its own rules, a policy or somebody's webhook (each of which answers with
-    /// a code of its own: 400, 403, 422), or a permission that is missing.
+    /// Whether the request was rejected by validation, an admission policy or a webhook (which answer with 400, 403 or 422),
+    /// or for lack of a permission.
     pub fn is_refusal(&self) -> bool {
         matches!(self.category(), Category::Refused | Category::Forbidden)
     }
 
-    /// The API server's own code.
+    /// Returns the HTTP status code, where there was a response.
     pub fn code(&self) -> Option<u16> {
         match self {
             Self::Request(error) => match error.as_ref() {
@@ -55,7 +55,7 @@ impl Failure {
     }
 }
 
-/// Sends a request when the budget allows, and waits for its answer no longer than the deadline.
+/// Sends a request when the budget allows and waits for its response, no longer than the deadline.
 pub async fn ask<T>(
     budget: &Budget,
     urgency: impl Into<Urgency>,
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_says_no_is_understood_whatever_their_code() {
+    fn a_rejection_is_recognized_whatever_its_code() {
         let answered = |code| {
             Failure::Request(Box::new(kube::Error::Api(Box::new(Status { code, ..Status::default() })))).is_refusal()
         };

@@ -1,17 +1,17 @@
-//! Spans: what was done, for how long, and which requests it took. They are no part of the log. With the feature `otlp` they are
-//! sent to a collector, where the environment names one; without it they cost nothing.
+//! Spans of reconciliations and admission reviews, which are not part of the log. With the feature `otlp` they are sent to
+//! the collector that the environment names; without it they cost nothing.
 //!
-//! `keeper` is one look at a node, `placement` one at a workload, `admission` one review. Requests to the API server are below
-//! them, as kube tells of them; so are our own log lines.
+//! Each controller has one span per reconciliation, `admission` one per review. Requests to the API server are their
+//! children, as kube traces them; log lines are their events.
 
 #[cfg(feature = "otlp")]
 mod otlp;
 
 use tracing_subscriber::{layer::Layer, registry::LookupSpan};
 
-/// The target of all our spans: logs leave it out, traces take it in.
+/// Target of all spans, which logs leave out and traces include.
 pub const TARGET: &str = "perennial::span";
-/// Either of them names the collector.
+/// Environment variables that name the collector.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
 
 /// Spans cannot be sent.
@@ -19,31 +19,31 @@ const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP
 #[error("traces cannot be sent to the collector that the environment names (OTEL_EXPORTER_OTLP_ENDPOINT)")]
 pub struct Error(#[source] Box<dyn std::error::Error + Send + Sync>);
 
-/// What sends spans, where something does.
+/// The exporter of spans, where one is configured.
 #[derive(Debug, Default)]
-#[must_use = "ended, it sends what it still has"]
+#[must_use = "`end` sends the spans that are left"]
 pub struct Sender {
     #[cfg(feature = "otlp")]
     provider: Option<opentelemetry_sdk::trace::SdkTracerProvider>,
 }
 
 impl Sender {
-    /// Sends to the collector that the environment names. Within a runtime, which does the sending.
+    /// Exports to the collector that the environment names. Must be called within a runtime, which does the sending.
     #[cfg(feature = "otlp")]
     pub fn from_environment() -> Result<Self, Error> {
-        let provider = if is_asked_for() { Some(otlp::provider().map_err(Error)?) } else { None };
+        let provider = if is_configured() { Some(otlp::provider().map_err(Error)?) } else { None };
         Ok(Self { provider })
     }
 
     #[cfg(not(feature = "otlp"))]
     pub fn from_environment() -> Result<Self, Error> {
-        if is_asked_for() {
+        if is_configured() {
             return Err(Error("this program was built without the feature otlp".into()));
         }
         Ok(Self::default())
     }
 
-    /// What puts spans into it.
+    /// Returns the layer that passes spans to the exporter.
     #[cfg(feature = "otlp")]
     pub(super) fn layer<S>(&self) -> Option<impl Layer<S> + use<S>>
     where
@@ -61,7 +61,7 @@ impl Sender {
         None::<tracing_subscriber::layer::Identity>
     }
 
-    /// Sends what is left, for a short while. Outside of the runtime, which must still be there.
+    /// Sends the spans that are left, with a short deadline. Must be called outside of the runtime, before it ends.
     pub fn end(self) {
         #[cfg(feature = "otlp")]
         if let Some(provider) = self.provider {
@@ -70,6 +70,6 @@ impl Sender {
     }
 }
 
-fn is_asked_for() -> bool {
+fn is_configured() -> bool {
     ENDPOINTS.iter().any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
 }

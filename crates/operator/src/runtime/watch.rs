@@ -15,15 +15,13 @@ use tracing::{debug, warn};
 use super::{
     error_category::{self, Category},
     jitter::Jitter,
+    pages::PAGE,
 };
 
 /// The API server ends a watch after this time; a silent connection counts as dead five seconds later.
 const WATCH_SECONDS: u32 = 60;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-
-/// Page size for objects whose size others cannot choose.
-pub const PAGE: u32 = 500;
 
 /// A watch of one kind of objects that lasts until the process stops.
 #[expect(missing_debug_implementations, reason = "kube's client has none")]

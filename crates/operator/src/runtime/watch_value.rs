@@ -1,13 +1,13 @@
-//! A value that others follow. As tokio's `watch`, but whoever waits is woken in the order in which it began to wait, so that a
-//! simulation can replay it.
+//! A value with change notifications. Like tokio's `watch`, except that waiters are woken in the order in which they began to
+//! wait, so that a simulation can replay it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// The value, and whoever changes it.
+/// The sending half: holds the value.
 #[derive(Debug)]
-pub struct Latest<T>(Arc<Shared<T>>);
+pub struct WatchValue<T>(Arc<Shared<T>>);
 
 #[derive(Debug)]
 struct Shared<T> {
@@ -15,19 +15,19 @@ struct Shared<T> {
     changed: Notify,
 }
 
-/// Hears of changes.
+/// The receiving half.
 #[derive(Debug)]
 pub struct Changes<T> {
     shared: Arc<Shared<T>>,
     seen: u64,
 }
 
-impl<T: Clone + PartialEq> Latest<T> {
+impl<T: Clone + PartialEq> WatchValue<T> {
     pub fn new(value: T) -> Self {
         Self(Arc::new(Shared { state: Mutex::new((value, 0)), changed: Notify::new() }))
     }
 
-    /// Tells, where it is another value.
+    /// Replaces the value and notifies receivers if it differs.
     pub fn set(&self, value: T) {
         let mut state = self.0.lock();
         if state.0 != value {
@@ -37,8 +37,8 @@ impl<T: Clone + PartialEq> Latest<T> {
         }
     }
 
-    /// Changes from now on.
-    pub fn follow(&self) -> Changes<T> {
+    /// Returns a receiver of changes from now on.
+    pub fn subscribe(&self) -> Changes<T> {
         let seen = self.0.lock().1;
         Changes { shared: Arc::clone(&self.0), seen }
     }
@@ -51,7 +51,7 @@ impl<T> Shared<T> {
 }
 
 impl<T: Clone> Changes<T> {
-    /// Returns when the value is another than the one that was last seen, and with it.
+    /// Waits until the value differs from the one last returned, and returns it.
     pub async fn next(&mut self) -> T {
         loop {
             let shared = Arc::clone(&self.shared);

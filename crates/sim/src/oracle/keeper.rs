@@ -1,4 +1,4 @@
-//! The keeper's guarantees, from the log.
+//! Checks the guarantees of the keeper from the log.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,18 +14,18 @@ use serde_json::Value;
 
 use super::{
     Marks, Violation,
-    facts::{Label, Node, label, record, recorded},
-    wishes::{Slot, Wishes, slot, slots},
+    expected_labels::{ExpectedLabels, Slot, slot, slots},
+    observed::{Label, Node, label, record, recorded},
     writes,
 };
 use crate::{
     history::Outcome,
     keeper::{
-        people::{KEYS, MARK, NAMESPACE, PROTECTED},
-        scene::Plan,
+        node_workload::{KEYS, MARK, NAMESPACE, PROTECTED},
+        scenario::Plan,
     },
     server::{
-        authn::Who,
+        authn::User,
         fault_plan::Counts,
         kinds::{CONFIG_MAPS, NODES},
         store::{Admission, Change, What, version},
@@ -33,20 +33,20 @@ use crate::{
     },
 };
 
-/// An undisturbed operator has processed a last state that reached it after so long.
+/// Time in which an operator without faults processes a last state.
 const PROCESSED: Duration = Duration::from_secs(3);
-/// A fault is over for good after this: the longest pause that it can cause.
+/// Longest backoff that a fault can cause.
 const AFTERMATH: Duration = Duration::from_secs(90);
-/// After so long a new process holds what it can hold.
+/// Time in which a new process acquires its leases.
 const SETTLED_IN: Duration = Duration::from_mins(1);
 
-/// What is known of one name while the log is read.
+/// State of one node name while the log is read.
 struct Name {
-    wishes: Wishes,
+    expected: ExpectedLabels,
     node: Option<Node>,
     object: Option<Arc<Value>>,
     record: Option<Record>,
-    /// Incarnations that are gone: the version of their last state.
+    /// Deleted incarnations, with the version of their last state.
     gone: BTreeMap<String, u64>,
     ever: BTreeMap<Slot, BTreeSet<Label>>,
     away_since: Option<Duration>,
@@ -59,10 +59,10 @@ struct Judge<'a> {
     seen: Counts,
 }
 
-/// Judges a history.
+/// Checks a history.
 pub fn judge(state: &mut State, plan: &Plan, marks: &Marks) -> Outcome {
     let fresh = |_: &String| Name {
-        wishes: Wishes::new(plan.merge),
+        expected: ExpectedLabels::new(plan.merge),
         node: None,
         object: None,
         record: None,
@@ -93,18 +93,18 @@ pub fn judge(state: &mut State, plan: &Plan, marks: &Marks) -> Outcome {
     writes::judge(state, plan, marks, &mut judge.violations);
     let mut excuses = Counts::default();
     for name in judge.names.values() {
-        excuses.merge(&name.wishes.excuses);
+        excuses.merge(&name.expected.excuses);
     }
     let told = state.journal.violations.drain(..).map(|(guarantee, what)| Violation { guarantee, what });
     judge.violations.extend(told);
     Outcome { violations: judge.violations, seen: judge.seen, excuses, ..Outcome::default() }
 }
 
-/// When the last state of which incarnation was surely processed by an operator that nothing disturbed.
+/// Returns when which last states were surely processed, by an operator without faults.
 fn processed(state: &State, plan: &Plan) -> BTreeMap<(Duration, u64), (String, String)> {
     let mut all = BTreeMap::new();
     for delivery in &state.journal.deliveries {
-        let Who::Operator(id) = delivery.who else { continue };
+        let User::Operator(id) = delivery.who else { continue };
         let Some((start, end)) = state.journal.lives.get(&id) else { continue };
         let (from, at) = (delivery.at.saturating_sub(AFTERMATH), delivery.at + PROCESSED);
         let faults = state.journal.faults.get(&id).map_or(&[][..], Vec::as_slice);
@@ -127,7 +127,7 @@ impl Judge<'_> {
 
     fn is_processed(&mut self, name: &str, uid: &str) {
         if let Some(name) = self.names.get_mut(name) {
-            name.wishes.last_state_is_processed(uid, name.record.as_ref());
+            name.expected.last_state_is_processed(uid, name.record.as_ref());
         }
     }
 
@@ -152,7 +152,7 @@ impl Judge<'_> {
                 if let Admission::Create { came, answered } = &change.admission {
                     let came_node = Node::read(came);
                     let believed = came["metadata"]["annotations"].get(MARK).is_some() && !answered;
-                    name.wishes.node_is_created(&now, &came_node, record, believed);
+                    name.expected.node_is_created(&now, &came_node, record, believed);
                     if now.labels != came_node.labels {
                         self.seen.add("restores in the create");
                     }
@@ -164,7 +164,7 @@ impl Judge<'_> {
                 let mut undone = Vec::new();
                 for key in KEYS {
                     let (was, is) = (before.as_ref().and_then(|node| node.labels.get(key)), now.labels.get(key));
-                    if was != is && name.wishes.firm.contains_key(key) {
+                    if was != is && name.expected.firm.contains_key(key) {
                         undone.push(format!(
                             "{} of {} was {}, a person's word, and we made it {}",
                             key,
@@ -189,14 +189,14 @@ impl Judge<'_> {
                 for key in KEYS {
                     let (was, is) = (before.labels.get(key), now.labels.get(key));
                     if was != is {
-                        name.wishes.person_changes(&before, record, key, &is.cloned());
+                        name.expected.person_changes(&before, record, key, &is.cloned());
                     }
                 }
             }
             What::Deleted => {
                 let looked = matches!(change.admission, Admission::Delete { looked: true });
                 let last = change.before.as_ref().map_or(0, |before| version(before));
-                name.wishes.node_is_deleted(&now, change.rv, record, looked);
+                name.expected.node_is_deleted(&now, change.rv, record, looked);
                 name.gone.insert(now.uid.clone(), last);
                 name.node = None;
                 name.away_since = Some(change.at);
@@ -214,18 +214,18 @@ impl Judge<'_> {
         let before = name.record.take();
         if !change.by.is_operator() {
             let ever = name.ever.clone();
-            name.wishes.record_is_gone(before.as_ref(), &ever);
+            name.expected.record_is_gone(before.as_ref(), &ever);
             name.record = if change.what == What::Deleted { None } else { record(&change.object).or(before) };
             return;
         }
         if change.what == What::Deleted {
             let away = name.away_since.map(|since| change.at.saturating_sub(since));
             let (who, tombstone) = (change.name().to_owned(), before.is_none_or(|record| record.is_tombstone()));
-            name.wishes.record_is_collected();
+            name.expected.record_is_collected();
             self.seen.add("records collected");
             let early = away.is_none_or(|away| away + Duration::from_secs(1) < self.plan.settings.keeper.retention);
             if early && !tombstone {
-                // A known weakness: a return between two audits does not clear the note of an earlier absence.
+                // Known weakness: a return between two audits does not clear the note of an earlier absence.
                 if away.is_some() && noted_for(change) + 1 >= self.plan.settings.keeper.retention.as_secs() {
                     self.seen.add("records collected early, after a return between two audits");
                 } else {
@@ -253,22 +253,22 @@ impl Judge<'_> {
         let uid = next.node.uid.clone();
         if let Some(last) = name.gone.get(&uid).copied() {
             if next.node.resource_version >= last {
-                name.wishes.last_state_is_processed(&uid, Some(&next));
+                name.expected.last_state_is_processed(&uid, Some(&next));
             } else if looked_at(state, change, next.node.resource_version) {
-                name.wishes.old_state_lands(&next, "A: a writer that was paused between its last look and its write");
+                name.expected.old_state_lands(&next, "A: a writer that was paused between its last look and its write");
             }
         }
         name.record = Some(next);
     }
 
-    /// Everything is at rest: what is wanted is there.
+    /// Checks the labels at rest.
     fn rest(&mut self, state: &State, rv: u64) {
         let alive: BTreeSet<usize> =
             state.journal.lives.iter().filter(|(_, (_, end))| end.is_none()).map(|(id, _)| *id).collect();
-        // Whom a last state reached. Where there is an election only one of them acts on it: then all must have seen it.
+        // Operators that received a last state. With an election only one of them acts on it, so all must have it.
         let mut reached: BTreeMap<u64, BTreeSet<usize>> = BTreeMap::new();
         for delivery in state.journal.deliveries.iter().filter(|delivery| delivery.rv <= rv) {
-            if let Who::Operator(id) = delivery.who {
+            if let User::Operator(id) = delivery.who {
                 reached.entry(delivery.rv).or_default().insert(id);
             }
         }
@@ -278,7 +278,7 @@ impl Judge<'_> {
         for (name, known) in &mut self.names {
             let changes = reached.keys().filter_map(|rv| state.store.between(rv - 1, *rv).first());
             for change in changes.filter(|change| change.name() == name) {
-                known.wishes.last_state_is_processed(change.uid(), known.record.as_ref());
+                known.expected.last_state_is_processed(change.uid(), known.record.as_ref());
             }
             for slot in slots() {
                 let (key, hardware) = slot;
@@ -288,7 +288,7 @@ impl Judge<'_> {
                     Some(node) => node.labels.get(key).cloned(),
                     None => known.record.as_ref().and_then(|record| recorded(record, key, hardware)),
                 };
-                if let Some((guarantee, what)) = known.wishes.unmet(slot, &have) {
+                if let Some((guarantee, what)) = known.expected.unmet(slot, &have) {
                     found.push((guarantee, format!("{name}: {what}")));
                 }
             }
@@ -302,20 +302,20 @@ impl Judge<'_> {
         }
     }
 
-    /// A node that left and returned unchanged: what did it cost?
+    /// Counts the writes for a node that left and returned unchanged.
     fn probe(&mut self, state: &State, name: &str, from: u64, to: u64) {
         let ours = |change: &&Change| {
             change.by.is_operator() && (std::ptr::eq(change.kind, &NODES) || std::ptr::eq(change.kind, &CONFIG_MAPS))
         };
         let changes = state.store.between(from, to);
         let mine = changes.iter().filter(ours).filter(|change| change.name().trim_start_matches("node-") == name);
-        // An audit that runs in between notes the absence, and the return takes the note away.
+        // An audit in between notes the absence, and the return clears the note.
         let cost = mine.filter(|change| !is_note(change)).count();
         let Some(left) = changes.iter().find(|change| change.what == What::Deleted && change.name() == name) else {
             return;
         };
         let protected = label(&left.object, PROTECTED).is_some();
-        // Where every node is closed at first, it has to be opened.
+        // With gate `always`, removing the taint costs a write.
         let opens = self.plan.settings.keeper.gate == Gate::Always;
         let rides = self.plan.registered.node_create && !protected && !opens;
         let whole = left.object["spec"].get("providerID").is_some();
@@ -329,14 +329,14 @@ impl Judge<'_> {
     }
 }
 
-/// Whether a write changed nothing of a record but the note of an absence.
+/// Returns whether a write changed only the absence note of a record.
 fn is_note(change: &Change) -> bool {
     let noted = |object: &Value| object["metadata"]["annotations"].get(ABSENT_SINCE).cloned();
     let Some(before) = change.before.as_ref().filter(|_| std::ptr::eq(change.kind, &CONFIG_MAPS)) else { return false };
     noted(before) != noted(&change.object) && before["data"] == change.object["data"]
 }
 
-/// For how many seconds a record's node was noted as absent.
+/// Returns for how many seconds the node of a record was noted as absent.
 fn noted_for(change: &Change) -> u64 {
     let noted = change.object["metadata"]["annotations"].get(ABSENT_SINCE).and_then(Value::as_str);
     let Some(noted) = noted.and_then(|text| text.parse::<jiff::Timestamp>().ok()) else { return 0 };
@@ -344,7 +344,7 @@ fn noted_for(change: &Change) -> u64 {
     change.at.as_secs().saturating_sub(u64::try_from(since).unwrap_or_default())
 }
 
-/// Whether the writer's last look at the node before it sent this showed the very state that it writes down.
+/// Returns whether the last read of the node by the writer returned the very state that it wrote.
 fn looked_at(state: &State, change: &Change, rv: u64) -> bool {
     let name = change.name().trim_start_matches("node-");
     let looks = state.journal.looks.iter().rev();

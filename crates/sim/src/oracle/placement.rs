@@ -1,4 +1,4 @@
-//! Placement's guarantees, from the log: exact at rest, nobody left behind a gate, the floor never broken by us.
+//! Checks the guarantees of placement from the log: exact at rest, no pod left gated, the floor kept.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Violation;
 use crate::{
     history::Outcome,
-    placement::controllers::{CAPACITY, NAMESPACE, is_active, is_ready, number},
+    placement::workload_controllers::{CAPACITY, NAMESPACE, is_active, is_ready, number},
     server::{
         fault_plan::Counts,
         kinds::{DEPLOYMENTS, NODES, PODS, STATEFUL_SETS},
@@ -16,20 +16,20 @@ use crate::{
     },
 };
 
-/// Moves of one workload are at least so far apart: its cooldown, but for the whole seconds in which it is written down.
+/// Minimum time between two moves of a workload: the cooldown, less the rounding to whole seconds.
 const COOLDOWN: Duration = Duration::from_secs(2);
 
-/// The points of a history at which something is known to be so.
+/// Points of a history that the oracle checks.
 #[derive(Clone, Debug)]
 pub struct Marks {
     /// ResourceVersions at which everything was at rest.
     pub rests: Vec<u64>,
-    /// Undisturbed rollouts, between two resourceVersions.
+    /// Rollouts without faults, between two resourceVersions.
     pub rollouts: Vec<(u64, u64)>,
     pub rested: bool,
 }
 
-/// How many of `n` replicas are spot, by the words of the design.
+/// Returns how many of `n` replicas must be spot.
 fn spot_of(n: i64, percentage: i64, floor: i64) -> i64 {
     (n * percentage / 100).min(n - floor).max(0)
 }
@@ -69,7 +69,7 @@ impl Then {
         self.pods.values().filter(move |pod| text(pod, "/metadata/labels/app") == app && is_active(pod))
     }
 
-    /// The class of the node that it runs on, else the one that it asks for.
+    /// Class of its node, or else the class that it requests.
     fn class<'a>(&'a self, pod: &'a Value) -> &'a str {
         match self.nodes.get(text(pod, "/spec/nodeName")) {
             Some(class) => class,
@@ -111,7 +111,7 @@ pub fn judge(state: &mut State, marks: &Marks) -> Outcome {
         let floor_before = then.ready_on_demand("web");
         then.take(change);
         if marks.rollouts.iter().any(|(from, to)| *from < change.rv && change.rv <= *to) {
-            // Where people allow for fewer pods than that, there may be fewer.
+            // maxUnavailable may allow fewer.
             let allowed = then.workloads.get("web").map_or(0, |web| {
                 number(web, "/spec/replicas") - number(web, "/spec/strategy/rollingUpdate/maxUnavailable")
             });
@@ -147,7 +147,7 @@ fn floor_of(then: &Then, app: &str) -> i64 {
     split(workload).1.min(number(workload, "/spec/replicas"))
 }
 
-/// Everything is at rest: exactly as many spot replicas as there should be.
+/// Checks the number of spot replicas at rest.
 fn rest(then: &Then, seen: &mut Counts, fail: &mut impl FnMut(&'static str, String)) {
     for (name, workload) in &then.workloads {
         let (percentage, floor) = split(workload);
@@ -178,7 +178,7 @@ fn is_removal(change: &Change) -> bool {
     change.what == What::Deleted || active && !is_active(&change.object)
 }
 
-/// One write of ours to a pod.
+/// Checks a write of the operator to a pod.
 fn write(then: &Then, change: &Change, seen: &mut Counts, fail: &mut impl FnMut(&'static str, String)) {
     let gates = |pod: &Value| pod["spec"]["schedulingGates"].as_array().map_or(0, Vec::len);
     let Some(before) = &change.before else { return };

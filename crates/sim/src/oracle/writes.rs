@@ -1,14 +1,14 @@
-//! What holds for every single write of ours, whatever it was for.
+//! Checks every write of the operator by itself.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::Value;
 
-use super::{Marks, Violation, facts};
+use super::{Marks, Violation, observed};
 use crate::{
     keeper::{
-        people::{KEYS, MARK, NAMESPACE, PROTECTED, hardware},
-        scene::Plan,
+        node_workload::{KEYS, MARK, NAMESPACE, PROTECTED, hardware},
+        scenario::Plan,
     },
     server::{
         kinds::{CONFIG_MAPS, EVENTS, KEEP_POLICIES, LEASES, NODES},
@@ -52,7 +52,7 @@ pub(super) fn judge(state: &State, plan: &Plan, marks: &Marks, violations: &mut 
     bounded(state, plan, &mut fail);
 }
 
-/// G3, G4 and G5: what we put on nodes.
+/// G3, G4 and G5: writes to nodes.
 fn foreign(change: &Change, fail: &mut impl FnMut(&'static str, String)) {
     let before = match (&change.admission, &change.before) {
         (Admission::Create { came, .. }, _) => came,
@@ -67,7 +67,7 @@ fn foreign(change: &Change, fail: &mut impl FnMut(&'static str, String)) {
         );
     }
     for key in KEYS {
-        let (was, is) = (facts::label(before, key), facts::label(&change.object, key));
+        let (was, is) = (observed::label(before, key), observed::label(&change.object, key));
         let Some(given) = is.filter(|is| was.as_ref() != Some(is)) else { continue };
         if given == "evil" {
             fail("G5", format!("{name} was given {key}={given} from a record that cannot be trusted"));
@@ -79,7 +79,7 @@ fn foreign(change: &Change, fail: &mut impl FnMut(&'static str, String)) {
     }
 }
 
-/// A node without what is ours to write, and without what only the API server writes.
+/// Returns a node without the fields that the operator may write and those of the API server.
 fn strip(node: &Value) -> Value {
     let mut rest = node.clone();
     for field in ["apiVersion", "kind"] {
@@ -106,7 +106,7 @@ fn strip(node: &Value) -> Value {
     rest
 }
 
-/// G6 and the size of records (G9).
+/// G6, and the size of records (G9).
 fn conditional(change: &Change, fail: &mut impl FnMut(&'static str, String)) {
     let free = [&EVENTS, &LEASES, &KEEP_POLICIES].iter().any(|kind| std::ptr::eq(change.kind, *kind));
     let node = std::ptr::eq(change.kind, &NODES);
@@ -124,14 +124,14 @@ fn conditional(change: &Change, fail: &mut impl FnMut(&'static str, String)) {
     if before["data"] == change.object["data"] {
         return;
     }
-    if let (Some(was), Some(is)) = (facts::record(before), facts::record(&change.object))
+    if let (Some(was), Some(is)) = (observed::record(before), observed::record(&change.object))
         && is.sequence != was.sequence + 1
     {
         fail("G6", format!("the sequence of {} went from {} to {}", change.name(), was.sequence, is.sequence));
     }
 }
 
-/// G5: bytes that cannot be read are kept as they are.
+/// G5: unreadable bytes are never changed.
 fn quarantine(change: &Change, bad: &mut BTreeMap<String, String>, fail: &mut impl FnMut(&'static str, String)) {
     let bytes = text(&change.object, "/data/record.json").to_owned();
     let name = change.name().to_owned();
@@ -153,7 +153,7 @@ fn has_new_finalizers(change: &Change) -> bool {
     count(&change.object) > change.before.as_ref().map_or(0, |before| count(before))
 }
 
-/// G9: so many requests a second and not more. Admission has no budget, so only without it.
+/// G9: the rate limit. Admission is not rate limited, so this is checked only without webhooks.
 fn bounded(state: &State, plan: &Plan, fail: &mut impl FnMut(&'static str, String)) {
     let registered = plan.registered;
     if registered.node_create || registered.node_delete || registered.pods {

@@ -1,5 +1,5 @@
-//! How the API server asks webhooks: one replica of the operator, in time or not at all, and whatever comes of it the request
-//! goes on.
+//! Calls webhooks: one replica of the operator for each review, with a timeout. The request continues
+//! whatever the result is (failurePolicy Ignore).
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    api::Asked,
+    api::ApiRequest,
     kinds::{Kind, NODES, PODS},
     patch,
     store::{text, version},
@@ -16,13 +16,13 @@ use super::{
 };
 use crate::tamper;
 
-/// What the webhooks are registered with.
+/// `timeoutSeconds` of the webhooks.
 pub const TIMEOUT: Duration = Duration::from_secs(2);
-/// A webhook that took longer than this may not have done what it was asked for.
+/// A webhook that took longer than this may have given up on its work.
 const SURELY_DONE: Duration = Duration::from_secs(1);
 
-/// The object as the mutating webhook leaves it, and whether it answered.
-pub async fn on_create(world: &World, asked: &Asked, mut object: Value) -> (Value, bool) {
+/// Returns the object as the mutating webhook patched it, and whether the webhook answered.
+pub async fn on_create(world: &World, asked: &ApiRequest, mut object: Value) -> (Value, bool) {
     let kind = asked.target.kind;
     let (path, on) = {
         let registered = world.lock().registered;
@@ -54,8 +54,8 @@ pub async fn on_create(world: &World, asked: &Asked, mut object: Value) -> (Valu
     (object, true)
 }
 
-/// Whether the validating webhook has dealt with this very state, undisturbed.
-pub async fn on_delete(world: &World, asked: &Asked, object: &Arc<Value>) -> bool {
+/// Returns whether the validating webhook processed this very state without a fault.
+pub async fn on_delete(world: &World, asked: &ApiRequest, object: &Arc<Value>) -> bool {
     if !std::ptr::eq(asked.target.kind, &NODES) || !world.lock().registered.node_delete {
         return false;
     }
@@ -73,9 +73,9 @@ pub async fn on_delete(world: &World, asked: &Asked, object: &Arc<Value>) -> boo
     }
 }
 
-fn review(asked: &Asked, operation: &str, object: Option<&Value>, old: Option<&Arc<Value>>) -> Value {
+fn review(asked: &ApiRequest, operation: &str, object: Option<&Value>, old: Option<&Arc<Value>>) -> Value {
     let Kind { group, version, plural, .. } = asked.target.kind;
-    // A collection is deleted without names.
+    // Deletes of a collection have no name.
     let name = asked.target.name.as_deref();
     json!({
         "apiVersion": "admission.k8s.io/v1",
@@ -94,24 +94,24 @@ fn review(asked: &Asked, operation: &str, object: Option<&Value>, old: Option<&A
     })
 }
 
-/// Asks one replica. Returns its number, the answer, and whether nothing disturbed it.
+/// Calls one replica. Returns its number, the answer, and whether no fault hit it meanwhile.
 async fn call(world: &World, path: &'static str, mut review: Value) -> Option<(usize, Value, bool)> {
     let start = Instant::now();
     let (hook, way, answer_lost) = {
         let mut state = world.lock();
         let hook = choose(&mut state)?;
-        let (unreachable, lost) = (state.weather.hook_unreachable, state.weather.hook_lost);
-        if !hook.alive || state.dice.permille(unreachable) {
+        let (unreachable, lost) = (state.fault_rates.hook_unreachable, state.fault_rates.hook_lost);
+        if !hook.alive || state.prng.per_mille(unreachable) {
             state.faults.add("webhook unreachable");
             return None;
         }
-        let mut way = state.dice.millis(1, 5);
-        let slow = state.weather.hook_slow;
-        if state.dice.permille(slow) {
-            way = state.dice.millis(300, 6000);
+        let mut way = state.prng.millis(1, 5);
+        let slow = state.fault_rates.hook_slow;
+        if state.prng.per_mille(slow) {
+            way = state.prng.millis(300, 6000);
             state.faults.add("webhook slow");
         }
-        let answer_lost = state.dice.permille(lost);
+        let answer_lost = state.prng.per_mille(lost);
         if answer_lost {
             state.faults.add("webhook's answer lost");
         }
@@ -130,7 +130,7 @@ async fn call(world: &World, path: &'static str, mut review: Value) -> Option<(u
     Some((id, serde_json::from_slice(&answer).ok()?, sure))
 }
 
-/// The call itself: it goes on after the API server has given up.
+/// Sends the review. Continues after the API server has timed out.
 async fn ask(
     world: World,
     id: usize,
@@ -153,7 +153,7 @@ fn choose(state: &mut State) -> Option<Hook> {
         return None;
     }
     let count = state.hooks.len();
-    let at = state.dice.roll(count);
+    let at = state.prng.below(count);
     Some(state.hooks[at].clone())
 }
 
@@ -166,7 +166,7 @@ fn faults_of(world: &World, id: usize) -> usize {
 fn note_look(world: &World, id: usize, review: &Value) {
     let old = &review["request"]["oldObject"];
     if old.is_object() {
-        let (who, at) = (super::authn::Who::Operator(id), world.elapsed());
+        let (who, at) = (super::authn::User::Operator(id), world.elapsed());
         let look = Look { who, at, node: text(old, "/metadata/name").to_owned(), rv: version(old) };
         world.lock().journal.looks.push(look);
     }
@@ -178,7 +178,7 @@ fn patch_of(answer: &Value) -> Vec<Value> {
     serde_json::from_slice(&decoded).unwrap_or_default()
 }
 
-/// Base64.
+/// Decodes base64.
 fn decode(text: &str) -> Vec<u8> {
     const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let value = |c: u8| LETTERS.iter().position(|letter| *letter == c).and_then(|at| u32::try_from(at).ok());

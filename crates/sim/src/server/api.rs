@@ -1,4 +1,4 @@
-//! What the API server does with a request once it has arrived.
+//! Processes requests that have arrived at the API server.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -7,31 +7,31 @@ use serde_json::Value;
 
 use super::{
     admission,
-    authn::Who,
+    authn::User,
     kinds::{NODES, PDBS, PODS, Target},
     lists, patch,
-    response::{self, Refusal},
+    response::{self, ApiError},
     rules,
     select::{Selector, match_labels},
     store::{Admission, Condition, Deletion, Done, How, Write, text, version},
     world::{Look, World},
 };
 
-/// A request, read.
+/// A parsed request.
 #[derive(Clone, Debug)]
-pub struct Asked {
-    pub who: Who,
+pub struct ApiRequest {
+    pub who: User,
     pub sent: Duration,
     pub method: Method,
     pub target: Target,
     pub query: BTreeMap<String, String>,
     pub content_type: String,
-    /// Only metadata is wanted.
+    /// Requests PartialObjectMetadata.
     pub partial: bool,
     pub body: Value,
 }
 
-impl Asked {
+impl ApiRequest {
     pub fn is_watch(&self) -> bool {
         self.query.get("watch").is_some_and(|watch| watch == "true" || watch == "1")
     }
@@ -49,44 +49,44 @@ impl Asked {
     }
 }
 
-/// A successful answer.
+/// A successful response.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct ApiResponse {
     pub code: u16,
     pub body: Arc<Value>,
 }
 
-impl Answer {
+impl ApiResponse {
     fn ok(body: Arc<Value>) -> Self {
         Self { code: 200, body }
     }
 }
 
 impl World {
-    /// Carries out a request that is not a watch.
-    pub async fn process(&self, asked: &Asked) -> Result<Answer, Refusal> {
+    /// Processes a request that is not a watch.
+    pub async fn process(&self, asked: &ApiRequest) -> Result<ApiResponse, ApiError> {
         if !self.lock().has(asked.target.kind) {
             return Err(response::no_such_page());
         }
         let sub = asked.target.sub.as_deref();
         match (asked.method.as_str(), &asked.target.name, sub) {
             ("GET", Some(name), None) => self.read(asked, name),
-            ("GET", None, None) => lists::list(&mut self.lock(), asked).map(|body| Answer::ok(Arc::new(body))),
-            ("POST", None, None) => self.create(asked).await.map(|body| Answer { code: 201, body }),
+            ("GET", None, None) => lists::list(&mut self.lock(), asked).map(|body| ApiResponse::ok(Arc::new(body))),
+            ("POST", None, None) => self.create(asked).await.map(|body| ApiResponse { code: 201, body }),
             ("POST", Some(_), Some("eviction")) => self.evict(asked),
             ("PUT", Some(name), None | Some("status")) => {
                 let Target { kind, namespace, .. } = &asked.target;
                 let code = if self.lock().store.get(kind, namespace, name).is_some() { 200 } else { 201 };
-                self.update(asked).map(|body| Answer { code, body })
+                self.update(asked).map(|body| ApiResponse { code, body })
             }
-            ("PATCH", Some(_), None | Some("status")) => self.patch(asked).map(Answer::ok),
+            ("PATCH", Some(_), None | Some("status")) => self.patch(asked).map(ApiResponse::ok),
             ("DELETE", Some(name), None) => self.delete(asked, name, &Deletion::parse(&asked.body)).await,
             ("DELETE", None, None) => self.delete_collection(asked).await,
             _ => Err(response::no_such_page()),
         }
     }
 
-    fn read(&self, asked: &Asked, name: &str) -> Result<Answer, Refusal> {
+    fn read(&self, asked: &ApiRequest, name: &str) -> Result<ApiResponse, ApiError> {
         let mut state = self.lock();
         let found = state.store.get(asked.target.kind, &asked.target.namespace, name).cloned();
         if std::ptr::eq(asked.target.kind, &NODES) && asked.who.is_operator() {
@@ -94,14 +94,14 @@ impl World {
             let at = self.elapsed();
             state.journal.looks.push(Look { who: asked.who, at, node: name.to_owned(), rv });
         }
-        found.map(Answer::ok).ok_or_else(|| response::not_found(asked.target.kind, name))
+        found.map(ApiResponse::ok).ok_or_else(|| response::not_found(asked.target.kind, name))
     }
 
-    fn write_of(&self, asked: &Asked, on: Condition, admission: Admission) -> Write {
+    fn write_of(&self, asked: &ApiRequest, on: Condition, admission: Admission) -> Write {
         Write { by: asked.who, at: self.elapsed(), sent: asked.sent, now: self.now(), on, admission }
     }
 
-    async fn create(&self, asked: &Asked) -> Done {
+    async fn create(&self, asked: &ApiRequest) -> Done {
         let Target { kind, namespace, .. } = &asked.target;
         let mut came = asked.body.clone();
         if std::ptr::eq(*kind, &NODES) {
@@ -123,7 +123,7 @@ impl World {
         done
     }
 
-    fn update(&self, asked: &Asked) -> Done {
+    fn update(&self, asked: &ApiRequest) -> Done {
         let change = |_: &Value| Ok(asked.body.clone());
         let Target { kind, namespace, sub, .. } = &asked.target;
         let write = self.write_of(asked, Condition::default(), Admission::None);
@@ -133,8 +133,8 @@ impl World {
         done
     }
 
-    fn patch(&self, asked: &Asked) -> Done {
-        // Conditions are what the patch says, not what the object says.
+    fn patch(&self, asked: &ApiRequest) -> Done {
+        // Preconditions come from the patch, not from the object.
         let says = |pointer: &str| !text(&asked.body, pointer).is_empty();
         let on = Condition { rv: says("/metadata/resourceVersion"), uid: says("/metadata/uid") };
         let Target { kind, namespace, sub, .. } = &asked.target;
@@ -164,8 +164,8 @@ impl World {
         done
     }
 
-    /// Admission sees every state that is deleted: where it changed meanwhile, it is asked again.
-    async fn delete(&self, asked: &Asked, name: &str, how: &Deletion) -> Result<Answer, Refusal> {
+    /// Admission reviews the very state that is deleted: if the object changed meanwhile, it is called again.
+    async fn delete(&self, asked: &ApiRequest, name: &str, how: &Deletion) -> Result<ApiResponse, ApiError> {
         let Target { kind, namespace, .. } = &asked.target;
         loop {
             let found = self.lock().store.get(kind, namespace, name).cloned();
@@ -183,13 +183,13 @@ impl World {
             drop(state);
             self.tell(done.is_ok());
             return done.map(|object| match *kind {
-                kind if std::ptr::eq(kind, &PODS) => Answer::ok(object),
-                _ => Answer::ok(Arc::new(response::success())),
+                kind if std::ptr::eq(kind, &PODS) => ApiResponse::ok(object),
+                _ => ApiResponse::ok(Arc::new(response::success())),
             });
         }
     }
 
-    async fn delete_collection(&self, asked: &Asked) -> Result<Answer, Refusal> {
+    async fn delete_collection(&self, asked: &ApiRequest) -> Result<ApiResponse, ApiError> {
         let selector = asked.selector();
         let Target { kind, namespace, .. } = &asked.target;
         let names: Vec<String> = {
@@ -203,10 +203,10 @@ impl World {
                 _ => {}
             }
         }
-        Ok(Answer::ok(Arc::new(response::success())))
+        Ok(ApiResponse::ok(Arc::new(response::success())))
     }
 
-    fn evict(&self, asked: &Asked) -> Result<Answer, Refusal> {
+    fn evict(&self, asked: &ApiRequest) -> Result<ApiResponse, ApiError> {
         let Target { kind, namespace, .. } = &asked.target;
         let name = asked.name();
         let how = Deletion::parse(&asked.body["deleteOptions"]);
@@ -230,7 +230,7 @@ impl World {
                 return Err(response::disruption_budget());
             }
             let name = text(pdb, "/metadata/name").to_owned();
-            let write = Write { by: Who::Controller, ..write.clone() };
+            let write = Write { by: User::Controller, ..write.clone() };
             state.store.update(&PDBS, namespace, &name, How { put: false, status: true }, write, |before| {
                 let mut next = before.clone();
                 next["status"]["disruptionsAllowed"] = (allowed - 1).into();
@@ -241,7 +241,7 @@ impl World {
         state.seen.add("evictions");
         drop(state);
         self.tell(done.is_ok());
-        done.map(|_| Answer { code: 201, body: Arc::new(response::success()) })
+        done.map(|_| ApiResponse { code: 201, body: Arc::new(response::success()) })
     }
 
     fn tell(&self, done: bool) {

@@ -1,25 +1,25 @@
-//! Who sends a request.
+//! The users that send requests.
 
 use std::fmt;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Who {
-    /// An admin with kubectl, or anybody else who decides about labels.
+pub enum User {
+    /// An admin, or any other author of labels.
     Person,
     /// The kubelet of a node.
     Kubelet,
-    /// A controller of Kubernetes itself, the scheduler included.
+    /// A controller of Kubernetes, or the scheduler.
     Controller,
-    /// One process of the operator, counted from the start of the history.
+    /// A process of the operator, numbered from the start of the history.
     Operator(usize),
 }
 
-impl Who {
+impl User {
     pub fn is_operator(self) -> bool {
         matches!(self, Self::Operator(_))
     }
 
-    /// The groups that admission is told.
+    /// Groups of the user in admission reviews.
     pub fn groups(self) -> &'static [&'static str] {
         match self {
             Self::Kubelet => &["system:nodes", "system:authenticated"],
@@ -28,7 +28,7 @@ impl Who {
     }
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for User {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Person => f.write_str("person"),

@@ -1,12 +1,12 @@
-//! What goes wrong between the operator and the API server, and how often.
+//! Chooses the faults between the operator and the API server, by their rates.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::dice::Dice;
+use perennial_testkit::prng::Prng;
 
-/// Chances in a thousand, for each request or each event.
+/// Probabilities in a thousand, for each request or each event.
 #[derive(Clone, Debug, Default)]
-pub struct Weather {
+pub struct FaultRates {
     pub throttled: u32,
     pub unavailable: u32,
     pub failed: u32,
@@ -21,12 +21,12 @@ pub struct Weather {
     pub hook_unreachable: u32,
     pub hook_slow: u32,
     pub hook_lost: u32,
-    /// The longest that a slow request takes on its way.
+    /// Maximum delay of a slow request in milliseconds.
     pub slowest: u64,
 }
 
-impl Weather {
-    /// Everything, so many times as often as on an ordinary bad day.
+impl FaultRates {
+    /// Returns a basic rate for every fault, multiplied by `times`.
     pub fn bad(times: u32) -> Self {
         Self {
             throttled: 4 * times,
@@ -48,9 +48,9 @@ impl Weather {
     }
 }
 
-/// What becomes of one request.
+/// The fault of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum RequestFault {
     Fine,
     Throttled,
     Unavailable,
@@ -61,7 +61,7 @@ pub enum Fate {
     Slow(Duration),
 }
 
-impl Fate {
+impl RequestFault {
     pub fn name(self) -> &'static str {
         match self {
             Self::Fine => "none",
@@ -76,29 +76,33 @@ impl Fate {
     }
 }
 
-impl Weather {
-    pub fn fate(&self, dice: &mut Dice) -> Fate {
-        let rolled = u32::try_from(dice.roll(1000)).unwrap_or_default();
+impl FaultRates {
+    pub fn fault(&self, prng: &mut Prng) -> RequestFault {
+        let rolled = u32::try_from(prng.below(1000)).unwrap_or_default();
         let mut bound = 0;
         let fates = [
-            (self.throttled, Fate::Throttled),
-            (self.unavailable, Fate::Unavailable),
-            (self.failed, Fate::Failed),
-            (self.unreachable, Fate::Unreachable),
-            (self.answer_lost, Fate::AnswerLost),
-            (self.answer_never, Fate::AnswerNever),
+            (self.throttled, RequestFault::Throttled),
+            (self.unavailable, RequestFault::Unavailable),
+            (self.failed, RequestFault::Failed),
+            (self.unreachable, RequestFault::Unreachable),
+            (self.answer_lost, RequestFault::AnswerLost),
+            (self.answer_never, RequestFault::AnswerNever),
         ];
-        for (chance, fate) in fates {
+        for (chance, fault) in fates {
             bound += chance;
             if rolled < bound {
-                return fate;
+                return fault;
             }
         }
-        if rolled < bound + self.slow { Fate::Slow(dice.millis(500, self.slowest.max(501))) } else { Fate::Fine }
+        if rolled < bound + self.slow {
+            RequestFault::Slow(prng.millis(500, self.slowest.max(501)))
+        } else {
+            RequestFault::Fine
+        }
     }
 }
 
-/// How often what happened.
+/// Counters by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts(pub BTreeMap<&'static str, u64>);
 

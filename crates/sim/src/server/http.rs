@@ -1,6 +1,7 @@
-//! The way to the API server: a tower service for one client, with latency, and with the weather where the client is an operator.
+//! The transport to the API server: a tower service for one client, with latency, and with faults if the
+//! client is an operator.
 //!
-//! A request that was sent goes on by itself: whoever gives up waiting, or crashes, does not take it back.
+//! A request that was sent is processed even if its sender times out or crashes.
 
 use std::{
     collections::BTreeMap,
@@ -22,34 +23,34 @@ use tokio::{sync::oneshot, time::Instant};
 use tower::{BoxError, Service};
 
 use super::{
-    api::{Answer, Asked},
-    authn::Who,
-    fault_plan::Fate,
+    api::{ApiRequest, ApiResponse},
+    authn::User,
+    fault_plan::RequestFault,
     kinds::{CONFIG_MAPS, EVENTS, KEEP_POLICIES, LEASES, Target},
-    response::{self, Refusal},
+    response::{self, ApiError},
     watch,
     world::World,
 };
 use crate::tamper;
 
-/// More requests than this in one history are a loop that does not end.
+/// More requests than this in one history count as an endless loop.
 const TOO_MANY: u64 = 60_000;
 
-/// One client's way to the API server.
+/// The transport of one client.
 #[derive(Clone)]
-pub struct Front {
+pub struct Transport {
     world: World,
-    who: Who,
+    who: User,
     alive: Arc<AtomicBool>,
 }
 
-impl Front {
-    pub fn new(world: World, who: Who, alive: Arc<AtomicBool>) -> Self {
+impl Transport {
+    pub fn new(world: World, who: User, alive: Arc<AtomicBool>) -> Self {
         Self { world, who, alive }
     }
 }
 
-impl Service<Request<Body>> for Front {
+impl Service<Request<Body>> for Transport {
     type Response = Response<Reply>;
     type Error = BoxError;
     type Future = BoxFuture<'static, Result<Response<Reply>, BoxError>>;
@@ -76,22 +77,24 @@ impl Service<Request<Body>> for Front {
     }
 }
 
-impl Front {
-    async fn travel(&self, asked: Result<Asked, Refusal>) -> Result<Response<Reply>, BoxError> {
+impl Transport {
+    async fn travel(&self, asked: Result<ApiRequest, ApiError>) -> Result<Response<Reply>, BoxError> {
         let mut asked = match asked {
             Ok(asked) => asked,
             Err(refusal) => return Ok(refused(&refusal)),
         };
-        let (fate, there, back) = self.roll(&asked);
+        let (fault, there, back) = self.roll(&asked);
         tokio::time::sleep(there).await;
         self.stay_while_cut_off().await;
-        match fate {
-            Fate::Throttled => return Ok(self.answer(&asked, Err(response::too_many(1)))),
-            Fate::Unavailable => return Ok(self.answer(&asked, Err(response::unavailable()))),
-            Fate::Failed => return Ok(self.answer(&asked, Err(response::internal("etcdserver: request timed out")))),
-            Fate::Unreachable => return Err("connection refused".into()),
-            Fate::Slow(pause) => tokio::time::sleep(pause).await,
-            Fate::Fine | Fate::AnswerLost | Fate::AnswerNever => {}
+        match fault {
+            RequestFault::Throttled => return Ok(self.answer(&asked, Err(response::too_many(1)))),
+            RequestFault::Unavailable => return Ok(self.answer(&asked, Err(response::unavailable()))),
+            RequestFault::Failed => {
+                return Ok(self.answer(&asked, Err(response::internal("etcdserver: request timed out"))));
+            }
+            RequestFault::Unreachable => return Err("connection refused".into()),
+            RequestFault::Slow(pause) => tokio::time::sleep(pause).await,
+            RequestFault::Fine | RequestFault::AnswerLost | RequestFault::AnswerNever => {}
         }
         let mut answered = if asked.is_watch() {
             match watch::begin(&self.world, &asked) {
@@ -108,9 +111,9 @@ impl Front {
             };
             self.answer(&asked, tamper::response(&self.world, &asked, answer))
         };
-        match fate {
-            Fate::AnswerLost => return Err("connection reset by peer".into()),
-            Fate::AnswerNever => return std::future::pending().await,
+        match fault {
+            RequestFault::AnswerLost => return Err("connection reset by peer".into()),
+            RequestFault::AnswerNever => return std::future::pending().await,
             _ => {}
         }
         let date = jiff::fmt::rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&self.world.now());
@@ -122,40 +125,40 @@ impl Front {
         Ok(answered)
     }
 
-    fn roll(&self, asked: &Asked) -> (Fate, Duration, Duration) {
+    fn roll(&self, asked: &ApiRequest) -> (RequestFault, Duration, Duration) {
         let mut state = self.world.lock();
         let (least, most) = state.latency;
-        let (mut there, back) = (state.dice.millis(least, most), state.dice.millis(least, most));
+        let (mut there, back) = (state.prng.millis(least, most), state.prng.millis(least, most));
         if asked.is_write() && std::ptr::eq(asked.target.kind, &CONFIG_MAPS) {
             there += state.record_writes_take;
         }
-        let Who::Operator(id) = self.who else { return (Fate::Fine, there, back) };
+        let User::Operator(id) = self.who else { return (RequestFault::Fine, there, back) };
         let free = [&LEASES, &EVENTS, &KEEP_POLICIES].iter().any(|kind| std::ptr::eq(asked.target.kind, *kind));
-        // Lists of watches are not out of the budget.
+        // Lists of watches are not rate limited.
         if !free && (asked.is_write() || asked.target.name.is_some()) {
             let at = asked.sent;
             state.journal.requests.entry(id).or_default().push(at);
         }
-        let weather = state.weather.clone();
-        let mut fate = weather.fate(&mut state.dice);
-        if asked.is_watch() && matches!(fate, Fate::AnswerLost | Fate::AnswerNever) {
-            fate = Fate::Unreachable;
+        let fault_rates = state.fault_rates.clone();
+        let mut fault = fault_rates.fault(&mut state.prng);
+        if asked.is_watch() && matches!(fault, RequestFault::AnswerLost | RequestFault::AnswerNever) {
+            fault = RequestFault::Unreachable;
         }
-        if fate != Fate::Fine {
-            state.fault(fate.name(), self.who);
+        if fault != RequestFault::Fine {
+            state.fault(fault.name(), self.who);
         }
-        (fate, there, back)
+        (fault, there, back)
     }
 
     async fn stay_while_cut_off(&self) {
-        let Who::Operator(id) = self.who else { return };
+        let User::Operator(id) = self.who else { return };
         let until = self.world.lock().cut_off.get(&id).copied();
         if let Some(until) = until.filter(|until| *until > Instant::now()) {
             tokio::time::sleep_until(until).await;
         }
     }
 
-    fn answer(&self, asked: &Asked, answer: Result<Answer, Refusal>) -> Response<Reply> {
+    fn answer(&self, asked: &ApiRequest, answer: Result<ApiResponse, ApiError>) -> Response<Reply> {
         match answer {
             Ok(answer) => {
                 self.note(asked, answer.code);
@@ -169,7 +172,7 @@ impl Front {
         }
     }
 
-    fn note(&self, asked: &Asked, code: u16) {
+    fn note(&self, asked: &ApiRequest, code: u16) {
         let at = self.world.elapsed();
         let mut state = self.world.lock();
         state.journal.answers += 1;
@@ -188,7 +191,7 @@ impl Front {
     }
 }
 
-async fn read(request: Request<Body>, who: Who, sent: Duration) -> Result<Result<Asked, Refusal>, BoxError> {
+async fn read(request: Request<Body>, who: User, sent: Duration) -> Result<Result<ApiRequest, ApiError>, BoxError> {
     let (parts, body) = request.into_parts();
     let bytes = body.collect_bytes().await?;
     let Some(target) = Target::parse(parts.uri.path()) else { return Ok(Err(response::no_such_page())) };
@@ -196,7 +199,7 @@ async fn read(request: Request<Body>, who: Who, sent: Duration) -> Result<Result
     let says = |headers: &HeaderMap, name: header::HeaderName| {
         headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
     };
-    Ok(Ok(Asked {
+    Ok(Ok(ApiRequest {
         who,
         sent,
         method: parts.method.clone(),
@@ -213,7 +216,7 @@ fn query(text: &str) -> BTreeMap<String, String> {
     pairs.map(|(key, value)| (decode(key), decode(value))).collect()
 }
 
-/// Percent-encoding.
+/// Decodes percent-encoding.
 fn decode(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.bytes();
@@ -231,7 +234,7 @@ fn decode(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn refused(refusal: &Refusal) -> Response<Reply> {
+fn refused(refusal: &ApiError) -> Response<Reply> {
     let mut response = respond(refusal.code, &refusal.body());
     if let Some(seconds) = refusal.retry_after {
         response.headers_mut().insert(header::RETRY_AFTER, seconds.into());

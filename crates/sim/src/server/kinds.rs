@@ -1,6 +1,6 @@
-//! The kinds of objects that the server knows, and the paths that name them.
+//! Kinds of objects that the server stores, and their paths.
 
-/// A kind of objects.
+/// A kind of object.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(clippy::struct_excessive_bools, reason = "kinds differ in that many ways")]
 pub struct Kind {
@@ -9,11 +9,11 @@ pub struct Kind {
     pub group: &'static str,
     pub version: &'static str,
     pub namespaced: bool,
-    /// It has a status that only the subresource writes.
+    /// The status is written through the subresource only.
     pub status: bool,
-    /// Its metadata counts generations of the spec.
+    /// `metadata.generation` counts changes of the spec.
     pub generation: bool,
-    /// A PUT creates what is missing, and must name the version of what is there.
+    /// A PUT creates a missing object, and requires the version of an existing one.
     pub strict_put: bool,
 }
 
@@ -61,13 +61,13 @@ impl Kind {
         if self.group.is_empty() { self.version.to_owned() } else { format!("{}/{}", self.group, self.version) }
     }
 
-    /// As messages name it: `nodes`, `leases.coordination.k8s.io`.
+    /// Name in messages: `nodes`, `leases.coordination.k8s.io`.
     pub fn qualified(&self) -> String {
         if self.group.is_empty() { self.plural.to_owned() } else { format!("{}.{}", self.plural, self.group) }
     }
 }
 
-/// What a path names.
+/// Target of a request, parsed from its path.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub kind: &'static Kind,

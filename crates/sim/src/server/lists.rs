@@ -1,17 +1,17 @@
-//! Lists: whole, in pages, of metadata only, and as old as a watch cache.
+//! Lists: complete or in pages, of whole objects or metadata.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use super::{
-    api::Asked,
-    response::{self, Refusal},
+    api::ApiRequest,
+    response::{self, ApiError},
     store::text,
     world::State,
 };
 
-pub fn list(state: &mut State, asked: &Asked) -> Result<Value, Refusal> {
+pub fn list(state: &mut State, asked: &ApiRequest) -> Result<Value, ApiError> {
     let limit: usize = asked.query.get("limit").and_then(|limit| limit.parse().ok()).unwrap_or(0);
     let token = asked.query.get("continue").map(String::as_str).filter(|token| !token.is_empty());
     let (rv, after) = match token {
@@ -31,7 +31,7 @@ pub fn list(state: &mut State, asked: &Asked) -> Result<Value, Refusal> {
     if let (true, Some(last)) = (left > 0, items.last()) {
         state.seen.add("pages of lists");
         metadata["continue"] = json!(format!("{rv}:{}", key(last)));
-        // How many are left is known only where nothing is left out.
+        // The remaining count is set only without a selector.
         if asked.query.get("labelSelector").is_none_or(String::is_empty) {
             metadata["remainingItemCount"] = json!(left);
         }
@@ -45,8 +45,8 @@ pub fn list(state: &mut State, asked: &Asked) -> Result<Value, Refusal> {
     Ok(json!({"kind": list, "apiVersion": version, "metadata": metadata, "items": items}))
 }
 
-/// Where a page begins, if its version can still be read.
-fn resume(state: &mut State, token: &str) -> Result<(u64, Option<String>), Refusal> {
+/// Parses a continue token. Fails if its version is compacted.
+fn resume(state: &mut State, token: &str) -> Result<(u64, Option<String>), ApiError> {
     let parsed = token.split_once(':').and_then(|(rv, after)| Some((rv.parse::<u64>().ok()?, after.to_owned())));
     let Some((rv, after)) = parsed else { return Err(response::bad_request("continue key is not valid")) };
     if rv < state.store.compacted {
@@ -58,7 +58,7 @@ fn resume(state: &mut State, token: &str) -> Result<(u64, Option<String>), Refus
     Ok((rv, Some(after)))
 }
 
-/// An object as it is sent: whole, or its metadata only.
+/// Returns an object as it is sent: whole, or its metadata only.
 pub fn shown(object: &Value, partial: bool) -> Value {
     if !partial {
         return object.clone();

@@ -1,8 +1,8 @@
-//! The three patches that the operator and the simulated people use: merge, strategic merge and JSON.
+//! Merge, strategic merge and JSON patches.
 
 use serde_json::{Map, Value};
 
-/// RFC 7386.
+/// Applies a merge patch (RFC 7386).
 pub fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(changes) = patch else {
         *target = patch.clone();
@@ -21,7 +21,7 @@ pub fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
-/// Whether a merge patch would leave everything as it is.
+/// Returns whether a merge patch changes nothing.
 pub fn changes_nothing(target: &Value, patch: &Value) -> bool {
     match patch {
         Value::Object(changes) => {
@@ -35,7 +35,7 @@ pub fn changes_nothing(target: &Value, patch: &Value) -> bool {
     }
 }
 
-/// By what the entries of a list are told apart; lists that are not named here are replaced whole.
+/// Merge keys of lists. Other lists are replaced.
 fn merge_key(list: &str) -> Option<&'static str> {
     Some(match list {
         "schedulingGates" | "containers" => "name",
@@ -45,7 +45,7 @@ fn merge_key(list: &str) -> Option<&'static str> {
     })
 }
 
-/// Kubernetes' own: lists with a key are merged, and `$patch: delete` removes from them.
+/// Applies a strategic merge patch: lists with a merge key are merged, `$patch: delete` removes an entry.
 pub fn strategic(target: &mut Value, patch: &Value) {
     let Value::Object(changes) = patch else {
         *target = patch.clone();
@@ -83,7 +83,7 @@ fn merge_list(list: &mut Value, entries: &[Value], by: &str) {
     }
 }
 
-/// RFC 6902. `Err` says which operation did not apply.
+/// Applies a JSON patch (RFC 6902). The error names the operation that failed.
 pub fn json(target: &mut Value, operations: &[Value]) -> Result<(), String> {
     for operation in operations {
         let path = operation["path"].as_str().unwrap_or_default();

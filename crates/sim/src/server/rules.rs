@@ -1,18 +1,18 @@
-//! What the API server accepts, as far as the operator could run into it.
+//! Validation and defaults of the API server, as far as they affect the operator.
 
 use serde_json::{Value, json};
 
 use super::{
-    authn::Who,
+    authn::User,
     kinds::{CONFIG_MAPS, DEPLOYMENTS, Kind, NODES, PODS},
-    response::{self, Refusal},
+    response::{self, ApiError},
     store::text,
 };
 
 const ANNOTATIONS: usize = 256 * 1024;
 const CONFIG_MAP: usize = 1024 * 1024;
 
-/// Fills in what the API server fills in.
+/// Sets the defaults that the API server sets.
 pub fn default(kind: &Kind, object: &mut Value) {
     if std::ptr::eq(kind, &PODS) {
         if object.get("status").is_none_or(Value::is_null) {
@@ -31,7 +31,7 @@ pub fn default(kind: &Kind, object: &mut Value) {
     }
 }
 
-/// TaintNodesByCondition: a node that is created has to say that it is ready before anything is scheduled to it.
+/// TaintNodesByCondition: a new node is tainted until it reports Ready.
 pub fn taint_new_node(object: &mut Value) {
     let taint = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"});
     match object.pointer_mut("/spec/taints").and_then(Value::as_array_mut) {
@@ -41,7 +41,7 @@ pub fn taint_new_node(object: &mut Value) {
     }
 }
 
-pub fn validate(kind: &Kind, object: &Value) -> Result<(), Refusal> {
+pub fn validate(kind: &Kind, object: &Value) -> Result<(), ApiError> {
     let name = text(object, "/metadata/name");
     let invalid = |why: String| Err(response::invalid(kind, name, &why));
     for (key, value) in object["metadata"]["labels"].as_object().into_iter().flatten() {
@@ -69,8 +69,8 @@ pub fn validate(kind: &Kind, object: &Value) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What of a pod may still change.
-pub fn validate_update(kind: &Kind, before: &Value, next: &Value) -> Result<(), Refusal> {
+/// Checks which fields of a pod an update changes.
+pub fn validate_update(kind: &Kind, before: &Value, next: &Value) -> Result<(), ApiError> {
     if !std::ptr::eq(kind, &PODS) {
         return Ok(());
     }
@@ -94,9 +94,9 @@ pub fn validate_update(kind: &Kind, before: &Value, next: &Value) -> Result<(), 
     Ok(())
 }
 
-/// NodeRestriction: what a kubelet may not set on its own Node.
-pub fn node_restriction(who: Who, object: &Value) -> Result<(), Refusal> {
-    if who != Who::Kubelet {
+/// NodeRestriction: labels that a kubelet must not set on its own Node.
+pub fn node_restriction(who: User, object: &Value) -> Result<(), ApiError> {
+    if who != User::Kubelet {
         return Ok(());
     }
     for key in object["metadata"]["labels"].as_object().into_iter().flatten().map(|(key, _)| key) {

@@ -1,4 +1,4 @@
-//! Label selectors as they are written in queries, and in objects.
+//! Label selectors in queries and in objects.
 
 use serde_json::Value;
 
@@ -69,7 +69,7 @@ fn part(text: &str) -> (String, Op, Vec<String>) {
     }
 }
 
-/// Whether an object's `matchLabels` selector means these labels.
+/// Returns whether a `matchLabels` selector matches these labels.
 pub fn match_labels(selector: &Value, labels: &Value) -> bool {
     selector["matchLabels"]
         .as_object()

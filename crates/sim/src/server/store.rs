@@ -1,8 +1,8 @@
-//! What the API server keeps: objects, and the log of every change that was ever committed, in order.
+//! Storage of the API server: objects, and the ordered log of every committed change.
 //!
 //! # Guarantees
-//! A resourceVersion is the position in the log. A write that changes nothing commits nothing. Whatever is checked after a
-//! history is checked against this log.
+//! A resourceVersion is a position in the log. A write that changes nothing commits nothing. The oracles
+//! read this log only.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -10,16 +10,16 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
-    authn::Who,
+    authn::User,
     kinds::{Kind, NODES, PODS},
-    response::{self, Refusal},
+    response::{self, ApiError},
     rules,
 };
 
-/// The first resourceVersion is the one after this.
+/// The first resourceVersion is one more than this.
 pub const BASE: u64 = 100;
 
-/// An object by kind, namespace and name.
+/// Key of an object: kind, namespace and name.
 pub type Id = (&'static str, String, String);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,37 +33,37 @@ pub enum What {
 #[derive(Clone, Debug)]
 pub struct Change {
     pub rv: u64,
-    /// Since the start of the history.
+    /// Time since the start of the history.
     pub at: Duration,
     pub kind: &'static Kind,
     pub what: What,
-    /// As it is afterwards; for a deletion as it was last, with the deletion's resourceVersion.
+    /// The object after the change; for a deletion its last state, with the resourceVersion of the deletion.
     pub object: Arc<Value>,
     pub before: Option<Arc<Value>>,
-    pub by: Who,
-    /// When the request was sent.
+    pub by: User,
+    /// Time at which the request was sent.
     pub sent: Duration,
-    /// What the request was conditional on.
+    /// Preconditions of the request.
     pub on: Condition,
-    /// For a create: the object before admission. For a delete: whether admission has dealt with this very state.
+    /// Part of admission in the change.
     pub admission: Admission,
 }
 
-/// What a write was conditional on.
+/// Preconditions of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Condition {
     pub rv: bool,
     pub uid: bool,
 }
 
-/// What admission had to do with a change.
+/// Part of admission in a change.
 #[derive(Clone, Debug, Default)]
 pub enum Admission {
     #[default]
     None,
-    /// A create: what came in, and whether the webhook answered.
+    /// The object before admission, and whether the webhook answered.
     Create { came: Arc<Value>, answered: bool },
-    /// A delete: whether the webhook has processed this very state, undisturbed.
+    /// Whether the webhook processed this very state without a fault.
     Delete { looked: bool },
 }
 
@@ -81,7 +81,7 @@ impl Change {
     }
 }
 
-/// A field by its path. As [`Value::pointer`], which allocates for every step; half of a history's time went there.
+/// Returns a field by its path. [`Value::pointer`] allocates for every step, which took half the time of a history.
 pub fn field<'a>(object: &'a Value, pointer: &str) -> Option<&'a Value> {
     if pointer.contains('~') {
         return object.pointer(pointer);
@@ -93,7 +93,7 @@ pub fn field<'a>(object: &'a Value, pointer: &str) -> Option<&'a Value> {
     })
 }
 
-/// A text in an object; empty where it has none.
+/// Returns a string of an object, empty if it is missing.
 pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     field(object, pointer).and_then(Value::as_str).unwrap_or_default()
 }
@@ -102,10 +102,10 @@ pub fn version(object: &Value) -> u64 {
     text(object, "/metadata/resourceVersion").parse().unwrap_or_default()
 }
 
-/// Who writes, when, and under which condition.
+/// Author, time and preconditions of a write.
 #[derive(Clone, Debug)]
 pub struct Write {
-    pub by: Who,
+    pub by: User,
     pub at: Duration,
     pub sent: Duration,
     pub now: Timestamp,
@@ -113,12 +113,12 @@ pub struct Write {
     pub admission: Admission,
 }
 
-/// How an object is changed.
+/// Verb and subresource of an update.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct How {
-    /// By PUT, not by PATCH.
+    /// PUT instead of PATCH.
     pub put: bool,
-    /// Its status, not the rest.
+    /// Changes the status only.
     pub status: bool,
 }
 
@@ -129,7 +129,7 @@ const MODIFIED: &str = "the object has been modified; please apply your changes 
 pub struct Store {
     objects: BTreeMap<Id, Arc<Value>>,
     pub log: Vec<Change>,
-    /// Older versions than this can no longer be read.
+    /// Versions older than this are compacted.
     pub compacted: u64,
     uids: u64,
     names: u64,
@@ -140,7 +140,7 @@ impl Store {
         BASE + self.log.len() as u64
     }
 
-    /// Changes after a resourceVersion, up to and including another.
+    /// Returns the changes after a resourceVersion, up to and including another.
     pub fn between(&self, after: u64, upto: u64) -> &[Change] {
         let index = |rv: u64| usize::try_from(rv.saturating_sub(BASE)).unwrap_or(0).min(self.log.len());
         let (from, to) = (index(after), index(upto));
@@ -151,7 +151,7 @@ impl Store {
         self.objects.get(&(kind.plural, namespace.to_owned(), name.to_owned()))
     }
 
-    /// All objects of a kind, in the order of their names. An empty namespace means all.
+    /// Returns all objects of a kind, ordered by name. An empty namespace means all namespaces.
     pub fn all(&self, kind: &Kind, namespace: &str) -> impl Iterator<Item = &Arc<Value>> {
         let from = (kind.plural, namespace.to_owned(), String::new());
         let (plural, namespace) = (kind.plural, namespace.to_owned());
@@ -159,7 +159,7 @@ impl Store {
         self.objects.range(from..).take_while(move |(id, _)| within(id)).map(|(_, object)| object)
     }
 
-    /// All objects of a kind as they were at a resourceVersion.
+    /// Returns all objects of a kind as they were at a resourceVersion.
     pub fn at(&self, kind: &'static Kind, namespace: &str, rv: u64) -> Vec<Arc<Value>> {
         if rv >= self.rv() {
             return self.all(kind, namespace).cloned().collect();
@@ -222,7 +222,7 @@ impl Store {
         Ok(self.commit(kind, What::Added, object, None, write))
     }
 
-    /// Replaces an object by what `change` makes of it. Conditions in the result's metadata are checked.
+    /// Replaces an object by the result of `change`. Preconditions in its metadata are checked.
     pub fn update(
         &mut self,
         kind: &'static Kind,
@@ -230,7 +230,7 @@ impl Store {
         name: &str,
         how: How,
         mut write: Write,
-        change: impl FnOnce(&Value) -> Result<Value, Refusal>,
+        change: impl FnOnce(&Value) -> Result<Value, ApiError>,
     ) -> Done {
         let put = how.put;
         let Some(before) = self.get(kind, namespace, name).cloned() else {
@@ -262,7 +262,7 @@ impl Store {
         if other {
             return Err(response::invalid(kind, name, "metadata.uid: field is immutable"));
         }
-        // A patch says itself what it is conditional on: what it makes of an object always has a version.
+        // Preconditions of a patch are in the patch: its result always has a version.
         if put {
             write.on = Condition { rv: !wanted.is_empty(), uid: !uid.is_empty() };
         }
@@ -304,7 +304,7 @@ impl Store {
         Ok(self.commit(kind, what, next, Some(before), write))
     }
 
-    /// A PUT of something that is not there, where that creates it.
+    /// Creates a missing object by PUT, for kinds that allow it.
     fn put_new(&mut self, kind: &'static Kind, namespace: &str, mut object: Value, write: Write) -> Done {
         if let Some(metadata) = object["metadata"].as_object_mut() {
             metadata.remove("resourceVersion");
@@ -359,9 +359,9 @@ impl Store {
     }
 }
 
-pub type Done = Result<Arc<Value>, Refusal>;
+pub type Done = Result<Arc<Value>, ApiError>;
 
-/// How an object is to be deleted.
+/// Options of a delete.
 #[derive(Clone, Debug, Default)]
 pub struct Deletion {
     pub grace: Option<i64>,
@@ -383,7 +383,7 @@ impl Deletion {
         Condition { rv: self.rv.is_some(), uid: self.uid.is_some() }
     }
 
-    pub fn check(&self, kind: &Kind, name: &str, object: &Value) -> Result<(), Refusal> {
+    pub fn check(&self, kind: &Kind, name: &str, object: &Value) -> Result<(), ApiError> {
         let same = |wanted: &Option<String>, pointer: &str| {
             wanted.as_ref().is_none_or(|wanted| wanted == text(object, pointer))
         };
@@ -395,17 +395,17 @@ impl Deletion {
     }
 }
 
-/// A pod that has ended.
+/// Returns whether a pod has finished.
 pub fn is_finished(pod: &Value) -> bool {
     matches!(text(pod, "/status/phase"), "Failed" | "Succeeded")
 }
 
-/// Kubernetes keeps whole seconds.
+/// Formats a time in whole seconds, as Kubernetes does.
 pub fn seconds(now: Timestamp) -> String {
     Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
 }
 
-/// Empty maps and lists are not stored.
+/// Removes empty maps and lists, which Kubernetes does not store.
 fn tidy(metadata: &mut Value) {
     let Some(fields) = metadata.as_object_mut() else { return };
     fields.remove("managedFields");

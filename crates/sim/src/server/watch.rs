@@ -1,5 +1,5 @@
-//! Watches: from a version on, with the objects that are there first where that is asked for, with bookmarks, and with all that
-//! can happen to a stream.
+//! Watches: from a resourceVersion, with initial events where requested, with bookmarks, and with the
+//! faults of a stream.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -9,22 +9,22 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    api::Asked,
+    api::ApiRequest,
     kinds::{NODES, PODS},
     lists::shown,
-    response::{self, Refusal},
+    response::{self, ApiError},
     select::Selector,
     store::{Change, What},
     world::{Delivery, State, World},
 };
 use crate::tamper;
 
-/// The longest pause between two bookmarks.
+/// Interval between two bookmarks.
 const BOOKMARK: Duration = Duration::from_secs(20);
 
 struct Watching {
     world: World,
-    asked: Asked,
+    asked: ApiRequest,
     selector: Selector,
     replica: usize,
     position: u64,
@@ -37,11 +37,11 @@ struct Watching {
     ended: bool,
 }
 
-/// Begins a watch.
+/// Starts a watch.
 pub fn begin(
     world: &World,
-    asked: &Asked,
-) -> Result<impl Stream<Item = Result<Bytes, std::io::Error>> + use<>, Refusal> {
+    asked: &ApiRequest,
+) -> Result<impl Stream<Item = Result<Bytes, std::io::Error>> + use<>, ApiError> {
     let mut state = world.lock();
     if !state.has(asked.target.kind) {
         return Err(response::no_such_page());
@@ -55,7 +55,7 @@ pub fn begin(
         ));
     }
     let replicas = state.replicas.len();
-    let replica = state.dice.roll(replicas);
+    let replica = state.prng.below(replicas);
     let (reached, _) = state.reached(replica, world.elapsed());
     let from: u64 = asked.query.get("resourceVersion").and_then(|rv| rv.parse().ok()).unwrap_or(0);
     if from != 0 && from < state.store.compacted {
@@ -106,7 +106,7 @@ pub fn begin(
     }))
 }
 
-fn bookmark(asked: &Asked, rv: u64) -> Value {
+fn bookmark(asked: &ApiRequest, rv: u64) -> Value {
     let kind = asked.target.kind;
     let object = json!({
         "kind": kind.kind, "apiVersion": kind.api_version(),
@@ -133,7 +133,12 @@ impl Watching {
             told.as_mut().enable();
             let now = Instant::now();
             if self.late.front().is_some_and(|(due, _)| *due <= now) {
-                return self.late.pop_front().map(|(_, event)| event);
+                let (_, event) = self.late.pop_front()?;
+                match tamper::delay_again(&self.world, &event) {
+                    Some(delay) => self.late.push_back((now + delay, event)),
+                    None => return Some(event),
+                }
+                continue;
             }
             let wait = self.waits(now);
             if wait.is_none_or(|until| until <= now) {
@@ -176,11 +181,11 @@ impl Watching {
         }
     }
 
-    /// Until when nothing passes: the operator is cut off, or an event is late.
+    /// Returns until when nothing is delivered: the operator is cut off, or an event is delayed.
     fn waits(&mut self, now: Instant) -> Option<Instant> {
         let state = self.world.lock();
         let cut = match self.asked.who {
-            super::authn::Who::Operator(id) => state.cut_off.get(&id).copied(),
+            super::authn::User::Operator(id) => state.cut_off.get(&id).copied(),
             _ => None,
         };
         drop(state);
@@ -190,12 +195,13 @@ impl Watching {
         [cut.filter(|until| *until > now), self.held].into_iter().flatten().max()
     }
 
-    /// Takes in what the API server knows by now; when it will know more.
+    /// Queues the changes that the API server has reached. Returns when it reaches the next one.
     fn fetch(&mut self, now: Instant) -> Option<Instant> {
         let world = self.world.clone();
         let mut state = world.lock();
         let (reached, due) = state.reached(self.replica, world.elapsed());
-        if let (super::authn::Who::Operator(id), true) = (self.asked.who, std::ptr::eq(self.asked.target.kind, &PODS)) {
+        if let (super::authn::User::Operator(id), true) = (self.asked.who, std::ptr::eq(self.asked.target.kind, &PODS))
+        {
             self.ready.extend(state.tampering.pod_events.remove(&id).into_iter().flatten());
         }
         for rv in self.position + 1..=reached {
@@ -224,29 +230,29 @@ impl Watching {
         due.map(|due| world.start() + due)
     }
 
-    /// What the weather does to an event. True: it does not come through, and the stream ends.
+    /// Injects faults into an event. True: it is not delivered, and the stream ends.
     fn disturbed(&mut self, state: &mut State, event: &Value, now: Instant) -> bool {
-        let weather = state.weather.clone();
+        let fault_rates = state.fault_rates.clone();
         let who = self.asked.who;
-        if state.dice.permille(weather.cut) {
+        if state.prng.per_mille(fault_rates.cut) {
             state.fault("watch cut", who);
             self.ended = true;
             return true;
         }
-        if state.dice.permille(weather.expired) {
+        if state.prng.per_mille(fault_rates.expired) {
             state.fault("watch ended with 410, events dropped", who);
             let refusal = response::expired("too old resource version").body();
             self.ready.push_back(json!({"type": "ERROR", "object": refusal}));
             self.ended = true;
             return true;
         }
-        if state.dice.permille(weather.repeated) {
+        if state.prng.per_mille(fault_rates.repeated) {
             state.fault("event repeated", who);
             self.ready.push_back(event.clone());
         }
-        if state.dice.permille(weather.delayed) {
+        if state.prng.per_mille(fault_rates.delayed) {
             state.fault("event delayed", who);
-            self.held = Some(now + state.dice.millis(200, 8000));
+            self.held = Some(now + state.prng.millis(200, 8000));
         }
         false
     }
@@ -266,7 +272,7 @@ impl Watching {
             (true, false) => "DELETED",
             (false, false) => return None,
         };
-        // What leaves the selection is shown as it was in it.
+        // An object that leaves the selection is delivered as it was before.
         let left = kind == "DELETED" && change.what != What::Deleted;
         let mut object = match &change.before {
             Some(before) if left => (**before).clone(),

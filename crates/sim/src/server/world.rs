@@ -1,5 +1,5 @@
-//! The simulated cluster: the store, the API servers in front of it, the weather between them and the operator, and a journal of
-//! what happened that is not in the store's log.
+//! The simulated cluster: the store, the API servers in front of it, the fault rates, and a journal of
+//! events that are not in the log of the store.
 
 use std::{
     collections::BTreeMap,
@@ -13,17 +13,19 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
-    authn::Who,
-    fault_plan::{Counts, Weather},
+    authn::User,
+    fault_plan::{Counts, FaultRates},
     kinds::Kind,
     store::{BASE, Store},
 };
-use crate::{broken_rule::BrokenRule, dice::Dice, tamper};
+use perennial_testkit::prng::Prng;
 
-/// When every history begins, in seconds since 1970.
+use crate::{broken_rule::BrokenRule, tamper};
+
+/// Unix time at which every history starts.
 pub const EPOCH: i64 = 1_800_000_000;
 
-/// Calls one replica's admission: a path and a review go in, a review comes out if it was answered.
+/// Calls the admission of one replica with a path and a review. Returns the answer, if there is one.
 pub type Call = Arc<dyn Fn(&'static str, Vec<u8>) -> BoxFuture<'static, Option<Vec<u8>>> + Send + Sync>;
 
 /// An operator that serves admission.
@@ -34,7 +36,7 @@ pub struct Hook {
     pub alive: bool,
 }
 
-/// Which webhooks are registered.
+/// The registered webhooks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Registered {
     pub node_create: bool,
@@ -46,38 +48,38 @@ pub struct Registered {
 #[derive(Clone, Debug, Default)]
 pub struct Replica {
     pub lag: Duration,
-    /// What its cache has reached; it never goes back.
+    /// ResourceVersion that its cache has reached. Never decreases.
     reached: u64,
 }
 
-/// An operator read a node, or was shown it in a review.
+/// An operator read a node, or received it in a review.
 #[derive(Clone, Debug)]
 pub struct Look {
-    pub who: Who,
+    pub who: User,
     pub at: Duration,
     pub node: String,
-    /// 0: it was not there.
+    /// 0 if the node did not exist.
     pub rv: u64,
 }
 
 /// A node's deletion reached an operator's watch.
 #[derive(Clone, Copy, Debug)]
 pub struct Delivery {
-    pub who: Who,
+    pub who: User,
     pub at: Duration,
     pub rv: u64,
 }
 
-/// What happened that is not a change in the store.
+/// Events that are not changes in the store.
 #[derive(Default)]
 pub struct Journal {
     pub looks: Vec<Look>,
     pub deliveries: Vec<Delivery>,
-    /// Requests of operators out of their budget, by process: when.
+    /// Times of rate-limited requests, by operator.
     pub requests: BTreeMap<usize, Vec<Duration>>,
-    /// Faults that hit an operator.
+    /// Times of faults, by operator.
     pub faults: BTreeMap<usize, Vec<Duration>>,
-    /// When which operator was started, and when it ended.
+    /// Start and end of each operator.
     pub lives: BTreeMap<usize, (Duration, Option<Duration>)>,
     pub violations: Vec<(&'static str, String)>,
     pub lines: Vec<String>,
@@ -87,23 +89,23 @@ pub struct Journal {
 
 pub struct State {
     pub store: Store,
-    pub dice: Dice,
-    pub weather: Weather,
+    pub prng: Prng,
+    pub fault_rates: FaultRates,
     pub faults: Counts,
     pub seen: Counts,
     pub replicas: Vec<Replica>,
     pub hooks: Vec<Hook>,
     pub registered: Registered,
-    /// Nothing reaches or leaves this operator until then.
+    /// Until when an operator is cut off from the network.
     pub cut_off: BTreeMap<usize, Instant>,
     pub journal: Journal,
     /// `sendInitialEvents` is answered with 422.
     pub no_streaming: bool,
-    /// The kinds that this cluster does not have.
+    /// Kinds that this cluster does not serve.
     pub missing: Vec<&'static str>,
     pub verbose: bool,
     pub latency: (u64, u64),
-    /// So much longer a write of a record is on its way.
+    /// Additional latency of record writes.
     pub record_writes_take: Duration,
     /// State of the rule that is broken.
     pub tampering: tamper::Memory,
@@ -123,11 +125,11 @@ struct Shared {
 }
 
 impl World {
-    pub fn new(dice: Dice, verbose: bool, broken: Option<BrokenRule>) -> Self {
+    pub fn new(prng: Prng, verbose: bool, broken: Option<BrokenRule>) -> Self {
         let state = State {
             store: Store::default(),
-            dice,
-            weather: Weather::default(),
+            prng,
+            fault_rates: FaultRates::default(),
             faults: Counts::default(),
             seen: Counts::default(),
             replicas: vec![Replica::default()],
@@ -157,7 +159,7 @@ impl World {
         self.0.broken
     }
 
-    /// Since the start of the history.
+    /// Time since the start of the history.
     pub fn elapsed(&self) -> Duration {
         self.0.start.elapsed()
     }
@@ -166,22 +168,22 @@ impl World {
         self.0.start
     }
 
-    /// The time of day at which the history began.
+    /// Returns the wall-clock time at which the history started.
     pub fn start_of_day(&self) -> Timestamp {
         self.0.epoch
     }
 
-    /// The time of day.
+    /// Returns the wall-clock time.
     pub fn now(&self) -> Timestamp {
         self.0.epoch + SignedDuration::try_from(self.elapsed()).unwrap_or_default()
     }
 
-    /// Told of every change.
+    /// Notified of every change.
     pub fn changed(&self) -> &Notify {
         &self.0.changed
     }
 
-    /// Writes down a line for whoever replays this history, and into its digest.
+    /// Adds a line to the log of the history and to its digest.
     pub fn note(&self, line: impl FnOnce() -> String) {
         let at = self.elapsed();
         self.lock().note(at, line);
@@ -198,7 +200,7 @@ impl State {
         }
     }
 
-    /// The same for two runs in which the same happened.
+    /// Returns a digest of the log: equal for equal histories.
     pub fn digest(&self) -> u64 {
         self.journal.digest.finish()
     }
@@ -207,15 +209,16 @@ impl State {
         self.journal.violations.push((guarantee, what));
     }
 
-    pub fn fault(&mut self, what: &'static str, who: Who) {
+    pub fn fault(&mut self, what: &'static str, who: User) {
         self.faults.add(what);
-        if let Who::Operator(id) = who {
+        if let User::Operator(id) = who {
             let at = self.start.elapsed();
             self.journal.faults.entry(id).or_default().push(at);
         }
     }
 
-    /// What the watch cache of an API server has reached, and when it will know more.
+    /// Returns the resourceVersion that the watch cache of an API server has reached, and when it reaches
+    /// the next one.
     pub fn reached(&mut self, replica: usize, now: Duration) -> (u64, Option<Duration>) {
         let rv = self.store.rv();
         let replica = &mut self.replicas[replica];
@@ -230,7 +233,7 @@ impl State {
         (replica.reached.max(BASE), None)
     }
 
-    /// Whether this cluster has such a kind.
+    /// Returns whether this cluster serves a kind.
     pub fn has(&self, kind: &Kind) -> bool {
         !self.missing.contains(&kind.plural)
     }

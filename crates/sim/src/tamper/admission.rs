@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::record_of;
 use crate::{
     broken_rule::BrokenRule,
-    server::{authn::Who, store::text, world::World},
+    server::{authn::User, store::text, world::World},
 };
 
 const MARK_PATH: &str = "/metadata/annotations/perennial.dev~1restored";
@@ -19,7 +19,7 @@ pub fn review(world: &World, review: &mut Value) {
     let Some(rule) = world.broken() else { return };
     let request = &mut review["request"];
     if rule == BrokenRule::EverythingRides {
-        let who = Who::Person;
+        let who = User::Person;
         request["userInfo"] = json!({"username": who.to_string(), "groups": who.groups()});
     }
     if rule == BrokenRule::BelieveIncomingMark {

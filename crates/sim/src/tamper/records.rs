@@ -10,16 +10,16 @@ use serde_json::{Value, json};
 
 use crate::{
     broken_rule::BrokenRule,
-    oracle::facts,
+    oracle::observed,
     server::{
-        api::{Answer, Asked},
-        response::Refusal,
+        api::{ApiRequest, ApiResponse},
+        response::ApiError,
         world::World,
     },
 };
 
 /// Rewrites the write of a ConfigMap. Some: the write is acknowledged and not carried out.
-pub(super) fn write(world: &World, rule: BrokenRule, asked: &mut Asked) -> Option<Result<Answer, Refusal>> {
+pub(super) fn write(world: &World, rule: BrokenRule, asked: &mut ApiRequest) -> Option<Result<ApiResponse, ApiError>> {
     match rule {
         BrokenRule::UnconditionalRecord => {
             if let Some(metadata) = asked.body["metadata"].as_object_mut() {
@@ -39,10 +39,10 @@ pub(super) fn write(world: &World, rule: BrokenRule, asked: &mut Asked) -> Optio
             change(&mut asked.body, |record| record.sequence = before.unwrap_or(record.sequence));
         }
         BrokenRule::NoFold | BrokenRule::NoTombstone => {
-            let next = facts::record(&asked.body)?;
+            let next = observed::record(&asked.body)?;
             let news = stored(world, asked).is_none_or(|before| before.sequence != next.sequence);
             let dropped = if rule == BrokenRule::NoFold { next.folded } else { next.kept.is_empty() };
-            return (news && dropped).then(|| Ok(Answer { code: 200, body: Arc::new(asked.body.clone()) }));
+            return (news && dropped).then(|| Ok(ApiResponse { code: 200, body: Arc::new(asked.body.clone()) }));
         }
         _ => {}
     }
@@ -65,10 +65,10 @@ pub(super) fn read(rule: BrokenRule, config_map: &mut Value) {
     }
 }
 
-fn stored(world: &World, asked: &Asked) -> Option<Record> {
+fn stored(world: &World, asked: &ApiRequest) -> Option<Record> {
     let name = asked.target.name.as_deref()?;
     let config_map = world.lock().store.get(asked.target.kind, &asked.target.namespace, name).cloned()?;
-    facts::record(&config_map)
+    observed::record(&config_map)
 }
 
 /// Changes the record in a ConfigMap, where it can be read.

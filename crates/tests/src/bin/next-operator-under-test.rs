@@ -1,6 +1,6 @@
-//! The operator of the next version: it writes records of a newer format, and reads both.
+//! Operator of the next version: it writes records in a newer format and reads both formats.
 //!
-//! Its client translates: records are of the next version on the wire, and of this version inside.
+//! The client translates: records have the next version on the wire and this version in memory.
 
 use std::process::ExitCode;
 
@@ -53,7 +53,7 @@ async fn send(client: Client, request: Request<Body>) -> Result<Response<Reply>,
     Ok(Response::from_parts(parts, body))
 }
 
-/// The body of a watch, translated line by line.
+/// Translates the body of a watch line by line.
 fn lines(body: Body) -> Reply {
     let chunks: Chunks = body.into_data_stream().map_err(BoxError::from).boxed();
     let lines = stream::try_unfold((chunks, Vec::new()), async |(mut chunks, mut line): (Chunks, Vec<u8>)| {
@@ -75,7 +75,7 @@ fn lines(body: Body) -> Reply {
     StreamBody::new(lines).boxed_unsync()
 }
 
-/// The same JSON with every record in it of version `to`, where it is of version `from`.
+/// Changes the version of every record in the JSON from `from` to `to`.
 fn translate(json: &[u8], from: u64, to: u64) -> Vec<u8> {
     let Ok(mut value) = serde_json::from_slice::<Value>(json) else { return json.to_vec() };
     let records = records(&mut value);
@@ -90,7 +90,7 @@ fn translate(json: &[u8], from: u64, to: u64) -> Vec<u8> {
     serde_json::to_vec(&value).unwrap_or_default()
 }
 
-/// The records in a ConfigMap, in a list of them, or in a watch event.
+/// Returns the records in a ConfigMap, in a list of them, or in a watch event.
 fn records(value: &mut Value) -> Vec<&mut Value> {
     match value {
         Value::Object(fields) => {
@@ -106,7 +106,8 @@ fn records(value: &mut Value) -> Vec<&mut Value> {
     }
 }
 
-/// A record with another version, and the checksum of that. History has checksums of its own.
+/// Returns the record with another version and its checksum. History entries have their own
+/// checksums.
 fn reversion(record: &str, from: u64, to: u64) -> Option<String> {
     let fields = record.strip_prefix(&format!("{{\"version\":{from},"))?;
     let (content, rest) = fields.split_once(",\"checksum\":\"")?;

@@ -1,4 +1,4 @@
-//! The operator that the tests start: the whole program, built from the tree under test. Its clock can be set wrong.
+//! The operator as started by the tests, built from the tree under test. Its clock can be shifted.
 
 use std::process::ExitCode;
 

@@ -9,7 +9,7 @@ use perennial::runtime::clock::Clock;
 use perennial::runtime::coordinator::coordinate;
 use perennial::runtime::jitter::Jitter;
 use perennial::runtime::lease_metadata::{Coordination, shard_lease};
-use perennial::runtime::lease_observer::{Attendance, attend};
+use perennial::runtime::lease_observer::{ObservedLeases, observe_owners};
 use perennial::runtime::ownership::Ownership;
 use perennial_core::coordination::shards::assignment;
 use std::collections::BTreeSet;
@@ -311,20 +311,20 @@ async fn replicas_with_another_number_of_shards_wait_for_the_old_ones() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_non_member_observes_the_shard_owners() {
     let client = client().await;
-    let namespace = namespace(&client, "attendance").await;
+    let namespace = namespace(&client, "observed").await;
     let stop = CancellationToken::new();
-    let attendance = Attendance {
+    let observed = ObservedLeases {
         client: client.clone(),
         namespace: namespace.clone(),
         groups: vec!["perennial-placement".to_owned(), "perennial".to_owned()],
         shards: 2,
         lease: LEASE,
     };
-    let (others, task) = attend(&attendance, &Jitter::seeded(1), &stop);
+    let (others, task) = observe_owners(&observed, &Jitter::seeded(1), &stop);
     let task = tokio::spawn(task);
     let attended = async |wanted: bool| {
         eventually(LEASE + SLACK, "it is seen", async || {
-            let seen: Vec<bool> = (0..2).map(|shard| others.is_attended(shard)).collect();
+            let seen: Vec<bool> = (0..2).map(|shard| others.has_owner(shard)).collect();
             if seen.iter().all(|seen| *seen == wanted) { Ok(()) } else { Err(format!("{seen:?}")) }
         })
         .await

@@ -1,4 +1,4 @@
-//! Keys that are never kept, whatever the settings.
+//! Keys that are never kept. No setting changes that.
 
 /// Perennial's own domain. Labels, annotations and taints in it are never kept.
 pub const OWN_DOMAIN: &str = "perennial.dev/";

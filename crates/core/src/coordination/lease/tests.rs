@@ -9,8 +9,8 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-fn seen(holder: &str, renewed: i64, version: u64) -> Seen {
-    Seen {
+fn seen(holder: &str, renewed: i64, version: u64) -> LeaseState {
+    LeaseState {
         holder: holder.to_owned(),
         renewed: Some(renewed),
         lease: Some(LEASE),
@@ -21,13 +21,13 @@ fn seen(holder: &str, renewed: i64, version: u64) -> Seen {
 
 fn candidate(name: &str) -> Election {
     let mut election = Election::new(name, Terms::new(LEASE));
-    election.wish(Wish::HOLD);
+    election.set_intent(Intent::HOLD);
     election
 }
 
-fn write_of(step: Step) -> Write {
+fn write_of(step: ElectionStep) -> LeaseWrite {
     match step {
-        Step::Write(write) => write,
+        ElectionStep::Write(write) => write,
         other => panic!("expected a write, got {other:?}"),
     }
 }
@@ -37,7 +37,7 @@ fn holder(name: &str) -> Election {
     let mut election = candidate(name);
     election.observed(ms(500), Some(seen("", 0, 6)));
     let write = write_of(election.next(ms(1000), 10));
-    election.written(ms(1000), ms(1100), write.act, seen(name, 10, 7));
+    election.written(ms(1000), ms(1100), write.kind, seen(name, 10, 7));
     election
 }
 
@@ -54,7 +54,7 @@ fn the_times_fit_into_each_other() {
 
 #[test]
 fn nothing_is_written_before_it_was_read() {
-    assert_eq!(candidate("a").next(ms(0), 0), Step::Read);
+    assert_eq!(candidate("a").next(ms(0), 0), ElectionStep::Read);
 }
 
 #[test]
@@ -64,14 +64,14 @@ fn a_lease_that_does_not_exist_is_created() {
 
     let write = write_of(a.next(ms(0), 5));
 
-    assert_eq!((write.act, write.on, write.holder.as_str()), (Act::Acquire, None, "a"));
+    assert_eq!((write.kind, write.on, write.holder.as_str()), (WriteKind::Acquire, None, "a"));
 }
 
 #[test]
 fn a_free_lease_is_taken_at_once_by_the_first_and_later_by_the_next() {
     let mut first = candidate("a");
     let mut next = candidate("b");
-    next.wish(Wish { take: Some(ms(500)), keep: true });
+    next.set_intent(Intent { take: Some(ms(500)), keep: true });
     first.observed(ms(100), Some(seen("", 1, 5)));
     next.observed(ms(100), Some(seen("", 1, 5)));
 
@@ -80,7 +80,7 @@ fn a_free_lease_is_taken_at_once_by_the_first_and_later_by_the_next() {
     assert_eq!(write.on.as_deref(), Some("5"));
     assert_eq!(write.transitions, 4);
     assert_eq!(write.renewed, 2, "a renewal differs from the one before, whatever the wall clock says");
-    assert_eq!(next.next(ms(100), 0), Step::Wait(Some(ms(600))));
+    assert_eq!(next.next(ms(100), 0), ElectionStep::Wait(Some(ms(600))));
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_held_lease_is_taken_only_after_it_was_seen_unchanged_for_all_of_it() {
     a.observed(ms(1000), Some(seen("b", 1, 5)));
     a.observed(ms(9000), Some(seen("b", 2, 6)));
 
-    assert_eq!(a.next(ms(16_000), 0), Step::Wait(Some(ms(24_000))));
+    assert_eq!(a.next(ms(16_000), 0), ElectionStep::Wait(Some(ms(24_000))));
     assert_eq!(write_of(a.next(ms(24_000), 0)).on.as_deref(), Some("6"));
 }
 
@@ -105,17 +105,17 @@ fn an_annotation_does_not_keep_a_dead_holder_alive() {
 #[test]
 fn a_longer_lease_of_another_version_is_waited_for() {
     let mut a = candidate("a");
-    a.observed(ms(0), Some(Seen { lease: Some(LEASE * 4), ..seen("b", 1, 5) }));
+    a.observed(ms(0), Some(LeaseState { lease: Some(LEASE * 4), ..seen("b", 1, 5) }));
 
-    assert_eq!(a.next(LEASE, 0), Step::Wait(Some(LEASE * 4)));
+    assert_eq!(a.next(LEASE, 0), ElectionStep::Wait(Some(LEASE * 4)));
 }
 
 #[test]
 fn a_senseless_lease_counts_as_ours() {
     let mut a = candidate("a");
-    a.observed(ms(0), Some(Seen { lease: Some(LONGEST * 2), ..seen("b", 1, 5) }));
+    a.observed(ms(0), Some(LeaseState { lease: Some(LONGEST * 2), ..seen("b", 1, 5) }));
 
-    assert_eq!(a.next(ms(0), 0), Step::Wait(Some(LEASE)));
+    assert_eq!(a.next(ms(0), 0), ElectionStep::Wait(Some(LEASE)));
 }
 
 #[test]
@@ -127,8 +127,8 @@ fn the_window_starts_when_the_write_was_sent() {
 fn a_holder_renews_after_a_fifth() {
     let mut a = holder("a");
 
-    assert_eq!(a.next(ms(1100), 0), Step::Wait(Some(ms(4000))));
-    assert_eq!(write_of(a.next(ms(4000), 20)).act, Act::Renew);
+    assert_eq!(a.next(ms(1100), 0), ElectionStep::Wait(Some(ms(4000))));
+    assert_eq!(write_of(a.next(ms(4000), 20)).kind, WriteKind::Renew);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn a_lost_answer_extends_nothing() {
     a.unanswered();
 
     assert_eq!(a.act_until(), Some(ms(11_000)));
-    assert_eq!(a.next(ms(7000), 30), Step::Read);
+    assert_eq!(a.next(ms(7000), 30), ElectionStep::Read);
 
     a.observed(ms(7000), Some(seen("a", 20, 8)));
     assert_eq!(a.act_until(), Some(ms(11_000)), "a renewal that was only seen gives no window");
@@ -148,11 +148,11 @@ fn a_lost_answer_extends_nothing() {
 #[test]
 fn a_holder_that_hands_over_stops_before_it_says_so() {
     let mut a = holder("a");
-    a.wish(Wish::NONE);
+    a.set_intent(Intent::NONE);
 
     let write = write_of(a.next(ms(2000), 20));
 
-    assert_eq!((write.act, write.holder.as_str()), (Act::Release, ""));
+    assert_eq!((write.kind, write.holder.as_str()), (WriteKind::Release, ""));
     assert_eq!(a.act_until(), None);
 }
 
@@ -176,14 +176,14 @@ fn an_old_event_changes_nothing() {
 fn a_read_that_goes_back_starts_the_election_afresh() {
     let mut a = holder("a");
     let write = write_of(a.next(ms(4000), 20));
-    a.refused();
-    assert_eq!((a.next(ms(4100), 20), write.act), (Step::Read, Act::Renew));
+    a.conflicted();
+    assert_eq!((a.next(ms(4100), 20), write.kind), (ElectionStep::Read, WriteKind::Renew));
 
     let went_back = a.read(ms(4100), ms(4200), Some(seen("b", 3, 4)));
 
     assert!(went_back);
     assert_eq!(a.act_until(), None, "the write that gave the window is gone with the history");
-    assert_eq!(a.next(ms(4200), 20), Step::Wait(Some(ms(19_200))), "the holder of the backup may be alive");
+    assert_eq!(a.next(ms(4200), 20), ElectionStep::Wait(Some(ms(19_200))), "the holder of the backup may be alive");
     assert_eq!(write_of(a.next(ms(19_200), 20)).on.as_deref(), Some("4"));
 }
 
@@ -191,7 +191,7 @@ fn a_read_that_goes_back_starts_the_election_afresh() {
 fn an_answer_that_an_event_overtook_is_no_restore() {
     let mut a = candidate("a");
     a.observed(ms(1000), Some(seen("b", 1, 5)));
-    a.doubt();
+    a.mark_stale();
     a.observed(ms(2000), Some(seen("b", 2, 6)));
 
     let went_back = a.read(ms(1900), ms(2100), Some(seen("b", 1, 5)));
@@ -211,31 +211,31 @@ fn a_deleted_lease_is_recreated_at_once_by_its_holder_and_late_by_others() {
 
     assert_eq!(a.act_until(), None);
     assert_eq!(write_of(a.next(ms(2000), 0)).on, None);
-    assert_eq!(b.next(ms(2000), 0), Step::Wait(Some(ms(17_000))));
+    assert_eq!(b.next(ms(2000), 0), ElectionStep::Wait(Some(ms(17_000))));
 }
 
 #[test]
 fn a_lease_is_attended_while_its_holder_renews_it() {
     let mut a = candidate("a");
-    assert_eq!(a.attended_until(), None);
+    assert_eq!(a.held_until(), None);
 
     a.observed(ms(1000), Some(seen("b", 1, 5)));
-    assert_eq!(a.attended_until(), Some(ms(11_000)));
+    assert_eq!(a.held_until(), Some(ms(11_000)));
     a.observed(ms(5000), Some(seen("b", 1, 6)));
-    assert_eq!(a.attended_until(), Some(ms(11_000)), "an annotation is no renewal");
+    assert_eq!(a.held_until(), Some(ms(11_000)), "an annotation is no renewal");
     a.observed(ms(6000), Some(seen("", 1, 7)));
-    assert_eq!(a.attended_until(), None);
+    assert_eq!(a.held_until(), None);
 
-    assert_eq!(holder("a").attended_until(), Some(ms(11_000)));
+    assert_eq!(holder("a").held_until(), Some(ms(11_000)));
 }
 
 #[test]
 fn one_that_does_not_want_it_writes_nothing() {
     let mut a = candidate("a");
-    a.wish(Wish::NONE);
+    a.set_intent(Intent::NONE);
     for lease in [None, Some(seen("", 1, 5)), Some(seen("b", 2, 6))] {
         a.observed(ms(0), lease);
-        assert_eq!(a.next(LEASE * 10, 0), Step::Wait(None));
+        assert_eq!(a.next(LEASE * 10, 0), ElectionStep::Wait(None));
     }
 }
 
@@ -245,10 +245,10 @@ fn one_that_does_not_want_it_writes_nothing() {
 #[derive(Debug, Clone)]
 struct Flight {
     who: usize,
-    write: Option<Write>,
+    write: Option<LeaseWrite>,
     /// True time of arrival at the server; `None`: lost on the way.
     lands: Option<u64>,
-    done: Option<Result<Option<Seen>, ()>>,
+    done: Option<Result<Option<LeaseState>, ()>>,
     /// True time at which the sender hears of it; past its deadline it has given up.
     answers: Option<u64>,
     gives_up: u64,
@@ -313,7 +313,7 @@ fn simulate(terms: Terms, offsets: &[(u64, u64)], faults: &[Fault], end: u64) ->
             wakes: 0,
         })
         .collect();
-    let mut server: Option<Seen> = None;
+    let mut server: Option<LeaseState> = None;
     let mut version = 1_u64;
     let mut flights: Vec<Flight> = Vec::new();
     let mut script = faults.iter().cycle();
@@ -354,22 +354,22 @@ fn simulate(terms: Terms, offsets: &[(u64, u64)], faults: &[Fault], end: u64) ->
                 process.paused_until = now + fault.pause;
                 process.wakes = now;
             }
-            process.election.wish(match fault.wish {
-                0 => Wish::NONE,
-                1 => Wish { take: Some(terms.step), keep: true },
-                2 => Wish { take: None, keep: true },
-                _ => Wish::HOLD,
+            process.election.set_intent(match fault.wish {
+                0 => Intent::NONE,
+                1 => Intent { take: Some(terms.step), keep: true },
+                2 => Intent { take: None, keep: true },
+                _ => Intent::HOLD,
             });
             let local = process.local(now);
             let write = match process.election.next(local, i64::try_from(now).unwrap()) {
-                Step::Wait(_) => {
+                ElectionStep::Wait(_) => {
                     // A watch would tell; here each looks again now and then.
-                    process.election.doubt();
+                    process.election.mark_stale();
                     process.wakes = now + 400;
                     continue;
                 }
-                Step::Read => None,
-                Step::Write(write) => Some(write),
+                ElectionStep::Read => None,
+                ElectionStep::Write(write) => Some(write),
             };
             process.busy = true;
             let lands = (fault.lost != 0).then_some(now + 10 + fault.to_server);
@@ -397,13 +397,17 @@ fn simulate(terms: Terms, offsets: &[(u64, u64)], faults: &[Fault], end: u64) ->
     handovers
 }
 
-fn serve(server: &mut Option<Seen>, version: &mut u64, write: Option<&Write>) -> Result<Option<Seen>, ()> {
+fn serve(
+    server: &mut Option<LeaseState>,
+    version: &mut u64,
+    write: Option<&LeaseWrite>,
+) -> Result<Option<LeaseState>, ()> {
     let Some(write) = write else { return Ok(server.clone()) };
     if write.on.as_deref() != server.as_ref().map(|lease| lease.resource_version.as_str()) {
         return Err(());
     }
     *version += 1;
-    *server = Some(Seen {
+    *server = Some(LeaseState {
         holder: write.holder.clone(),
         renewed: Some(write.renewed),
         lease: Some(write.lease),
@@ -413,12 +417,12 @@ fn serve(server: &mut Option<Seen>, version: &mut u64, write: Option<&Write>) ->
     Ok(server.clone())
 }
 
-fn hear(process: &mut Process, flight: &Flight, result: Result<Option<Seen>, ()>, now: u64) {
+fn hear(process: &mut Process, flight: &Flight, result: Result<Option<LeaseState>, ()>, now: u64) {
     let local = process.local(now);
     match (&flight.write, result) {
         (None, Ok(lease)) => process.election.observed(local, lease),
-        (Some(write), Ok(Some(answer))) => process.election.written(flight.sent_local, local, write.act, answer),
-        _ => process.election.refused(),
+        (Some(write), Ok(Some(answer))) => process.election.written(flight.sent_local, local, write.kind, answer),
+        _ => process.election.conflicted(),
     }
 }
 

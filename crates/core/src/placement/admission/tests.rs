@@ -97,7 +97,8 @@ fn a_reinvocation_leaves_a_pod_with_a_preferred_class_unchanged() {
         );
     }
 
-    // A preferred affinity from the template, or for another class than the annotation, is not Perennial's.
+    // A preferred affinity from the template, or for another class than the annotation, is not
+    // Perennial's.
     let mut theirs = once.clone();
     theirs["metadata"]["annotations"] = json!({});
     assert!(matches!(run(theirs, &soft, FRESH), PodAdmission::Patch { .. }));

@@ -1,4 +1,5 @@
-//! Syntax of single annotation values. Each parser returns a value or the reason for which the text is invalid.
+//! Syntax of single annotation values. Each parser returns a value or the reason for which the text
+//! is invalid.
 
 use jiff::SignedDuration;
 

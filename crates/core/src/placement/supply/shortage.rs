@@ -1,4 +1,5 @@
-//! The part of a decision that handles a spot shortage: counting pods for the breaker and acting on its transitions.
+//! The part of a decision that handles a spot shortage: counting pods for the breaker and acting on
+//! its transitions.
 //!
 //! Never removes a Ready pod except as a probe, and never without [`may_disrupt`].
 
@@ -23,7 +24,8 @@ impl Managed<'_> {
         self.spec.fallback_budget.of(self.spec.split.spot(self.view.replicas))
     }
 
-    /// Returns since when a spot pod is unschedulable. A preferred class never makes a pod unschedulable.
+    /// Returns since when a spot pod is unschedulable. A preferred class never makes a pod
+    /// unschedulable.
     pub(in crate::placement) fn unplaced(&self, occupant: &Occupant<'_>) -> Option<Timestamp> {
         let waits = self.spec.strength == Strength::Required && occupant.is(Class::Spot) && occupant.unbound();
         occupant.pod.unschedulable.filter(|_| waits)
@@ -34,8 +36,8 @@ impl Managed<'_> {
         self.unplaced(occupant).is_some_and(|since| after(since, self.spec.fallback_after) <= self.now)
     }
 
-    /// Returns when the probe is considered next. An overdue probe may be blocked by something that is not watched, so it is
-    /// retried periodically.
+    /// Returns when the probe is considered next. An overdue probe may be blocked by something that
+    /// is not watched, so it is retried periodically.
     pub(in crate::placement) fn probe_at(&self, probe: Timestamp) -> Timestamp {
         if probe > self.now { probe } else { after(self.now, RETRY) }
     }
@@ -59,7 +61,8 @@ impl Managed<'_> {
         let probe = match breaker {
             Breaker::Probing { since, .. } => {
                 let sent = occupants.clone().filter(|occupant| sent_since(occupant, since));
-                // One bound pod proves that spot is back; otherwise a waiting pod keeps the probe open.
+                // One bound pod proves that spot is back; otherwise a waiting pod keeps the probe
+                // open.
                 sent.map(|occupant| match (occupant.unbound(), self.stuck(occupant)) {
                     (false, _) => Probe::Bound,
                     (true, true) => Probe::Stuck,
@@ -83,12 +86,14 @@ impl Managed<'_> {
     }
 }
 
-/// Returns whether a spot pod was created since then. The creation time comes from the API server's clock, `since` from ours.
+/// Returns whether a spot pod was created since then. The creation time comes from the API server's
+/// clock, `since` from ours.
 fn sent_since(occupant: &Occupant<'_>, since: Timestamp) -> bool {
     occupant.is(Class::Spot) && after(occupant.pod.created, CLOCK_TOLERANCE).as_second() >= since.as_second()
 }
 
-/// Advances the breaker of a Deployment. Returns the removals; removed pods no longer count in `groups`.
+/// Advances the breaker of a Deployment. Returns the removals; removed pods no longer count in
+/// `groups`.
 pub(in crate::placement) fn handle_shortage(
     workload: &Managed<'_>,
     groups: &mut [Group<'_>],

@@ -1,4 +1,5 @@
-//! Convergence: after any disturbance the split is exact, with the fewest possible moves, and no more writes follow.
+//! Convergence: after any disturbance the split is exact, with the fewest possible moves, and no
+//! more writes follow.
 
 use proptest::prelude::*;
 
@@ -193,7 +194,8 @@ proptest! {
         sim.settle();
         sim.start_ticks.insert(Class::OnDemand, slow);
         sim.rollout();
-        // maxUnavailable allows the Deployment itself to remove pods, down to the floor of a small workload.
+        // maxUnavailable allows the Deployment itself to remove pods, down to the floor of a small
+        // workload.
         let floor = m.min(t - sim.max_unavailable);
         for _ in 0..400 {
             sim.tick();

@@ -84,7 +84,8 @@ proptest! {
             }
             sim.run(period);
         }
-        // Pauses reach two hours: some 11 returns to spot in twelve hours, of 14 pods each, however often capacity flickers.
+        // Pauses reach two hours: some 11 returns to spot in twelve hours, of 14 pods each, however
+        // often capacity flickers.
         prop_assert!(sim.evictions <= 11 * 14, "{} evictions in twelve hours", sim.evictions);
         sim.spot_room = usize::MAX;
         sim.run(5 * HOUR);
@@ -224,7 +225,8 @@ fn an_overdue_probe_that_is_blocked_is_retried_later() {
     assert_eq!(decision.revisit, Some(sim.now + SignedDuration::from_secs(30)));
 }
 
-/// Creation times come from the API server's clock, the start of a probe from ours; ten seconds of difference are tolerated.
+/// Creation times come from the API server's clock, the start of a probe from ours; ten seconds of
+/// difference are tolerated.
 #[test]
 fn a_probe_is_recognised_when_our_clock_is_ahead() {
     let found = |seconds: i64| {

@@ -1,5 +1,6 @@
-//! A small cluster: the Deployment and ReplicaSet controllers, the scheduler and the kubelets as far as placement depends on
-//! them, and an operator that executes decisions, sometimes on a stale view and sometimes only in part.
+//! A small cluster: the Deployment and ReplicaSet controllers, the scheduler and the kubelets as
+//! far as placement depends on them, and an operator that executes decisions, sometimes on a stale
+//! view and sometimes only in part.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::placement::node_labels::Choice;
 use crate::placement::spec::Spec;
 use crate::placement::state::PlacementState;
 use crate::placement::workload::{
-    EXPECTED_FOR, Kind, NodeView, PdbView, PendingWrites, Place, PlacementSettings, PodView, ReplicaSetView, Workload,
+    EXPECTED_FOR, Kind, PdbView, PendingWrites, Place, PlacementSettings, PodView, ReplicaSetView, Workload,
     WorkloadView, deletion_cost,
 };
 use crate::placement::{CLASS, Class, DELETION_COST, FALLBACK, GATE, SLOT, STATE};
@@ -56,11 +57,13 @@ pub(super) struct Sim {
     pub spot_room: usize,
     /// Ticks from bound to Ready.
     pub start_ticks: BTreeMap<Class, i64>,
-    /// Percentage of pods that the webhook misses, of decisions executed in part, of decisions on the former view.
+    /// Percentage of pods that the webhook misses, of decisions executed in part, of decisions on
+    /// the former view.
     pub missed: u64,
     pub cut: u64,
     pub stale: u64,
-    /// Percentage of creates that the owner itself admits, and of these, of creates that are refused after admission.
+    /// Percentage of creates that the owner itself admits, and of these, of creates that are
+    /// refused after admission.
     pub direct: u64,
     pub refused: u64,
     open: BTreeMap<String, Vec<Place>>,
@@ -109,7 +112,7 @@ impl Sim {
         sim
     }
 
-    fn serial(&mut self) -> u64 {
+    pub(super) fn serial(&mut self) -> u64 {
         self.serial += 1;
         self.serial
     }
@@ -149,7 +152,7 @@ impl Sim {
         u32::try_from(self.live().filter(|pod| pod.ready).count()).unwrap()
     }
 
-    fn owned(&self, uid: &str) -> u32 {
+    pub(super) fn owned(&self, uid: &str) -> u32 {
         u32::try_from(self.live().filter(|pod| pod.owner == uid).count()).unwrap()
     }
 
@@ -159,7 +162,7 @@ impl Sim {
         (!places.is_empty()).then(|| places.remove(0))
     }
 
-    fn create(&mut self, owner: String) {
+    pub(super) fn create(&mut self, owner: String) {
         let serial = self.serial();
         let place = self.assign(&owner);
         if let Some(place) = place {
@@ -197,95 +200,6 @@ impl Sim {
             ordinal: None,
             expected: false,
         });
-    }
-
-    fn deployment_controller(&mut self) {
-        let Some(newest) = self.sets.iter().position(|set| set.newest) else { return };
-        let old: u32 = self.sets.iter().filter(|set| !set.newest).map(|set| set.replicas).sum();
-        let old_pods = self.live().filter(|pod| pod.owner != self.sets[newest].uid).count();
-        if old == 0 && old_pods == 0 {
-            self.sets[newest].replicas = self.replicas;
-            return;
-        }
-        let room = (self.replicas + self.max_surge).saturating_sub(old + self.sets[newest].replicas);
-        let wanted = (self.sets[newest].replicas + room).min(self.replicas);
-        self.sets[newest].replicas = wanted;
-        let needed = self.replicas.saturating_sub(self.max_unavailable);
-        let unready_new = wanted.saturating_sub(self.ready_of(newest));
-        let total = old + wanted;
-        let mut spare = total.saturating_sub(needed + unready_new);
-        for index in 0..self.sets.len() {
-            if self.sets[index].newest {
-                continue;
-            }
-            let healthy = self.ready_of(index);
-            let unhealthy = self.sets[index].replicas.saturating_sub(healthy).min(spare);
-            let gone = (unhealthy + self.available().saturating_sub(needed).min(spare - unhealthy))
-                .min(self.sets[index].replicas);
-            self.sets[index].replicas -= gone;
-            spare -= gone;
-        }
-    }
-
-    fn ready_of(&self, set: usize) -> u32 {
-        let uid = &self.sets[set].uid;
-        u32::try_from(self.live().filter(|pod| pod.ready && pod.owner == *uid).count()).unwrap()
-    }
-
-    pub(super) fn replica_set_controller(&mut self) {
-        for (uid, wanted) in self.sets.iter().map(|set| (set.uid.clone(), set.replicas)).collect::<Vec<_>>() {
-            let have = self.owned(&uid);
-            for _ in have..wanted {
-                self.create(uid.clone());
-            }
-            let mut order: Vec<usize> =
-                (0..self.pods.len()).filter(|i| self.pods[*i].owner == uid && self.pods[*i].occupies()).collect();
-            order.sort_by_key(|i| {
-                let pod = &self.pods[*i];
-                let cost = pod.cost.as_deref().map_or(0, |cost| cost.parse::<i64>().unwrap());
-                (pod.node.is_some(), pod.ready, cost, std::cmp::Reverse(pod.created))
-            });
-            for index in order.into_iter().take(usize::try_from(have.saturating_sub(wanted)).unwrap()) {
-                self.pods[index].deleting = true;
-            }
-        }
-    }
-
-    fn scheduler(&mut self) {
-        let mut room = self.spot_room.saturating_sub(
-            self.live().filter(|pod| pod.node.is_some_and(|node| node.class == Some(Class::Spot))).count(),
-        );
-        for index in 0..self.pods.len() {
-            let toss = if self.dice.chance(50) { Class::Spot } else { Class::OnDemand };
-            let serial = self.serial();
-            let pod = &mut self.pods[index];
-            if pod.gated || pod.node.is_some() || !pod.occupies() {
-                continue;
-            }
-            let class = match pod.choice {
-                Choice::Only(class) => class,
-                _ if room == 0 => Class::OnDemand,
-                _ => toss,
-            };
-            pod.resource_version = serial.to_string();
-            if class == Class::Spot && room == 0 {
-                pod.unschedulable.get_or_insert(self.now);
-                continue;
-            }
-            room -= usize::from(class == Class::Spot);
-            (pod.node, pod.scheduled) = (Some(NodeView { class: Some(class), leaving: false }), Some(self.now));
-            pod.unschedulable = None;
-        }
-    }
-
-    fn kubelets(&mut self) {
-        let (ticks, now) = (self.start_ticks.clone(), self.now);
-        for pod in self.pods.iter_mut().filter(|pod| pod.occupies() && !pod.ready) {
-            let (Some(NodeView { class: Some(class), .. }), Some(at)) = (pod.node, pod.scheduled) else { continue };
-            let due = at + TICK * i32::try_from(ticks[&class]).unwrap();
-            pod.ready = now >= due;
-        }
-        self.pods.retain(PodView::occupies);
     }
 
     pub(super) fn view(&self) -> WorkloadView {
@@ -332,7 +246,8 @@ impl Sim {
         shown.chain(self.expected.iter().map(|(_, pod)| pod)).cloned().collect()
     }
 
-    /// Decides and executes as the operator does: in order, conditionally, possibly on a stale view and in part.
+    /// Decides and executes as the operator does: in order, conditionally, possibly on a stale view
+    /// and in part.
     pub(super) fn operate(&mut self) {
         // Expected pods that do not appear are given up.
         let now = self.now;
@@ -424,8 +339,8 @@ impl Sim {
         }
     }
 
-    /// Executes a decision as the operator does while the watch lags behind: answers to patches are in the cache at once,
-    /// removals and the state are pending.
+    /// Executes a decision as the operator does while the watch lags behind: answers to patches are
+    /// in the cache at once, removals and the state are pending.
     pub(super) fn execute_unseen(&mut self, decision: &Decision) {
         for action in &decision.actions {
             match action {

@@ -96,7 +96,7 @@ async fn beyond_the_limit_requests_are_allowed_at_once() {
     assert_eq!(first["response"]["allowed"], true);
     assert_eq!((&second["response"]["uid"], &second["response"]["allowed"]), (&json!("two"), &json!(true)));
     assert_eq!(start.elapsed(), Duration::ZERO);
-    assert_eq!(*seen.lock().unwrap(), [Outcome::Late, Outcome::Crowded]);
+    assert_eq!(*seen.lock().unwrap(), [Outcome::Late, Outcome::Overloaded]);
 }
 
 #[tokio::test]
@@ -111,7 +111,7 @@ async fn what_makes_no_sense_is_allowed_or_left_to_the_failure_policy() {
     assert_eq!(strange["response"]["allowed"], true);
     assert_eq!(unreadable, StatusCode::BAD_REQUEST);
     assert_eq!(large, StatusCode::PAYLOAD_TOO_LARGE);
-    assert_eq!(*seen.lock().unwrap(), [Outcome::Strange, Outcome::Refused, Outcome::Refused]);
+    assert_eq!(*seen.lock().unwrap(), [Outcome::Malformed, Outcome::Refused, Outcome::Refused]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Context as _;
+use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::{
     Api, Client,
@@ -13,8 +14,10 @@ use serde_json::{Value, json};
 
 use crate::{
     cli::edit::TRIES,
-    inspect::session::PAGE,
-    runtime::error_category::{self, Category},
+    runtime::{
+        error_category::{self, Category},
+        pages::{PAGE, next_token, pages},
+    },
 };
 
 /// Kind of a custom resource with labels of a node.
@@ -32,41 +35,45 @@ impl OtherTools {
     /// Returns the names of all nodes, and the nodes of each finalizer. Perennial has no finalizers.
     pub(super) async fn nodes(&self) -> anyhow::Result<(BTreeSet<String>, BTreeMap<String, Vec<String>>)> {
         let api: Api<Node> = Api::all(self.client.clone());
-        let mut params = ListParams::default().limit(PAGE);
         let (mut names, mut finalizers) = (BTreeSet::new(), BTreeMap::<String, Vec<String>>::new());
-        loop {
+        let api = &api;
+        let list = |params: ListParams| async move {
             let page =
                 api.list_metadata(&params).await.map_err(|error| message(&error)).context("could not list nodes")?;
-            for item in page.items {
+            let next = next_token(&page.metadata);
+            anyhow::Ok((page.items, next))
+        };
+        let mut pages = std::pin::pin!(pages(ListParams::default().limit(PAGE), list));
+        while let Some(page) = pages.try_next().await? {
+            for item in page {
                 let name = item.metadata.name.unwrap_or_default();
                 for finalizer in item.metadata.finalizers.into_iter().flatten() {
                     finalizers.entry(finalizer).or_default().push(name.clone());
                 }
                 names.insert(name);
             }
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params.continue_token = Some(token),
-                None => return Ok((names, finalizers)),
-            }
         }
+        Ok((names, finalizers))
     }
 
     /// Returns the ConfigMaps of a namespace except records, and the NodeLabelStates of all API groups.
     pub(super) async fn objects(&self, namespace: &str) -> anyhow::Result<Vec<Value>> {
         let mut found = Vec::new();
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
-        let mut params = ListParams::default().labels(&format!("!{RECORD_LABEL}")).limit(PAGE);
-        loop {
+        let api = &api;
+        let list = |params: ListParams| async move {
             let page = api.list(&params).await.map_err(|error| message(&error));
             let page = page.with_context(|| format!("could not list configmaps in namespace {namespace}"))?;
-            for item in page.items {
+            let next = next_token(&page.metadata);
+            anyhow::Ok((page.items, next))
+        };
+        let params = ListParams::default().labels(&format!("!{RECORD_LABEL}")).limit(PAGE);
+        let mut pages = std::pin::pin!(pages(params, list));
+        while let Some(page) = pages.try_next().await? {
+            for item in page {
                 let mut value = json!(item);
                 value["kind"] = json!("ConfigMap");
                 found.push(value);
-            }
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params.continue_token = Some(token),
-                None => break,
             }
         }
         for resource in self.label_states().await? {

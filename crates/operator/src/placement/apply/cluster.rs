@@ -1,8 +1,9 @@
-//! Requests of placement for pods and workloads. Every write is conditional, every request has a deadline and is within the
-//! budget.
+//! Requests of placement for pods and workloads. Every write is conditional, every request has a
+//! deadline and is within the budget.
 
 use std::{fmt::Debug, time::Duration};
 
+use futures::TryStreamExt as _;
 use kube::{
     Api, Client, Resource,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
@@ -22,14 +23,13 @@ use super::super::{
 use crate::runtime::{
     budget::{Budget, Urgency},
     error_category::Category,
+    pages::{PAGE, next_token, pages},
     request::{FIELD_MANAGER, Failure, ask},
 };
 
-const PAGE: u32 = 500;
-
 /// A list of a workload's pods.
 #[derive(Debug)]
-pub struct Listed {
+pub struct ListedPods {
     pub pods: Vec<Pod>,
     /// resourceVersion of the list. A cached pod that is not newer and not in the list is gone.
     pub as_of: u64,
@@ -131,7 +131,8 @@ impl Cluster {
         self.ask(Urgency::Immediate, api.patch(name, &params(), &Patch::Strategic(patch))).await
     }
 
-    /// Removes the gate. If the API server refuses the patch, sends `on_refusal`. Returns None if the pod is gone.
+    /// Removes the gate. If the API server refuses the patch, sends `on_refusal`. Returns None if
+    /// the pod is gone.
     pub async fn ungate_pod(
         &self,
         namespace: &str,
@@ -175,7 +176,8 @@ impl Cluster {
     }
 
     pub async fn evict(&self, namespace: &str, pod: &PodRef) -> Result<Eviction, Error> {
-        // kube 5 serializes this field as `delete_options`, which the API server ignores together with the precondition.
+        // kube 5 serializes this field as `delete_options`, which the API server ignores together
+        // with the precondition.
         let eviction = json!({
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -204,30 +206,33 @@ impl Cluster {
     }
 
     /// Lists the pods that the workload's selector matches.
-    pub async fn list_pods(&self, workload: &WorkloadEntry) -> Result<Listed, Error> {
+    pub async fn list_pods(&self, workload: &WorkloadEntry) -> Result<ListedPods, Error> {
         let api = self.pods(&workload.view.namespace);
-        let mut params = ListParams::default().labels(&workload.selector.to_string()).limit(PAGE);
-        let mut pods = Vec::new();
-        loop {
+        let api = &api;
+        let list = |params: ListParams| async move {
             let page = self.ask(Urgency::Immediate, api.list(&params)).await;
             let page = page.map_err(|source| Error::List { workload: workload.key.to_string(), source })?;
-            pods.extend(page.items);
-            let Some(token) = page.metadata.continue_.filter(|token| !token.is_empty()) else {
-                let as_of = version(page.metadata.resource_version.as_deref().unwrap_or_default());
-                return Ok(Listed { pods, as_of });
-            };
-            params.continue_token = Some(token);
+            let next = next_token(&page.metadata);
+            Ok::<_, Error>((page, next))
+        };
+        let params = ListParams::default().labels(&workload.selector.to_string()).limit(PAGE);
+        let mut pages = std::pin::pin!(pages(params, list));
+        let mut listed = ListedPods { pods: Vec::new(), as_of: 0 };
+        while let Some(page) = pages.try_next().await? {
+            listed.pods.extend(page.items);
+            listed.as_of = version(page.metadata.resource_version.as_deref().unwrap_or_default());
         }
+        Ok(listed)
     }
 
     /// Lists one page of all pods with the label [`MANAGED`]. Returns the token of the next page.
-    pub async fn list_managed(&self, token: Option<String>) -> Result<(Vec<Pod>, Option<String>), Error> {
+    pub async fn list_managed(&self, params: ListParams) -> Result<(Vec<Pod>, Option<String>), Error> {
         let api: Api<Pod> = Api::all(self.client.clone());
-        let params = ListParams::default().labels(&format!("{MANAGED}=true")).limit(PAGE);
-        let params = ListParams { continue_token: token, ..params };
+        let params = params.labels(&format!("{MANAGED}=true"));
         let page = self.ask(Urgency::Low, api.list(&params)).await;
         let page = page.map_err(|source| Error::List { workload: "all workloads".to_owned(), source })?;
-        Ok((page.items, page.metadata.continue_.filter(|token| !token.is_empty())))
+        let next = next_token(&page.metadata);
+        Ok((page.items, next))
     }
 
     pub async fn replica_set(&self, namespace: &str, name: &str) -> Result<Option<ReplicaSet>, Error> {

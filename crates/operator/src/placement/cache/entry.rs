@@ -187,7 +187,8 @@ fn workload(
 
 impl WorkloadEntry {
     fn selecting(self, selector: LabelSelector) -> Self {
-        // The API server validates selectors. Pods are checked for their owner, so a wider selection is only slower.
+        // The API server validates selectors. Pods are checked for their owner, so a wider
+        // selection is only slower.
         Self { selector: selector.try_into().unwrap_or_default(), ..self }
     }
 }
@@ -255,8 +256,9 @@ pub fn pod_entry(pod: Pod, before: Option<&PodEntry>, reading: &Reading<'_>) -> 
     let scheduling = condition("PodScheduled");
     let changed = scheduling.and_then(|condition| condition.last_transition_time.as_ref()).map(|time| time.0);
     let stuck = scheduling.is_some_and(|c| c.status == "False" && c.reason.as_deref() == Some("Unschedulable"));
-    // From gated to unschedulable the condition stays False and its transition time does not change, so the time at which
-    // the pod became unschedulable is the time at which it was first seen.
+    // From gated to unschedulable the condition stays False and its transition time does not
+    // change, so the time at which the pod became unschedulable is the time at which it was first
+    // seen.
     let first_seen = if reading.listed { changed.unwrap_or(created).max(created) } else { reading.now };
     let view = PodView {
         name: metadata.name.clone().unwrap_or_default(),

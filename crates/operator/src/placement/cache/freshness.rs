@@ -1,7 +1,8 @@
 //! Completeness of the cached pods of each workload.
 //!
-//! A new owner must read the pods of a workload before it decides. Later, a workload whose status counts other pods than the
-//! cache for some time is read again: pods without the label are not watched, and deletions may have been missed.
+//! A new owner must read the pods of a workload before it decides. Later, a workload whose status
+//! counts other pods than the cache for some time is read again: pods without the label are not
+//! watched, and deletions may have been missed.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -10,15 +11,17 @@ use tokio::time::Instant;
 
 use super::super::Key;
 
-/// Time for which the status of a workload may differ from the cache before its pods are read again.
+/// Time for which the status of a workload may differ from the cache before its pods are read
+/// again.
 const MISMATCH_PATIENCE: Duration = Duration::from_secs(2);
 /// Maximum number of times that the patience doubles.
 const MAX_DOUBLINGS: u32 = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
-    Fresh,
-    /// The pods differ from the status, but not for long enough. The workload is checked again after the delay.
+pub(super) enum Completeness {
+    Complete,
+    /// The pods differ from the status, but not for long enough. The workload is checked again
+    /// after the delay.
     Mismatch(Duration),
     /// The pods must be read before a decision.
     Stale,
@@ -39,24 +42,25 @@ struct Mismatch {
 }
 
 impl Freshness {
-    pub(super) fn check(&mut self, key: &Key, workload: &Workload, term: u64) -> Verdict {
+    pub(super) fn check(&mut self, key: &Key, workload: &Workload, term: u64) -> Completeness {
         if self.read_in.get(key) != Some(&term) {
-            return Verdict::Stale;
+            return Completeness::Stale;
         }
         let cached = workload.pods.iter().filter(|pod| pod.occupies()).count();
         let view = &workload.view;
         let counted = usize::try_from(view.current).unwrap_or_default();
-        // While a workload grows, its status lags behind its pods. A complete status counts every pod.
+        // While a workload grows, its status lags behind its pods. A complete status counts every
+        // pod.
         let complete = view.current == view.replicas && view.observed_generation >= view.generation;
         if counted == cached || counted < cached && !complete {
             self.mismatches.remove(key);
-            return Verdict::Fresh;
+            return Completeness::Complete;
         }
         let mismatch =
             *self.mismatches.entry(Arc::clone(key)).or_insert_with(|| Mismatch { since: Instant::now(), reads: 0 });
         // A mismatch that reading did not end will probably not end by reading again soon.
         let patience = MISMATCH_PATIENCE * (1 << mismatch.reads.min(MAX_DOUBLINGS));
-        if mismatch.since.elapsed() < patience { Verdict::Mismatch(patience) } else { Verdict::Stale }
+        if mismatch.since.elapsed() < patience { Completeness::Mismatch(patience) } else { Completeness::Stale }
     }
 
     /// Notes that the pods of a workload were read.

@@ -1,5 +1,6 @@
-//! Class and state of every node. A cluster may have very many nodes, so names are stored as keyed hashes: the probability that
-//! two of a hundred thousand nodes collide is one in four thousand million.
+//! Class and state of every node. A cluster may have very many nodes, so names are stored as keyed
+//! hashes: the probability that two of a hundred thousand nodes collide is one in four thousand
+//! million.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -35,7 +36,8 @@ impl Nodes {
         self.entries.remove(&self.keys.hash_one(name));
     }
 
-    /// Starts a list. Nodes are marked as they arrive: a set of all names would need as much memory again.
+    /// Starts a list. Nodes are marked as they arrive: a set of all names would need as much memory
+    /// again.
     pub(super) fn begin_list(&mut self) {
         self.entries.values_mut().for_each(|node| node.listed = false);
     }

@@ -1,6 +1,7 @@
 //! The cache behind one lock, with the configuration and the clock that reading objects needs.
 //!
-//! Every method locks once and returns values: the lock is never visible outside and never held across an await.
+//! Every method locks once and returns values: the lock is never visible outside and never held
+//! across an await.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -23,13 +24,13 @@ use tokio::time::Instant;
 use super::{
     super::{
         Key,
-        apply::{Listed, Saved},
+        apply::{ListedPods, Saved},
         objects::Pod,
         settings::Configured,
     },
     Affected, Cache,
     entry::{NamespaceEntry, Reading, WorkloadEntry, deployment, pod_entry, stateful_set},
-    freshness::{Freshness, Verdict},
+    freshness::{Completeness, Freshness},
     watched::Watched,
 };
 use crate::runtime::clock::Clock;
@@ -137,8 +138,8 @@ impl SharedCache {
         self.lock().cache.pod(pod_uid).and_then(|pod| pod.node.as_deref()).map(ToOwned::to_owned)
     }
 
-    /// Observes a workload and decides about it under one lock, so that no slot is reserved meanwhile that the decision
-    /// assigns to another pod.
+    /// Observes a workload and decides about it under one lock, so that no slot is reserved
+    /// meanwhile that the decision assigns to another pod.
     pub fn decide(&self, key: &Key, term: u64) -> Step {
         let now = self.clock.now();
         let mut state = self.lock();
@@ -149,9 +150,9 @@ impl SharedCache {
             return Step::Decided { decided: Box::new((workload, decision)), recheck: None };
         }
         let recheck = match freshness.check(key, &workload, term) {
-            Verdict::Fresh => None,
-            Verdict::Mismatch(delay) => Some(delay),
-            Verdict::Stale => {
+            Completeness::Complete => None,
+            Completeness::Mismatch(delay) => Some(delay),
+            Completeness::Stale => {
                 let Some(entry) = cache.workload(key).cloned() else { return Step::Gone };
                 return Step::Stale(Box::new((entry, workload)));
             }
@@ -174,8 +175,9 @@ impl SharedCache {
         self.lock().freshness.forget(key);
     }
 
-    /// Stores the pods of a workload that were just listed. Returns those without the label, which the watch does not deliver.
-    pub fn store_listed(&self, workload: &Workload, listed: Listed) -> Vec<PodRef> {
+    /// Stores the pods of a workload that were just listed. Returns those without the label, which
+    /// the watch does not deliver.
+    pub fn store_listed(&self, workload: &Workload, listed: ListedPods) -> Vec<PodRef> {
         let reading = self.reading(true);
         let mut state = self.lock();
         let cache = &mut state.cache;
@@ -228,7 +230,8 @@ impl SharedCache {
         }
     }
 
-    /// Removes a pod that does not exist any more. The watch delivers no deletion of a pod without the label.
+    /// Removes a pod that does not exist any more. The watch delivers no deletion of a pod without
+    /// the label.
     pub fn remove_pod(&self, uid: &str) {
         self.lock().cache.remove_pod(uid);
     }
@@ -292,7 +295,8 @@ impl SharedCache {
 }
 
 impl CacheState {
-    /// Returns the removals that the watch has not delivered. Answers to other writes are stored at once.
+    /// Returns the removals that the watch has not delivered. Answers to other writes are stored at
+    /// once.
     fn pending_writes(&mut self, pods: &[PodView]) -> PendingWrites {
         self.removed.retain(|_, since| since.elapsed() < REMOVED_FOR);
         let unseen = pods.iter().filter(|pod| !pod.deleting && self.removed.contains_key(&pod.uid));

@@ -95,7 +95,8 @@ impl Cache {
         Some(old)
     }
 
-    /// Removes the pods of these owners that a list of version `as_of` does not contain. Pods newer than the list are kept.
+    /// Removes the pods of these owners that a list of version `as_of` does not contain. Pods newer
+    /// than the list are kept.
     pub fn retain_pods_of(&mut self, owners: &[&str], as_of: u64, listed: impl Fn(&str) -> bool) {
         let known = owners.iter().filter_map(|owner| self.pods_of.get(*owner)).flatten();
         let gone = known.filter(|uid| {

@@ -1,4 +1,5 @@
-//! The list protocol of the watches, and how each kind of object changes the cache and affects workloads.
+//! The list protocol of the watches, and how each kind of object changes the cache and affects
+//! workloads.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -16,25 +17,26 @@ use super::{
 };
 use crate::keeper::node::Node;
 
-/// Delay that collects the pods of one burst before their workload is reconciled: for gated pods, and for a ReplicaSet whose
-/// pods are about to be created.
+/// Delay that collects the pods of one burst before their workload is reconciled: for gated pods,
+/// and for a ReplicaSet whose pods are about to be created.
 const BURST_DELAY: Duration = Duration::from_millis(4);
-/// Delay of every other change. In a burst each pod and the counts of its owners change several times.
+/// Delay of every other change. In a burst each pod and the counts of its owners change several
+/// times.
 const CHANGE_DELAY: Duration = Duration::from_millis(200);
 
 /// Progress of the list of each kind.
 #[derive(Debug, Default)]
-pub(super) struct Listings([Listing; 7]);
+pub(super) struct Lists([ListState; 7]);
 
 #[derive(Debug, Default)]
-struct Listing {
+struct ListState {
     /// Identities in the current list.
     seen: Option<HashSet<String>>,
     done: bool,
 }
 
 #[derive(Clone, Copy)]
-enum Listed {
+enum ListKind {
     Namespaces,
     Deployments,
     StatefulSets,
@@ -44,25 +46,25 @@ enum Listed {
     Nodes,
 }
 
-impl Listings {
+impl Lists {
     pub(super) fn is_synced(&self) -> bool {
-        self.0.iter().all(|listing| listing.done)
+        self.0.iter().all(|list| list.done)
     }
 
-    fn begin(&mut self, kind: Listed) {
+    fn begin(&mut self, kind: ListKind) {
         self.0[kind as usize].seen = Some(HashSet::new());
     }
 
-    fn mark(&mut self, kind: Listed, identity: String) {
+    fn mark(&mut self, kind: ListKind, identity: String) {
         if let Some(seen) = &mut self.0[kind as usize].seen {
             seen.insert(identity);
         }
     }
 
-    fn end(&mut self, kind: Listed) -> HashSet<String> {
-        let listing = &mut self.0[kind as usize];
-        listing.done = true;
-        listing.seen.take().unwrap_or_default()
+    fn end(&mut self, kind: ListKind) -> HashSet<String> {
+        let list = &mut self.0[kind as usize];
+        list.done = true;
+        list.seen.take().unwrap_or_default()
     }
 }
 
@@ -84,7 +86,8 @@ pub trait Watched: Sized {
 }
 
 impl Cache {
-    /// Applies an event of a watch and returns the workloads to be reconciled: none before the cache is synced.
+    /// Applies an event of a watch and returns the workloads to be reconciled: none before the
+    /// cache is synced.
     pub fn on<K: Watched>(&mut self, event: Event<K>, reading: Reading<'_>) -> Affected {
         let affected = match event {
             Event::Init => {
@@ -110,15 +113,15 @@ impl Cache {
 macro_rules! list_protocol {
     ($kind:ident, |$cache:ident, $seen:ident| $retain:expr) => {
         fn begin_list(cache: &mut Cache) {
-            cache.listings.begin(Listed::$kind);
+            cache.lists.begin(ListKind::$kind);
         }
 
         fn mark_listed(cache: &mut Cache, identity: String) {
-            cache.listings.mark(Listed::$kind, identity);
+            cache.lists.mark(ListKind::$kind, identity);
         }
 
         fn end_list($cache: &mut Cache) {
-            let $seen = $cache.listings.end(Listed::$kind);
+            let $seen = $cache.lists.end(ListKind::$kind);
             $retain;
         }
     };
@@ -233,7 +236,8 @@ impl Watched for Pod {
 }
 
 impl Watched for PodDisruptionBudget {
-    /// Only a budget that starts to allow disruptions, or that selects other pods, affects workloads.
+    /// Only a budget that starts to allow disruptions, or that selects other pods, affects
+    /// workloads.
     fn put(self, cache: &mut Cache, _: &Reading<'_>) -> Affected {
         let (namespace, name) = names(&self.metadata);
         let pdb = pdb_entry(self);
@@ -283,7 +287,7 @@ impl Watched for &Node {
 
     fn end_list(cache: &mut Cache) {
         cache.end_node_list();
-        cache.listings.end(Listed::Nodes);
+        cache.lists.end(ListKind::Nodes);
     }
 }
 

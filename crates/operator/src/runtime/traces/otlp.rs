@@ -1,7 +1,7 @@
 //! Spans to a collector, by OTLP over HTTP. Everything is configured by the variables that OpenTelemetry has for it:
 //! `OTEL_EXPORTER_OTLP_*`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER`, `OTEL_BSP_*`.
 //!
-//! A collector that is slow or away costs spans and nothing else: what does not fit into the batch is dropped.
+//! A collector that is slow or unreachable costs spans and nothing else: spans that do not fit into the batch are dropped.
 
 use std::time::Duration;
 
@@ -28,14 +28,14 @@ use tracing_subscriber::{
 use super::TARGET;
 
 const SERVICE: &str = "perennial";
-/// A collector that takes longer for a batch does not get it.
+/// Deadline of a batch.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// What has not been sent by then, at the end, is lost.
-const LAST_WORDS: Duration = Duration::from_secs(2);
-/// A collector says thank you, or why not.
-const LONGEST_ANSWER: usize = 64 * 1024;
+/// Time to send the last spans at the end of the process.
+const FLUSH_WITHIN: Duration = Duration::from_secs(2);
+/// Longest response of a collector that is read.
+const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 
-/// Sends in batches, from a thread of its own.
+/// Returns a provider that exports batches from its own thread.
 pub(super) fn provider() -> Result<SdkTracerProvider, HttpError> {
     let exporter = SpanExporter::builder().with_http().with_http_client(Collector::new()?).build()?;
     let found = Resource::builder().build();
@@ -47,7 +47,7 @@ pub(super) fn provider() -> Result<SdkTracerProvider, HttpError> {
 
 /// Sends what is left, where that takes no longer than a moment.
 pub(super) fn end(provider: &SdkTracerProvider) {
-    if let Err(error) = provider.shutdown_with_timeout(LAST_WORDS) {
+    if let Err(error) = provider.shutdown_with_timeout(FLUSH_WITHIN) {
         tracing::warn!(%error, "the last traces could not be sent");
     }
 }
@@ -115,7 +115,7 @@ impl HttpClient for Collector {
         let client = self.client.clone();
         let answer = async move {
             let (head, body) = client.request(request.map(Body::from)).await?.into_parts();
-            let body = to_bytes(Body::new(body), LONGEST_ANSWER).await?;
+            let body = to_bytes(Body::new(body), MAX_RESPONSE_BYTES).await?;
             Ok(Response::from_parts(head, body))
         };
         self.runtime.spawn(async { tokio::time::timeout(DEADLINE, answer).await }).await??

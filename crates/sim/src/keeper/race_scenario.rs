@@ -1,76 +1,77 @@
-//! Histories that aim: what seldom happens at once in an ordinary history happens at once here. People change their minds, nodes leave and
-//! return, and some operators still see the past or crash in that very moment. Everything comes to rest after each round.
+//! Histories that provoke races: changes, deletes and returns of a node coincide with stale views and
+//! crashes. Everything comes to rest after each round.
 
 use std::time::Duration;
 
 use perennial_core::config::Settings;
 use serde_json::{Value, json};
 
+use perennial_testkit::prng::Prng;
+
 use super::{
     REST,
-    people::{KEYS, People, manifest_of},
+    node_workload::{KEYS, NodeWorkload, manifest_of},
     rest_for,
-    scene::{Plan, Scene},
+    scenario::{Fleet, Plan},
 };
 use crate::{
-    client::Actor,
-    dice::Dice,
+    actor::Actor,
     server::{
-        authn::Who,
-        fault_plan::Weather,
+        authn::User,
+        fault_plan::FaultRates,
         kinds::NODES,
         world::{Registered, Replica, World},
     },
 };
 
-/// What a round is about.
+/// The race of a round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Pattern {
-    /// A label is changed and changed back, and the node leaves, while operators see only the first of it; then they crash.
+    /// A label is changed and changed back and the node deleted, while operators have only the first change; then they crash.
     ChangedAndBack,
     /// Two changes and a delete within the time of one request; then all operators crash.
     ChangedAndGone,
     /// A change, a delete and a return within the time of one request.
     ChangedAndReturned,
-    /// A node lives twice while one operator still sees its first life.
+    /// A node is recreated twice while one operator still has its first incarnation.
     TwoLives,
-    /// A node is saved as a file, changed, deleted and made again from the file.
+    /// A node is saved to a file, changed, deleted and created again from the file.
     OldManifest,
-    /// A record is written over.
+    /// A record is overwritten by hand.
     BadRecord,
-    /// A little of everything.
+    /// All of these.
     Mixed,
-    /// A delete brings a change while the change before it is still being written; then all operators crash.
+    /// A delete reports a change while the previous change is still being written; then all operators crash.
     LostRace,
-    /// One operator hears of the end of a node's first life when the second one is over, and crashes before it hears of that.
+    /// One operator receives the first delete of a node after the second one, and crashes before it receives that.
     LateEnd,
 }
 
-/// Plays the part of a history before the weather clears. The versions at which everything was at rest; none where it never was.
+/// Plays a history up to the end of faults. Returns the versions at which it was at rest; `None` if it never was.
 ///
-/// `closely`: at moments of a few milliseconds; otherwise of seconds.
+/// `closely`: races within milliseconds instead of seconds.
 pub(super) async fn play(
     world: &World,
-    dice: &mut Dice,
+    prng: &mut Prng,
     closely: bool,
-) -> anyhow::Result<(Scene, People, Option<Vec<u64>>)> {
+) -> anyhow::Result<(Fleet, NodeWorkload, Option<Vec<u64>>)> {
     use Pattern as P;
     let all = [P::ChangedAndBack, P::ChangedAndGone, P::ChangedAndReturned, P::TwoLives, P::OldManifest, P::BadRecord];
     let pattern = if closely {
-        *dice.pick(&[P::LostRace, P::LateEnd])
-    } else if dice.percent(20) {
+        *prng.pick(&[P::LostRace, P::LateEnd])
+    } else if prng.percent(20) {
         P::Mixed
     } else {
-        *dice.pick(&all)
+        *prng.pick(&all)
     };
-    let mut plan = Plan::roll(dice);
+    let mut plan = Plan::roll(prng);
     plan.rude = pattern == P::BadRecord;
     plan.names.truncate(2);
     if plan.collects {
         plan.collects = false;
         plan.settings.keeper.retention = Settings::default().keeper.retention;
     }
-    let on = pattern != P::ChangedAndReturned && dice.percent(80);
+    let on = pattern != P::ChangedAndReturned && prng.percent(80);
     plan.registered = Registered { node_create: on, node_delete: on, pods: false };
     if closely {
         plan.registered = Registered { node_create: on, node_delete: pattern == P::LostRace, pods: false };
@@ -80,60 +81,60 @@ pub(super) async fn play(
         plan.election = false;
         plan.settings.controller.leader_election.enabled = false;
     }
-    let mut scene = Scene::begin(world, plan, dice)?;
+    let mut fleet = Fleet::begin(world, plan, prng)?;
     {
         let mut state = world.lock();
         state.replicas = vec![Replica::default(); 2];
-        state.weather = Weather::default();
+        state.fault_rates = FaultRates::default();
         if closely {
             state.latency = (1, 3);
         }
         state.note(Duration::ZERO, || format!("{pattern:?}"));
     }
-    let people = People::new(world, &scene.plan, dice.split());
+    let people = NodeWorkload::new(world, &fleet.plan, prng.split());
     let mut rests = Some(Vec::new());
-    let mut round = Round { world, people, dice, key: KEYS[0], name: String::new(), lag: 0 };
-    for _ in 0..2 + round.dice.roll(2) {
-        round.begin(&mut scene).await?;
+    let mut round = Round { world, people, prng, key: KEYS[0], name: String::new(), lag: 0 };
+    for _ in 0..2 + round.prng.below(2) {
+        round.begin(&mut fleet).await?;
         match pattern {
-            P::ChangedAndBack => round.changed_and_back(&mut scene).await,
-            P::ChangedAndGone => round.changed_and_gone(&mut scene).await,
+            P::ChangedAndBack => round.changed_and_back(&mut fleet).await,
+            P::ChangedAndGone => round.changed_and_gone(&mut fleet).await,
             P::ChangedAndReturned => round.changed_and_returned().await,
             P::TwoLives => round.two_lives().await,
             P::OldManifest => round.old_manifest().await,
             P::BadRecord => round.people.vandalise(&round.name).await,
-            P::Mixed => round.mixed(&mut scene).await,
-            P::LostRace => round.lost_race(&mut scene).await,
-            P::LateEnd => round.late_end(&mut scene).await,
+            P::Mixed => round.mixed(&mut fleet).await,
+            P::LostRace => round.lost_race(&mut fleet).await,
+            P::LateEnd => round.late_end(&mut fleet).await,
         }
-        scene.catch_up()?;
-        world.lock().weather = Weather::default();
+        fleet.catch_up()?;
+        world.lock().fault_rates = FaultRates::default();
         let rested = rest_for(world, REST).await;
         rests = rests.filter(|_| rested).map(|mut rests| {
             rests.push(world.lock().store.rv());
             rests
         });
     }
-    Ok((scene, round.people, rests))
+    Ok((fleet, round.people, rests))
 }
 
 struct Round<'a> {
     world: &'a World,
-    people: People,
-    dice: &'a mut Dice,
+    people: NodeWorkload,
+    prng: &'a mut Prng,
     key: &'static str,
     name: String,
-    /// How late the past is seen, in milliseconds.
+    /// Lag of stale API servers, in milliseconds.
     lag: u64,
 }
 
 impl Round<'_> {
     fn person(&self) -> Actor {
-        Actor::new(self.world, Who::Person)
+        Actor::new(self.world, User::Person)
     }
 
     async fn sleep(&mut self, least: u64, most: u64) {
-        tokio::time::sleep(self.dice.millis(least, most.max(least))).await;
+        tokio::time::sleep(self.prng.millis(least, most.max(least))).await;
     }
 
     async fn set(&mut self, value: &Value) {
@@ -142,10 +143,10 @@ impl Round<'_> {
     }
 
     fn value(&mut self) -> Value {
-        if self.dice.percent(20) { Value::Null } else { json!(self.people.value(&self.name, self.key, 1)) }
+        if self.prng.percent(20) { Value::Null } else { json!(self.people.value(&self.name, self.key, 1)) }
     }
 
-    /// What the key has now.
+    /// Current value of the key.
     fn label(&self) -> Value {
         let node = self.people.node(&self.name);
         node.and_then(|node| node["metadata"]["labels"].get(self.key).cloned()).unwrap_or(Value::Null)
@@ -175,57 +176,57 @@ impl Round<'_> {
 
     async fn register(&mut self) {
         let node = self.people.manifest(&self.name);
-        drop(Actor::new(self.world, Who::Kubelet).create(&NODES, "", node).await);
+        drop(Actor::new(self.world, User::Kubelet).create(&NODES, "", node).await);
     }
 
-    /// Everyone knows the node and what it has.
-    async fn begin(&mut self, scene: &mut Scene) -> anyhow::Result<()> {
-        scene.catch_up()?;
-        self.name.clone_from(self.dice.pick(&scene.plan.names));
-        self.key = KEYS[self.dice.roll(2)];
-        self.lag = 1500 + self.dice.roll(7500) as u64;
+    /// Waits until every operator has the current node.
+    async fn begin(&mut self, fleet: &mut Fleet) -> anyhow::Result<()> {
+        fleet.catch_up()?;
+        self.name.clone_from(self.prng.pick(&fleet.plan.names));
+        self.key = KEYS[self.prng.below(2)];
+        self.lag = 1500 + self.prng.below(7500) as u64;
         if self.people.node(&self.name).is_none() {
             self.register().await;
             self.sleep(1000, 12_000).await;
         }
-        if self.dice.percent(50) {
+        if self.prng.percent(50) {
             self.change().await;
         }
         self.sleep(2000, 15_000).await;
         Ok(())
     }
 
-    /// From here on these see the past: one of the API servers, or all.
+    /// Makes one API server lag, or all.
     fn fall_behind(&mut self, all: bool) {
         let mut state = self.world.lock();
-        let one = self.dice.roll(state.replicas.len());
+        let one = self.prng.below(state.replicas.len());
         for (at, replica) in state.replicas.iter_mut().enumerate() {
             replica.lag = Duration::from_millis(if all || at == one { self.lag } else { 0 });
         }
         state.faults.add("API server lags behind");
     }
 
-    async fn changed_and_back(&mut self, scene: &mut Scene) {
+    async fn changed_and_back(&mut self, fleet: &mut Fleet) {
         let before = self.label();
         self.fall_behind(true);
         let start = self.world.elapsed();
         self.change().await;
-        let pause = self.dice.millis(200, self.lag - 800);
+        let pause = self.prng.millis(200, self.lag - 800);
         tokio::time::sleep(pause).await;
         self.set(&before).await;
         self.sleep(0, 300).await;
         self.delete().await;
-        // They have seen the change, and not yet that it was taken back.
-        let seen = start + Duration::from_millis(self.lag) + self.dice.millis(20, 300).max(pause / 2);
+        // Operators have the change, and not yet its revert.
+        let seen = start + Duration::from_millis(self.lag) + self.prng.millis(20, 300).max(pause / 2);
         self.sleep_until(seen).await;
-        scene.crash(true, self.dice);
+        fleet.crash(true, self.prng);
     }
 
-    async fn changed_and_gone(&mut self, scene: &mut Scene) {
-        if self.dice.percent(50) {
+    async fn changed_and_gone(&mut self, fleet: &mut Fleet) {
+        if self.prng.percent(50) {
             self.fall_behind(false);
         }
-        // The first change is being captured when the delete brings the second one: all of it within a few requests.
+        // The first change is being captured when the delete reports the second one.
         let (_, request) = self.world.lock().latency;
         self.change().await;
         self.sleep(0, 6 * request).await;
@@ -233,7 +234,7 @@ impl Round<'_> {
         self.sleep(0, request / 2).await;
         self.delete().await;
         self.sleep(0, 3 * request).await;
-        scene.crash(true, self.dice);
+        fleet.crash(true, self.prng);
     }
 
     async fn changed_and_returned(&mut self) {
@@ -254,14 +255,14 @@ impl Round<'_> {
         self.sleep(0, 400).await;
         self.change().await;
         self.sleep(0, 400).await;
-        if self.dice.percent(70) {
+        if self.prng.percent(70) {
             self.delete().await;
         }
         self.sleep(self.lag, 2 * self.lag).await;
     }
 
     async fn old_manifest(&mut self) {
-        // It has what it was given, and nothing else.
+        // The node has its restored labels only.
         self.delete().await;
         self.sleep(2000, 6000).await;
         self.register().await;
@@ -274,51 +275,51 @@ impl Round<'_> {
         drop(self.person().create(&NODES, "", saved).await);
     }
 
-    async fn mixed(&mut self, scene: &mut Scene) {
-        let all = self.dice.percent(50);
+    async fn mixed(&mut self, fleet: &mut Fleet) {
+        let all = self.prng.percent(50);
         self.fall_behind(all);
-        if self.dice.percent(40) {
-            self.world.lock().weather = Weather { slow: 250, slowest: self.lag, ..Weather::default() };
+        if self.prng.percent(40) {
+            self.world.lock().fault_rates = FaultRates { slow: 250, slowest: self.lag, ..FaultRates::default() };
         }
-        let pause = if self.dice.percent(50) { 15 } else { self.lag };
-        for _ in 0..self.dice.roll(3) {
+        let pause = if self.prng.percent(50) { 15 } else { self.lag };
+        for _ in 0..self.prng.below(3) {
             self.change().await;
             self.sleep(0, pause).await;
         }
-        if self.dice.percent(75) {
+        if self.prng.percent(75) {
             self.delete().await;
             self.sleep(0, pause.min(1500)).await;
-            if self.dice.percent(60) {
+            if self.prng.percent(60) {
                 self.register().await;
                 self.sleep(0, pause).await;
                 self.change().await;
             }
         }
         self.sleep(0, 2 * self.lag).await;
-        if self.dice.percent(50) {
-            let all = self.dice.percent(50);
-            scene.crash(all, self.dice);
+        if self.prng.percent(50) {
+            let all = self.prng.percent(50);
+            fleet.crash(all, self.prng);
         }
         self.sleep(0, 3000).await;
     }
 
-    async fn lost_race(&mut self, scene: &mut Scene) {
+    async fn lost_race(&mut self, fleet: &mut Fleet) {
         let before = self.label();
         let first = self.value_unlike(&[&before]);
         let second = self.value_unlike(&[&before, &first]);
         self.fall_behind(true);
         self.world.lock().record_writes_take = Duration::from_millis(300);
         self.set(&first).await;
-        // It is seen, the node is looked at once more, and the write is on its way.
-        let under_way = self.world.elapsed() + Duration::from_millis(self.lag) + self.dice.millis(15, 60);
+        // The change was delivered, the node read again, and the write sent.
+        let under_way = self.world.elapsed() + Duration::from_millis(self.lag) + self.prng.millis(15, 60);
         self.sleep_until(under_way).await;
         self.set(&second).await;
         self.delete().await;
-        scene.crash(true, self.dice);
+        fleet.crash(true, self.prng);
         self.world.lock().record_writes_take = Duration::ZERO;
     }
 
-    async fn late_end(&mut self, scene: &mut Scene) {
+    async fn late_end(&mut self, fleet: &mut Fleet) {
         let before = self.label();
         let first = self.value_unlike(&[&before]);
         let second = self.value_unlike(&[&before, &first]);
@@ -332,8 +333,8 @@ impl Round<'_> {
         self.sleep(400, 900).await;
         self.set(&second).await;
         self.delete().await;
-        let heard = end + Duration::from_millis(self.lag) + self.dice.millis(100, 250);
+        let heard = end + Duration::from_millis(self.lag) + self.prng.millis(100, 250);
         self.sleep_until(heard).await;
-        scene.crash(true, self.dice);
+        fleet.crash(true, self.prng);
     }
 }

@@ -1,4 +1,4 @@
-//! Requests of the people, kubelets and controllers around the operator: over the same server, in fair weather.
+//! Requests of admins, kubelets and controllers: to the same API server, without faults.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -6,29 +6,29 @@ use http::Method;
 use serde_json::Value;
 
 use crate::server::{
-    api::{Answer, Asked},
-    authn::Who,
+    api::{ApiRequest, ApiResponse},
+    authn::User,
     kinds::{Kind, Target},
     patch::changes_nothing,
-    response::Refusal,
+    response::ApiError,
     world::World,
 };
 
 const MERGE_PATCH: &str = "application/merge-patch+json";
 
-/// One of those around the operator.
+/// A client other than the operator.
 #[derive(Clone)]
 pub struct Actor {
     pub world: World,
-    pub who: Who,
+    pub who: User,
 }
 
 impl Actor {
-    pub fn new(world: &World, who: Who) -> Self {
+    pub fn new(world: &World, who: User) -> Self {
         Self { world: world.clone(), who }
     }
 
-    pub async fn create(&self, kind: &'static Kind, namespace: &str, object: Value) -> Result<Arc<Value>, Refusal> {
+    pub async fn create(&self, kind: &'static Kind, namespace: &str, object: Value) -> Result<Arc<Value>, ApiError> {
         self.send(Method::POST, kind, namespace, None, None, "", object).await
     }
 
@@ -38,7 +38,7 @@ impl Actor {
         namespace: &str,
         name: &str,
         patch: Value,
-    ) -> Result<Arc<Value>, Refusal> {
+    ) -> Result<Arc<Value>, ApiError> {
         self.send(Method::PATCH, kind, namespace, Some(name), None, MERGE_PATCH, patch).await
     }
 
@@ -48,18 +48,18 @@ impl Actor {
         namespace: &str,
         name: &str,
         patch: Value,
-    ) -> Result<Arc<Value>, Refusal> {
+    ) -> Result<Arc<Value>, ApiError> {
         self.send(Method::PATCH, kind, namespace, Some(name), Some("status"), MERGE_PATCH, patch).await
     }
 
-    /// Without a name: all of them.
+    /// Deletes an object, or without a name all of the kind.
     pub async fn delete(
         &self,
         kind: &'static Kind,
         namespace: &str,
         name: Option<&str>,
         options: Value,
-    ) -> Result<Arc<Value>, Refusal> {
+    ) -> Result<Arc<Value>, ApiError> {
         self.send(Method::DELETE, kind, namespace, name, None, "", options).await
     }
 
@@ -77,8 +77,8 @@ impl Actor {
         sub: Option<&str>,
         content_type: &str,
         body: Value,
-    ) -> Result<Arc<Value>, Refusal> {
-        let way = self.world.lock().dice.millis(1, 8);
+    ) -> Result<Arc<Value>, ApiError> {
+        let way = self.world.lock().prng.millis(1, 8);
         tokio::time::sleep(way).await;
         let target = Target {
             kind,
@@ -86,7 +86,7 @@ impl Actor {
             name: name.map(str::to_owned),
             sub: sub.map(str::to_owned),
         };
-        let asked = Asked {
+        let asked = ApiRequest {
             who: self.who,
             sent: self.world.elapsed(),
             method,
@@ -96,11 +96,11 @@ impl Actor {
             partial: false,
             body,
         };
-        // Controllers report the same status again and again: no need to work out that nothing comes of it.
+        // Controllers report the same status repeatedly: skip patches that change nothing.
         let known = self.get(kind, namespace, name.unwrap_or_default());
         let known = known.filter(|known| content_type == MERGE_PATCH && changes_nothing(known, &asked.body));
         let answer = match known {
-            Some(body) => Ok(Answer { code: 200, body }),
+            Some(body) => Ok(ApiResponse { code: 200, body }),
             None => self.world.process(&asked).await,
         };
         let code = answer.as_ref().map_or_else(|refusal| refusal.code, |answer| answer.code);

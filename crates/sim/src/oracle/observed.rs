@@ -1,4 +1,4 @@
-//! Nodes and records as the design defines the words about them.
+//! Nodes and records as observed in the log, with the terms of the design: owner, settled, base.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use perennial_core::keeper::{
 use serde_json::Value;
 
 use crate::{
-    keeper::people::{MARK, PROTECTED, hardware},
+    keeper::node_workload::{MARK, PROTECTED, hardware},
     server::store::{text, version},
 };
 
-/// A label's value; none where the key is absent.
+/// Value of a label; `None` if the key is absent.
 pub type Label = Option<String>;
 
 pub fn label(object: &Value, key: &str) -> Label {
@@ -31,7 +31,7 @@ pub struct Node {
     mark_text: String,
     pub mark: Option<Mark>,
     pub hardware: u8,
-    /// It says all that there is to say of its machine.
+    /// It reports its providerID.
     pub whole: bool,
 }
 
@@ -55,7 +55,7 @@ impl Node {
     }
 }
 
-/// A record, where its bytes are one.
+/// Returns the record of a ConfigMap, if it is readable.
 pub fn record(config_map: &Value) -> Option<Record> {
     let read = |key: &str| Record::decode(config_map["data"].get(key)?.as_str()?).ok();
     match (read(RECORD_KEY), read(RECOVERED_KEY)) {
@@ -73,7 +73,7 @@ fn hardware_of(machine_id: &str) -> u8 {
     if machine_id.ends_with("-m2") { 2 } else { 1 }
 }
 
-/// What a record holds of a key for a machine.
+/// Returns the value of a key that a record contains for a machine.
 pub fn recorded(record: &Record, key: &str, hardware: u8) -> Label {
     let its = record.node.machine.machine_id.is_empty() || hardware_of(&record.node.machine.machine_id) == hardware;
     let held = get(&record.kept, key);
@@ -101,7 +101,7 @@ pub fn is_settled(node: &Node, record: Option<&Record>) -> bool {
     is_owner(node, record) || given
 }
 
-/// Whether this is the last value that node and record agreed on.
+/// Returns whether this is the last value that node and record agreed on.
 pub fn is_base(node: &Node, record: Option<&Record>, key: &str, value: &Label) -> bool {
     match record {
         Some(record) if is_owner(node, record) => get(&record.kept, key) == *value,

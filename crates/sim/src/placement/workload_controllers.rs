@@ -1,15 +1,16 @@
-//! The controllers of Kubernetes that placement lives with, as small as they can be: Deployments, ReplicaSets, StatefulSets, the
-//! scheduler, the kubelets and the disruption controller. Each pass looks at everything and takes one step.
+//! Minimal controllers of Kubernetes: Deployments, ReplicaSets, StatefulSets, the
+//! scheduler, the kubelets and the disruption controller. Each pass takes one step on every object.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 
+use perennial_testkit::prng::Prng;
+
 use crate::{
-    client::Actor,
-    dice::Dice,
+    actor::Actor,
     server::{
-        authn::Who,
+        authn::User,
         kinds::{DEPLOYMENTS, Kind, NODES, PDBS, PODS, REPLICA_SETS, STATEFUL_SETS},
         select::match_labels,
         store::{field, is_finished, text},
@@ -26,21 +27,21 @@ type Object = Arc<Value>;
 pub struct Controllers {
     world: World,
     by: Actor,
-    dice: Dice,
-    /// When a bound pod will be Ready, and when a going one is gone.
+    prng: Prng,
+    /// When a bound pod becomes Ready, and when a terminating pod is removed.
     due: BTreeMap<String, Duration>,
-    /// Up to where the last pass had seen the log.
+    /// Position in the log of the last pass.
     seen: u64,
 }
 
 impl Controllers {
-    pub fn new(world: &World, dice: Dice) -> Self {
-        Self { world: world.clone(), by: Actor::new(world, Who::Controller), dice, due: BTreeMap::new(), seen: 0 }
+    pub fn new(world: &World, prng: Prng) -> Self {
+        Self { world: world.clone(), by: Actor::new(world, User::Controller), prng, due: BTreeMap::new(), seen: 0 }
     }
 
     pub async fn run(mut self) {
         loop {
-            let pause = self.dice.millis(60, 300);
+            let pause = self.prng.millis(60, 300);
             tokio::time::sleep(pause).await;
             if self.is_needed() {
                 self.pass().await;
@@ -48,7 +49,7 @@ impl Controllers {
         }
     }
 
-    /// Something that concerns us has changed since the last pass, or something is due.
+    /// Returns whether a relevant object changed since the last pass, or a timer is due.
     fn is_needed(&mut self) -> bool {
         let now = self.world.elapsed();
         let state = self.world.lock();
@@ -86,7 +87,7 @@ impl Controllers {
         self.all(kind).into_iter().filter(|object| text(object, "/metadata/ownerReferences/0/uid") == uid).collect()
     }
 
-    /// Rolls out one step: as many new pods as the surge allows, as few old ones as availability allows.
+    /// Rolls out one step: as many new pods as maxSurge, as few old pods as maxUnavailable allow.
     async fn deployment(&mut self, deployment: &Value) {
         let (name, uid) = (text(deployment, "/metadata/name"), text(deployment, "/metadata/uid"));
         let wanted = number(deployment, "/spec/replicas");
@@ -224,12 +225,12 @@ impl Controllers {
         let node = text(pod, "/spec/nodeName");
         let deleting = pod["metadata"].get("deletionTimestamp").is_some();
         if !node.is_empty() && self.by.get(&NODES, "", node).is_none() {
-            // Its node is gone, and so is it.
+            // The node of the pod was deleted: so is the pod.
             drop(self.by.delete(&PODS, NAMESPACE, Some(name), json!({"gracePeriodSeconds": 0})).await);
             return;
         }
         if deleting {
-            let lasts = self.dice.millis(200, 4000);
+            let lasts = self.prng.millis(200, 4000);
             let end = *self.due.entry(format!("end {uid}")).or_insert(now + lasts);
             if now >= end {
                 let exactly = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": uid}});
@@ -244,7 +245,7 @@ impl Controllers {
             return;
         }
         if !is_ready(pod) {
-            let lasts = self.dice.millis(300, 5000);
+            let lasts = self.prng.millis(300, 5000);
             let ready = *self.due.entry(format!("ready {uid}")).or_insert(now + lasts);
             if now >= ready {
                 let status = json!({"status": {"phase": "Running", "conditions": [
@@ -269,7 +270,7 @@ impl Controllers {
             drop(self.by.patch_status(&PODS, NAMESPACE, name, waits).await);
             return;
         }
-        let node = text(nodes[self.dice.roll(nodes.len())], "/metadata/name").to_owned();
+        let node = text(nodes[self.prng.below(nodes.len())], "/metadata/name").to_owned();
         drop(self.by.patch(&PODS, NAMESPACE, name, json!({"spec": {"nodeName": node}})).await);
     }
 

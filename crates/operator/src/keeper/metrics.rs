@@ -1,0 +1,219 @@
+//! The keeper's metrics.
+
+use std::{sync::atomic::AtomicU64, time::Duration};
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+};
+
+use super::index::Survey;
+use crate::runtime::{
+    labels::label_values,
+    metrics::{Metrics, histogram},
+};
+
+label_values! {
+    /// What triggered a capture or a restore.
+    pub enum Via { Admission = "admission", Watch = "watch" }
+
+    pub enum NodeState { Settled = "settled", Unsettled = "unsettled", Ignored = "ignored" }
+
+    pub enum RecordState {
+        /// Its node exists.
+        Present = "present",
+        /// Its node does not exist.
+        Absent = "absent",
+        Tombstone = "tombstone",
+        Invalid = "invalid",
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ViaLabels {
+    via: Via,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct NodeLabels {
+    state: NodeState,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RecordLabels {
+    state: RecordState,
+}
+
+/// Handles to the keeper's metrics. Clones share them.
+#[derive(Clone, Debug)]
+pub struct KeeperMetrics {
+    nodes: Family<NodeLabels, Gauge>,
+    nodes_current_ratio: Gauge<f64, AtomicU64>,
+    records: Family<RecordLabels, Gauge>,
+    records_invalid: Gauge,
+    records_unsigned: Gauge,
+    records_collected: Counter,
+    captures: Family<ViaLabels, Counter>,
+    restores: Family<ViaLabels, Counter>,
+    labels_restored: Counter,
+    restore_latency: Histogram,
+    label_flaps: Counter,
+    protected_refusals: Counter,
+    mass_absence: Gauge,
+}
+
+impl KeeperMetrics {
+    pub fn register(all: &Metrics) -> Self {
+        let own = Self {
+            nodes: Family::default(),
+            nodes_current_ratio: Gauge::default(),
+            records: Family::default(),
+            records_invalid: Gauge::default(),
+            records_unsigned: Gauge::default(),
+            records_collected: Counter::default(),
+            captures: Family::default(),
+            restores: Family::default(),
+            labels_restored: Counter::default(),
+            restore_latency: histogram(),
+            label_flaps: Counter::default(),
+            protected_refusals: Counter::default(),
+            mass_absence: Gauge::default(),
+        };
+        all.register("perennial_nodes", "Nodes by state", &own.nodes);
+        all.register(
+            "perennial_nodes_current_ratio",
+            "Fraction of nodes whose record is up to date",
+            &own.nodes_current_ratio,
+        );
+        all.register("perennial_records", "Records by state", &own.records);
+        all.register("perennial_records_invalid", "Records in quarantine", &own.records_invalid);
+        all.register(
+            "perennial_records_unsigned",
+            "Records that the newest key has not signed, where records are signed",
+            &own.records_unsigned,
+        );
+        all.register("perennial_records_collected", "Records collected after retention", &own.records_collected);
+        all.register("perennial_captures", "Captures: node to record", &own.captures);
+        all.register("perennial_restores", "Restores: record to node", &own.restores);
+        all.register("perennial_labels_restored", "Labels restored", &own.labels_restored);
+        all.register(
+            "perennial_restore_latency_seconds",
+            "Time from the creation of a node to its restore",
+            &own.restore_latency,
+        );
+        all.register(
+            "perennial_label_flaps",
+            "Captures that returned a node to the state before the last one",
+            &own.label_flaps,
+        );
+        all.register(
+            "perennial_protected_refusals",
+            "Protected keys that were withheld from another machine",
+            &own.protected_refusals,
+        );
+        all.register(
+            "perennial_mass_absence",
+            "1 while too many nodes are absent for records to be collected",
+            &own.mass_absence,
+        );
+        own.export_at_zero();
+        own
+    }
+
+    /// A counter that appears with its first event has no rate for it.
+    fn export_at_zero(&self) {
+        for &state in NodeState::ALL {
+            self.nodes.get_or_create(&NodeLabels { state }).set(0);
+        }
+        for &state in RecordState::ALL {
+            self.records.get_or_create(&RecordLabels { state }).set(0);
+        }
+        for &via in Via::ALL {
+            self.captures.get_or_create(&ViaLabels { via }).inc_by(0);
+            self.restores.get_or_create(&ViaLabels { via }).inc_by(0);
+        }
+    }
+
+    pub(super) fn captured(&self, via: Via) {
+        self.captures.get_or_create(&ViaLabels { via }).inc();
+    }
+
+    pub(super) fn restored(&self, via: Via, labels: usize) {
+        self.restores.get_or_create(&ViaLabels { via }).inc();
+        self.labels_restored.inc_by(labels as u64);
+    }
+
+    pub(super) fn restore_took(&self, latency: Duration) {
+        self.restore_latency.observe(latency.as_secs_f64());
+    }
+
+    pub(super) fn labels_flapped(&self) {
+        self.label_flaps.inc();
+    }
+
+    pub(super) fn protected_keys_withheld(&self, keys: usize) {
+        self.protected_refusals.inc_by(keys as u64);
+    }
+
+    pub(super) fn record_collected(&self) {
+        self.records_collected.inc();
+    }
+
+    pub(super) fn set_mass_absence(&self, absent: bool) {
+        self.mass_absence.set(i64::from(absent));
+    }
+
+    /// Sets the gauges of nodes and records.
+    pub(super) fn set_gauges(&self, survey: &Survey) {
+        let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        let node = |state, n| self.nodes.get_or_create(&NodeLabels { state }).set(count(n));
+        node(NodeState::Settled, survey.current + survey.to_capture);
+        node(NodeState::Unsettled, survey.to_restore + survey.unidentified);
+        node(NodeState::Ignored, survey.ignored);
+        let record = |state, n| self.records.get_or_create(&RecordLabels { state }).set(count(n));
+        record(RecordState::Present, survey.records.saturating_sub(survey.absent));
+        record(RecordState::Absent, survey.absent);
+        record(RecordState::Tombstone, survey.tombstones);
+        record(RecordState::Invalid, survey.bad_records);
+        self.records_invalid.set(count(survey.bad_records));
+        self.records_unsigned.set(count(survey.unsigned));
+        let all = survey.current + survey.to_capture + survey.to_restore + survey.unidentified;
+        #[expect(clippy::cast_precision_loss)]
+        self.nodes_current_ratio.set(if all == 0 { 1.0 } else { survey.current as f64 / all as f64 });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAMES: &[&str] = &[
+        "perennial_nodes{state=\"settled\"} 0",
+        "perennial_records{state=\"tombstone\"} 0",
+        "perennial_captures_total{via=\"admission\"} 0",
+        "perennial_restores_total{via=\"watch\"} 1",
+        "perennial_labels_restored_total 3",
+        "perennial_restore_latency_seconds_count 0",
+        "perennial_nodes_current_ratio 1",
+        "perennial_label_flaps_total 0",
+        "perennial_records_invalid 0",
+        "perennial_records_unsigned 0",
+        "perennial_records_collected_total 0",
+        "perennial_protected_refusals_total 0",
+        "perennial_mass_absence 0",
+    ];
+
+    #[test]
+    fn every_metric_of_the_keeper_is_in_the_text() {
+        let all = Metrics::new();
+        let metrics = KeeperMetrics::register(&all);
+        metrics.restored(Via::Watch, 3);
+        metrics.set_gauges(&Survey::default());
+
+        let text = all.encode().unwrap();
+
+        for name in NAMES {
+            assert!(text.lines().any(|line| line.starts_with(name)), "{name} is missing in\n{text}");
+        }
+    }
+}
