@@ -1,4 +1,6 @@
-//! The command line, in kubectl's manners.
+//! The command line: global flags, the list of commands and how errors are printed.
+//!
+//! One file per command, which parses its arguments, calls `inspect` or core, and prints.
 
 mod check;
 mod completion;
@@ -51,7 +53,7 @@ use crate::{
     },
 };
 
-/// Keeps what people wrote on nodes, and places replicas on spot and on-demand capacity.
+/// Perennial keeps node labels across node replacement and places replicas on spot and on-demand capacity
 #[derive(Debug, Parser)]
 #[command(name = "perennial", version, propagate_version = true, disable_help_subcommand = true)]
 struct Cli {
@@ -61,19 +63,19 @@ struct Cli {
     command: Command,
 }
 
-/// Flags that every command takes.
+/// Flags of all commands.
 #[derive(Debug, Clone, Args)]
 struct Global {
-    /// The kubeconfig file. Without it: KUBECONFIG, ~/.kube/config, or the cluster that this runs in
+    /// Path to the kubeconfig file. Defaults to KUBECONFIG, ~/.kube/config, or the in-cluster configuration
     #[arg(long, global = true, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// The kubeconfig's context to use
+    /// Name of the kubeconfig context to use
     #[arg(long, global = true, value_name = "NAME")]
     context: Option<String>,
-    /// Perennial's own namespace, where the records are
+    /// Namespace of Perennial and of its records
     #[arg(short, long, global = true, value_name = "NAMESPACE")]
     namespace: Option<String>,
-    /// The config file. Without it commands judge by the one that the operator was installed with
+    /// Path to the config file. Defaults to the configuration of the installed operator
     #[arg(long, global = true, value_name = "FILE", env = "PERENNIAL_CONFIG", hide_env_values = true)]
     config: Option<PathBuf>,
 }
@@ -82,59 +84,59 @@ struct Global {
 enum Command {
     /// Run the operator
     Run(run::Run),
-    /// Show how everything stands: members, shards, nodes, records, lag and throughput
+    /// Show replicas, shards, nodes, records, lag and throughput
     Status(status::Status),
-    /// List the nodes and where they stand with their records
+    /// List nodes and the state of their records
     #[command(visible_alias = "node")]
     Nodes(nodes::Nodes),
-    /// List the records
+    /// List records
     #[command(visible_alias = "record")]
     Records(records::Records),
-    /// Show what is kept for a node
+    /// Show the record of a node
     Show(show::Show),
-    /// Tell the story of a node, of one of its labels, or of a workload: why it is as it is
+    /// Explain the state of a node, of one of its labels, or of a workload
     Explain(explain::Explain),
-    /// Show what the operator would change now: nodes against records
+    /// Show differences between nodes and records that the operator would reconcile
     Diff(diff::Diff),
-    /// Show what was kept for a node before, and what changed
+    /// Show earlier versions of a record
     History(history::History),
-    /// Go back to what was kept before
+    /// Roll a node and its record back to an earlier version
     Rollback(rollback::Rollback),
-    /// Give a node what its record has, now: the record's values win
+    /// Restore a node from its record now, replacing values on the node
     Restore(restore::Restore),
-    /// Forget what is kept for a node
+    /// Empty the record of a node
     Forget(forget::Forget),
-    /// Keep a record for ever, whether its node returns or not
+    /// Exclude a record from garbage collection
     Hold(hold::Hold),
-    /// Print all records as one YAML, which `import` takes back
+    /// Export records as YAML for `perennial import`
     Export(export::Export),
-    /// Make records of what other tools left behind, of backups, or of an export
+    /// Create records from an export, a backup or the data of another tool
     Import(import::Import),
-    /// Check that everything is in place: permissions, webhooks, certificates, Leases, clock
+    /// Check permissions, webhooks, certificates, Leases and clocks
     Check(check::Check),
-    /// Watch what happens: churn, lag, shards
+    /// Show node churn, lag and shards, updated continuously
     Top(top::Top),
-    /// Serve a page that shows all of this, live, to this machine only
+    /// Serve the dashboard on localhost
     Dashboard(dashboard::Dashboard),
-    /// List the workloads that ask for placement: what they asked for, what they have, and why
+    /// List workloads with placement annotations and their replicas per capacity type
     Workloads(workloads::Workloads),
-    /// Show the slots of a workload. Needs no cluster
+    /// Show the placement of a number of replicas, without a cluster
     Simulate(simulate::Simulate),
-    /// Show what the operator would do with the objects in a file: nodes, records, policies, workloads. Needs no cluster
+    /// Show what the operator would do with the objects in a file, without a cluster
     Plan(plan::Plan),
-    /// The webhooks
+    /// Manage the webhook configurations
     #[command(subcommand)]
     Webhook(webhook::Webhook),
-    /// Remove everything of Perennial from the cluster but the records
+    /// Remove Perennial from the cluster, except its records
     Uninstall(uninstall::Uninstall),
-    /// Print what is installed in a cluster
+    /// Print the manifests of an installation
     Manifests(manifests::Manifests),
-    /// Print a completion script
+    /// Print a shell completion script
     Completion(completion::Completion),
     /// Write man pages
     #[command(hide = true)]
     Man(man::Man),
-    /// What comes next on this command line
+    /// Print completion candidates
     #[command(name = "__complete", hide = true)]
     Candidates(completion::Candidates),
 }
@@ -150,16 +152,16 @@ pub fn main_in(dependencies: Dependencies) -> ExitCode {
     let cli = Cli::parse();
     match execute(cli, dependencies) {
         Ok(code) => code,
-        Err(error) if output::is_enough(&error) => ExitCode::SUCCESS,
+        Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&error);
+            print_error(&error);
             ExitCode::FAILURE
         }
     }
 }
 
-/// Says what went wrong and, where that is known, what to do about it.
-fn complain(error: &anyhow::Error) {
+/// Prints an error and, where one is known, its remedy.
+fn print_error(error: &anyhow::Error) {
     eprintln!("error: {}", Chain(error.as_ref()));
     let known = error.chain().find_map(|cause| {
         let keeper = cause.downcast_ref::<crate::keeper::apply::Error>();
@@ -169,10 +171,10 @@ fn complain(error: &anyhow::Error) {
     });
     match known {
         Some((Some(permission), _)) => {
-            eprintln!("You need to be allowed to {permission}; `perennial check` lists what is missing.");
+            eprintln!("You need permission to {permission}. `perennial check` lists all missing permissions.");
         }
         Some((None, Category::Unreachable)) => {
-            eprintln!("Is this the right cluster, and is it up? --context and --kubeconfig choose another.");
+            eprintln!("Check that the cluster is running and that --context and --kubeconfig select the right one.");
         }
         _ => {}
     }
@@ -231,20 +233,20 @@ impl Global {
         Ok(session)
     }
 
-    /// The settings from file, environment and flags; all problems at once where there are any.
+    /// Returns the settings from file, environment and flags, or all of their problems.
     fn load(&self, flags: Vec<(String, String)>) -> anyhow::Result<Loaded> {
         let file = match &self.config {
             Some(path) => Some(
                 std::fs::read_to_string(path)
-                    .map_err(|error| anyhow::anyhow!("could not read the config file {}: {error}", path.display()))?,
+                    .map_err(|error| anyhow::anyhow!("could not read config file {}: {error}", path.display()))?,
             ),
             None => None,
         };
         self.load_with(file, flags)
     }
 
-    /// The settings with which the operator runs in a cluster: where no file is given, those of the ConfigMap that it
-    /// was installed with, so that commands judge as it does. True where one of the two was there; or why that is not known.
+    /// Returns the settings of the operator in a cluster: those of the config file if one is given, else those of the
+    /// ConfigMap of its installation. Also returns whether one of the two was found, or why that is unknown.
     async fn load_from(&self, client: &kube::Client) -> anyhow::Result<(Settings, Result<bool, String>)> {
         let settings = self.load(Vec::new())?.settings;
         if self.config.is_some() {
@@ -262,7 +264,8 @@ impl Global {
             Some(file) => {
                 let namespace = ("namespace".to_owned(), settings.namespace.to_string());
                 let loaded = self.load_with(Some(file), vec![namespace]);
-                let loaded = loaded.with_context(|| format!("ConfigMap {INSTALLED_CONFIG}; --config reads another"))?;
+                let loaded = loaded
+                    .with_context(|| format!("invalid ConfigMap {INSTALLED_CONFIG}; --config reads a file instead"))?;
                 Ok((loaded.settings, Ok(true)))
             }
             None => Ok((settings, Ok(false))),
@@ -280,11 +283,11 @@ impl Global {
     }
 }
 
-/// Where an installation keeps the operator's configuration.
+/// ConfigMap with the operator's configuration, and the key in it.
 const INSTALLED_CONFIG: &str = "perennial-config";
 const INSTALLED_CONFIG_KEY: &str = "config.yaml";
 
-/// One thread is enough for a command; the operator uses all.
+/// Runs a command on a single-threaded runtime.
 fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
 }

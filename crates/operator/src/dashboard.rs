@@ -1,20 +1,19 @@
-//! The page: what `status`, `explain`, `history` and `workloads` say, live, in a browser.
+//! The dashboard: status, explanations, histories and workloads in a browser, updated continuously.
 //!
-//! Served by the operator (`dashboard.enabled`) and by `perennial dashboard`; both show what the operator's own watches and
-//! caches say, and read one node with its record when somebody looks at it. It changes nothing: for whatever is to be
-//! done it shows the command.
+//! Served by the operator (`dashboard.enabled`) and by `perennial dashboard`. Both serve it from the operator's caches,
+//! and read a node with its record when its page is opened. It is read-only: for each action it shows the command.
 //!
 //! # Guarantees
-//! It listens on loopback only. Everything in it comes from the same origin, and nothing of a cluster is ever read as
-//! markup: the policy in its headers forbids the browser to.
+//! The server listens on loopback only. All files come from the same origin, and no data of a cluster becomes markup:
+//! the Content-Security-Policy forbids it.
 
 mod api;
 mod attention;
 mod guard;
+mod list_window;
 mod node;
 mod overview;
 mod page;
-mod rows;
 mod stream;
 mod workload;
 
@@ -34,43 +33,43 @@ pub use guard::Guard;
 
 use crate::{inspect::leases::Leases, run::Parts};
 
-/// How long an interval of the churn is, and how many are drawn: an hour in all.
+/// Length and number of the intervals of the churn chart: one hour in total.
 pub const INTERVAL: Duration = Duration::from_secs(10);
 pub const INTERVALS: usize = 360;
 
-/// How often those who look on are told how everything stands, at most.
-const TELL_EVERY: Duration = Duration::from_secs(1);
-/// Who works on what is read from the Leases this often, while somebody looks on.
+/// Minimum time between two updates of the overview.
+const UPDATE_EVERY: Duration = Duration::from_secs(1);
+/// Time between two reads of the Leases while a browser is connected.
 const LEASES_EVERY: Duration = Duration::from_secs(5);
-/// So many may look on at once.
+/// Maximum number of connected browsers.
 const STREAMS: usize = 64;
-/// So many nodes are read at once.
-const LOOKS: usize = 4;
+/// Maximum number of nodes that are read concurrently.
+const NODE_READS: usize = 4;
 
-/// Who serves the page.
+/// Process that serves the dashboard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Server {
     Operator,
     Command,
 }
 
-/// Everything that the page shows, and where it comes from.
+/// State of the dashboard server.
 #[expect(missing_debug_implementations, reason = "kube's client has none")]
 pub struct Dashboard {
     parts: Parts,
     server: Server,
     namespace: String,
     overview: watch::Sender<Arc<str>>,
-    rows: Mutex<rows::Kept>,
-    workloads: Mutex<workload::Kept>,
+    rows: Mutex<list_window::CachedRows>,
+    workloads: Mutex<workload::CachedRows>,
     leases: tokio::sync::Mutex<Option<(Instant, Result<Leases, String>)>>,
     streams: Arc<Semaphore>,
-    looks: Semaphore,
+    node_reads: Semaphore,
     stop: CancellationToken,
 }
 
 impl Dashboard {
-    /// The keeper's view has to have a board.
+    /// The keeper's view must have an activity board.
     pub fn new(parts: Parts, server: Server, namespace: &str, stop: CancellationToken) -> Arc<Self> {
         Arc::new(Self {
             parts,
@@ -81,12 +80,12 @@ impl Dashboard {
             workloads: Mutex::default(),
             leases: tokio::sync::Mutex::default(),
             streams: Arc::new(Semaphore::new(STREAMS)),
-            looks: Semaphore::new(LOOKS),
+            node_reads: Semaphore::new(NODE_READS),
             stop,
         })
     }
 
-    /// Everything that is served.
+    /// Returns the routes of the page and of its API.
     pub fn router(self: &Arc<Self>, guard: Guard) -> Router {
         let all = Router::new()
             .route("/", get(page::index))
@@ -96,14 +95,15 @@ impl Dashboard {
             .route("/api/node", get(api::node))
             .route("/api/workloads", get(api::workloads))
             .route("/api/workload", get(api::workload))
+            .route("/api/states", get(api::states))
             .route("/api/stream", get(stream::stream))
             .with_state(Arc::clone(self));
         guard.mount(all)
     }
 
-    /// Closes the intervals of the churn, and tells those who look on how everything stands, until it is stopped.
+    /// Ends the intervals of the churn chart and sends the overview to connected browsers, until stopped.
     pub async fn run(self: Arc<Self>) {
-        let mut tick = tokio::time::interval(TELL_EVERY);
+        let mut tick = tokio::time::interval(UPDATE_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut turned = Instant::now();
         while self.stop.run_until_cancelled(tick.tick()).await.is_some() {
@@ -117,20 +117,20 @@ impl Dashboard {
         }
     }
 
-    /// How everything stands, told to all where it changed.
+    /// Computes the overview, and sends it to connected browsers if it changed.
     async fn refresh(&self) -> Arc<str> {
         let text: Arc<str> = Arc::from(overview::overview(self).await.to_string());
-        self.overview.send_if_modified(|told| {
-            let changed = *told != text;
-            told.clone_from(&text);
+        self.overview.send_if_modified(|sent| {
+            let changed = *sent != text;
+            sent.clone_from(&text);
             changed
         });
         text
     }
 }
 
-/// A name as a word of a command line, to be copied into a shell. A record that somebody tampered with may hold any name.
-fn quoted(name: &str) -> String {
+/// Quotes a name for a shell. A forged record may contain any name.
+fn shell_quoted(name: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._/:=".contains(c);
     if !name.is_empty() && name.chars().all(plain) {
         return name.to_owned();
@@ -153,10 +153,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_one_word_of_a_command() {
-        assert_eq!(quoted("worker-1.example.com"), "worker-1.example.com");
-        assert_eq!(quoted("x; rm -rf ~"), "'x; rm -rf ~'");
-        assert_eq!(quoted("it's $HOME"), "'it'\\''s $HOME'");
-        assert_eq!(quoted(""), "''");
+    fn names_are_quoted_for_a_shell() {
+        assert_eq!(shell_quoted("worker-1.example.com"), "worker-1.example.com");
+        assert_eq!(shell_quoted("x; rm -rf ~"), "'x; rm -rf ~'");
+        assert_eq!(shell_quoted("it's $HOME"), "'it'\\''s $HOME'");
+        assert_eq!(shell_quoted(""), "''");
     }
 }

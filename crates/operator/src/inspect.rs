@@ -15,3 +15,4 @@ pub(crate) mod overview;
 pub(crate) mod progress;
 pub(crate) mod records;
 pub(crate) mod session;
+pub(crate) mod states;

@@ -1,4 +1,4 @@
-//! `perennial check`: whether everything is in place, each thing with what to do about it.
+//! `perennial check`: checks of an installation, each with a remedy.
 
 mod access;
 mod signatures;
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::{
     Global, block_on,
     output::Telling,
-    terminal::{Tone, colours},
+    terminal::{colours, paint_state},
 };
 use crate::{
     admission::certificates::SecretStore,
@@ -32,62 +32,62 @@ use crate::{
     runtime::error_category,
 };
 
-/// The oldest Kubernetes on which everything works: scheduling gates are stable since then.
+/// Oldest supported minor version of Kubernetes: scheduling gates are stable since 1.30.
 const OLDEST_MINOR: u32 = 30;
-/// Clocks that differ by more than this make ages and certificates hard to understand.
+/// Maximum difference of clocks in seconds: more makes ages and certificate lifetimes misleading.
 const SKEW: i64 = 5;
 const DAY: i64 = 24 * 3600;
 
 #[derive(Debug, Args)]
 pub(super) struct Check {
-    /// Look again until nothing fails, for so long at most
-    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "2m", value_parser = lasting)]
+    /// Repeat the checks until none fails, for at most this long
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "2m", value_parser = parse_duration)]
     wait: Option<Duration>,
-    /// Look at the permissions of this service account of Perennial's namespace instead of your own
+    /// Check the permissions of this ServiceAccount in the namespace of Perennial instead of your own
     #[arg(long, value_name = "NAME")]
     service_account: Option<String>,
-    /// How to print: table, json or yaml
+    /// Output format: table, json or yaml
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Telling,
 }
 
-fn lasting(text: &str) -> Result<Duration, String> {
+fn parse_duration(text: &str) -> Result<Duration, String> {
     duration::parse(text).ok_or_else(|| "expected a duration such as 30s, 2m or 1h".to_owned())
 }
 
-/// What came of one look at one thing.
+/// Result of one check.
 #[derive(Debug)]
-pub(super) struct Line {
-    result: Outcome,
+pub(super) struct CheckResult {
+    severity: CheckSeverity,
     what: &'static str,
-    said: String,
-    /// What to do about it.
+    message: String,
+    /// Remedy.
     fix: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+enum CheckSeverity {
     Pass,
     Warn,
     Fail,
 }
 
-impl Line {
-    fn pass(what: &'static str, said: impl Into<String>) -> Self {
-        Self { result: Outcome::Pass, what, said: said.into(), fix: None }
+impl CheckResult {
+    fn pass(what: &'static str, message: impl Into<String>) -> Self {
+        Self { severity: CheckSeverity::Pass, what, message: message.into(), fix: None }
     }
 
-    fn warn(what: &'static str, said: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { result: Outcome::Warn, what, said: said.into(), fix: Some(fix.into()) }
+    fn warn(what: &'static str, message: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { severity: CheckSeverity::Warn, what, message: message.into(), fix: Some(fix.into()) }
     }
 
-    fn fail(what: &'static str, said: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { result: Outcome::Fail, what, said: said.into(), fix: Some(fix.into()) }
+    fn fail(what: &'static str, message: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { severity: CheckSeverity::Fail, what, message: message.into(), fix: Some(fix.into()) }
     }
 }
 
-impl Outcome {
-    fn word(self) -> &'static str {
+impl CheckSeverity {
+    fn as_str(self) -> &'static str {
         match self {
             Self::Pass => "pass",
             Self::Warn => "warn",
@@ -97,33 +97,33 @@ impl Outcome {
 }
 
 impl Check {
-    /// Ends with 1 where something fails.
+    /// Exits with 1 if a check fails.
     pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
             let begun = Instant::now();
             let progress =
-                Progress::new(if self.wait.is_some() { "waiting until all is well" } else { "looking" }, false);
+                Progress::new(if self.wait.is_some() { "waiting for all checks to pass" } else { "checking" }, false);
             loop {
-                let lines = match self.look(global).await {
+                let lines = match self.run_checks(global).await {
                     Ok(lines) => lines,
                     Err(error) => {
                         let fix = "check --kubeconfig, --context and --config";
-                        vec![Line::fail("cluster", format!("{error:#}"), fix)]
+                        vec![CheckResult::fail("cluster", format!("{error:#}"), fix)]
                     }
                 };
-                let failed = lines.iter().any(|line| line.result == Outcome::Fail);
+                let failed = lines.iter().any(|line| line.severity == CheckSeverity::Fail);
                 if failed && self.wait.is_some_and(|limit| begun.elapsed() < limit) {
                     tokio::time::sleep(Duration::from_secs(1)).await;
                     continue;
                 }
                 drop(progress);
-                self.output.print(|| as_json(&lines), || story(&lines))?;
+                self.output.print(|| as_json(&lines), || to_text(&lines))?;
                 return Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS });
             }
         })
     }
 
-    async fn look(&self, global: &Global) -> anyhow::Result<Vec<Line>> {
+    async fn run_checks(&self, global: &Global) -> anyhow::Result<Vec<CheckResult>> {
         let session = global.open_session().await?;
         let mut lines = vec![version(&session.client).await, clock(&session.client).await];
         lines.extend(access::check(&session, self.service_account.as_deref()).await);
@@ -137,20 +137,20 @@ impl Check {
     }
 }
 
-fn as_json(lines: &[Line]) -> Value {
+fn as_json(lines: &[CheckResult]) -> Value {
     let items: Vec<Value> = lines
         .iter()
-        .map(|line| json!({"result": line.result.word(), "what": line.what, "said": line.said, "fix": line.fix}))
+        .map(|line| json!({"result": line.severity.as_str(), "what": line.what, "said": line.message, "fix": line.fix}))
         .collect();
     json!({"kind": "CheckList", "items": items})
 }
 
-fn story(lines: &[Line]) -> String {
+fn to_text(lines: &[CheckResult]) -> String {
     let colours = colours();
     let mut text = String::new();
     for line in lines {
-        let word = line.result.word();
-        let _ = writeln!(text, "{}   {:<13}{}", Tone::of(word).paint(word, colours), line.what, line.said);
+        let word = line.severity.as_str();
+        let _ = writeln!(text, "{}   {:<13}{}", paint_state(word, colours), line.what, line.message);
         if let Some(fix) = &line.fix {
             let _ = writeln!(text, "       {:<13}→ {fix}", "");
         }
@@ -158,130 +158,156 @@ fn story(lines: &[Line]) -> String {
     text
 }
 
-async fn version(client: &Client) -> Line {
+async fn version(client: &Client) -> CheckResult {
     let ours = env!("CARGO_PKG_VERSION");
     match client.apiserver_version().await {
         Ok(info) => {
             let said = format!("Kubernetes {}, perennial {ours}", info.git_version);
             let minor: String = info.minor.chars().take_while(char::is_ascii_digit).collect();
             if minor.parse::<u32>().is_ok_and(|minor| minor < OLDEST_MINOR) {
-                return Line::warn(
+                return CheckResult::warn(
                     "version",
                     said,
-                    format!("placement needs Kubernetes 1.{OLDEST_MINOR} or newer; keeping labels does not"),
+                    format!(
+                        "upgrade to Kubernetes 1.{OLDEST_MINOR} or newer for placement; keeping labels works without it"
+                    ),
                 );
             }
-            Line::pass("version", said)
+            CheckResult::pass("version", said)
         }
-        Err(error) => {
-            Line::fail("version", error_category::message(&error), "is this the right cluster, and is it up?")
-        }
+        Err(error) => CheckResult::fail(
+            "version",
+            error_category::message(&error),
+            "check that the cluster is running and that --context selects the right one",
+        ),
     }
 }
 
-/// Our clock against the API server's.
-async fn clock(client: &Client) -> Line {
+/// Compares the local clock with the API server's.
+async fn clock(client: &Client) -> CheckResult {
     match server_time(client).await {
         Ok(there) => {
             let skew = (Timestamp::now().as_second() - there.as_second()).abs();
-            let said = format!("differs from the API server's by {skew} s");
+            let said = format!("differs from the API server's clock by {skew} s");
             if skew <= SKEW {
-                Line::pass("clock", said)
+                CheckResult::pass("clock", said)
             } else {
-                Line::warn("clock", said, "set this machine's clock (NTP); ages and certificates are judged by it")
+                CheckResult::warn(
+                    "clock",
+                    said,
+                    "synchronize the clock of this machine (NTP); ages and certificate lifetimes depend on it",
+                )
             }
         }
-        Err(error) => Line::warn("clock", format!("{error:#}"), "nothing, if a proxy in between removes the date"),
+        Err(error) => {
+            CheckResult::warn("clock", format!("{error:#}"), "no action needed if a proxy removes the Date header")
+        }
     }
 }
 
-async fn policies(session: &Session) -> Vec<Line> {
+async fn policies(session: &Session) -> Vec<CheckResult> {
     let kind = session.client.list_api_group_resources("perennial.dev/v1alpha1").await;
     let served = kind.is_ok_and(|list| list.resources.iter().any(|resource| resource.kind == "KeepPolicy"));
     if !served {
-        let fix = "perennial manifests crds | kubectl apply -f -, if you want different rules for different nodes";
-        return vec![Line::warn("crds", "KeepPolicy is not installed: the config file speaks for all nodes", fix)];
+        let fix = "to use different policies for different nodes: perennial manifests crds | kubectl apply -f -";
+        return vec![CheckResult::warn(
+            "crds",
+            "KeepPolicy is not installed: the config file applies to all nodes",
+            fix,
+        )];
     }
-    let mut lines = vec![Line::pass("crds", "KeepPolicy is installed")];
+    let mut lines = vec![CheckResult::pass("crds", "KeepPolicy is installed")];
     for (name, entry) in session.policies.entries() {
         if let Err(problems) = entry.read {
             let said = format!("KeepPolicy {name} is ignored: {}", problems.join("; "));
-            lines.push(Line::fail("policies", said, format!("kubectl edit keeppolicy {name}")));
+            lines.push(CheckResult::fail("policies", said, format!("kubectl edit keeppolicy {name}")));
         }
     }
     lines
 }
 
-async fn leases(session: &Session) -> Line {
+async fn leases(session: &Session) -> CheckResult {
     let namespace = session.settings.namespace.as_str();
     let found = match Leases::read(&session.client, namespace).await {
         Ok(found) => found,
-        Err(error) => return Line::fail("leases", format!("{error:#}"), "you need to be allowed to list leases there"),
+        Err(error) => {
+            return CheckResult::fail(
+                "leases",
+                format!("{error:#}"),
+                "grant permission to list leases in this namespace",
+            );
+        }
     };
     if found.groups.is_empty() {
-        let said = format!("nobody holds a Lease in namespace {namespace}");
+        let said = format!("no operator holds a Lease in namespace {namespace}");
         return if session.settings.controller.leader_election.enabled {
-            Line::fail("leases", said, "start the operator, or look at its log; -n says another namespace")
+            CheckResult::fail("leases", said, "start the operator or read its log; select another namespace with -n")
         } else {
-            Line::warn("leases", said, "so it is without leader election: see that only one operator runs")
+            CheckResult::warn("leases", said, "leader election is off: make sure that only one operator runs")
         };
     }
     let unheld: Vec<String> = found.groups.iter().flat_map(ReplicaGroup::unheld).collect();
     if !unheld.is_empty() {
-        let said = format!("nobody holds {}", unheld.join(", "));
-        return Line::fail(
+        let said = format!("no replica holds {}", unheld.join(", "));
+        return CheckResult::fail(
             "leases",
             said,
-            "look at the operator's log; a Lease of a crashed member is free after its duration",
+            "read the operator's log; the Lease of a crashed replica expires after its duration",
         );
     }
     let members: usize =
         found.groups.iter().map(|group| group.members.iter().filter(|member| member.alive).count()).sum();
     let shards: usize = found.groups.iter().map(|group| group.shards.len()).sum();
-    Line::pass("leases", format!("{members} member(s) hold {shards} shard(s)"))
+    CheckResult::pass("leases", format!("{members} replica(s) hold {shards} shard(s)"))
 }
 
-async fn certificate(session: &Session) -> Line {
+async fn certificate(session: &Session) -> CheckResult {
     let what = "certificate";
     if !session.settings.webhook.enabled {
-        return Line::pass(what, "not needed: webhooks are off");
+        return CheckResult::pass(what, "not needed: webhooks are off");
     }
     if session.settings.webhook.cert_dir.is_some() {
-        return Line::pass(what, "comes from webhook.certDir: whoever writes it renews it");
+        return CheckResult::pass(what, "read from webhook.certDir; renewed by whatever writes it");
     }
     match SecretStore::new(session.client.clone(), session.settings.namespace.as_str()).read().await {
-        Err(error) => {
-            Line::warn(what, format!("{error}"), "you need to be allowed to get the Secret to see when it ends")
-        }
+        Err(error) => CheckResult::warn(
+            what,
+            format!("{error}"),
+            "grant permission to get the Secret, which contains the expiry date",
+        ),
         Ok(kept) => match kept.certificates {
-            None if kept.exists() => Line::fail(
+            None if kept.exists() => CheckResult::fail(
                 what,
-                "the Secret does not hold certificates of ours",
-                "delete it: the operator makes another",
+                "the Secret contains no certificates of Perennial",
+                "delete the Secret; the operator creates a new one",
             ),
-            None => Line::warn(what, "there is none yet", "the operator makes it when it starts with webhooks on"),
-            Some(found) => ends(&found, Timestamp::now().as_second()),
+            None => CheckResult::warn(
+                what,
+                "not created yet",
+                "the operator creates it when it starts with webhooks enabled",
+            ),
+            Some(found) => expiry(&found, Timestamp::now().as_second()),
         },
     }
 }
 
-fn ends(found: &Certificates, now: i64) -> Line {
+fn expiry(found: &Certificates, now: i64) -> CheckResult {
     let left = found.serving.expires - now;
-    let said = format!("{} left of the serving certificate", span(left));
+    let said = format!("the serving certificate expires in {}", span(left));
     match left {
-        ..=0 => Line::fail(
+        ..=0 => CheckResult::fail(
             "certificate",
-            "the serving certificate has ended",
-            "look at the operator's log: it renews by itself",
+            "the serving certificate has expired",
+            "read the operator's log; it renews the certificate automatically",
         ),
         left if left < 10 * DAY => {
-            Line::warn("certificate", said, "it should have been renewed: look at the operator's log")
+            CheckResult::warn("certificate", said, "the certificate should have been renewed; read the operator's log")
         }
-        _ => Line::pass("certificate", said),
+        _ => CheckResult::pass("certificate", said),
     }
 }
 
-async fn records(session: &Session) -> Line {
+async fn records(session: &Session) -> CheckResult {
     let (mut all, mut bad) = (0_usize, Vec::new());
     let read = session
         .each_record(|page| {
@@ -295,12 +321,18 @@ async fn records(session: &Session) -> Line {
         })
         .await;
     match read {
-        Err(error) => Line::fail("records", format!("{error:#}"), "you need to be allowed to list configmaps there"),
-        Ok(()) if bad.is_empty() => Line::pass("records", format!("{all}, all of them sound")),
+        Err(error) => {
+            CheckResult::fail("records", format!("{error:#}"), "grant permission to list configmaps in this namespace")
+        }
+        Ok(()) if bad.is_empty() => CheckResult::pass("records", format!("{all}, all valid")),
         Ok(()) => {
             let some = bad.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
-            let said = format!("{} of {all} cannot be trusted: {some}", bad.len());
-            Line::warn("records", said, "perennial explain NODE says why; nothing is restored from them")
+            let said = format!("{} of {all} are quarantined: {some}", bad.len());
+            CheckResult::warn(
+                "records",
+                said,
+                "run `perennial explain NODE` for the reason; quarantined records are not restored",
+            )
         }
     }
 }
@@ -312,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_is_judged_by_what_is_left_of_it() {
+    fn certificate_result_depends_on_its_remaining_lifetime() {
         let serving = Serving {
             authority: String::new(),
             certificate: String::new(),
@@ -322,7 +354,10 @@ mod tests {
             names: Vec::new(),
         };
         let found = Certificates { version: 1, authorities: Vec::new(), serving };
-        let at = |now: i64| ends(&found, now).result;
-        assert_eq!([at(0), at(95 * DAY), at(101 * DAY)], [Outcome::Pass, Outcome::Warn, Outcome::Fail]);
+        let at = |now: i64| expiry(&found, now).severity;
+        assert_eq!(
+            [at(0), at(95 * DAY), at(101 * DAY)],
+            [CheckSeverity::Pass, CheckSeverity::Warn, CheckSeverity::Fail]
+        );
     }
 }

@@ -1,6 +1,6 @@
-//! Completion: scripts for shells, and live names of nodes and records where a command takes one.
+//! `perennial completion`: scripts for shells, and names of nodes and records as candidates.
 //!
-//! Nothing here may annoy whoever presses Tab: no cluster, no permission and no answer in time all mean no names.
+//! Completion never prints an error: without a cluster, a permission or a response in time there are no names.
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode, time::Duration};
 
@@ -17,33 +17,33 @@ use crate::{
     keeper::{apply::NODE_ANNOTATION, node::Node},
 };
 
-/// How long a shell waits for names at most.
+/// Maximum time to wait for names.
 const DEADLINE: Duration = Duration::from_secs(2);
-/// More names than this help nobody.
+/// Maximum number of names.
 const NAMES: u32 = 1000;
-/// The variable by which a shell's script asks for candidates.
+/// Environment variable that completion scripts set to request candidates.
 pub(super) const VARIABLE: &str = "COMPLETE";
 
-/// What a completion script is for.
+/// Target of a completion script.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum For {
+enum Shell {
     Bash,
     Zsh,
     Fish,
     Elvish,
     Powershell,
-    /// A script to save as `kubectl_complete-perennial` on the PATH: completes `kubectl perennial`
+    /// Completion of `kubectl perennial`; save as `kubectl_complete-perennial` on the PATH
     Kubectl,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Completion {
-    /// bash, zsh, fish, elvish, powershell or kubectl
+    /// Shell to print the script for
     #[arg(value_enum)]
-    shell: For,
+    shell: Shell,
 }
 
-/// Asked by kubectl: the words so far, the last of them unfinished.
+/// Called by kubectl with the words of the command line so far; the last one is incomplete.
 #[derive(Debug, Args)]
 pub(super) struct Candidates {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -53,18 +53,18 @@ pub(super) struct Candidates {
 impl Completion {
     pub(super) fn execute(&self) -> anyhow::Result<ExitCode> {
         let shell = match self.shell {
-            For::Bash => "bash",
-            For::Zsh => "zsh",
-            For::Fish => "fish",
-            For::Elvish => "elvish",
-            For::Powershell => "powershell",
-            For::Kubectl => {
+            Shell::Bash => "bash",
+            Shell::Zsh => "zsh",
+            Shell::Fish => "fish",
+            Shell::Elvish => "elvish",
+            Shell::Powershell => "powershell",
+            Shell::Kubectl => {
                 print_text("#!/bin/sh\nexec perennial __complete \"$@\"\n")?;
                 return Ok(ExitCode::SUCCESS);
             }
         };
         let shells = Shells::builtins();
-        let shell = shells.completer(shell).ok_or_else(|| anyhow::anyhow!("there is no completion for {shell}"))?;
+        let shell = shells.completer(shell).ok_or_else(|| anyhow::anyhow!("no completion script for {shell}"))?;
         let mut script = Vec::new();
         shell.write_registration(VARIABLE, "perennial", "perennial", "perennial", &mut script)?;
         print_text(&String::from_utf8_lossy(&script))?;
@@ -73,7 +73,7 @@ impl Completion {
 }
 
 impl Candidates {
-    /// Candidates as kubectl's own completion reads them: one a line, then `:4` (no file names).
+    /// Prints candidates in the format of cobra: one per line, then `:4` (no file names).
     pub(super) fn execute(self) -> anyhow::Result<ExitCode> {
         let mut words = vec![OsString::from("perennial")];
         words.extend(self.words);
@@ -96,19 +96,19 @@ impl Candidates {
     }
 }
 
-/// Names of nodes, alive or away.
+/// Names of nodes, existing or deleted.
 pub(super) fn nodes() -> ArgValueCandidates {
     ArgValueCandidates::new(|| names(true))
 }
 
-/// Names of nodes that have a record.
+/// Names of nodes with a record.
 pub(super) fn recorded() -> ArgValueCandidates {
     ArgValueCandidates::new(|| names(false))
 }
 
 fn names(live: bool) -> Vec<CompletionCandidate> {
-    let asked = async {
-        let global = said();
+    let listing = async {
+        let global = partial_flags();
         let settings = global.load(Vec::new())?.settings;
         let client = global.connect().await?;
         let records: Api<k8s_openapi::api::core::v1::ConfigMap> =
@@ -127,13 +127,13 @@ fn names(live: bool) -> Vec<CompletionCandidate> {
         anyhow::Ok(names)
     };
     let found = block_on(async {
-        tokio::time::timeout(DEADLINE, asked).await.unwrap_or_else(|_| Ok(std::collections::BTreeSet::new()))
+        tokio::time::timeout(DEADLINE, listing).await.unwrap_or_else(|_| Ok(std::collections::BTreeSet::new()))
     });
     found.unwrap_or_default().into_iter().map(CompletionCandidate::new).collect()
 }
 
-/// Which cluster the unfinished command line speaks of.
-fn said() -> Global {
+/// Returns the global flags of the incomplete command line.
+fn partial_flags() -> Global {
     let words: Vec<String> = std::env::args().collect();
     let value = |names: &[&str]| {
         words.iter().enumerate().find_map(|(place, word)| {

@@ -1,4 +1,4 @@
-//! `perennial dashboard`: the page, from a kubeconfig, for this machine only.
+//! `perennial dashboard`: the dashboard of the cluster in a kubeconfig, on localhost only.
 
 use std::process::ExitCode;
 
@@ -31,10 +31,10 @@ use crate::{
     },
 };
 
-/// The page is at an address that nobody can guess, until the command ends. It changes nothing.
+/// Serve the dashboard at an unguessable address on localhost until interrupted. The dashboard is read-only
 #[derive(Debug, Args)]
 pub(super) struct Dashboard {
-    /// The port on 127.0.0.1. 0: any free one
+    /// Port on 127.0.0.1; 0 selects a free port
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     port: u16,
 }
@@ -50,7 +50,7 @@ impl Dashboard {
 
     async fn serve(&self, global: &Global) -> anyhow::Result<()> {
         let (metrics, budget) = (Metrics::new(), Budget::new(100, 1000));
-        // Nothing here writes; were it to, the server would keep nothing of it.
+        // Nothing here writes. If it did, the API server would not store the change.
         let config = client::config(&global.target()).await?;
         let clock = Clock::system();
         let listeners =
@@ -60,10 +60,10 @@ impl Dashboard {
         settings.controller.dry_run = true;
         settings.controller.roles = Role::ALL.iter().copied().collect();
         settings.dashboard.enabled = true;
-        // Who may not read these is told now, and not by a page that stays empty.
+        // A missing permission fails the command here instead of leaving the page empty.
         let (signatures, trouble) = Signatures::for_command(&client, &settings).await;
         if let Some(trouble) = trouble {
-            eprintln!("Signatures of records are not checked: {}", Chain(&trouble));
+            eprintln!("warning: signatures of records are not checked: {}", Chain(&trouble));
         }
         let cluster = Cluster::new(client.clone(), settings.namespace.as_str(), budget.clone(), signatures.clone());
         cluster.list_nodes(&ListParams::default().limit(1)).await?;
@@ -89,7 +89,7 @@ impl Dashboard {
         tasks.extend(dashboard_tasks(page, guard, bound, &env.stop));
         let mut tasks = Supervisor::start(tasks);
         print_text(&format!("{address}\n"))?;
-        eprintln!("The page is at this address until you stop the command (Ctrl-C). It is for this machine only.");
+        eprintln!("Serving the dashboard on localhost. Press Ctrl-C to stop.");
         tokio::select! {
             _ = stop_signal() => {}
             error = tasks.first_end() => return Err(error.into()),

@@ -1,4 +1,4 @@
-//! `perennial diff`: nodes against records, as the operator's own plan sees them.
+//! `perennial diff`: what the operator would write, key by key.
 
 use std::{fmt::Write as _, process::ExitCode};
 
@@ -9,60 +9,60 @@ use super::{
     Global, block_on,
     nodes::selector,
     output::{Format, Item, Listing, change_line, print_text},
-    terminal::{Tone, colours},
+    terminal::{Colour, colours},
 };
 use crate::inspect::diff::{Difference, difference};
 
 #[derive(Debug, Args)]
 pub(super) struct Diff {
-    /// Names of nodes. Without any: all
+    /// Names of the nodes. Defaults to all nodes
     #[arg(add = super::completion::nodes())]
     nodes: Vec<String>,
-    /// Only nodes with such labels
+    /// Selector on node labels
     #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = selector, conflicts_with = "nodes")]
     selector: Option<String>,
-    /// How to print: table, wide (also the keys that stay as they are), json, yaml or name
+    /// Output format: table, wide (includes unchanged keys), json, yaml or name
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Format,
 }
 
 impl Diff {
-    /// Ends with 0 where nothing differs, with 1 where something does, with 2 where it could not be found out.
+    /// Exits with 0 without differences, 1 with differences and 2 on an error, as `kubectl diff` does.
     pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
         let found = block_on(async {
             let session = global.open_session().await?;
-            let mut shown = Shown::new(self.output);
+            let mut printer = DiffPrinter::new(self.output);
             if self.nodes.is_empty() {
                 let selector = self.selector.as_deref();
-                session.each_pair(selector, true, |page| shown.page(page.iter().filter_map(difference))).await?;
+                session.each_pair(selector, true, |page| printer.page(page.iter().filter_map(difference))).await?;
             } else {
                 let mut found = Vec::new();
                 for name in &self.nodes {
                     found.extend(difference(&session.look(name).await?));
                 }
-                shown.page(found)?;
+                printer.page(found)?;
             }
-            shown.end()
+            printer.end()
         });
         match found {
             Ok(differs) => Ok(ExitCode::from(u8::from(differs))),
-            Err(error) if super::output::is_enough(&error) => Err(error),
+            Err(error) if super::output::is_broken_pipe(&error) => Err(error),
             Err(error) => {
-                super::complain(&error);
+                super::print_error(&error);
                 Ok(ExitCode::from(2))
             }
         }
     }
 }
 
-/// What differs, printed as it is found.
-struct Shown {
+/// Prints differences as they are found.
+struct DiffPrinter {
     format: Format,
     listing: Listing,
     differs: bool,
 }
 
-impl Shown {
+impl DiffPrinter {
     fn new(format: Format) -> Self {
         Self { format, listing: Listing::new(format, "DiffList", &[], 0), differs: false }
     }
@@ -71,13 +71,13 @@ impl Shown {
         let found: Vec<Difference> = found.into_iter().collect();
         self.differs |= !found.is_empty();
         match self.format {
-            Format::Table => print_text(&story(&found, false)),
-            Format::Wide => print_text(&story(&found, true)),
+            Format::Table => print_text(&to_text(&found, false)),
+            Format::Wide => print_text(&to_text(&found, true)),
             Format::Json | Format::Yaml | Format::Name => self.listing.page(found.iter().map(item).collect()),
         }
     }
 
-    /// Whether anything differs.
+    /// Returns whether there were differences.
     fn end(self) -> anyhow::Result<bool> {
         if matches!(self.format, Format::Json | Format::Yaml) {
             self.listing.end("")?;
@@ -99,7 +99,7 @@ fn item(difference: &Difference) -> Item {
     }
 }
 
-fn story(found: &[Difference], wide: bool) -> String {
+fn to_text(found: &[Difference], wide: bool) -> String {
     let colours = colours();
     let mut text = String::new();
     for difference in found {
@@ -107,8 +107,8 @@ fn story(found: &[Difference], wide: bool) -> String {
         for change in &difference.changes {
             let _ = writeln!(text, "  {}", change_line(change, colours));
         }
-        for (key, value) in difference.stays.iter().filter(|_| wide) {
-            let _ = writeln!(text, "  {}", Tone::Quiet.paint(&format!("  {key}={value}"), colours));
+        for (key, value) in difference.unchanged.iter().filter(|_| wide) {
+            let _ = writeln!(text, "  {}", Colour::Dim.paint(&format!("  {key}={value}"), colours));
         }
     }
     text

@@ -39,17 +39,17 @@ impl Subject {
     pub(super) fn record(&self) -> anyhow::Result<Record> {
         match self.held.stored() {
             Stored::Good(record) => Ok((**record).clone()),
-            Stored::Bad { fault, .. } => anyhow::bail!("record {} cannot be trusted: {fault}", self.held.name()),
+            Stored::Bad { fault, .. } => anyhow::bail!("record {} is quarantined: {fault}", self.held.name()),
         }
     }
 
-    /// A node that is away: what a person says now is newer than any last state of it that an operator still remembers.
-    pub(super) fn outlast(&self, record: &mut Record) {
+    /// Makes the record newer than every last state of an absent node that an operator may still have to write.
+    pub(super) fn supersede_last_state(&self, record: &mut Record) {
         record.node.resource_version = record.node.resource_version.max(self.absent_at.unwrap_or_default());
     }
 }
 
-/// The record first, then the node: in between the controller finds the record current.
+/// Writes the record first, then the node: in between, the controller finds the record current.
 pub(super) async fn write(
     session: &Session,
     subject: &Subject,

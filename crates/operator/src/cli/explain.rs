@@ -1,4 +1,4 @@
-//! `perennial explain`: why things are as they are, in one command.
+//! `perennial explain`: why a node, one of its keys or a workload is as it is.
 
 mod workload;
 
@@ -11,13 +11,13 @@ use crate::inspect::explain::{key::KeyExplanation, node::NodeExplanation};
 
 #[derive(Debug, Args)]
 pub(super) struct Explain {
-    /// A node, also one that is away; a label key with --node; or deploy/NAME, statefulset/NAME in the namespace that -n says
+    /// Name of a node, which may be deleted; a key with --node; or deploy/NAME or statefulset/NAME with -n
     #[arg(add = super::completion::nodes())]
     what: String,
-    /// Explain this key (a label, annotation:KEY, taint:KEY:EFFECT or cordon:) on this node: why it is there or not
+    /// Explain a key of this node: a label KEY, annotation:KEY, taint:KEY:EFFECT or cordon:
     #[arg(long, value_name = "NODE", add = super::completion::nodes())]
     node: Option<String>,
-    /// How to print: table, json or yaml
+    /// Output format: table, json or yaml
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Telling,
 }
@@ -31,7 +31,7 @@ impl Explain {
             None => self.explain_node(&self.what, global),
             Some(("node" | "nodes" | "no", name)) => self.explain_node(name, global),
             Some((kind, _)) if kind.split_once('.').is_some_and(|(_, group)| group != "apps") => {
-                anyhow::bail!("`{}` looks like a label key: say of which node, with --node NODE", self.what)
+                anyhow::bail!("`{}` looks like a label key; name its node with --node NODE", self.what)
             }
             Some((kind, name)) => workload::explain(kind, name, self.output, global),
         }

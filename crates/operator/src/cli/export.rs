@@ -1,4 +1,4 @@
-//! `perennial export`: every record as one YAML that `perennial import` takes back.
+//! `perennial export`: records as YAML for `perennial import`.
 
 use std::process::ExitCode;
 
@@ -19,18 +19,18 @@ use crate::{inspect::progress::Progress, keeper::apply::Held};
 
 #[derive(Debug, Args)]
 pub(super) struct Export {
-    /// Only records that hold such labels: team=ml,tier in (gold, silver),!old
+    /// Selector on the labels in the record, for example 'team=ml,tier in (gold, silver),!old'
     #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = LabelSelector::parse)]
     selector: Option<LabelSelector>,
 }
 
 impl Export {
-    /// Ends with 1 where a record cannot be trusted and was left out: a backup that lacks something says so.
+    /// Exits with 1 if a quarantined record was left out.
     pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
             let session = global.open_session().await?;
             let mut progress = Progress::new("records", true);
-            let (mut some, mut lacking) = (false, 0_usize);
+            let (mut some, mut skipped) = (false, 0_usize);
             print_text(&format!("apiVersion: {API_VERSION}\nkind: {KIND}\nitems:"))?;
             session
                 .each_record(|page| {
@@ -47,8 +47,8 @@ impl Export {
                                 text.push_str(&serde_saphyr::to_string(&[item(record, held)])?);
                             }
                             Err(why) => {
-                                lacking += 1;
-                                eprintln!("left out: record {} cannot be trusted: {why}", held.name());
+                                skipped += 1;
+                                eprintln!("warning: record {} is not exported: {why}", held.name());
                             }
                         }
                     }
@@ -58,7 +58,7 @@ impl Export {
             if !some {
                 print_text(" []\n")?;
             }
-            Ok(if lacking == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+            Ok(if skipped == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         })
     }
 

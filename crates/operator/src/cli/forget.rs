@@ -12,10 +12,10 @@ use super::{
 
 #[derive(Debug, Args)]
 pub(super) struct Forget {
-    /// The node's name
+    /// Name of the node
     #[arg(add = super::completion::recorded())]
     node: String,
-    /// Do it without asking
+    /// Confirm the operation
     #[arg(short, long)]
     yes: bool,
 }
@@ -24,15 +24,18 @@ impl Forget {
     pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
             let session = global.open_session().await?;
-            session.judges_as_the_operator()?;
+            session.require_operator_settings()?;
             for _ in 0..TRIES {
                 let subject = Subject::read(&session, &self.node).await?;
                 if !self.yes {
-                    anyhow::bail!("this forgets what is kept for node {}, history included: say --yes", self.node);
+                    anyhow::bail!(
+                        "this empties the record of node {}, including its history; confirm with --yes",
+                        self.node
+                    );
                 }
                 let record = match subject.held.stored() {
                     Stored::Good(record) => (**record).clone(),
-                    // What cannot be read is let go of at a person's word.
+                    // A quarantined record cannot be edited, only deleted.
                     Stored::Bad { .. } => {
                         session.cluster.delete_record(&subject.held).await?;
                         println!("record {} deleted", subject.held.name());
@@ -40,7 +43,7 @@ impl Forget {
                     }
                 };
                 let mut forgotten = forget(&subject.case, &record);
-                subject.outlast(&mut forgotten);
+                subject.supersede_last_state(&mut forgotten);
                 match write(&session, &subject, &forgotten, None).await {
                     Err(error) if is_conflict(&error) => {}
                     done => {
@@ -50,7 +53,7 @@ impl Forget {
                     }
                 }
             }
-            anyhow::bail!("the record of node {} kept changing meanwhile", self.node)
+            anyhow::bail!("gave up on the record of node {} after 5 conflicts; nothing was written", self.node)
         })
     }
 }

@@ -1,4 +1,4 @@
-//! `perennial history NODE`.
+//! `perennial history NODE`: the versions of a record.
 
 use std::{fmt::Write as _, process::ExitCode};
 
@@ -24,10 +24,10 @@ use crate::inspect::{
 
 #[derive(Debug, Args)]
 pub(super) struct History {
-    /// The node's name; also of a node that is away
+    /// Name of the node, which may be deleted
     #[arg(add = super::completion::nodes())]
     node: String,
-    /// How to print: table, json or yaml
+    /// Output format: table, json or yaml
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Telling,
 }
@@ -42,13 +42,13 @@ impl History {
                 Stored::Good(record) | Stored::Bad { good: Substitute::Recovered(record), .. } => versions(record),
                 Stored::Bad { fault, .. } => {
                     anyhow::bail!(
-                        "record {} cannot be trusted: {fault}; `perennial explain {}` says more",
+                        "record {} is quarantined: {fault}; run `perennial explain {}` for details",
                         held.name(),
                         self.node
                     )
                 }
             };
-            self.output.print(|| as_json(&self.node, &versions), || story(&self.node, &versions))?;
+            self.output.print(|| as_json(&self.node, &versions), || to_text(&self.node, &versions))?;
             Ok(ExitCode::SUCCESS)
         })
     }
@@ -69,18 +69,18 @@ fn as_json(node: &str, versions: &[Version]) -> Value {
     json!({"kind": "History", "node": node, "items": items})
 }
 
-fn story(node: &str, versions: &[Version]) -> String {
+fn to_text(node: &str, versions: &[Version]) -> String {
     let (now, colours) = (Timestamp::now(), colours());
     let mut text = String::new();
     for (place, version) in versions.iter().enumerate() {
         let older = versions.get(place + 1);
-        let remark = if place == 0 { "  (now)" } else { "" };
+        let current = if place == 0 { "  (current)" } else { "" };
         let _ =
-            writeln!(text, "{}  {} ago  uid {}{remark}", version.sequence, age(version.captured_at, now), version.uid);
+            writeln!(text, "{}  {} ago  uid {}{current}", version.sequence, age(version.captured_at, now), version.uid);
         let nothing = Kept::new();
         let lines = changes(older.map_or(&nothing, |older| &older.kept), &version.kept);
         if lines.is_empty() {
-            text.push_str("  the same\n");
+            text.push_str("  no changes\n");
         }
         for change in lines {
             let _ = writeln!(text, "  {}", change_line(&change, colours));
@@ -88,9 +88,9 @@ fn story(node: &str, versions: &[Version]) -> String {
     }
     match versions.get(1) {
         Some(before) => {
-            let _ = writeln!(text, "\nGo back with: perennial rollback {node} --to {}", before.sequence);
+            let _ = writeln!(text, "\nTo roll back: perennial rollback {node} --to {}", before.sequence);
         }
-        None => text.push_str("\nThere is nothing before it to go back to.\n"),
+        None => text.push_str("\nThere is no earlier version.\n"),
     }
     text
 }

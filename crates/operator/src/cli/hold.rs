@@ -10,10 +10,10 @@ use super::{Global, block_on};
 
 #[derive(Debug, Args)]
 pub(super) struct Hold {
-    /// The node's name; also of a node that is away
+    /// Name of the node, which may be deleted
     #[arg(add = super::completion::recorded())]
     node: String,
-    /// Let the record be collected again
+    /// Allow garbage collection of the record again
     #[arg(long)]
     release: bool,
 }

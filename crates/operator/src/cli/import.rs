@@ -1,4 +1,4 @@
-//! `perennial import`: what other tools left behind, backups, and our own exports become records.
+//! `perennial import`: records from exports, backups and the data of other tools.
 
 mod other_tools;
 
@@ -41,45 +41,45 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub(super) struct Import {
-    /// A file: our own export, a backup of nodes or ConfigMaps, YAML, JSON or CSV of nodes and labels; - for standard input
+    /// File to import: an export, a backup of Nodes or ConfigMaps, or YAML, JSON or CSV with labels of nodes; - reads standard input
     #[arg(short, long, value_name = "FILE")]
     filename: Vec<PathBuf>,
-    /// Take what another tool left in this namespace: its ConfigMaps, and NodeLabelStates wherever they are
+    /// Import the ConfigMaps of another tool in this namespace, and all NodeLabelStates
     #[arg(long, value_name = "NAMESPACE")]
     from: Option<String>,
-    /// Say what would be done, and do nothing
+    /// Print what would be written, and write nothing
     #[arg(long)]
     dry_run: bool,
-    /// Overrule records that are there already: what they held goes into their history
+    /// Replace the content of existing records, which is moved to their history
     #[arg(long)]
     force: bool,
-    /// Take this finalizer of another tool off all nodes; needs --yes
+    /// Remove this finalizer of another tool from all nodes; needs --yes
     #[arg(long, value_name = "NAME")]
     remove_finalizer: Option<String>,
-    /// Do it without asking
+    /// Confirm the operation
     #[arg(short, long)]
     yes: bool,
 }
 
-/// So many entries are imported at once.
+/// Maximum number of entries that are imported concurrently.
 const AT_ONCE: usize = 32;
 
-/// What was there when the import began: who is not named here needs no request to be known as absent.
-struct Around {
-    /// A resourceVersion that is later than every node that was gone by then.
+/// Nodes and records at the start of the import. Saves a request for each object that does not exist.
+struct Existing {
+    /// Resource version that is newer than every node that did not exist at the start.
     at: u64,
     nodes: BTreeSet<String>,
     records: BTreeSet<String>,
 }
 
-/// What came of one entry, in words.
-enum Outcome {
+/// Result of one entry, with its output.
+enum ImportOutcome {
     Imported(String),
     Skipped(String),
     Refused(String),
 }
 
-/// How it went.
+/// Number of entries by result.
 #[derive(Default)]
 struct Tally {
     imported: usize,
@@ -88,11 +88,11 @@ struct Tally {
 }
 
 impl Tally {
-    fn count(&mut self, outcome: Outcome) -> String {
+    fn count(&mut self, outcome: ImportOutcome) -> String {
         let (count, text) = match outcome {
-            Outcome::Imported(text) => (&mut self.imported, text),
-            Outcome::Skipped(text) => (&mut self.skipped, text),
-            Outcome::Refused(text) => (&mut self.refused, text),
+            ImportOutcome::Imported(text) => (&mut self.imported, text),
+            ImportOutcome::Skipped(text) => (&mut self.skipped, text),
+            ImportOutcome::Refused(text) => (&mut self.refused, text),
         };
         *count += 1;
         text
@@ -100,27 +100,27 @@ impl Tally {
 }
 
 impl Import {
-    /// Ends with 1 where something was refused.
+    /// Exits with 1 if an entry was refused.
     pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
         if self.filename.is_empty() && self.from.is_none() && self.remove_finalizer.is_none() {
-            anyhow::bail!("say what to import: -f FILE, or --from NAMESPACE for what another tool left there");
+            anyhow::bail!("nothing to import; use -f FILE, or --from NAMESPACE for the data of another tool");
         }
         if self.remove_finalizer.is_some() && !self.yes && !self.dry_run {
-            anyhow::bail!("this takes a finalizer off nodes, and whoever put it there may count on it: say --yes");
+            anyhow::bail!("this removes a finalizer from nodes, which its owner may depend on; confirm with --yes");
         }
         block_on(async {
             let session = global.open_session().await?;
-            session.judges_as_the_operator()?;
+            session.require_operator_settings()?;
             let mut reading = Progress::new("nodes and records", false);
             let other_tools = OtherTools::new(&session.client);
             let (nodes, finalizers) = other_tools.nodes().await?;
-            let mut around = Around { at: session.cluster.now().await?, nodes, records: BTreeSet::new() };
-            let mut known = around.nodes.clone();
+            let mut existing = Existing { at: session.cluster.now().await?, nodes, records: BTreeSet::new() };
+            let mut known = existing.nodes.clone();
             session
                 .each_record(|page| {
                     reading.advance(page.len());
                     known.extend(page.iter().map(|held| held.node_name().to_owned()));
-                    around.records.extend(page.iter().map(|held| held.name().to_owned()));
+                    existing.records.extend(page.iter().map(|held| held.name().to_owned()));
                     Ok(())
                 })
                 .await?;
@@ -131,7 +131,7 @@ impl Import {
             let mut tally = Tally { refused: found.refused.len(), ..Tally::default() };
             let mut progress = Progress::new("imported", true);
             let mut done =
-                stream::iter(&found.entries).map(|entry| self.import(&session, &around, entry)).buffered(AT_ONCE);
+                stream::iter(&found.entries).map(|entry| self.import(&session, &existing, entry)).buffered(AT_ONCE);
             while let Some(outcome) = done.next().await {
                 print_text(&tally.count(outcome?))?;
                 progress.advance(1);
@@ -139,12 +139,12 @@ impl Import {
             for refused in &found.refused {
                 print_text(&format!("refused: {}: {}\n", refused.origin, refused.why))?;
             }
-            self.tell_finalizers(&other_tools, &finalizers).await?;
+            self.report_finalizers(&other_tools, &finalizers).await?;
             let would = if self.dry_run { "would be " } else { "" };
             let unknown = if found.unknown == 0 {
                 String::new()
             } else {
-                format!(", {} object(s) of no known kind left alone", found.unknown)
+                format!(", {} object(s) of an unknown kind ignored", found.unknown)
             };
             let Tally { imported, skipped, refused } = tally;
             print_text(&format!("{imported} {would}imported, {skipped} skipped, {refused} refused{unknown}\n"))?;
@@ -177,19 +177,19 @@ impl Import {
         Ok(found)
     }
 
-    /// Imports one entry, and says what was done.
-    async fn import(&self, session: &Session, around: &Around, entry: &Entry) -> anyhow::Result<Outcome> {
+    /// Imports one entry.
+    async fn import(&self, session: &Session, existing: &Existing, entry: &Entry) -> anyhow::Result<ImportOutcome> {
         for attempt in 0..TRIES {
-            let subject = Subject::read(session, around, entry, attempt > 0).await?;
-            let written = match decide_import(entry, &subject.case, self.force, around.at) {
+            let subject = Subject::read(session, existing, entry, attempt > 0).await?;
+            let written = match decide_import(entry, &subject.case, self.force, existing.at) {
                 ImportDecision::Refuse(identity) => {
-                    return Ok(Outcome::Refused(format!(
+                    return Ok(ImportOutcome::Refused(format!(
                         "refused: {}: node {} is away, and the file does not say its {identity}\n",
                         entry.origin, entry.node
                     )));
                 }
                 ImportDecision::Skip(reason) => {
-                    return Ok(Outcome::Skipped(format!("skipped: node/{}: {}\n", entry.node, skipped(&reason))));
+                    return Ok(ImportOutcome::Skipped(format!("skipped: node/{}: {}\n", entry.node, skipped(&reason))));
                 }
                 ImportDecision::Write(written) => written,
             };
@@ -199,12 +199,12 @@ impl Import {
                     done => done?,
                 }
             }
-            return Ok(Outcome::Imported(self.told(entry, &written)));
+            return Ok(ImportOutcome::Imported(self.describe(entry, &written)));
         }
-        anyhow::bail!("the record of node {} kept changing meanwhile", entry.node)
+        anyhow::bail!("gave up on the record of node {} after 5 conflicts", entry.node)
     }
 
-    fn told(&self, entry: &Entry, written: &ImportWrite) -> String {
+    fn describe(&self, entry: &Entry, written: &ImportWrite) -> String {
         let would = if self.dry_run { "would be " } else { "" };
         let mut text = format!("node/{}: {would}imported ({}, {})\n", entry.node, entry.format.as_str(), entry.origin);
         let colours = colours();
@@ -212,7 +212,7 @@ impl Import {
             let _ = writeln!(text, "  {}", change_line(&change, colours));
         }
         if written.left_out > 0 {
-            let _ = writeln!(text, "  {} key(s) left out: the policy does not keep them", written.left_out);
+            let _ = writeln!(text, "  {} key(s) skipped: not kept by the policy", written.left_out);
         }
         for (key, value) in &written.set {
             let _ = writeln!(text, "  node: set {key}={value}");
@@ -223,7 +223,7 @@ impl Import {
         text
     }
 
-    async fn tell_finalizers(
+    async fn report_finalizers(
         &self,
         other_tools: &OtherTools,
         finalizers: &BTreeMap<String, Vec<String>>,
@@ -240,14 +240,14 @@ impl Import {
             } else {
                 let some = nodes.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
                 print_text(&format!(
-                    "finalizer {finalizer} is on {} node(s) ({some}…): once its owner is gone, deleting them hangs. \
-                     To take it off: perennial import --remove-finalizer {finalizer} --yes\n",
+                    "finalizer {finalizer} is on {} node(s) ({some}…): without its owner, they cannot be deleted. \
+                     To remove it: perennial import --remove-finalizer {finalizer} --yes\n",
                     nodes.len()
                 ))?;
             }
         }
         if let Some(named) = self.remove_finalizer.as_ref().filter(|named| !finalizers.contains_key(*named)) {
-            print_text(&format!("no node has the finalizer {named}\n"))?;
+            print_text(&format!("finalizer {named} is on no node\n"))?;
         }
         Ok(())
     }
@@ -261,11 +261,11 @@ struct Subject {
 
 impl Subject {
     /// `afresh`: after a conflict, the lists that were read at the start are not relied on.
-    async fn read(session: &Session, around: &Around, entry: &Entry, afresh: bool) -> anyhow::Result<Self> {
-        let node = if afresh || around.nodes.contains(&entry.node) { session.node(&entry.node).await? } else { None };
+    async fn read(session: &Session, existing: &Existing, entry: &Entry, afresh: bool) -> anyhow::Result<Self> {
+        let node = if afresh || existing.nodes.contains(&entry.node) { session.node(&entry.node).await? } else { None };
         let policies = session.policies.current();
         let held = match entry.record_name(node.as_ref(), &policies) {
-            Some(name) if afresh || around.records.contains(&name.0) => {
+            Some(name) if afresh || existing.records.contains(&name.0) => {
                 session.cluster.read_record(&name, Priority::Restore).await?
             }
             _ => None,
@@ -284,7 +284,7 @@ async fn write(session: &Session, subject: &Subject, written: &ImportWrite, hold
     let restore = Restore {
         set: Kept::clone(&written.set),
         remove: written.remove.clone(),
-        // The mark stays as it is: see `change_node`.
+        // `change_node` leaves the mark unchanged.
         mark: Mark::default(),
         withheld: BTreeSet::new(),
         waits: true,
@@ -297,14 +297,14 @@ async fn write(session: &Session, subject: &Subject, written: &ImportWrite, hold
 
 fn skipped(reason: &SkipReason) -> String {
     match reason {
-        SkipReason::NothingKept => "the policy keeps nothing of it".to_owned(),
-        SkipReason::Same => "its record has all of it".to_owned(),
+        SkipReason::NothingKept => "the policy keeps none of its keys".to_owned(),
+        SkipReason::Same => "its record already has the same content".to_owned(),
         SkipReason::HasRecord { sequence } => {
-            format!("it has a record (sequence {sequence}) that says something else; --force overrules it")
+            format!("its record (sequence {sequence}) has other content; --force replaces it")
         }
         SkipReason::Quarantined => {
-            "it has a record that cannot be trusted; --force writes beside it, its bytes are kept".to_owned()
+            "its record is quarantined; --force writes a new one and keeps the old data".to_owned()
         }
-        SkipReason::Newer => "it has a record of a newer operator, which is left alone".to_owned(),
+        SkipReason::Newer => "its record was written by a newer operator".to_owned(),
     }
 }

@@ -7,16 +7,16 @@ use clap::{Args, CommandFactory};
 
 use super::Cli;
 
-/// Write a man page for each command.
+/// Write a man page for each command
 #[derive(Debug, Args)]
 pub(super) struct Man {
-    /// The folder to write to
+    /// Directory to write to
     folder: PathBuf,
 }
 
 impl Man {
     pub(super) fn execute(&self) -> anyhow::Result<ExitCode> {
-        std::fs::create_dir_all(&self.folder).with_context(|| format!("could not make {}", self.folder.display()))?;
+        std::fs::create_dir_all(&self.folder).with_context(|| format!("could not create {}", self.folder.display()))?;
         clap_mangen::generate_to(Cli::command(), &self.folder)
             .with_context(|| format!("could not write to {}", self.folder.display()))?;
         Ok(ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! `perennial manifests`: what is installed in a cluster, for these settings.
+//! `perennial manifests`: the objects of an installation with these settings.
 
 use std::process::ExitCode;
 
@@ -9,22 +9,22 @@ use crate::manifests::{Install, subject, yaml};
 
 #[derive(Debug, Args)]
 pub(super) struct Manifests {
-    /// Which of them
+    /// Part of the manifests to print
     #[arg(value_enum, default_value_t)]
     part: Part,
-    /// The image that runs
+    /// Container image of the operator
     #[arg(long)]
     image: Option<String>,
-    /// How many replicas run
+    /// Number of replicas of the operator
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(i32).range(0..=100))]
     replicas: i32,
-    /// Whether there are ValidatingAdmissionPolicies among them, which need Kubernetes 1.30
+    /// Include ValidatingAdmissionPolicies, which need Kubernetes 1.30
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     admission_policies: bool,
-    /// Who else may write records with our commands: User:NAME, Group:NAME or ServiceAccount:NAMESPACE/NAME. May be repeated
+    /// Allow a subject to write records: User:NAME, Group:NAME or ServiceAccount:NAMESPACE/NAME. Can be repeated
     #[arg(long = "record-writer", value_name = "SUBJECT", value_parser = subject)]
     record_writers: Vec<serde_json::Value>,
-    /// Set any key of the config file: --set placement.enabled=false
+    /// Set a key of the config file, for example placement.enabled=false. Can be repeated
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = super::run::pair)]
     set: Vec<(String, String)>,
 }
@@ -34,13 +34,13 @@ enum Part {
     /// Everything, ready for `kubectl apply -f -`
     #[default]
     All,
-    /// The CustomResourceDefinitions
+    /// CustomResourceDefinitions
     Crds,
-    /// The namespace, the account and what it may do
+    /// Namespace, ServiceAccount, Roles and bindings
     Permissions,
-    /// Who may write records, and what our account may change on nodes
+    /// ValidatingAdmissionPolicies that restrict writes to records and the operator's writes to nodes
     Policies,
-    /// The config, the Deployment, the Service and the PodDisruptionBudget
+    /// ConfigMap, Deployment, Service and PodDisruptionBudget
     Workload,
 }
 

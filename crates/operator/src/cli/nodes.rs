@@ -1,4 +1,4 @@
-//! `perennial nodes`.
+//! `perennial nodes`: list nodes and the state of their records.
 
 use std::process::ExitCode;
 
@@ -22,16 +22,16 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub(super) struct Nodes {
-    /// Only nodes with such labels; those that are away are left out then
+    /// Selector on node labels. Excludes deleted nodes
     #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = selector)]
     selector: Option<String>,
-    /// Only nodes that stand so; may be given several times
+    /// List only nodes in this state. Can be repeated
     #[arg(long, value_name = "STATE", ignore_case = true, value_parser = PossibleValuesParser::new(KeepState::ALL.map(KeepState::as_str)))]
     state: Vec<String>,
-    /// After the list, print what changes
+    /// Watch for changes after listing
     #[arg(short, long)]
     watch: bool,
-    /// How to print: table, wide, json, yaml or name
+    /// Output format: table, wide, json, yaml or name
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Format,
 }
@@ -39,7 +39,7 @@ pub(super) struct Nodes {
 const HEADER: [&str; 8] = ["NODE", "STATE", "KEPT", "RECORD", "CAPTURED", "POLICY", "SEQUENCE", "STANDING"];
 const NARROW: usize = 5;
 
-/// A selector that the API server will understand too.
+/// Validates a label selector before it is sent to the API server.
 pub(super) fn selector(text: &str) -> Result<String, String> {
     LabelSelector::parse(text).map(|_| text.to_owned())
 }
@@ -65,7 +65,7 @@ impl Nodes {
         })
     }
 
-    /// None: it does not stand as asked for.
+    /// Returns `None` if the node is not in a selected state.
     fn item(&self, look: &Look, now: Timestamp) -> Option<Item> {
         let standing = look.status();
         let word = standing.state().as_str();

@@ -1,4 +1,4 @@
-//! Printing objects: tables for people, JSON and YAML for programs. Lists are printed page by page as they are read.
+//! Prints tables, JSON and YAML. Lists are printed page by page as they are read.
 
 use std::io::Write;
 
@@ -6,10 +6,10 @@ use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::terminal::{Tone, colours};
+use super::terminal::{Colour, colours, paint_state};
 use crate::inspect::diff::Change;
 
-/// How a list is printed.
+/// Output format of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
     #[default]
@@ -20,7 +20,7 @@ pub(super) enum Format {
     Name,
 }
 
-/// How a story is printed: it has no more columns to show, and no names to list.
+/// Output format of a single object: without `wide` and `name`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Telling {
     #[default]
@@ -30,34 +30,33 @@ pub(super) enum Telling {
 }
 
 impl Telling {
-    /// A value for programs or a story for people: only the one that is asked for is made.
+    /// Prints the value as JSON or YAML, or the text. Builds only the one that is printed.
     pub(super) fn print<V: Serialize>(
         self,
         value: impl FnOnce() -> V,
-        story: impl FnOnce() -> String,
+        text: impl FnOnce() -> String,
     ) -> anyhow::Result<()> {
         print_text(&match self {
-            Self::Table => story(),
+            Self::Table => text(),
             Self::Json => serde_json::to_string_pretty(&value())? + "\n",
             Self::Yaml => serde_saphyr::to_string(&value())?,
         })
     }
 }
 
-/// Prints text. A reader that has seen enough (`| head`) ends the program: see [`is_enough`].
+/// Prints text. A closed pipe (`| head`) ends the program: see [`is_broken_pipe`].
 pub(super) fn print_text(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
 }
 
-/// Whether an error only says that nobody reads any more.
-pub(super) fn is_enough(error: &anyhow::Error) -> bool {
+/// Whether an error is a closed standard output.
+pub(super) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// A table as kubectl prints them: no lines, columns three spaces apart. Rows are printed as they come; columns are as
-/// wide as their widest cell so far.
+/// A table in kubectl's layout: no lines, columns three spaces apart. A column is as wide as its widest cell so far.
 #[derive(Debug)]
 pub(super) struct Table {
     header: Option<Vec<String>>,
@@ -77,7 +76,7 @@ impl Table {
         }
     }
 
-    /// These rows as text, with the header before the first ones.
+    /// Renders rows, with the header before the first ones.
     fn render(&mut self, rows: &[Vec<String>]) -> String {
         for row in rows {
             for (width, cell) in self.widths.iter_mut().zip(row) {
@@ -97,7 +96,7 @@ impl Table {
     fn line(&self, text: &mut String, cells: &[String], colours: bool) {
         let last = cells.len().saturating_sub(1);
         for (column, (cell, width)) in cells.iter().zip(&self.widths).enumerate() {
-            text.push_str(&Tone::of(cell).paint(cell, colours));
+            text.push_str(&paint_state(cell, colours));
             if column < last {
                 let room = width.saturating_sub(cell.chars().count()) + GAP;
                 text.extend(std::iter::repeat_n(' ', room));
@@ -111,14 +110,14 @@ impl Table {
 /// One object of a list.
 #[derive(Debug)]
 pub(super) struct Item {
-    /// As `-o name` says it: `node/worker-1`.
+    /// Printed by `-o name`: `node/worker-1`.
     pub(super) name: String,
-    /// Its cells; those after the first `narrow` are for `-o wide`.
+    /// Cells; those after the first `narrow` are printed by `-o wide` only.
     pub(super) row: Vec<String>,
     pub(super) value: Value,
 }
 
-/// A list that is printed while it is read: no more than a page of it is ever in memory.
+/// A list that is printed while it is read. At most one page is in memory.
 #[derive(Debug)]
 pub(super) struct Listing {
     format: Format,
@@ -136,7 +135,7 @@ impl Listing {
         Self { format, kind, table: Table::new(&header[..narrow]), narrow, count: 0, watched: false }
     }
 
-    /// A list without an end: programs get its objects one after the other, as kubectl prints them with `-w`.
+    /// Marks the list as unbounded: JSON and YAML are printed one object after the other, as kubectl does with `-w`.
     pub(super) fn watched(self, watched: bool) -> Self {
         Self { watched, ..self }
     }
@@ -200,7 +199,7 @@ impl Listing {
         format!("{{\n  \"kind\": \"{}\",\n  \"items\": [", self.kind)
     }
 
-    /// After the last page. `none` is said on standard error where there was nothing to list.
+    /// Finishes the list. Prints `none` on standard error if the list is empty.
     pub(super) fn end(self, none: &str) -> anyhow::Result<()> {
         match self.format {
             Format::Json if self.is_empty() => print_text(&(self.json_head() + "]\n}\n")),
@@ -219,9 +218,9 @@ impl Listing {
 pub(super) fn change_line(change: &Change, colours: bool) -> String {
     let Change { key, before, after } = change;
     match (before, after) {
-        (None, Some(after)) => Tone::Good.paint(&format!("+ {key}={after}"), colours),
-        (Some(before), None) => Tone::Bad.paint(&format!("- {key}={before}"), colours),
-        (Some(before), Some(after)) => Tone::Attention.paint(&format!("~ {key}={before} -> {after}"), colours),
+        (None, Some(after)) => Colour::Green.paint(&format!("+ {key}={after}"), colours),
+        (Some(before), None) => Colour::Red.paint(&format!("- {key}={before}"), colours),
+        (Some(before), Some(after)) => Colour::Yellow.paint(&format!("~ {key}={before} -> {after}"), colours),
         (None, None) => String::new(),
     }
 }
@@ -239,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_printed_as_it_comes_and_widens() {
+    fn table_columns_widen_as_rows_arrive() {
         let mut table = Table::new(&["NODE", "STATE"]);
         assert_eq!(table.render(&[row(&["n1", "Current"])]), "NODE   STATE\nn1     Current\n");
         assert_eq!(table.render(&[row(&["a-long-name", ""])]), "a-long-name\n");
@@ -247,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_one_line() {
+    fn change_is_printed_on_one_line() {
         let kept =
             |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| (Key::label(k), (*v).to_owned())).collect::<Kept>();
         let lines: Vec<String> =

@@ -1,4 +1,4 @@
-//! `perennial plan -f FILE`: what the operator would do with the objects in a file. Needs no cluster.
+//! `perennial plan -f FILE`: decisions of the operator for the objects in a file. Needs no cluster.
 
 use std::{collections::BTreeMap, fmt::Write as _, io::Read as _, path::PathBuf, process::ExitCode};
 
@@ -39,49 +39,48 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub(super) struct Plan {
-    /// A file with Deployments, StatefulSets, Namespaces, Nodes, records and KeepPolicies, as kubectl prints them; - for standard
-    /// input
+    /// YAML file with Deployments, StatefulSets, Namespaces, Nodes, records or KeepPolicies; - reads standard input
     #[arg(short, long, value_name = "FILE")]
     filename: PathBuf,
-    /// How to print: table, json or yaml
+    /// Output format: table, json or yaml
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Telling,
 }
 
 impl Plan {
-    /// Fails where a workload cannot be read, or asks for something that cannot be obeyed.
+    /// Exits with 1 if an object is invalid.
     pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
         let settings = global.load(Vec::new())?.settings;
-        let configured = Configured::new(&settings).context("nodeLabels cannot be used")?;
+        let configured = Configured::new(&settings).context("invalid nodeLabels")?;
         let text = self.read()?;
-        // A file of a person's own may be as large as a cluster.
+        // No limit on size: the file is the user's own and may contain a whole cluster.
         let options = serde_saphyr::options! { budget: None };
         let objects: Vec<Value> = serde_saphyr::from_multiple_with_options(&text, options)
             .map_err(|error| anyhow::anyhow!("{} is not YAML: {error}", self.filename.display()))?;
         let objects = flat(objects);
-        let unreadable = || format!("{} cannot be planned", self.filename.display());
+        let unreadable = || format!("could not read the objects in {}", self.filename.display());
         let workloads = objects.iter().filter_map(|object| workload(object, &configured).transpose());
         let workloads: Vec<WorkloadEntry> = workloads.collect::<anyhow::Result<_>>().with_context(unreadable)?;
         let defaults = defaults(&objects, &configured).with_context(unreadable)?;
         let policies = policies(&objects, &settings.keeper).with_context(unreadable)?;
         let looks = looks(&objects, &policies).with_context(unreadable)?;
         if workloads.is_empty() && looks.is_empty() && policies.entries().is_empty() {
-            anyhow::bail!("{} has neither workloads nor nodes, records or policies", self.filename.display());
+            anyhow::bail!("{} contains no workloads, nodes, records or policies", self.filename.display());
         }
-        let mut told = Told { sound: true, values: Vec::new(), text: String::new() };
+        let mut report = PlanReport { sound: true, values: Vec::new(), text: String::new() };
         for workload in &workloads {
             let namespace = if workload.view.namespace.is_empty() { "default" } else { &workload.view.namespace };
-            told.workload(workload, defaults.get(namespace), &configured);
+            report.workload(workload, defaults.get(namespace), &configured);
         }
         for (name, entry) in policies.entries() {
             if let Err(problems) = entry.read {
-                told.bad_policy(&name, &problems);
+                report.bad_policy(&name, &problems);
             }
         }
         for look in &looks {
-            told.node(look);
+            report.node(look);
         }
-        let Told { sound, values, text } = told;
+        let PlanReport { sound, values, text } = report;
         self.output.print(|| values, || text)?;
         Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
@@ -96,7 +95,7 @@ impl Plan {
     }
 }
 
-/// A Deployment or StatefulSet, if it is one.
+/// Returns a Deployment or StatefulSet, or `None` for another kind.
 fn workload(object: &Value, configured: &Configured) -> anyhow::Result<Option<WorkloadEntry>> {
     Ok(match object["kind"].as_str() {
         Some("Deployment") => Some(deployment(read::<Deployment>(object)?, configured)),
@@ -105,7 +104,7 @@ fn workload(object: &Value, configured: &Configured) -> anyhow::Result<Option<Wo
     })
 }
 
-/// What the Namespaces of a file say of the workloads in them.
+/// Returns the annotations of the Namespaces in a file, which are defaults of their workloads.
 fn defaults(objects: &[Value], configured: &Configured) -> anyhow::Result<BTreeMap<String, NamespaceEntry>> {
     let namespaces = objects.iter().filter(|object| object["kind"] == "Namespace");
     namespaces
@@ -116,17 +115,17 @@ fn defaults(objects: &[Value], configured: &Configured) -> anyhow::Result<BTreeM
         .collect()
 }
 
-/// An object, as the API server would take it: what is not understood is said, with the name of the object.
+/// Deserializes an object as strictly as the API server does. Errors name the object.
 fn read<K: DeserializeOwned>(object: &Value) -> anyhow::Result<K> {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or("?").to_owned();
     let name = format!("{}/{}", text("/kind").to_ascii_lowercase(), text("/metadata/name"));
     if let Some((key, value)) = not_text(object) {
-        anyhow::bail!("{name}: annotation {key}: {value} is not text; write \"{value}\", in quotes");
+        anyhow::bail!("{name}: annotation {key}: {value} is not a string; write it in quotes: \"{value}\"");
     }
     K::deserialize(object).map_err(|error| anyhow::anyhow!("{name}: {error}"))
 }
 
-/// The first annotation whose value YAML took for something else: the API server refuses it.
+/// Returns the first annotation that is not a string. The API server rejects such an object.
 fn not_text(object: &Value) -> Option<(&str, &Value)> {
     let annotations = object.pointer("/metadata/annotations")?.as_object()?;
     annotations
@@ -135,14 +134,14 @@ fn not_text(object: &Value) -> Option<(&str, &Value)> {
         .find(|(_, value)| !value.is_string() && !value.is_null())
 }
 
-/// What is said in the end.
-struct Told {
+/// Output of the command.
+struct PlanReport {
     sound: bool,
     values: Vec<Value>,
     text: String,
 }
 
-impl Told {
+impl PlanReport {
     fn workload(&mut self, workload: &WorkloadEntry, defaults: Option<&NamespaceEntry>, configured: &Configured) {
         let name = format!("{}/{}", workload.view.kind.as_str().to_ascii_lowercase(), workload.view.name);
         let asked = match defaults {
@@ -152,7 +151,7 @@ impl Told {
         };
         match asked {
             Ok(None) => {
-                let _ = writeln!(self.text, "{name}: asks for nothing");
+                let _ = writeln!(self.text, "{name}: no placement annotations");
                 self.values.push(serde_json::json!({"workload": name}));
             }
             Ok(Some(spec)) => {
@@ -212,7 +211,7 @@ impl Told {
     }
 }
 
-/// Objects, also those of lists.
+/// Returns all objects, including the items of lists.
 fn flat(objects: Vec<Value>) -> Vec<Value> {
     objects
         .into_iter()
@@ -223,7 +222,7 @@ fn flat(objects: Vec<Value>) -> Vec<Value> {
         .collect()
 }
 
-/// The KeepPolicies of a file over the configuration.
+/// Returns the configuration with the KeepPolicies of a file.
 fn policies(objects: &[Value], keeper: &Keeper) -> anyhow::Result<Policies> {
     let policies = Policies::new(keeper);
     for object in objects.iter().filter(|object| object["kind"] == "KeepPolicy") {
@@ -232,7 +231,7 @@ fn policies(objects: &[Value], keeper: &Keeper) -> anyhow::Result<Policies> {
     Ok(policies)
 }
 
-/// Nodes and records of a file, side by side.
+/// Joins the nodes and records of a file.
 fn looks(objects: &[Value], policies: &Policies) -> anyhow::Result<Vec<Look>> {
     let (mut nodes, mut records) = (Vec::new(), BTreeMap::new());
     for object in objects {
@@ -282,22 +281,22 @@ mod tests {
                "spec": {"replicas": 10}})
     }
 
-    fn told(objects: &[Value]) -> Told {
+    fn report(objects: &[Value]) -> PlanReport {
         let configured = configured();
         let defaults = defaults(objects, &configured).unwrap();
-        let mut told = Told { sound: true, values: Vec::new(), text: String::new() };
+        let mut report = PlanReport { sound: true, values: Vec::new(), text: String::new() };
         for workload in objects.iter().filter_map(|object| workload(object, &configured).unwrap()) {
-            told.workload(&workload, defaults.get(&workload.view.namespace), &configured);
+            report.workload(&workload, defaults.get(&workload.view.namespace), &configured);
         }
-        told
+        report
     }
 
     #[test]
-    fn a_value_without_quotes_is_named_with_its_object_and_not_passed_over() {
+    fn annotation_without_quotes_is_rejected_with_the_name_of_its_object() {
         let unquoted = web("shop", &json!({"perennial.dev/spot-percentage": 70}));
         let error = workload(&unquoted, &configured()).unwrap_err().to_string();
         assert!(error.contains("deployment/web") && error.contains("spot-percentage: 70"), "{error}");
-        assert!(error.contains("\"70\", in quotes"), "{error}");
+        assert!(error.contains("in quotes: \"70\""), "{error}");
 
         let strange = json!({"kind": "StatefulSet", "metadata": {"name": "db"}, "spec": {"replicas": "many"}});
         let error = workload(&strange, &configured()).unwrap_err().to_string();
@@ -307,16 +306,20 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_in_the_file_gives_its_defaults() {
+    fn annotations_of_a_namespace_in_the_file_are_defaults() {
         let namespace = |name: &str| {
             let annotations = json!({"perennial.dev/spot-percentage": "50", "perennial.dev/min-on-demand": "6"});
             json!({"kind": "Namespace", "metadata": {"name": name, "annotations": annotations}})
         };
         let asks = web("shop", &json!({"perennial.dev/spot-percentage": "70"}));
-        assert!(told(&[web("shop", &json!({}))]).text.contains("asks for nothing"));
-        assert!(told(&[namespace("shop"), web("shop", &json!({}))]).text.contains("4 on spot, 6 on-demand"));
-        assert!(told(&[asks.clone(), namespace("shop")]).text.contains("4 on spot, 6 on-demand"));
-        assert!(told(&[asks, namespace("other")]).text.contains("7 on spot, 3 on-demand"));
-        assert!(told(&[namespace("kube-system"), web("kube-system", &json!({}))]).text.contains("asks for nothing"));
+        assert!(report(&[web("shop", &json!({}))]).text.contains("no placement annotations"));
+        assert!(report(&[namespace("shop"), web("shop", &json!({}))]).text.contains("4 on spot, 6 on-demand"));
+        assert!(report(&[asks.clone(), namespace("shop")]).text.contains("4 on spot, 6 on-demand"));
+        assert!(report(&[asks, namespace("other")]).text.contains("7 on spot, 3 on-demand"));
+        assert!(
+            report(&[namespace("kube-system"), web("kube-system", &json!({}))])
+                .text
+                .contains("no placement annotations")
+        );
     }
 }

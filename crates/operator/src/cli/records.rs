@@ -1,4 +1,4 @@
-//! `perennial records`.
+//! `perennial records`: list records.
 
 use std::process::ExitCode;
 
@@ -12,23 +12,19 @@ use super::{
     watch,
 };
 use crate::{
-    inspect::{
-        format::age,
-        progress::Progress,
-        records::{as_json, state},
-    },
+    inspect::{format::age, progress::Progress, records::as_json, states::RecordState},
     keeper::apply::Held,
 };
 
 #[derive(Debug, Args)]
 pub(super) struct Records {
-    /// Only records that hold such labels: team=ml,tier in (gold, silver),!old
+    /// Selector on the labels in the record, for example 'team=ml,tier in (gold, silver),!old'
     #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = LabelSelector::parse)]
     selector: Option<LabelSelector>,
-    /// After the list, print what changes
+    /// Watch for changes after listing
     #[arg(short, long)]
     watch: bool,
-    /// How to print: table, wide, json, yaml or name
+    /// Output format: table, wide, json, yaml or name
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Format,
 }
@@ -71,7 +67,7 @@ impl Records {
 }
 
 fn item(held: &Held, now: Timestamp) -> Item {
-    let mut row = vec![held.node_name().to_owned(), state(held.stored()).to_owned()];
+    let mut row = vec![held.node_name().to_owned(), RecordState::of(held.stored()).to_string()];
     match held.stored() {
         Stored::Good(record) => row.extend([
             record.kept.len().to_string(),

@@ -13,10 +13,10 @@ use crate::{inspect::format::pairs, runtime::error_category::Category};
 
 #[derive(Debug, Args)]
 pub(super) struct Restore {
-    /// The node's name
+    /// Name of the node
     #[arg(add = super::completion::recorded())]
     node: String,
-    /// Say what would be done, and do nothing
+    /// Print what would be written, and write nothing
     #[arg(long)]
     dry_run: bool,
 }
@@ -25,15 +25,15 @@ impl Restore {
     pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
             let session = global.open_session().await?;
-            session.judges_as_the_operator()?;
+            session.require_operator_settings()?;
             for _ in 0..TRIES {
                 let subject = Subject::read(&session, &self.node).await?;
                 let Some(node) = subject.case.node() else {
-                    anyhow::bail!("node {} is away: its record is given back when it returns", self.node);
+                    anyhow::bail!("node {} does not exist; its record is restored when it is created again", self.node);
                 };
                 subject.record()?;
                 let Some(restore) = restore_now(&subject.case) else {
-                    println!("node/{} has everything that its record has", self.node);
+                    println!("node/{} already has everything in its record", self.node);
                     return Ok(ExitCode::SUCCESS);
                 };
                 println!("node:   set {}", pairs(&restore.set));
@@ -49,7 +49,7 @@ impl Restore {
                     }
                 }
             }
-            anyhow::bail!("node {} kept changing meanwhile", self.node)
+            anyhow::bail!("gave up on node {} after 5 conflicts; nothing was written", self.node)
         })
     }
 }

@@ -19,13 +19,13 @@ use crate::inspect::format::pairs;
 
 #[derive(Debug, Args)]
 pub(super) struct Rollback {
-    /// The node's name; also of a node that is away
+    /// Name of the node, which may be deleted
     #[arg(add = super::completion::recorded())]
     node: String,
-    /// The sequence of the state to go back to (see `perennial show`). Without it: the one before
+    /// Sequence number to roll back to, as shown by `perennial history`. Defaults to the previous one
     #[arg(long, value_name = "SEQUENCE")]
     to: Option<u64>,
-    /// Say what would be done, and do nothing
+    /// Print what would be written, and write nothing
     #[arg(long)]
     dry_run: bool,
 }
@@ -34,8 +34,8 @@ impl Rollback {
     pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
             let session = global.open_session().await?;
-            session.judges_as_the_operator()?;
-            // Chosen once: a try that ends between its two writes has changed the history.
+            session.require_operator_settings()?;
+            // Chosen once: an attempt that fails between its two writes has already changed the history.
             let mut chosen = None;
             for _ in 0..TRIES {
                 let subject = Subject::read(&session, &self.node).await?;
@@ -45,7 +45,7 @@ impl Rollback {
                     None => chosen.insert(self.entry(&record)?.clone()),
                 };
                 let mut change = rollback(&subject.case, &record, entry);
-                subject.outlast(&mut change.record);
+                subject.supersede_last_state(&mut change.record);
                 println!("record: {} -> {}", pairs(&record.kept), pairs(&change.record.kept));
                 for (key, value) in &change.set {
                     println!("node:   set {key}={value}");
@@ -59,7 +59,7 @@ impl Rollback {
                 let restore = Restore {
                     set: change.set,
                     remove: change.remove,
-                    // The mark stays as it is: see `write_node`.
+                    // `change_node` leaves the mark unchanged.
                     mark: Mark::default(),
                     withheld: BTreeSet::new(),
                     waits: true,
@@ -73,19 +73,19 @@ impl Rollback {
                     }
                 }
             }
-            anyhow::bail!("node {} kept changing meanwhile; nothing was decided", self.node)
+            anyhow::bail!("gave up on node {} after 5 conflicts", self.node)
         })
     }
 
     fn entry<'a>(&self, record: &'a Record) -> anyhow::Result<&'a Entry> {
         let known = || record.history.iter().map(|entry| entry.sequence.to_string()).collect::<Vec<_>>().join(", ");
         match self.to {
-            None => record.history.first().context("the record has no history"),
+            None => record.history.first().context("the record has no earlier version"),
             Some(to) => record
                 .history
                 .iter()
                 .find(|entry| entry.sequence == to)
-                .with_context(|| format!("the history has no {to}; it has: {}", known())),
+                .with_context(|| format!("no version {to} in the history; known versions: {}", known())),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `perennial run`.
+//! `perennial run`: run the operator.
 
 use std::process::ExitCode;
 
@@ -13,10 +13,10 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub(super) struct Run {
-    /// Say what would be done, and do nothing
+    /// Run without writing: log each write instead
     #[arg(long)]
     dry_run: bool,
-    /// Set any key of the config file: --set controller.qps=50
+    /// Set a key of the config file, for example controller.qps=50. Can be repeated
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = pair)]
     set: Vec<(String, String)>,
 }

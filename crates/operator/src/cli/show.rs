@@ -1,4 +1,4 @@
-//! `perennial show NODE`.
+//! `perennial show NODE`: the record of a node.
 
 use std::{fmt::Write as _, process::ExitCode};
 
@@ -15,15 +15,16 @@ use super::{Global, block_on, output::Telling};
 use crate::inspect::{
     format::{age, pairs},
     look::Look,
-    records::{as_json, state},
+    records::as_json,
+    states::RecordState,
 };
 
 #[derive(Debug, Args)]
 pub(super) struct Show {
-    /// The node's name; also of a node that is away
+    /// Name of the node, which may be deleted
     #[arg(add = super::completion::nodes())]
     node: String,
-    /// How to print: table, json or yaml
+    /// Output format: table, json or yaml
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Telling,
 }
@@ -47,14 +48,14 @@ impl Show {
                     "record": held.as_ref().map(as_json),
                 })
             };
-            let story = || story(&self.node, &look, &standing);
-            self.output.print(value, story)?;
+            let text = || to_text(&self.node, &look, &standing);
+            self.output.print(value, text)?;
             Ok(ExitCode::SUCCESS)
         })
     }
 }
 
-fn story(name: &str, look: &Look, standing: &str) -> String {
+fn to_text(name: &str, look: &Look, standing: &str) -> String {
     let held = look.held.as_ref();
     let mut text = String::new();
     let mut line = |key: &str, value: &str| {
@@ -67,7 +68,7 @@ fn story(name: &str, look: &Look, standing: &str) -> String {
     match held.map(|held| (held, held.stored())) {
         None => line("Record:", "none"),
         Some((held, Stored::Good(record))) => {
-            line("Record:", &format!("{} ({})", held.name(), state(held.stored())));
+            line("Record:", &format!("{} ({})", held.name(), RecordState::of(held.stored())));
             line("Sequence:", &record.sequence.to_string());
             line("Captured:", &format!("{} ago by {}", age(record.captured_at, now), record.captured_by));
             line("From UID:", &record.node.uid);
@@ -94,7 +95,7 @@ fn keys(live: Option<&Kept>, record: Option<&Record>) -> String {
     let kept = record.map_or(&empty, |record| &record.kept);
     let all: std::collections::BTreeSet<&Key> = on_node.keys().chain(kept.keys()).collect();
     if all.is_empty() {
-        return "Kept:       nothing\n".to_owned();
+        return "Kept:       none\n".to_owned();
     }
     let mut text = "Kept:\n".to_owned();
     for key in all {

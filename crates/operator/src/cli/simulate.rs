@@ -1,4 +1,4 @@
-//! `perennial simulate`: the slots of a workload. Needs no cluster.
+//! `perennial simulate`: the slots of a number of replicas. Needs no cluster.
 
 use std::{fmt::Write as _, process::ExitCode};
 
@@ -12,16 +12,16 @@ use super::output::Telling;
 
 #[derive(Debug, Args)]
 pub(super) struct Simulate {
-    /// How many replicas
+    /// Number of replicas
     #[arg(long, value_name = "COUNT")]
     replicas: u32,
-    /// How many of a hundred replicas may run on spot
+    /// Percentage of replicas on spot capacity
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
     spot: u8,
-    /// The least number of on-demand replicas
+    /// Minimum number of on-demand replicas
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     min_on_demand: u32,
-    /// How to print: table, json or yaml
+    /// Output format: table, json or yaml
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Telling,
 }
@@ -29,7 +29,7 @@ pub(super) struct Simulate {
 impl Simulate {
     pub(super) fn execute(&self) -> anyhow::Result<ExitCode> {
         let simulation = simulate(Split::new(self.spot, self.min_on_demand), self.replicas);
-        let story = || {
+        let text = || {
             let mut text = format!(
                 "{} replicas: {} on spot, {} on-demand\n{}\n({LEGEND})\n",
                 simulation.replicas, simulation.spot, simulation.on_demand, simulation.slots
@@ -39,7 +39,7 @@ impl Simulate {
             }
             text
         };
-        self.output.print(|| &simulation, story)?;
+        self.output.print(|| &simulation, text)?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -1,4 +1,4 @@
-//! `perennial status`: how everything stands, on one screen.
+//! `perennial status`: replicas, shards, nodes, records, lag and throughput.
 
 use std::{fmt::Write as _, process::ExitCode};
 
@@ -8,16 +8,16 @@ use perennial_core::keeper::status::KeepState;
 use super::{
     Global, block_on,
     output::Telling,
-    terminal::{Tone, colours},
+    terminal::{Colour, colours, paint_state},
 };
 use crate::inspect::{format::span, overview::Overview};
 
 #[derive(Debug, Args)]
 pub(super) struct Status {
-    /// Where to read an operator's metrics: http://HOST:PORT/metrics. Without it its pod is asked through the API server
+    /// URL of the metrics of an operator: http://HOST:PORT/metrics. Defaults to its pods, read through the API server
     #[arg(long, value_name = "URL")]
     metrics: Option<String>,
-    /// How to print: table, json or yaml
+    /// Output format: table, json or yaml
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Telling,
 }
@@ -27,38 +27,36 @@ impl Status {
         block_on(async {
             let session = global.open_session().await?;
             let overview = Overview::read(&session, self.metrics.as_deref()).await?;
-            self.output.print(|| overview.as_json(), || story(&overview))?;
+            self.output.print(|| overview.as_json(), || to_text(&overview))?;
             Ok(ExitCode::SUCCESS)
         })
     }
 }
 
-fn story(overview: &Overview) -> String {
+fn to_text(overview: &Overview) -> String {
     let colours = colours();
     let mut text = String::new();
-    tell_members(overview, &mut text, colours);
-    let live: usize = overview.nodes.iter().filter(|(word, _)| **word != "Away").map(|(_, count)| count).sum();
-    let current = overview.nodes.get("Current").copied().unwrap_or_default();
+    write_replicas(overview, &mut text, colours);
+    let live: usize =
+        overview.nodes.iter().filter(|(word, _)| **word != KeepState::Away.as_str()).map(|(_, count)| count).sum();
+    let current = overview.nodes.get(KeepState::Current.as_str()).copied().unwrap_or_default();
     let others: Vec<String> = KeepState::ALL
         .iter()
         .filter(|state| **state != KeepState::Current)
         .map(|state| state.as_str())
-        .filter_map(|word| {
-            overview.nodes.get(word).map(|count| format!("{count} {}", Tone::of(word).paint(word, colours)))
-        })
+        .filter_map(|word| overview.nodes.get(word).map(|count| format!("{count} {}", paint_state(word, colours))))
         .collect();
     let others = if others.is_empty() { String::new() } else { format!(" ({})", others.join(", ")) };
     let _ = writeln!(text, "Nodes:      {current} of {live} current{others}");
     let records: Vec<String> = overview
         .records
         .iter()
-        .map(|(word, count)| format!("{count} {}", Tone::of(word).paint(word, colours)))
+        .map(|(state, count)| format!("{count} {}", paint_state(state.as_str(), colours)))
         .collect();
     let total: usize = overview.records.values().sum();
     let _ = writeln!(text, "Records:    {total} in namespace {} ({})", overview.namespace, or_none(&records));
-    let oldest =
-        overview.lag.oldest.map(|age| format!(", the oldest node waits since {}", span(age))).unwrap_or_default();
-    let _ = writeln!(text, "Lag:        {} node(s) for which something is due{oldest}", overview.lag.due);
+    let oldest = overview.lag.oldest.map(|age| format!(", oldest node waiting for {}", span(age))).unwrap_or_default();
+    let _ = writeln!(text, "Lag:        {} node(s) with a pending write{oldest}", overview.lag.due);
     let _ = writeln!(
         text,
         "Throughput: {} record(s) written in the last minute, {} in the last hour",
@@ -71,23 +69,23 @@ fn story(overview: &Overview) -> String {
     let bad = if overview.bad_policies.is_empty() {
         String::new()
     } else {
-        format!(", {} cannot be obeyed: {}", overview.bad_policies.len(), overview.bad_policies.join(", "))
+        format!(", {} invalid: {}", overview.bad_policies.len(), overview.bad_policies.join(", "))
     };
     let _ = writeln!(text, "Policies:   {}{bad}", overview.policies);
     text
 }
 
-fn tell_members(overview: &Overview, text: &mut String, colours: bool) {
+fn write_replicas(overview: &Overview, text: &mut String, colours: bool) {
     let groups = overview.leases.iter().flat_map(|found| &found.groups);
     let mut none = true;
     for group in groups {
         none = false;
         for (place, member) in group.members.iter().enumerate() {
-            let head = if place == 0 { "Members:" } else { "" };
+            let head = if place == 0 { "Replicas:" } else { "" };
             let state = if member.alive {
-                Tone::Good.paint("alive", colours)
+                Colour::Green.paint("alive", colours)
             } else {
-                Tone::Bad.paint(&format!("silent for {}", span(member.silent)), colours)
+                Colour::Red.paint(&format!("no heartbeat for {}", span(member.silent)), colours)
             };
             let _ = writeln!(text, "{head:<12}{}  {state}", member.identity);
         }
@@ -96,9 +94,9 @@ fn tell_members(overview: &Overview, text: &mut String, colours: bool) {
             let head = if place == 0 { "Shards:" } else { "" };
             let holder = match (shard.held, shard.holder.is_empty()) {
                 (true, _) => shard.holder.clone(),
-                (false, true) => Tone::Bad.paint("nobody", colours),
+                (false, true) => Colour::Red.paint("no holder", colours),
                 (false, false) => {
-                    Tone::Bad.paint(&format!("{}, silent for {}", shard.holder, span(shard.silent)), colours)
+                    Colour::Red.paint(&format!("{}, no heartbeat for {}", shard.holder, span(shard.silent)), colours)
                 }
             };
             let _ = writeln!(text, "{head:<12}{} of {count}  {holder}", shard.number());
@@ -109,17 +107,17 @@ fn tell_members(overview: &Overview, text: &mut String, colours: bool) {
                 text,
                 "{:<12}{}",
                 "",
-                Tone::Bad.paint(&format!("nobody holds {}", unheld.join(", ")), colours)
+                Colour::Red.paint(&format!("no replica holds {}", unheld.join(", ")), colours)
             );
         }
     }
     if let Some(why) = &overview.unread {
-        let _ = writeln!(text, "Members:    not known: {why}");
+        let _ = writeln!(text, "Replicas:   unknown: {why}");
     } else if none {
         let _ = writeln!(
             text,
-            "Members:    {} (an operator without leader election or with --dry-run holds no Lease)",
-            Tone::Bad.paint("none", colours)
+            "Replicas:   {} (an operator without leader election or with --dry-run holds no Lease)",
+            Colour::Red.paint("none", colours)
         );
     }
 }

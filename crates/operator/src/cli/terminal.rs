@@ -2,43 +2,48 @@
 
 use std::io::IsTerminal;
 
-/// Whether standard output may be coloured: a terminal that nobody asked to be plain (`NO_COLOR`, `TERM=dumb`).
+use crate::inspect::states::{Tone, tone_of};
+
+/// Whether standard output is a terminal with colours: neither `NO_COLOR` nor `TERM=dumb` is set.
 pub(super) fn colours() -> bool {
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     std::io::stdout().is_terminal() && !plain && !dumb
 }
 
-/// How something is said.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Tone {
-    #[default]
+/// Colour of text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Colour {
     Plain,
-    Good,
-    Attention,
-    Bad,
-    Quiet,
+    Green,
+    Yellow,
+    Red,
+    Dim,
 }
 
-impl Tone {
-    /// For a word of [`perennial_core::keeper::status::KeepState`] or of a record's state.
-    pub(super) fn of(word: &str) -> Self {
-        match word {
-            "Current" | "Good" | "pass" => Self::Good,
-            "Pending" | "Unsettled" | "Waiting" | "Folded" | "warn" => Self::Attention,
-            "Contested" | "NewerRecord" | "Invalid" | "Newer" | "fail" | "none" => Self::Bad,
-            "Away" | "Ignored" | "NoRecord" | "Tombstone" | "Unidentified" => Self::Quiet,
-            _ => Self::Plain,
+/// Returns a cell of a table in the colour of its state.
+pub(super) fn paint_state(word: &str, colours: bool) -> String {
+    Colour::of(word).paint(word, colours)
+}
+
+impl Colour {
+    fn of(word: &str) -> Self {
+        match tone_of(word) {
+            Some(Tone::Good) => Self::Green,
+            Some(Tone::Info | Tone::Changed | Tone::Warn) => Self::Yellow,
+            Some(Tone::Bad) => Self::Red,
+            Some(Tone::Muted) => Self::Dim,
+            None => Self::Plain,
         }
     }
 
-    /// The text in this tone, where colours are shown.
+    /// Returns the text with its escape codes, or unchanged without colours.
     pub(super) fn paint(self, text: &str, colours: bool) -> String {
         let code = match self {
-            Self::Good => "32",
-            Self::Attention => "33",
-            Self::Bad => "31",
-            Self::Quiet => "2",
+            Self::Green => "32",
+            Self::Yellow => "33",
+            Self::Red => "31",
+            Self::Dim => "2",
             Self::Plain => return text.to_owned(),
         };
         if colours { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
@@ -50,9 +55,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn colour_is_only_where_it_is_shown() {
-        assert_eq!(Tone::Good.paint("Current", false), "Current");
-        assert_eq!(Tone::Good.paint("Current", true), "\x1b[32mCurrent\x1b[0m");
-        assert_eq!(Tone::Plain.paint("x", true), "x");
+    fn text_is_painted_only_with_colours_on() {
+        assert_eq!(Colour::Green.paint("Current", false), "Current");
+        assert_eq!(Colour::Green.paint("Current", true), "\x1b[32mCurrent\x1b[0m");
+        assert_eq!(Colour::Plain.paint("x", true), "x");
     }
 }

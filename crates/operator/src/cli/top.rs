@@ -1,4 +1,4 @@
-//! `perennial top`: what happens, as it happens.
+//! `perennial top`: churn, lag and shards, updated continuously.
 
 use std::{fmt::Write as _, io::IsTerminal, process::ExitCode, time::Duration};
 
@@ -27,26 +27,26 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub(super) struct Top {
-    /// How often to look
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = lasting)]
+    /// Interval between updates
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = parse_interval)]
     interval: Duration,
-    /// Print one look, after one interval, and end
+    /// Print once after one interval, and exit
     #[arg(long)]
     once: bool,
 }
 
-fn lasting(text: &str) -> Result<Duration, String> {
-    let lasts = duration::parse(text).filter(|lasts| *lasts >= Duration::from_millis(100));
-    lasts.ok_or_else(|| "expected a duration such as 2s, 100ms at least".to_owned())
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    let interval = duration::parse(text).filter(|interval| *interval >= Duration::from_millis(100));
+    interval.ok_or_else(|| "expected a duration of at least 100ms, for example 2s".to_owned())
 }
 
-/// How many intervals are drawn.
+/// Number of intervals in the chart.
 const DRAWN: usize = 40;
 
 /// The cache of nodes and records, with their activity.
-struct Seen(Cache);
+struct ClusterCache(Cache);
 
-impl Seen {
+impl ClusterCache {
     fn new(policies: Policies, signatures: Signatures) -> Self {
         let cache = Cache::new(policies, signatures);
         cache.set_policies_known();
@@ -66,7 +66,7 @@ impl Seen {
         self.0.is_synced()
     }
 
-    /// Closes an interval and draws it.
+    /// Ends the interval and renders it.
     fn frame(&mut self, interval: Duration, since: Duration, leases: Option<&Leases>) -> String {
         let survey = self.0.survey();
         let live = survey.current + survey.to_capture + survey.to_restore + survey.unidentified + survey.ignored;
@@ -90,14 +90,14 @@ impl Seen {
             "Records    {}, {} without a node, {} tombstones, {} invalid",
             survey.records, survey.absent, survey.tombstones, survey.bad_records
         );
-        let _ = writeln!(text, "Lag        {} node(s) wait", survey.to_capture + survey.to_restore);
+        let _ = writeln!(text, "Lag        {} node(s) waiting", survey.to_capture + survey.to_restore);
         let _ = writeln!(text, "           created   deleted   changed   restored   records written");
-        for (name, counts) in [("a second", last), ("in all", total)] {
+        for (name, counts) in [("per second", last), ("total", total)] {
             let shown = |count: u64| {
-                if name == "in all" {
+                if name == "total" {
                     count.to_string()
                 } else {
-                    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+                    #[expect(clippy::cast_precision_loss, reason = "rounded to one digit")]
                     let rate = count as f64 / interval.as_secs_f64();
                     format!("{rate:.1}")
                 }
@@ -116,9 +116,9 @@ impl Seen {
         let _ = writeln!(text, "Churn      {}", spark(&churn));
         for group in leases.iter().flat_map(|found| &found.groups) {
             let alive = group.members.iter().filter(|member| member.alive).count();
-            let _ = writeln!(text, "Members    {alive} of {} alive ({})", group.members.len(), group.name);
+            let _ = writeln!(text, "Replicas   {alive} of {} alive ({})", group.members.len(), group.name);
             for shard in &group.shards {
-                let holder = if shard.held { shard.holder.as_str() } else { "nobody" };
+                let holder = if shard.held { shard.holder.as_str() } else { "no holder" };
                 let _ = writeln!(text, "  shard {:<4} {holder}", shard.number());
             }
         }
@@ -126,7 +126,7 @@ impl Seen {
     }
 }
 
-/// Numbers as a row of bars.
+/// Renders numbers as a row of bars.
 fn spark(numbers: &[u64]) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let most = numbers.iter().copied().max().unwrap_or(0).max(1);
@@ -137,7 +137,7 @@ impl Top {
     pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
             let session = global.open_session().await?;
-            let mut seen = Seen::new(session.policies.clone(), session.cluster.signatures().clone());
+            let mut cache = ClusterCache::new(session.policies.clone(), session.cluster.signatures().clone());
             let nodes = watcher(session.cluster.nodes().clone(), watcher::Config::default()).default_backoff();
             let config = watcher::Config::default().labels(&format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}"));
             let records = watcher(session.cluster.records().clone(), config).default_backoff();
@@ -149,21 +149,21 @@ impl Top {
             loop {
                 tokio::select! {
                     Some(event) = nodes.next() => match event {
-                        Ok(event) => seen.on_node(event),
-                        Err(error) if !seen.is_complete() => return Err(anyhow::anyhow!("could not watch nodes: {error}")),
+                        Ok(event) => cache.on_node(event),
+                        Err(error) if !cache.is_complete() => return Err(anyhow::anyhow!("could not watch nodes: {error}")),
                         Err(_) => {}
                     },
                     Some(event) = records.next() => match event {
-                        Ok(event) => seen.on_record(event),
-                        Err(error) if !seen.is_complete() => return Err(anyhow::anyhow!("could not watch records: {error}")),
+                        Ok(event) => cache.on_record(event),
+                        Err(error) if !cache.is_complete() => return Err(anyhow::anyhow!("could not watch records: {error}")),
                         Err(_) => {}
                     },
-                    _ = tick.tick(), if seen.is_complete() => {
+                    _ = tick.tick(), if cache.is_complete() => {
                         drop(progress.take());
                         let namespace = session.settings.namespace.as_str();
                         let leases = Leases::read(&session.client, namespace).await.ok();
-                        let frame = seen.frame(self.interval, begun.elapsed(), leases.as_ref());
-                        // Home, then clear what is below: less flicker than clearing first.
+                        let frame = cache.frame(self.interval, begun.elapsed(), leases.as_ref());
+                        // Cursor home, then clear to the end: flickers less than clearing first.
                         let redraw = if std::io::stdout().is_terminal() && !self.once { "\x1b[H\x1b[J" } else { "" };
                         print_text(&format!("{redraw}{frame}"))?;
                         if self.once {
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn churn_is_drawn_as_bars() {
+    fn numbers_are_rendered_as_bars() {
         assert_eq!(spark(&[0, 1, 4, 7]), "▁▂▅█");
         assert_eq!(spark(&[]), "");
     }

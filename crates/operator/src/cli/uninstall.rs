@@ -32,21 +32,21 @@ use crate::{
     },
 };
 
-/// Longer than the grace of a pod.
+/// Exceeds the termination grace period of the operator's pods.
 const STOP_WITHIN: Duration = Duration::from_secs(90);
-/// A node that others keep changing is read so often.
+/// Maximum number of attempts on conflicts.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Args)]
 pub(super) struct Uninstall {
-    /// Remove the records as well: everything that is kept is lost
+    /// Delete the records as well. All kept labels are lost
     #[arg(long)]
     records: bool,
-    /// Do it without asking
+    /// Confirm the operation
     #[arg(short, long)]
     yes: bool,
-    /// Stop the operator first: scale this Deployment in its namespace to nothing, and wait until its pods are gone
+    /// Scale this Deployment of the operator to 0 first, and wait until its pods are deleted
     #[arg(long, value_name = "DEPLOYMENT")]
     stop: Option<String>,
 }
@@ -57,7 +57,9 @@ impl Uninstall {
             let session = global.open_session().await?;
             if !self.yes {
                 let records = if self.records { " and every record" } else { "" };
-                anyhow::bail!("this removes Perennial's webhooks, taints and Leases{records}: say --yes");
+                anyhow::bail!(
+                    "this removes the webhooks, taints, gates and Leases of Perennial{records}; confirm with --yes"
+                );
             }
             let namespace = session.settings.namespace.to_string();
             if let Some(deployment) = &self.stop {
@@ -65,10 +67,10 @@ impl Uninstall {
             }
             Configurations::new(session.client.clone()).remove().await?;
             println!("webhook configurations removed");
-            let freed = free_nodes(&session).await?;
-            println!("{freed} node(s) freed of our taint");
-            let freed = free_pods(&session).await?;
-            println!("{freed} pod(s) freed of our gate");
+            let nodes = remove_taints(&session).await?;
+            println!("taint removed from {nodes} node(s)");
+            let pods = remove_gates(&session).await?;
+            println!("scheduling gate removed from {pods} pod(s)");
             remove_all::<Lease>(&session.client, &namespace, "app.kubernetes.io/managed-by=perennial", "leases")
                 .await?;
             println!("leases removed");
@@ -83,36 +85,36 @@ impl Uninstall {
                 remove_all::<ConfigMap>(&session.client, &namespace, &selector, "records").await?;
                 println!("records removed");
             } else {
-                println!("records stay in namespace {namespace}");
+                println!("records kept in namespace {namespace}");
             }
             Ok(ExitCode::SUCCESS)
         })
     }
 }
 
-/// An operator that runs would write its webhooks and Leases again.
+/// Scales the operator to 0. A running operator would create its webhooks and Leases again.
 async fn stop(client: &Client, namespace: &str, deployment: &str) -> anyhow::Result<()> {
-    let said = |error: &kube::Error| anyhow::anyhow!(error_category::message(error));
+    let message = |error: &kube::Error| anyhow::anyhow!(error_category::message(error));
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
     let none = Patch::Merge(json!({ "spec": { "replicas": 0 } }));
     let scale = match deployments.patch_scale(deployment, &PatchParams::default(), &none).await {
         Ok(scale) => scale,
         Err(kube::Error::Api(status)) if status.code == 404 => {
-            println!("no Deployment {deployment} in namespace {namespace}: nothing to stop");
+            println!("no Deployment {deployment} in namespace {namespace}, nothing to stop");
             return Ok(());
         }
         Err(error) => {
-            return Err(said(&error)).with_context(|| format!("could not scale the Deployment {deployment} to 0"));
+            return Err(message(&error)).with_context(|| format!("could not scale Deployment {deployment} to 0"));
         }
     };
     let selector = scale.status.and_then(|status| status.selector).unwrap_or_default();
-    anyhow::ensure!(!selector.is_empty(), "the Deployment {deployment} does not say which pods are its own");
+    anyhow::ensure!(!selector.is_empty(), "Deployment {deployment} has no pod selector in its scale status");
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let progress = Progress::new("waiting until the operator's pods are gone", false);
+    let progress = Progress::new("waiting for the operator's pods to be deleted", false);
     let gone = async {
         loop {
             let left = pods.list_metadata(&ListParams::default().labels(&selector)).await;
-            let left = left.map_err(|error| said(&error)).context("could not list the operator's pods")?;
+            let left = left.map_err(|error| message(&error)).context("could not list the operator's pods")?;
             if left.items.is_empty() {
                 return Ok(());
             }
@@ -123,16 +125,16 @@ async fn stop(client: &Client, namespace: &str, deployment: &str) -> anyhow::Res
     drop(progress);
     match stopped {
         Ok(stopped) => stopped.map(|()| println!("operator stopped")),
-        Err(_) => anyhow::bail!("the pods of Deployment {deployment} are not gone after {}s", STOP_WITHIN.as_secs()),
+        Err(_) => anyhow::bail!("the pods of Deployment {deployment} still exist after {}s", STOP_WITHIN.as_secs()),
     }
 }
 
-/// Takes our taint from every node that has it. One that changed meanwhile is read again, one that is gone is passed over.
-async fn free_nodes(session: &Session) -> anyhow::Result<usize> {
+/// Removes the taint from every node. Conflicting nodes are read again, deleted ones are skipped.
+async fn remove_taints(session: &Session) -> anyhow::Result<usize> {
     let mut freed = 0;
-    let mut progress = Progress::new("nodes looked at", false);
+    let mut progress = Progress::new("nodes", false);
     for attempt in 1.. {
-        let mut overtaken = None;
+        let mut conflict = None;
         let list = |params: ListParams| async move { session.cluster.list_nodes(&params).await };
         let mut pages = std::pin::pin!(pages(ListParams::default().limit(PAGE), list));
         while let Some(page) = pages.try_next().await? {
@@ -141,12 +143,12 @@ async fn free_nodes(session: &Session) -> anyhow::Result<usize> {
                 match session.cluster.ungate_node(node).await {
                     Ok(_) => freed += 1,
                     Err(error) if error.category() == Category::NotFound => {}
-                    Err(error) if error.category() == Category::Conflict => overtaken = Some(error),
+                    Err(error) if error.category() == Category::Conflict => conflict = Some(error),
                     Err(error) => return Err(error.into()),
                 }
             }
         }
-        match overtaken {
+        match conflict {
             None => break,
             Some(error) if attempt == TRIES => return Err(error.into()),
             Some(_) => tokio::time::sleep(PAUSE).await,
@@ -155,11 +157,11 @@ async fn free_nodes(session: &Session) -> anyhow::Result<usize> {
     Ok(freed)
 }
 
-/// Frees every pod that still waits for its slot, as on-demand.
-async fn free_pods(session: &Session) -> anyhow::Result<usize> {
-    let configured = Configured::new(&session.settings).context("nodeLabels cannot be used")?;
+/// Removes the scheduling gate from every pod, without a capacity type requirement.
+async fn remove_gates(session: &Session) -> anyhow::Result<usize> {
+    let configured = Configured::new(&session.settings).context("invalid nodeLabels")?;
     let cluster = placement::apply::Cluster::new(session.client.clone(), Budget::unlimited());
-    let mut progress = Progress::new("pods looked at", false);
+    let mut progress = Progress::new("pods", false);
     Ok(ungate_all(&cluster, &configured, UngateReason::Uninstall, |_| true, |count| progress.advance(count)).await?)
 }
 

@@ -1,4 +1,4 @@
-//! `-w`: after a list, what changes, as it changes.
+//! `-w`: changes after a list.
 
 use std::{collections::HashMap, process::ExitCode, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
     keeper::apply::Held,
 };
 
-/// Prints records as they change, until it is interrupted.
+/// Prints records as they change, until interrupted.
 pub(super) async fn records(
     session: &Session,
     mut listing: Listing,
@@ -36,7 +36,7 @@ pub(super) async fn records(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints nodes as they or their records change, until it is interrupted.
+/// Prints nodes as they or their records change, until interrupted.
 pub(super) async fn nodes(
     session: &Session,
     selector: Option<&str>,
@@ -62,7 +62,7 @@ pub(super) async fn nodes(
     let mut changed = std::pin::pin!(changed);
     let mut printed: HashMap<String, Vec<String>> = HashMap::new();
     while let Some(name) = changed.next().await {
-        // A change of a node and the write that follows it are mostly one line.
+        // Combines the change of a node with the write that follows it.
         tokio::time::sleep(Duration::from_millis(50)).await;
         let node = session.node(&name).await?;
         if node.is_none() && selector.is_some() {
@@ -74,7 +74,7 @@ pub(super) async fn nodes(
         }
         let look = session.pair(node, held);
         let Some(item) = item(&look) else { continue };
-        // The age of a capture alone is no change.
+        // A change of the age alone is not printed.
         let same = [item.row[..4].to_vec(), item.row[5..].to_vec()].concat();
         if printed.get(&name) != Some(&same) {
             printed.insert(name, same);

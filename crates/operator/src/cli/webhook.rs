@@ -9,7 +9,7 @@ use crate::admission::configuration::Configurations;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Webhook {
-    /// Remove the webhook configurations. An operator that still runs with webhooks on writes them again
+    /// Remove the webhook configurations. A running operator with webhooks enabled creates them again
     Disable,
 }
 

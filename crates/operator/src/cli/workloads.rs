@@ -1,4 +1,4 @@
-//! `perennial workloads`: list the workloads that ask for placement.
+//! `perennial workloads`: list workloads with placement annotations.
 
 use std::{collections::HashMap, process::ExitCode, time::Duration};
 
@@ -25,35 +25,34 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub(super) struct Workloads {
-    /// All namespaces, whatever -n says; so it is without -n too
+    /// List workloads in all namespaces (default)
     #[arg(short = 'A', long)]
     all_namespaces: bool,
-    /// Only Deployments and StatefulSets with such labels
+    /// Selector on labels of Deployments and StatefulSets
     #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = selector)]
     selector: Option<String>,
-    /// After the list, print what changes
+    /// Watch for changes after listing
     #[arg(short, long)]
     watch: bool,
-    /// How to print: table, wide, json, yaml or name
+    /// Output format: table, wide, json, yaml or name
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Format,
 }
 
-/// One workload that asks for something.
-pub(super) struct Row {
+/// One workload with placement annotations.
+pub(super) struct WorkloadRow {
     pub(super) workload: Workload,
-    /// What it asks for and what would be done, or why it is left alone.
-    pub(super) outcome: Result<(Spec, Decision), String>,
+    /// The requested placement and the plan for it, or why the annotations are invalid.
+    pub(super) plan: Result<(Spec, Decision), String>,
 }
 
 const HEADER: [&str; 10] =
     ["NAMESPACE", "WORKLOAD", "REPLICAS", "SPOT", "ON-DEMAND", "READY", "DRIFT", "FALLBACK", "WHY", "ASKED"];
 const NARROW: usize = 9;
-/// What changes within so long is one look.
-const TOGETHER: Duration = Duration::from_millis(200);
+/// Time to collect changes before the list is evaluated again.
+const DEBOUNCE: Duration = Duration::from_millis(200);
 
 impl Workloads {
-    /// All namespaces, or the one that `-n` says.
     pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
             let (client, mut all) = read(global, self.selector.as_deref()).await?;
@@ -61,19 +60,19 @@ impl Workloads {
             let rows = self.rows(&all, global);
             listing.page(rows.iter().map(item).collect())?;
             if !self.watch {
-                listing.end("No workload asks for placement.")?;
+                listing.end("No workloads with placement annotations found.")?;
                 return Ok(ExitCode::SUCCESS);
             }
             let mut printed: HashMap<String, String> =
-                rows.iter().map(|row| (key_of(&row.workload.view).to_string(), told(&item(row)))).collect();
+                rows.iter().map(|row| (key_of(&row.workload.view).to_string(), significant(&item(row)))).collect();
             let mut changes = std::pin::pin!(changes(&client, self.selector.as_deref()));
             while let Some(change) = changes.next().await {
                 all.apply(change);
-                let enough = tokio::time::sleep(TOGETHER);
-                let mut enough = std::pin::pin!(enough);
+                let debounce = tokio::time::sleep(DEBOUNCE);
+                let mut debounce = std::pin::pin!(debounce);
                 loop {
                     tokio::select! {
-                        () = &mut enough => break,
+                        () = &mut debounce => break,
                         Some(change) = changes.next() => all.apply(change),
                     }
                 }
@@ -83,8 +82,8 @@ impl Workloads {
                 all.now = Timestamp::now();
                 for row in self.rows(&all, global) {
                     let item = item(&row);
-                    let told = told(&item);
-                    if printed.insert(key_of(&row.workload.view).to_string(), told.clone()) != Some(told) {
+                    let shown = significant(&item);
+                    if printed.insert(key_of(&row.workload.view).to_string(), shown.clone()) != Some(shown) {
                         listing.page(vec![item])?;
                     }
                 }
@@ -93,28 +92,28 @@ impl Workloads {
         })
     }
 
-    fn rows(&self, all: &Snapshot, global: &Global) -> Vec<Row> {
-        let wanted = |namespace: &str| {
+    fn rows(&self, all: &Snapshot, global: &Global) -> Vec<WorkloadRow> {
+        let selected = |namespace: &str| {
             self.all_namespaces || global.namespace.as_ref().is_none_or(|wanted| namespace == wanted.as_str())
         };
-        let workloads = all.cache.workloads().filter(|workload| wanted(&workload.view.namespace));
-        let mut rows: Vec<Row> = workloads.filter_map(|workload| row(all, &workload.key)).collect();
+        let workloads = all.cache.workloads().filter(|workload| selected(&workload.view.namespace));
+        let mut rows: Vec<WorkloadRow> = workloads.filter_map(|workload| row(all, &workload.key)).collect();
         rows.sort_by_cached_key(|row| key_of(&row.workload.view));
         rows
     }
 }
 
-/// What counts as a change while it is watched: that time goes by does not.
-fn told(item: &Item) -> String {
+/// Returns the part of a row whose change is printed while watching: everything but times.
+fn significant(item: &Item) -> String {
     let (counts, why) = item.row.split_at(NARROW - 1);
     format!("{counts:?} {}", why.concat().replace(|letter: char| letter.is_ascii_digit(), ""))
 }
 
-fn item(row: &Row) -> Item {
+fn item(row: &WorkloadRow) -> Item {
     let view = &row.workload.view;
     let name = format!("{}/{}", view.kind.as_str().to_ascii_lowercase(), view.name);
     let dash = || "-".to_owned();
-    let cells = match &row.outcome {
+    let cells = match &row.plan {
         Ok((spec, decision)) => {
             let counts = &decision.counts;
             [
@@ -125,7 +124,7 @@ fn item(row: &Row) -> Item {
                 counts.drift.to_string(),
                 counts.fallback.to_string(),
                 why(&row.workload, spec, decision),
-                format!("{}% on spot, {} on-demand at least", spec.split.percentage(), spec.split.floor()),
+                format!("{}% on spot, at least {} on-demand", spec.split.percentage(), spec.split.floor()),
             ]
         }
         Err(problems) => {
@@ -140,32 +139,32 @@ fn item(row: &Row) -> Item {
     }
 }
 
-/// The cluster and what is in it.
+/// Connects, and reads all nodes, workloads and pods.
 pub(super) async fn read(global: &Global, selector: Option<&str>) -> anyhow::Result<(kube::Client, Snapshot)> {
-    // Here -n is the namespace of workloads, not Perennial's own.
+    // `-n` selects workloads here, not the namespace of Perennial.
     let global = Global { namespace: None, ..global.clone() };
     let client = global.connect().await?;
     let (settings, _) = global.load_from(&client).await?;
-    let configured = Configured::new(&settings).context("nodeLabels cannot be used")?;
+    let configured = Configured::new(&settings).context("invalid nodeLabels")?;
     let mut progress = Progress::new("nodes, workloads and pods", false);
     let all = Snapshot::read(&client, configured, selector, Timestamp::now(), |count| progress.advance(count)).await?;
     Ok((client, all))
 }
 
-/// None: it asks for nothing.
-pub(super) fn row(all: &Snapshot, key: &str) -> Option<Row> {
+/// Returns `None` for a workload without placement annotations.
+pub(super) fn row(all: &Snapshot, key: &str) -> Option<WorkloadRow> {
     let workload = all.observe(key)?;
-    let outcome = match &workload.spec {
+    let plan = match &workload.spec {
         Ok(None) => return None,
         Ok(Some(spec)) => Ok((spec.clone(), decide(&workload))),
         Err(problems) => Err(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
     };
-    Some(Row { workload, outcome })
+    Some(WorkloadRow { workload, plan })
 }
 
-pub(super) fn as_json(row: &Row) -> Value {
+pub(super) fn as_json(row: &WorkloadRow) -> Value {
     let view = &row.workload.view;
-    let (decision, why, problems) = match &row.outcome {
+    let (decision, why, problems) = match &row.plan {
         Ok((spec, decision)) => (Some(decision), Some(why(&row.workload, spec, decision)), None),
         Err(problems) => (None, None, Some(problems)),
     };

@@ -1,4 +1,4 @@
-//! What the page asks for: JSON, read-only.
+//! The read-only JSON API of the page.
 
 use std::sync::Arc;
 
@@ -11,21 +11,21 @@ use axum::{
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Dashboard, node, rows::Wanted, workload};
-use crate::runtime::error_chain::Chain;
+use super::{Dashboard, list_window::ListQuery, node, workload};
+use crate::{inspect::states, runtime::error_chain::Chain};
 
-/// Why something cannot be shown.
+/// Error of a request.
 #[derive(Debug)]
-pub(super) enum Problem {
-    NotThere(String),
-    Unread(anyhow::Error),
+pub(super) enum ApiError {
+    NotFound(String),
+    Upstream(anyhow::Error),
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let (status, why) = match self {
-            Self::NotThere(why) => (StatusCode::NOT_FOUND, why),
-            Self::Unread(error) => (StatusCode::BAD_GATEWAY, Chain(error.as_ref()).to_string()),
+            Self::NotFound(why) => (StatusCode::NOT_FOUND, why),
+            Self::Upstream(error) => (StatusCode::BAD_GATEWAY, Chain(error.as_ref()).to_string()),
         };
         (status, Json(json!({ "problem": why }))).into_response()
     }
@@ -36,8 +36,8 @@ pub(super) async fn overview(State(dashboard): State<Arc<Dashboard>>) -> Respons
     ([(header::CONTENT_TYPE, "application/json")], text.to_string()).into_response()
 }
 
-pub(super) async fn nodes(State(dashboard): State<Arc<Dashboard>>, Query(wanted): Query<Wanted>) -> Response {
-    Json(dashboard.nodes(&wanted)).into_response()
+pub(super) async fn nodes(State(dashboard): State<Arc<Dashboard>>, Query(query): Query<ListQuery>) -> Response {
+    Json(dashboard.nodes(&query)).into_response()
 }
 
 #[derive(Debug, Deserialize)]
@@ -46,16 +46,23 @@ pub(super) struct Named {
 }
 
 pub(super) async fn node(State(dashboard): State<Arc<Dashboard>>, Query(named): Query<Named>) -> Response {
-    // Whoever clicks through nodes does not slow down the operator: a few at a time.
-    let Ok(_permit) = dashboard.looks.acquire().await else { return StatusCode::SERVICE_UNAVAILABLE.into_response() };
+    // Limits the load that reads for the dashboard put on the operator.
+    let Ok(_permit) = dashboard.node_reads.acquire().await else {
+        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    };
     match node::node(&dashboard, &named.name).await {
         Ok(value) => Json(value).into_response(),
-        Err(problem) => problem.into_response(),
+        Err(error) => error.into_response(),
     }
 }
 
-pub(super) async fn workloads(State(dashboard): State<Arc<Dashboard>>, Query(wanted): Query<Wanted>) -> Response {
-    Json(dashboard.workloads(&wanted)).into_response()
+/// Returns names, labels and colours of all states.
+pub(super) async fn states() -> Response {
+    Json(states::catalog()).into_response()
+}
+
+pub(super) async fn workloads(State(dashboard): State<Arc<Dashboard>>, Query(query): Query<ListQuery>) -> Response {
+    Json(dashboard.workloads(&query)).into_response()
 }
 
 #[derive(Debug, Deserialize)]
@@ -71,6 +78,6 @@ pub(super) async fn workload(
 ) -> Response {
     match workload::workload(&dashboard, &kind, &namespace, &name) {
         Ok(value) => Json(value).into_response(),
-        Err(problem) => problem.into_response(),
+        Err(error) => error.into_response(),
     }
 }

@@ -1,21 +1,22 @@
-//! What needs a person, the worst first: each with what it means, whom it is about and the command that says more.
+//! Problems that need attention, most severe first, each with a command for details.
 
+use perennial_core::keeper::status::KeepState;
 use serde::Serialize;
 
-use super::{Dashboard, Server, overview::Known, quoted};
-use crate::keeper::cache::Row;
+use super::{Dashboard, Server, overview::OverviewState, shell_quoted};
+use crate::{inspect::states::WorkloadState, keeper::cache::Row};
 
-/// So many of those that it is about are named.
+/// Maximum number of names in a problem.
 const NAMED: usize = 5;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Matter {
+pub(super) struct Problem {
     level: Level,
     title: String,
     detail: String,
     /// Names of nodes, or keys of workloads.
     about: Vec<String>,
-    /// Where the page shows all of them.
+    /// Address of the list of all of them.
     link: String,
     command: String,
 }
@@ -28,23 +29,23 @@ enum Level {
     Note,
 }
 
-pub(super) fn list(dashboard: &Dashboard, rows: &[Row], known: &Known) -> Vec<Matter> {
-    let mut matters = Vec::new();
-    matters.extend(nobody(dashboard, known));
-    matters.extend(about_nodes(rows));
-    matters.extend(about_policies(dashboard));
-    matters.extend(about_workloads(known));
-    matters.sort_by_key(|matter| matter.level);
-    matters
+pub(super) fn list(dashboard: &Dashboard, rows: &[Row], overview: &OverviewState) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    problems.extend(without_owner(dashboard, overview));
+    problems.extend(about_nodes(rows));
+    problems.extend(about_policies(dashboard));
+    problems.extend(about_workloads(overview));
+    problems.sort_by_key(|problem| problem.level);
+    problems
 }
 
 fn counted(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-/// Nobody works on some nodes.
-fn nobody(dashboard: &Dashboard, known: &Known) -> Option<Matter> {
-    let matter = |title: &str, detail: String| Matter {
+/// Shards that no replica owns.
+fn without_owner(dashboard: &Dashboard, overview: &OverviewState) -> Option<Problem> {
+    let problem = |title: &str, detail: String| Problem {
         level: Level::Bad,
         title: title.to_owned(),
         detail,
@@ -52,133 +53,132 @@ fn nobody(dashboard: &Dashboard, known: &Known) -> Option<Matter> {
         link: String::new(),
         command: "perennial check".to_owned(),
     };
-    match &known.groups {
-        Err(why) => Some(Matter { level: Level::Warn, ..matter("It is not known who works", why.clone()) }),
-        // One that serves this page works, Lease or not.
-        Ok(groups) if groups.is_empty() && dashboard.server == Server::Command => Some(matter(
-            "No operator runs",
-            "There is no Lease of one. Nodes that leave now are not captured, and those that return are given nothing."
-                .to_owned(),
+    match &overview.groups {
+        Err(why) => Some(Problem { level: Level::Warn, ..problem("The owners of shards are unknown", why.clone()) }),
+        // An operator that serves this page runs, even without a Lease.
+        Ok(groups) if groups.is_empty() && dashboard.server == Server::Command => Some(problem(
+            "No operator is running",
+            "No operator holds a Lease. Deleted nodes are not captured, and new nodes are not restored.".to_owned(),
         )),
-        Ok(_) if !known.unheld.is_empty() => {
-            Some(matter("Nobody works on some nodes", format!("No replica holds {}.", known.unheld.join(", "))))
+        Ok(_) if !overview.unheld.is_empty() => {
+            Some(problem("Some nodes are not reconciled", format!("No replica holds {}.", overview.unheld.join(", "))))
         }
         Ok(_) => None,
     }
 }
 
-fn about_nodes(rows: &[Row]) -> Vec<Matter> {
-    let mut matters = Vec::new();
-    let mut say = |level, found: Vec<&Row>, [one, many]: [&str; 2], detail: &str, link: &str| {
+fn about_nodes(rows: &[Row]) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut add = |level, found: Vec<&Row>, [one, many]: [&str; 2], detail: &str, link: &str| {
         let Some(first) = found.first() else { return };
-        matters.push(Matter {
+        problems.push(Problem {
             level,
             title: counted(found.len(), one, many),
             detail: detail.to_owned(),
             about: found.iter().take(NAMED).map(|row| row.name.to_string()).collect(),
             link: link.to_owned(),
-            command: format!("perennial explain {}", quoted(&first.name)),
+            command: format!("perennial explain {}", shell_quoted(&first.name)),
         });
     };
-    let standing = |state: &str| rows.iter().filter(|row| row.state == state).collect::<Vec<_>>();
-    say(
+    let in_state = |state: KeepState| rows.iter().filter(|row| row.state == state.as_str()).collect::<Vec<_>>();
+    add(
         Level::Bad,
         rows.iter().filter(|row| row.bad).collect(),
-        ["record cannot be trusted", "records cannot be trusted"],
-        "Quarantined: nothing is restored from such bytes, and nothing overwrites them.",
+        ["record is quarantined", "records are quarantined"],
+        "Quarantined records are neither restored nor overwritten.",
         "",
     );
-    say(
+    add(
         Level::Bad,
-        standing("Contested"),
-        ["node claims an identity that another one has", "nodes claim an identity that others have"],
-        "Nothing is restored while two live nodes say to be the same.",
+        in_state(KeepState::Contested),
+        ["node has the same identity as another node", "nodes have the same identity as other nodes"],
+        "Nothing is restored while two live nodes have the same identity.",
         "#/nodes?state=Contested",
     );
-    say(
+    add(
         Level::Warn,
-        standing("Unsettled"),
-        ["node waits for what its record has", "nodes wait for what their records have"],
-        "It is given within moments, unless something is in the way.",
+        in_state(KeepState::Unsettled),
+        ["node waits for its restore", "nodes wait for their restore"],
+        "Nodes are restored within moments. If not, the command below shows why.",
         "#/nodes?state=Unsettled",
     );
-    say(
+    add(
         Level::Warn,
-        standing("Unidentified"),
-        ["node does not say who it is", "nodes do not say who they are"],
-        "Nothing is kept or given before that is known.",
+        in_state(KeepState::Unidentified),
+        ["node has no identity yet", "nodes have no identity yet"],
+        "Nothing is captured or restored before the node can be identified.",
         "#/nodes?state=Unidentified",
     );
-    say(
+    add(
         Level::Note,
-        standing("Waiting"),
-        ["node has not shown which machine it is", "nodes have not shown which machines they are"],
-        "Protected keys wait for that.",
+        in_state(KeepState::Waiting),
+        ["node has an unknown machine", "nodes have an unknown machine"],
+        "Protected keys are restored when the machine is known.",
         "#/nodes?state=Waiting",
     );
-    matters
+    problems
 }
 
-fn about_policies(dashboard: &Dashboard) -> Option<Matter> {
+fn about_policies(dashboard: &Dashboard) -> Option<Problem> {
     let entries = dashboard.parts.keeper.policies.entries();
     let bad: Vec<String> =
         entries.iter().filter(|(_, entry)| entry.read.is_err()).map(|(name, _)| name.clone()).collect();
     let first = bad.first()?;
-    Some(Matter {
+    Some(Problem {
         level: Level::Warn,
-        title: counted(bad.len(), "KeepPolicy cannot be read", "KeepPolicies cannot be read"),
+        title: counted(bad.len(), "KeepPolicy is invalid", "KeepPolicies are invalid"),
         detail: format!("Ignored: {}.", bad.join(", ")),
         about: Vec::new(),
         link: String::new(),
-        command: format!("kubectl describe keeppolicy {}", quoted(first)),
+        command: format!("kubectl describe keeppolicy {}", shell_quoted(first)),
     })
 }
 
-fn about_workloads(known: &Known) -> Vec<Matter> {
-    let mut matters = Vec::new();
-    let sums = &known.workloads;
+fn about_workloads(overview: &OverviewState) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let sums = &overview.workloads;
     for (state, level, [one, many], detail) in [
         (
-            "Invalid",
+            WorkloadState::Invalid,
             Level::Warn,
             ["workload is left alone", "workloads are left alone"],
-            "What is asked for cannot be obeyed.".to_owned(),
+            "Their placement annotations are invalid.".to_owned(),
         ),
         (
-            "Fallback",
+            WorkloadState::Fallback,
             Level::Warn,
             ["workload runs on-demand for lack of spot", "workloads run on-demand for lack of spot"],
-            "Spot is tried again with growing pauses.".to_owned(),
+            "Spot is retried with growing pauses.".to_owned(),
         ),
         (
-            "Drift",
+            WorkloadState::Drift,
             Level::Note,
             ["workload has replicas in the wrong class", "workloads have replicas in the wrong class"],
-            about_moves(sums.states.get("Drift").copied().unwrap_or_default(), sums.staying),
+            about_moves(sums.states.get(&WorkloadState::Drift).copied().unwrap_or_default(), sums.staying),
         ),
     ] {
-        let Some(keys) = sums.keys.get(state).filter(|keys| !keys.is_empty()) else { continue };
-        matters.push(Matter {
+        let Some(keys) = sums.keys.get(&state).filter(|keys| !keys.is_empty()) else { continue };
+        problems.push(Problem {
             level,
-            title: counted(sums.states.get(state).copied().unwrap_or_default(), one, many),
+            title: counted(sums.states.get(&state).copied().unwrap_or_default(), one, many),
             detail,
             about: keys.iter().take(NAMED).cloned().collect(),
             link: format!("#/workloads?state={state}"),
             command: keys.first().map(|key| super::workload::explain_command(key)).unwrap_or_default(),
         });
     }
-    matters
+    problems
 }
 
-/// What becomes of replicas in the wrong class, where those of some workloads are not moved.
+/// Describes whether the replicas in the wrong class are moved.
 fn about_moves(workloads: usize, staying: usize) -> String {
-    const WHY: &str = "moves are paused, or not asked for (move-statefulset-pods)";
+    const WHY: &str = "moves are paused, or not enabled (move-statefulset-pods)";
     if staying == 0 {
         "They are moved one at a time.".to_owned()
     } else if staying == workloads {
         format!("They stay where they are: {WHY}.")
     } else {
-        format!("They are moved one at a time; those of {staying} stay where they are: {WHY}.")
+        format!("They are moved one at a time; those of {staying} workload(s) stay where they are: {WHY}.")
     }
 }
 
@@ -192,24 +192,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_as_it_should_be_needs_nobody() {
+    fn healthy_nodes_need_no_attention() {
         assert_eq!(about_nodes(&[row("a", "Current", false), row("b", "Away", false), row("c", "Pending", false)]), []);
     }
 
     #[test]
-    fn only_what_is_moved_is_said_to_be() {
-        let said = [(3, 0), (3, 3), (3, 1)].map(|(workloads, staying)| about_moves(workloads, staying));
-        let parts = said.map(|text| (text.contains("moved one at a time"), text.contains("stay where they are")));
+    fn detail_distinguishes_moved_and_staying_replicas() {
+        let details = [(3, 0), (3, 3), (3, 1)].map(|(workloads, staying)| about_moves(workloads, staying));
+        let parts = details.map(|text| (text.contains("moved one at a time"), text.contains("stay where they are")));
         assert_eq!(parts, [(true, false), (false, true), (true, true)]);
     }
 
     #[test]
-    fn each_matter_names_the_first_and_counts_all() {
+    fn problem_counts_all_nodes_and_names_the_first() {
         let rows: Vec<Row> = (0..7).map(|n| row(&format!("n{n}"), "Unsettled", n == 6)).collect();
-        let matters = about_nodes(&rows);
-        assert_eq!(matters.len(), 2);
-        assert_eq!((matters[0].level, matters[0].about.as_slice()), (Level::Bad, ["n6".to_owned()].as_slice()));
-        assert!(matters[1].title.starts_with("7 ") && matters[1].about.len() == NAMED);
-        assert_eq!(matters[1].command, "perennial explain n0");
+        let problems = about_nodes(&rows);
+        assert_eq!(problems.len(), 2);
+        assert_eq!((problems[0].level, problems[0].about.as_slice()), (Level::Bad, ["n6".to_owned()].as_slice()));
+        assert!(problems[1].title.starts_with("7 ") && problems[1].about.len() == NAMED);
+        assert_eq!(problems[1].command, "perennial explain n0");
     }
 }

@@ -1,7 +1,6 @@
-//! Who may have the page, and what the browser may do with it.
+//! Access to the page, and the security headers of every response.
 //!
-//! Whoever asks must have asked for this machine by name (so that no other site can be pointed at it) and, where there is
-//! a token, know it. Every answer carries the policy under which the browser shows it.
+//! A request must name localhost as its host, which prevents DNS rebinding, and contain the token if there is one.
 
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-/// Only what this server serves itself, no script or style in the markup, and no text that becomes markup.
+/// Allows only files of this server, no inline script or style, and no strings that become markup.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
@@ -26,17 +25,17 @@ const HEADERS: [(HeaderName, &str); 7] = [
     (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
 ];
 
-/// What is asked of whoever wants the page.
+/// Token that requests must contain, if any.
 #[derive(Clone, Debug, Default)]
 pub struct Guard(Option<Arc<str>>);
 
 impl Guard {
-    /// Everyone on this machine: where the way to it is guarded already.
+    /// Admits every request to localhost. For servers that are reached through an authorized port-forward.
     pub fn open() -> Self {
         Self(None)
     }
 
-    /// Whoever has the address, which nobody can guess.
+    /// Admits requests with a random token in their path.
     pub fn random() -> Self {
         let parts: [u64; 3] = rand::random();
         let token = format!("{:016x}{:016x}{:016x}", parts[0], parts[1], parts[2]);
@@ -47,21 +46,22 @@ impl Guard {
         self.0.as_deref()
     }
 
-    /// Where the page is under an origin.
+    /// Path of the page.
     pub fn path(&self) -> String {
         self.token().map_or_else(|| "/".to_owned(), |token| format!("/{token}/"))
     }
 
     fn admits(&self, uri: &Uri) -> bool {
         let Some(token) = &self.0 else { return true };
-        let said = uri.path().split('/').nth(1).unwrap_or_default();
-        // In the same time, whatever was said.
-        said.len() == token.len() && said.bytes().zip(token.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
+        let token_of_request = uri.path().split('/').nth(1).unwrap_or_default();
+        // In constant time.
+        token_of_request.len() == token.len()
+            && token_of_request.bytes().zip(token.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
     }
 }
 
-/// Under a name that no other site can have: a name that somebody else owns may point at this machine as well.
-fn is_this_machine(host: &str) -> bool {
+/// Whether a host name always means this machine. Any other name may resolve to it as well.
+fn is_localhost(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => host,
@@ -71,18 +71,18 @@ fn is_this_machine(host: &str) -> bool {
 
 pub(super) async fn check(State(guard): State<Guard>, request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let mut answer = if !is_this_machine(host) {
-        let why = "This page is for this machine only: ask for it as localhost or 127.0.0.1.\n";
+    let mut response = if !is_localhost(host) {
+        let why = "The dashboard is served on localhost only; use localhost or 127.0.0.1 in the address.\n";
         (StatusCode::MISDIRECTED_REQUEST, why).into_response()
     } else if guard.admits(request.uri()) {
         next.run(request).await
     } else {
-        (StatusCode::NOT_FOUND, "Nothing is here. The whole address is the one that was printed.\n").into_response()
+        (StatusCode::NOT_FOUND, "Not found. Use the complete address that was printed.\n").into_response()
     };
     for (name, value) in HEADERS {
-        answer.headers_mut().insert(name, HeaderValue::from_static(value));
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
-    answer
+    response
 }
 
 #[cfg(test)]
@@ -90,17 +90,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_this_machine_is_asked_for() {
+    fn only_localhost_is_admitted() {
         for host in ["localhost", "localhost:8081", "127.0.0.1:1", "[::1]:80", "[::1]", "LOCALHOST:9"] {
-            assert!(is_this_machine(host), "{host}");
+            assert!(is_localhost(host), "{host}");
         }
         for host in ["", "example.com", "localhost.example.com:80", "127.0.0.1.nip.io", "10.0.0.1:80", "::1"] {
-            assert!(!is_this_machine(host), "{host}");
+            assert!(!is_localhost(host), "{host}");
         }
     }
 
     #[test]
-    fn a_token_is_the_first_part_of_the_path() {
+    fn token_must_be_the_first_part_of_the_path() {
         let guard = Guard::random();
         let token = guard.token().unwrap().to_owned();
         let admits = |path: String| guard.admits(&path.parse().unwrap());

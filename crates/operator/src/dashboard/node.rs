@@ -1,4 +1,4 @@
-//! One node, read when somebody looks at it: its keys and where each comes from, its incarnations, its history.
+//! One node, read on demand: its keys with their origins, its incarnations and its history.
 
 use std::collections::BTreeSet;
 
@@ -14,37 +14,37 @@ use perennial_core::{
 };
 use serde_json::{Value, json};
 
-use super::{Dashboard, Server, api::Problem, quoted};
+use super::{Dashboard, Server, api::ApiError, shell_quoted};
 use crate::{
     inspect::{
         diff::changes,
         explain::{
             key::{is_default, substitute, words},
-            node::{Way, events, next_life, way},
+            node::{RestoreRequest, events, next_incarnation, restore_request},
         },
         history::{Version, stored_versions},
         look::Look,
-        records::state,
+        states::{KeyOrigin, RecordState},
     },
     keeper::Priority,
 };
 
-pub(super) async fn node(dashboard: &Dashboard, name: &str) -> Result<Value, Problem> {
+pub(super) async fn node(dashboard: &Dashboard, name: &str) -> Result<Value, ApiError> {
     let look = look(dashboard, name).await?;
     let standing = look.status();
     let client = &dashboard.parts.keeper.client;
     let way = match look.node() {
-        Some(node) if node.annotations.contains_key(MARK) => way(client, name).await,
+        Some(node) if node.annotations.contains_key(MARK) => restore_request(client, name).await,
         _ => None,
     };
-    // The operator itself writes Events and may not read them.
+    // The operator has no permission to read Events.
     let said = if dashboard.server == Server::Command { events(client, name).await } else { Vec::new() };
     let said: Vec<Value> =
         said.iter().rev().map(|said| json!({"at": said.at, "reason": said.reason, "message": said.message})).collect();
     let mark = look.mark();
     let history = stored_versions(look.stored());
-    let next =
-        next_life(&look).map(|next| json!({"given": next.given, "later": next.later, "withheld": next.withheld}));
+    let next = next_incarnation(&look)
+        .map(|next| json!({"given": next.given, "later": next.later, "withheld": next.withheld}));
     Ok(json!({
         "name": look.name(),
         "state": standing.state().as_str(),
@@ -54,7 +54,7 @@ pub(super) async fn node(dashboard: &Dashboard, name: &str) -> Result<Value, Pro
         "created": look.node().and_then(|node| Timestamp::from_second(node.created).ok()),
         "policy": look.policy().name,
         "restored": mark.map(|mark| json!({
-            "at": way.as_ref().and_then(|way| way.at), "by": way.as_ref().map(Way::words),
+            "at": way.as_ref().and_then(|way| way.at), "by": way.as_ref().map(RestoreRequest::describe),
             "keys": mark.given.len(), "complete": mark.complete,
         })),
         "record": record(&look),
@@ -66,13 +66,13 @@ pub(super) async fn node(dashboard: &Dashboard, name: &str) -> Result<Value, Pro
     }))
 }
 
-/// A node and its record, found by what is in memory.
-async fn look(dashboard: &Dashboard, name: &str) -> Result<Look, Problem> {
+/// Reads a node and its record. Uses the cache to find the name of the record.
+async fn look(dashboard: &Dashboard, name: &str) -> Result<Look, ApiError> {
     let keeper = &dashboard.parts.keeper;
     let known = keeper.cache.record_name_of(name);
-    // Anything else would be a path to somewhere else on the API server. Records, tampered with, may speak of such nodes.
+    // Any other name could be another path on the API server. Forged records may contain such names.
     let node = if is_dns_subdomain(name) { keeper.cluster.read_node(name, Priority::Collect).await } else { Ok(None) };
-    let node = node.map_err(|error| Problem::Unread(error.into()))?;
+    let node = node.map_err(|error| ApiError::Upstream(error.into()))?;
     let named = match &node {
         Some(node) => keeper.policies.current().identify(node).map(|identity| identity.record_name()),
         None => known,
@@ -81,9 +81,9 @@ async fn look(dashboard: &Dashboard, name: &str) -> Result<Look, Problem> {
         Some(named) => keeper.cluster.read_record(named, Priority::Collect).await,
         None => Ok(None),
     };
-    let held = held.map_err(|error| Problem::Unread(error.into()))?;
+    let held = held.map_err(|error| ApiError::Upstream(error.into()))?;
     if node.is_none() && held.is_none() {
-        return Err(Problem::NotThere(format!("There is no node {name}, and no record of one.")));
+        return Err(ApiError::NotFound(format!("There is no node {name} and no record for it.")));
     }
     let rivals = named.map(|named| keeper.cache.rivals(&named, None, name)).unwrap_or_default();
     let rivals = rivals.into_iter().map(|rival| rival.name).collect();
@@ -92,7 +92,7 @@ async fn look(dashboard: &Dashboard, name: &str) -> Result<Look, Problem> {
 
 fn record(look: &Look) -> Option<Value> {
     let held = look.held.as_ref()?;
-    let mut value = json!({"name": held.name(), "state": state(held.stored())});
+    let mut value = json!({"name": held.name(), "state": RecordState::of(held.stored())});
     match held.stored() {
         Stored::Good(record) => {
             value["sequence"] = json!(record.sequence);
@@ -108,7 +108,7 @@ fn record(look: &Look) -> Option<Value> {
     Some(value)
 }
 
-/// Every label of the node, and whatever else is kept of it, was kept, or should be on it: where it comes from, and why.
+/// Returns all labels of the node and all keys in its record and history, each with its origin and the reason.
 fn keys(look: &Look, history: &[Version]) -> Vec<Value> {
     let on_node = look.kept().cloned().unwrap_or_default();
     let in_record = look.record().map(|record| record.kept).unwrap_or_default();
@@ -135,31 +135,31 @@ fn label(look: &Look, key: &Key) -> Option<String> {
     }
 }
 
-/// One word for where a key comes from, or where it is.
-fn origin(cause: &Cause, is_there: bool) -> &'static str {
+/// Returns the origin of a key, or why it is missing.
+fn origin(cause: &Cause, is_there: bool) -> KeyOrigin {
     match cause {
-        Cause::Kept { given: true, .. } => "restored",
-        Cause::Kept { .. } | Cause::OwnValue { node: Some(_), .. } => "kept",
-        // Written by programs, and written again by them.
-        Cause::Dropped { policy, pattern } if is_default(policy, pattern) => "foreign",
-        Cause::OurDomain => "foreign",
-        Cause::Dropped { .. } | Cause::NotKept { .. } | Cause::Ignored => "excluded",
-        Cause::ToCapture { .. } => "new",
-        Cause::ToGive { .. } => "due",
-        Cause::Waits { .. } => "waiting",
+        Cause::Kept { given: true, .. } => KeyOrigin::Restored,
+        Cause::Kept { .. } | Cause::OwnValue { node: Some(_), .. } => KeyOrigin::Kept,
+        // Written by programs, which write it again.
+        Cause::Dropped { policy, pattern } if is_default(policy, pattern) => KeyOrigin::Foreign,
+        Cause::OurDomain => KeyOrigin::Foreign,
+        Cause::Dropped { .. } | Cause::NotKept { .. } | Cause::Ignored => KeyOrigin::Excluded,
+        Cause::ToCapture { .. } => KeyOrigin::New,
+        Cause::ToGive { .. } => KeyOrigin::Due,
+        Cause::Waits { .. } => KeyOrigin::Waiting,
         Cause::Removed { .. } | Cause::BeingRemoved { .. } | Cause::OwnValue { node: None, .. } | Cause::NeverSeen => {
-            "removed"
+            KeyOrigin::Removed
         }
-        _ if is_there => "kept",
-        _ => "withheld",
+        _ if is_there => KeyOrigin::Kept,
+        _ => KeyOrigin::Withheld,
     }
 }
 
-/// The lives of the node, newest first, each with what was captured of it and what that changed.
+/// Returns the incarnations of the node, newest first, each with its captures and their changes.
 fn incarnations(look: &Look, history: &[Version]) -> Vec<Value> {
-    let mut lives: Vec<(String, Vec<Value>)> = Vec::new();
+    let mut incarnations: Vec<(String, Vec<Value>)> = Vec::new();
     if let Some(node) = look.node() {
-        lives.push((node.uid.clone(), Vec::new()));
+        incarnations.push((node.uid.clone(), Vec::new()));
     }
     let nothing = Kept::new();
     for (place, version) in history.iter().enumerate() {
@@ -173,32 +173,32 @@ fn incarnations(look: &Look, history: &[Version]) -> Vec<Value> {
             "now": place == 0,
             "oldest": place + 1 == history.len() && version.sequence > 1,
         });
-        match lives.iter_mut().find(|(uid, _)| *uid == version.uid) {
+        match incarnations.iter_mut().find(|(uid, _)| *uid == version.uid) {
             Some((_, captures)) => captures.push(capture),
-            None => lives.push((version.uid.clone(), vec![capture])),
+            None => incarnations.push((version.uid.clone(), vec![capture])),
         }
     }
     let alive = look.node().map(|node| node.uid.as_str());
-    lives
+    incarnations
         .into_iter()
         .map(|(uid, captures)| json!({"alive": alive == Some(&uid), "uid": uid, "captures": captures}))
         .collect()
 }
 
-/// What people may want to do about it: the page only says how.
+/// Returns commands for the node.
 fn commands(look: &Look, history: &[Version]) -> Vec<Value> {
-    let name = quoted(look.name());
-    let mut commands = vec![("the whole story", format!("perennial explain {name}"))];
+    let name = shell_quoted(look.name());
+    let mut commands = vec![("explain the node", format!("perennial explain {name}"))];
     if look.node().is_some() && look.held.is_some() {
-        commands.push(("give it what its record has, now", format!("perennial restore {name}")));
+        commands.push(("restore it from its record now", format!("perennial restore {name}")));
     }
     if let Some(before) = history.get(1) {
         commands
-            .push(("go back to what was kept before", format!("perennial rollback {name} --to {}", before.sequence)));
+            .push(("roll back to the previous version", format!("perennial rollback {name} --to {}", before.sequence)));
     }
     if look.held.is_some() {
-        commands.push(("keep its record for ever", format!("perennial hold {name}")));
-        commands.push(("forget what is kept", format!("perennial forget {name} --yes")));
+        commands.push(("exclude its record from garbage collection", format!("perennial hold {name}")));
+        commands.push(("empty its record", format!("perennial forget {name} --yes")));
     }
     commands.into_iter().map(|(what, command)| json!({"what": what, "command": command})).collect()
 }

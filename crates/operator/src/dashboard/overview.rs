@@ -1,7 +1,8 @@
-//! How everything stands, as one value.
+//! The overview: nodes, records, churn, problems, workloads and replicas.
 
 use std::{collections::BTreeMap, sync::PoisonError, time::Duration};
 
+use perennial_core::keeper::status::KeepState;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -11,18 +12,18 @@ use crate::{
     keeper::activity::Counts,
 };
 
-/// The Leases are not waited for longer than this.
+/// Deadline of a read of the Leases.
 const LEASES_WITHIN: Duration = Duration::from_secs(2);
-/// So many of what happened last are shown.
+/// Number of recent activities.
 const RECENT: usize = 50;
 
-/// What is known at one moment.
-pub(super) struct Known {
+/// Data of one overview.
+pub(super) struct OverviewState {
     pub(super) states: BTreeMap<&'static str, usize>,
     pub(super) workloads: workload::Sums,
-    /// Or why they could not be read.
+    /// Groups of replicas, or why the Leases could not be read.
     pub(super) groups: Result<Vec<Value>, String>,
-    /// Shards on which nobody works; also where there is no operator at all.
+    /// Leases of shards without an owner.
     pub(super) unheld: Vec<String>,
     pub(super) synced: bool,
 }
@@ -44,12 +45,13 @@ pub(super) async fn overview(dashboard: &Dashboard) -> Value {
             (churn, activity.recent().take(RECENT).map(|event| json!(**event)).collect())
         })
         .unwrap_or_default();
-    let known = Known { states, workloads: workload::sums(dashboard), groups, unheld, synced };
+    let known = OverviewState { states, workloads: workload::sums(dashboard), groups, unheld, synced };
     let attention = attention::list(dashboard, &rows, &known);
-    let count = |words: &[&str]| words.iter().filter_map(|word| known.states.get(word)).sum::<usize>();
-    // As in perennial_nodes_current_ratio: of whom nothing is kept, nothing is behind.
-    let current = count(&["Current", "NoRecord"]);
-    let live = rows.len() - count(&["Away", "Ignored"]);
+    let count =
+        |states: &[KeepState]| states.iter().filter_map(|state| known.states.get(state.as_str())).sum::<usize>();
+    // As in perennial_nodes_current_ratio: a node without a record is current.
+    let current = count(&[KeepState::Current, KeepState::NoRecord]);
+    let live = rows.len() - count(&[KeepState::Away, KeepState::Ignored]);
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "servedBy": match dashboard.server { Server::Operator => "operator", Server::Command => "command" },
@@ -68,27 +70,28 @@ pub(super) async fn overview(dashboard: &Dashboard) -> Value {
     })
 }
 
-/// Who works on what, read now and then.
+/// Returns the groups of replicas and the shards without an owner, from a cache of a few seconds.
 async fn leases(dashboard: &Dashboard) -> (Result<Vec<Value>, String>, Vec<String>) {
     let mut known = dashboard.leases.lock().await;
     if known.as_ref().is_none_or(|(at, _)| at.elapsed() >= LEASES_EVERY) {
         let reading = Leases::read(&dashboard.parts.keeper.client, &dashboard.namespace);
         let read = match tokio::time::timeout(LEASES_WITHIN, reading).await {
             Ok(read) => read.map_err(|error| format!("{error:#}")),
-            Err(_) => Err("the API server does not answer".to_owned()),
+            Err(_) => Err("the API server does not respond".to_owned()),
         };
         *known = Some((Instant::now(), read));
     }
     match known.as_ref().map(|(_, read)| read) {
-        Some(Ok(found)) => {
-            (Ok(found.groups.iter().map(told).collect()), found.groups.iter().flat_map(ReplicaGroup::unheld).collect())
-        }
+        Some(Ok(found)) => (
+            Ok(found.groups.iter().map(group_json).collect()),
+            found.groups.iter().flat_map(ReplicaGroup::unheld).collect(),
+        ),
         Some(Err(why)) => (Err(why.clone()), Vec::new()),
         None => (Ok(Vec::new()), Vec::new()),
     }
 }
 
-fn told(group: &ReplicaGroup) -> Value {
+fn group_json(group: &ReplicaGroup) -> Value {
     let members = group.members.iter().map(|member| json!({"identity": member.identity, "alive": member.alive}));
     let shards =
         group.shards.iter().map(|shard| json!({"lease": shard.lease, "holder": shard.holder, "held": shard.held}));
@@ -96,7 +99,7 @@ fn told(group: &ReplicaGroup) -> Value {
 }
 
 impl Dashboard {
-    pub(super) fn kept_workloads(&self) -> std::sync::MutexGuard<'_, workload::Kept> {
+    pub(super) fn cached_workloads(&self) -> std::sync::MutexGuard<'_, workload::CachedRows> {
         self.workloads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

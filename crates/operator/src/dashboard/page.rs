@@ -1,4 +1,4 @@
-//! The files of the page. They are part of the program: nothing is built, and nothing comes from elsewhere.
+//! The files of the page, embedded in the program.
 
 use axum::{
     extract::Path,
@@ -14,7 +14,7 @@ const SVG: &str = "image/svg+xml";
 
 macro_rules! files {
     ($($name:literal: $kind:expr),+ $(,)?) => {
-        /// Every file: its name, what it is, and what is in it.
+        /// Name, content type and content of every file.
         pub(super) const FILES: &[(&str, &str, &str)] =
             &[$(($name, $kind, include_str!(concat!("page/", $name)))),+];
     };
@@ -27,13 +27,17 @@ files! {
     "icon.svg": SVG,
     "app.js": JS,
     "chart.js": JS,
-    "dom.js": JS,
+    "commands.js": JS,
+    "format.js": JS,
+    "links.js": JS,
     "list.js": JS,
-    "live.js": JS,
     "node.js": JS,
     "nodes.js": JS,
     "overview.js": JS,
-    "words.js": JS,
+    "requests.js": JS,
+    "safe_html.js": JS,
+    "states.js": JS,
+    "stream.js": JS,
     "workload.js": JS,
     "workloads.js": JS,
 }
@@ -42,7 +46,7 @@ pub(super) async fn index() -> Response {
     named("index.html")
 }
 
-/// The name comes last in the path, behind the token where there is one.
+/// The path may contain a token before the name.
 pub(super) async fn file(Path(path): Path<HashMap<String, String>>) -> Response {
     named(path.get("file").map_or("", String::as_str))
 }
@@ -59,10 +63,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_of_the_page_comes_from_elsewhere_or_becomes_markup() {
+    fn page_loads_nothing_from_other_hosts_and_inserts_no_markup() {
         for (name, _, text) in FILES {
             let namespaces = text.replace("http://www.w3.org/2000/svg", "");
-            assert!(!namespaces.contains("://"), "{name} speaks of another host");
+            assert!(!namespaces.contains("://"), "{name} names another host");
             for sink in
                 ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", " style=\"", "onclick=\""]
             {
@@ -72,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn every_module_that_is_imported_is_served() {
+    fn every_imported_module_is_served() {
         for (name, _, text) in FILES.iter().filter(|(_, kind, _)| *kind == JS) {
             for import in text.lines().filter_map(|line| line.split_once(" from \"./")).map(|(_, rest)| rest) {
                 let import = import.trim_end_matches("\";");

@@ -1,7 +1,7 @@
-//! What happens, as it happens: server-sent events.
+//! Updates as server-sent events.
 //!
-//! `overview`: how everything stands, whenever that changes. `happened`: one thing that happened. Whoever is too slow to
-//! hear everything is told so (`missed`) and asks for what was last.
+//! `overview`: the overview, when it changes. `happened`: one activity. `missed`: the browser was too slow and must
+//! reload.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -18,10 +18,10 @@ use tokio::sync::{OwnedSemaphorePermit, broadcast, watch};
 use super::Dashboard;
 use crate::keeper::activity::Happening;
 
-/// Something is said now and then, so that both ends notice when the other is gone.
+/// Time between keep-alive events, by which both ends notice a broken connection.
 const ALIVE_EVERY: Duration = Duration::from_secs(10);
 
-struct Listener {
+struct Subscription {
     dashboard: Arc<Dashboard>,
     happenings: broadcast::Receiver<Arc<Happening>>,
     overview: watch::Receiver<Arc<str>>,
@@ -30,25 +30,25 @@ struct Listener {
 
 pub(super) async fn stream(State(dashboard): State<Arc<Dashboard>>) -> Response {
     let Ok(permit) = Arc::clone(&dashboard.streams).try_acquire_owned() else {
-        return (StatusCode::SERVICE_UNAVAILABLE, "Too many look on already.\n").into_response();
+        return (StatusCode::SERVICE_UNAVAILABLE, "Too many connections; retry later.\n").into_response();
     };
     let happenings = dashboard.parts.keeper.cache.activity(|activity| activity.listen());
     let Some(happenings) = happenings else { return StatusCode::NOT_FOUND.into_response() };
     let mut overview = dashboard.overview.subscribe();
-    // It is told at once how things stand; what changes afterwards is news.
+    // Sends the current overview at once.
     overview.mark_changed();
     dashboard.refresh().await;
-    let listener = Listener { dashboard, happenings, overview, _permit: permit };
-    let events = futures::stream::unfold(listener, |mut listener| async move {
-        let event = listener.next().await?;
-        Some((Ok::<_, Infallible>(event), listener))
+    let subscription = Subscription { dashboard, happenings, overview, _permit: permit };
+    let events = futures::stream::unfold(subscription, |mut subscription| async move {
+        let event = subscription.next().await?;
+        Some((Ok::<_, Infallible>(event), subscription))
     });
     let alive = KeepAlive::new().interval(ALIVE_EVERY).event(Event::default().event("alive").data("{}"));
     Sse::new(events).keep_alive(alive).into_response()
 }
 
-impl Listener {
-    /// None: the server stops.
+impl Subscription {
+    /// Returns `None` when the server stops.
     async fn next(&mut self) -> Option<Event> {
         tokio::select! {
             biased;
@@ -58,7 +58,7 @@ impl Listener {
                 let text = Arc::clone(&self.overview.borrow_and_update());
                 Some(Event::default().event("overview").data(&*text))
             }
-            heard = self.happenings.recv() => match heard {
+            received = self.happenings.recv() => match received {
                 Ok(happening) => Event::default().event("happened").json_data(&*happening).ok(),
                 Err(broadcast::error::RecvError::Lagged(_)) => Some(Event::default().event("missed").data("{}")),
                 Err(broadcast::error::RecvError::Closed) => None,

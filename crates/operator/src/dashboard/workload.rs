@@ -1,4 +1,4 @@
-//! The workloads that ask for placement: how they stand, and one of them with its slots.
+//! Workloads with placement annotations, and one of them with its slots.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -13,43 +13,45 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{Dashboard, api::Problem};
-use crate::placement::{
-    cache::{key, key_of},
-    reconcile::Placer,
+use super::{Dashboard, api::ApiError};
+use crate::{
+    inspect::states::WorkloadState,
+    placement::{
+        cache::{key, key_of},
+        reconcile::Placer,
+    },
 };
 
-/// All workloads are judged afresh at most so often.
+/// Minimum time between two evaluations of all workloads.
 const FRESH_FOR: Duration = Duration::from_secs(2);
 
-/// One workload as a line of a list.
+/// One workload in the list.
 #[derive(Debug)]
-pub(super) struct Row {
+pub(super) struct WorkloadRow {
     pub(super) key: String,
-    /// `Exact`, `Drift`, `Fallback` or `Invalid`.
-    pub(super) state: &'static str,
-    /// Its replicas are where they are: none of them is moved because of its class.
+    pub(super) state: WorkloadState,
+    /// Replicas in the wrong class are not moved.
     stays: bool,
     value: Value,
     counts: Option<[u32; 5]>,
 }
 
-impl Row {
+impl WorkloadRow {
     pub(super) fn to_json(&self) -> Value {
         self.value.clone()
     }
 }
 
-/// How all of them stood a moment ago.
+/// Rows of the last evaluation.
 #[derive(Debug, Default)]
-pub(super) struct Kept(Option<(Instant, Arc<Vec<Row>>)>);
+pub(super) struct CachedRows(Option<(Instant, Arc<Vec<WorkloadRow>>)>);
 
-/// All of them together.
+/// Totals over all workloads.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Sums {
     enabled: bool,
-    /// All of them are known. Whoever may not read them never has that.
+    /// All workloads are cached. Stays false without permission to read them.
     synced: bool,
     all: usize,
     replicas: u32,
@@ -57,31 +59,31 @@ pub(super) struct Sums {
     on_demand: u32,
     drift: u32,
     fallback: u32,
-    pub(super) states: BTreeMap<&'static str, usize>,
-    /// How many of those in `Drift` stay as they are.
+    pub(super) states: BTreeMap<WorkloadState, usize>,
+    /// Number of workloads in `Drift` whose replicas are not moved.
     #[serde(skip)]
     pub(super) staying: usize,
-    /// The first of each state.
+    /// First keys in each state.
     #[serde(skip)]
-    pub(super) keys: BTreeMap<&'static str, Vec<String>>,
+    pub(super) keys: BTreeMap<WorkloadState, Vec<String>>,
 }
 
-/// Sorted by key.
-pub(super) fn rows(dashboard: &Dashboard) -> Arc<Vec<Row>> {
-    let mut kept = dashboard.kept_workloads();
-    if let Some((at, rows)) = &kept.0
+/// Returns all workloads, sorted by key.
+pub(super) fn rows(dashboard: &Dashboard) -> Arc<Vec<WorkloadRow>> {
+    let mut cache = dashboard.cached_workloads();
+    if let Some((at, rows)) = &cache.0
         && at.elapsed() < FRESH_FOR
     {
         return Arc::clone(rows);
     }
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<WorkloadRow> = Vec::new();
     if let Some(placer) = &dashboard.parts.placer {
         let cache = placer.cache();
         rows.extend(cache.keys().iter().filter_map(|key| row(&cache.observe(key)?)));
     }
     rows.sort_unstable_by(|a, b| a.key.cmp(&b.key));
     let rows = Arc::new(rows);
-    kept.0 = Some((Instant::now(), Arc::clone(&rows)));
+    cache.0 = Some((Instant::now(), Arc::clone(&rows)));
     rows
 }
 
@@ -92,7 +94,7 @@ pub(super) fn sums(dashboard: &Dashboard) -> Sums {
     let mut sums = Sums { enabled: placer.is_some(), synced, all: rows.len(), ..Sums::default() };
     for row in rows.iter() {
         *sums.states.entry(row.state).or_default() += 1;
-        sums.staying += usize::from(row.state == "Drift" && row.stays);
+        sums.staying += usize::from(row.state == WorkloadState::Drift && row.stays);
         let named = sums.keys.entry(row.state).or_default();
         if named.len() < 10 {
             named.push(row.key.clone());
@@ -107,8 +109,8 @@ pub(super) fn sums(dashboard: &Dashboard) -> Sums {
     sums
 }
 
-/// None: it asks for nothing.
-fn row(workload: &Workload) -> Option<Row> {
+/// Returns `None` for a workload without placement annotations.
+fn row(workload: &Workload) -> Option<WorkloadRow> {
     let view = &workload.view;
     let (kind, namespace, name) = (view.kind.as_str().to_ascii_lowercase(), &view.namespace, &view.name);
     let key = key_of(view).to_string();
@@ -118,31 +120,31 @@ fn row(workload: &Workload) -> Option<Row> {
             let decision = decide(workload);
             let counts = decision.counts;
             let state = if workload.state().breaker.is_open() || counts.fallback > 0 {
-                "Fallback"
+                WorkloadState::Fallback
             } else if counts.drift > 0 {
-                "Drift"
+                WorkloadState::Drift
             } else {
-                "Exact"
+                WorkloadState::Exact
             };
             let value = json!({
                 "kind": kind, "namespace": namespace, "name": name, "state": state, "counts": counts,
                 "why": why(workload, spec, &decision),
             });
             let sums = [counts.replicas, counts.spot, counts.on_demand, counts.drift, counts.fallback];
-            Row { key, state, stays: stays(workload, spec).is_some(), value, counts: Some(sums) }
+            WorkloadRow { key, state, stays: stays(workload, spec).is_some(), value, counts: Some(sums) }
         }
         Err(problems) => {
             let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
             let value = json!({
-                "kind": kind, "namespace": namespace, "name": name, "state": "Invalid", "counts": Value::Null,
+                "kind": kind, "namespace": namespace, "name": name, "state": WorkloadState::Invalid, "counts": Value::Null,
                 "replicas": view.replicas, "why": problems.join("; "),
             });
-            Row { key, state: "Invalid", stays: true, value, counts: None }
+            WorkloadRow { key, state: WorkloadState::Invalid, stays: true, value, counts: None }
         }
     })
 }
 
-/// The command that tells the story of a workload by its key, `kind/namespace/name`.
+/// Returns the command that explains a workload with the key `kind/namespace/name`.
 pub(super) fn explain_command(key: &str) -> String {
     let mut parts = key.splitn(3, '/');
     let (kind, namespace, name) = (parts.next(), parts.next(), parts.next());
@@ -150,23 +152,25 @@ pub(super) fn explain_command(key: &str) -> String {
     format!("perennial explain {kind}/{name} -n {namespace}")
 }
 
-/// One workload with its slots.
-pub(super) fn workload(dashboard: &Dashboard, kind: &str, namespace: &str, name: &str) -> Result<Value, Problem> {
+/// Returns one workload with its slots.
+pub(super) fn workload(dashboard: &Dashboard, kind: &str, namespace: &str, name: &str) -> Result<Value, ApiError> {
     let Some(placer) = &dashboard.parts.placer else {
-        return Err(Problem::NotThere("Placement is off.".to_owned()));
+        return Err(ApiError::NotFound("Placement is disabled.".to_owned()));
     };
     let key = key(kind, namespace, name);
-    let missing = || Problem::NotThere(format!("There is no {kind} {name} in namespace {namespace} that is watched."));
+    let missing = || ApiError::NotFound(format!("There is no {kind} {name} in namespace {namespace}."));
     let workload = placer.cache().observe(&key).ok_or_else(missing)?;
     let Some(row) = row(&workload) else {
-        return Err(Problem::NotThere(format!("{name} asks for nothing: its pods run where the scheduler puts them.")));
+        return Err(ApiError::NotFound(format!(
+            "{name} has no placement annotations: its pods run where the scheduler puts them."
+        )));
     };
     let mut value = row.to_json();
     value["commands"] = json!([
-        {"what": "the whole story", "command": explain_command(&key)},
-        {"what": "leave running pods where they are", "command":
+        {"what": "explain the placement", "command": explain_command(&key)},
+        {"what": "pause moves", "command":
             format!("kubectl annotate {kind} {name} -n {namespace} perennial.dev/paused=true")},
-        {"what": "place all pods anew, at once", "command": format!("kubectl rollout restart {kind}/{name} -n {namespace}")},
+        {"what": "replace all pods now", "command": format!("kubectl rollout restart {kind}/{name} -n {namespace}")},
     ]);
     let Some(spec) = workload.managed_spec() else { return Ok(value) };
     let decision = decide(&workload);
@@ -185,13 +189,13 @@ pub(super) fn workload(dashboard: &Dashboard, kind: &str, namespace: &str, name:
     Ok(value)
 }
 
-/// One place of a workload, and who is in it.
+/// One slot of a workload, and its pod.
 #[derive(Debug, Serialize)]
 struct Slot {
     #[serde(rename = "slot")]
     number: u32,
     wants: Class,
-    /// The class of who is in it.
+    /// Class of the pod.
     has: Option<Class>,
     pod: Option<String>,
     node: Option<String>,
@@ -199,7 +203,7 @@ struct Slot {
     gated: bool,
 }
 
-/// The places, and the pods that are in none of them.
+/// Returns the slots, and the pods without a slot.
 fn slots(placer: &Placer, workload: &Workload, spec: &Spec) -> (Vec<Slot>, Vec<Value>) {
     let mut slots: Vec<Slot> = (0..workload.view.replicas.min(MAX_DRAWN))
         .map(|number| Slot {
@@ -216,14 +220,14 @@ fn slots(placer: &Placer, workload: &Workload, spec: &Spec) -> (Vec<Slot>, Vec<V
     for pod in workload.pods.iter().filter(|pod| pod.occupies()) {
         let node = placer.cache().node_of(&pod.uid);
         let has = pod.counts_as(spec.strength);
-        let place = place(workload, pod).and_then(|slot| slots.get_mut(usize::try_from(slot).ok()?));
-        match place.filter(|place| place.pod.is_none()) {
-            Some(place) => {
-                place.has = has;
-                place.pod = Some(pod.name.clone());
-                place.node = node;
-                place.ready = pod.ready;
-                place.gated = pod.gated;
+        let slot = slot_of(workload, pod).and_then(|slot| slots.get_mut(usize::try_from(slot).ok()?));
+        match slot.filter(|slot| slot.pod.is_none()) {
+            Some(slot) => {
+                slot.has = has;
+                slot.pod = Some(pod.name.clone());
+                slot.node = node;
+                slot.ready = pod.ready;
+                slot.gated = pod.gated;
             }
             None => others.push(json!({
                 "pod": pod.name, "node": node, "has": has, "ready": pod.ready, "gated": pod.gated,
@@ -233,7 +237,7 @@ fn slots(placer: &Placer, workload: &Workload, spec: &Spec) -> (Vec<Slot>, Vec<V
     (slots, others)
 }
 
-fn place(workload: &Workload, pod: &PodView) -> Option<u32> {
+fn slot_of(workload: &Workload, pod: &PodView) -> Option<u32> {
     match workload.view.kind {
         Kind::Deployment => pod.slot,
         Kind::StatefulSet { start } => pod.ordinal.and_then(|ordinal| ordinal.checked_sub(start)),
@@ -245,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_names_the_workload_as_kubectl_does() {
+    fn explain_command_uses_kubectl_notation() {
         assert_eq!(explain_command("deployment/shop/web"), "perennial explain deployment/web -n shop");
     }
 }

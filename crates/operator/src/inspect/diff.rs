@@ -10,13 +10,13 @@ use perennial_core::keeper::{
 
 use super::look::Look;
 
-/// What would be changed about one node.
+/// The write that is due for one node.
 pub(crate) struct Difference {
     pub(crate) node: String,
     pub(crate) what: &'static str,
     pub(crate) changes: Vec<Change>,
-    /// What is the same before and after.
-    pub(crate) stays: Kept,
+    /// Keys that the write leaves unchanged.
+    pub(crate) unchanged: Kept,
 }
 
 /// One key that would change.
@@ -26,16 +26,16 @@ pub(crate) struct Change {
     pub(crate) after: Option<String>,
 }
 
-/// None where nothing would be changed.
+/// Returns `None` if no write is due.
 pub(crate) fn difference(look: &Look) -> Option<Difference> {
     let (what, before, after) = match look.status() {
         KeepStatus::Pending(kind, next) => {
             let before = look.record().map(|record| record.kept).unwrap_or_default();
             let what = match kind {
-                RecordWrite::Capture if look.held.is_none() => "its record would be created",
-                RecordWrite::Capture => "its record would follow it",
-                RecordWrite::Claim => "it would take its record over",
-                RecordWrite::Fold => "it would be merged into its record",
+                RecordWrite::Capture if look.held.is_none() => "record would be created",
+                RecordWrite::Capture => "record would be updated",
+                RecordWrite::Claim => "record would be claimed by this incarnation",
+                RecordWrite::Fold => "node would be merged into its record",
             };
             (what, before, next.kept)
         }
@@ -44,16 +44,16 @@ pub(crate) fn difference(look: &Look) -> Option<Difference> {
             let mut after = before.clone();
             after.retain(|key, _| !restore.remove.contains(key));
             after.extend(restore.set);
-            ("it would be given what its record has", before, after)
+            ("node would be restored", before, after)
         }
         _ => return None,
     };
     let changes = changes(&before, &after);
-    let stays = before.into_iter().filter(|(key, value)| after.get(key) == Some(value)).collect();
-    Some(Difference { node: look.name().to_owned(), what, changes, stays })
+    let unchanged = before.into_iter().filter(|(key, value)| after.get(key) == Some(value)).collect();
+    Some(Difference { node: look.name().to_owned(), what, changes, unchanged })
 }
 
-/// What differs between two label sets.
+/// Returns the keys that differ between two sets.
 pub(crate) fn changes(before: &Kept, after: &Kept) -> Vec<Change> {
     let keys: BTreeSet<&Key> = before.keys().chain(after.keys()).collect();
     let changed = keys.into_iter().filter(|key| before.get(key) != after.get(key));

@@ -2,12 +2,12 @@
 
 use perennial_core::keeper::keys::Kept;
 
-/// How long ago, as kubectl says it: `42s`, `5m`, `3h`, `12d`.
+/// Formats an age like kubectl: `42s`, `5m`, `3h`, `12d`.
 pub(crate) fn age(then: jiff::Timestamp, now: jiff::Timestamp) -> String {
     span(now.as_second().saturating_sub(then.as_second()))
 }
 
-/// A number of seconds, as kubectl says it.
+/// Formats a number of seconds like kubectl.
 pub(crate) fn span(seconds: i64) -> String {
     let seconds = seconds.max(0);
     match seconds {
@@ -18,10 +18,10 @@ pub(crate) fn span(seconds: i64) -> String {
     }
 }
 
-/// Keys and values on one line.
+/// Formats keys and values on one line.
 pub(crate) fn pairs(kept: &Kept) -> String {
     if kept.is_empty() {
-        return "(nothing)".to_owned();
+        return "(none)".to_owned();
     }
     kept.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
 }
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_age_is_short() {
+    fn ages_have_one_unit() {
         assert_eq!([119, 120, 7_200, 172_800, -5].map(span), ["119s", "2m", "2h", "2d", "0s"]);
     }
 }

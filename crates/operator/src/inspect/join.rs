@@ -1,7 +1,7 @@
-//! All nodes with their records, side by side, a page of each in memory.
+//! Join of all nodes with their records, with one page of each in memory.
 //!
-//! Both lists come in the order of their names, and a record is named after its node: so they are read like two sorted
-//! files. Where identities are not names there is no such order, and the records are read first and held.
+//! Both lists are sorted by name, and a record is named after its node, so they are merged like two sorted files. If
+//! nodes are not identified by name, all records are read first.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::keeper::{Priority, apply::Held};
 
-/// One of the two lists: what was read of it and not taken yet.
+/// One of the two lists: the rest of its current page.
 struct Pages<T> {
     ready: VecDeque<T>,
     params: ListParams,
@@ -57,11 +57,12 @@ impl Pages<Held> {
     }
 }
 
-/// So many are handed on at once.
+/// Maximum number of pairs in a batch.
 const BATCH: usize = 500;
 
 impl Session {
-    /// Every node with its record, and every record without a node. With a selector: the nodes that it selects.
+    /// Calls a function with every node and its record, and with every record without a node. With a selector, only with
+    /// selected nodes.
     pub(crate) async fn each_pair(
         &self,
         selector: Option<&str>,
@@ -75,7 +76,7 @@ impl Session {
             }
             let mut batch = std::mem::take(batch);
             if selector.is_some() {
-                // A record whose node was not selected looks like one whose node is away.
+                // The node of a record without a node may just not be selected.
                 batch.retain(|look| look.node().is_some());
             }
             progress.advance(batch.len());
@@ -104,8 +105,8 @@ impl Session {
         mut on: impl AsyncFnMut(Look) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let (mut nodes, mut records) = (Pages::<Node>::new(node_pages(selector)), Pages::<Held>::new(record_pages()));
-        // Names that are too long for a record's name: found by asking, and passed over in the list.
-        let (mut asked, mut odd) = (HashSet::new(), Vec::new());
+        // Records of nodes with long names have hashed names: read one by one, and skipped in the list.
+        let (mut read, mut odd) = (HashSet::new(), Vec::new());
         loop {
             nodes.fill(self).await?;
             records.fill(self).await?;
@@ -126,7 +127,7 @@ impl Session {
             let name = Identified::named(&node.name).record_name();
             if name.0 != format!("node-{}", node.name) {
                 let held = self.cluster.read_record(&name, Priority::Restore).await?;
-                asked.insert(name.0);
+                read.insert(name.0);
                 on(self.pair(nodes.ready.pop_front(), held)).await?;
                 continue;
             }
@@ -138,7 +139,7 @@ impl Session {
                 Some(std::cmp::Ordering::Greater) | None => on(self.pair(nodes.ready.pop_front(), None)).await?,
             }
         }
-        for name in odd.into_iter().filter(|name| !asked.contains(name)) {
+        for name in odd.into_iter().filter(|name| !read.contains(name)) {
             if let Some(held) = self.cluster.read_record(&RecordName(name), Priority::Restore).await? {
                 on(self.pair(None, Some(held))).await?;
             }

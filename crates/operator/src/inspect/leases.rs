@@ -1,4 +1,4 @@
-//! Who runs and who works on what, read from the Leases: for people, so by the API server's clock.
+//! Replicas and shard owners, read from the Leases and judged by the API server's clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,14 +16,14 @@ use crate::runtime::{
     lease_metadata::{GROUP, SHARD, announcement, shard_lease},
 };
 
-/// The Leases of Perennial's namespace, as they were at one time of the API server's.
+/// Leases in the namespace of Perennial at one time of the API server.
 #[derive(Debug)]
 pub(crate) struct Leases {
     pub(crate) groups: Vec<ReplicaGroup>,
     pub(crate) now: Timestamp,
 }
 
-/// Processes that share the same work.
+/// Replicas that share the same shards.
 #[derive(Debug)]
 pub(crate) struct ReplicaGroup {
     pub(crate) name: String,
@@ -36,7 +36,7 @@ pub(crate) struct Replica {
     pub(crate) identity: String,
     pub(crate) shards: u32,
     pub(crate) since: i64,
-    /// Seconds since it last said that it lives.
+    /// Seconds since the last renewal.
     pub(crate) silent: i64,
     pub(crate) alive: bool,
 }
@@ -44,28 +44,28 @@ pub(crate) struct Replica {
 #[derive(Debug)]
 pub(crate) struct ShardLease {
     pub(crate) lease: String,
-    /// Nobody, where it is empty.
+    /// Empty if the Lease has no holder.
     pub(crate) holder: String,
     pub(crate) silent: i64,
-    /// It has a holder that renewed it in time.
+    /// The holder renewed the Lease in time.
     pub(crate) held: bool,
     pub(crate) transitions: i32,
 }
 
-/// Whether somebody works on a node.
+/// Owner of the shard of a node.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ShardOwner {
     By {
         holder: String,
         lease: String,
     },
-    /// There is no Lease at all.
+    /// There is no Lease.
     NoOperator,
-    /// The Lease of its shard has nobody.
+    /// The Lease of the shard has no holder.
     NoHolder {
         lease: String,
     },
-    /// Its holder has stopped renewing.
+    /// The holder stopped renewing the Lease.
     Silent {
         lease: String,
         holder: String,
@@ -73,11 +73,11 @@ pub(crate) enum ShardOwner {
     },
 }
 
-/// The API server's own time.
+/// Returns the API server's time.
 pub(crate) async fn server_time(client: &Client) -> anyhow::Result<Timestamp> {
     let request = Request::get("/version").body(kube::client::Body::empty())?;
     let answer = client.send(request).await.map_err(|error| anyhow::anyhow!(error_category::message(&error)))?;
-    let date = answer.headers().get(DATE).context("the API server does not say what time it is")?;
+    let date = answer.headers().get(DATE).context("the API server sent no Date header")?;
     Ok(rfc2822::parse(date.to_str()?)?.timestamp())
 }
 
@@ -103,7 +103,7 @@ impl Leases {
         Self { groups, now }
     }
 
-    /// Who works on a node, of those that have this role.
+    /// Returns the owner of the shard of a node, among replicas with this role.
     pub(crate) fn owner(&self, node: &str, role: &str) -> ShardOwner {
         let group = self.groups.iter().find(|group| group.name == "perennial" || group.name.contains(role));
         let Some(group) = group else { return ShardOwner::NoOperator };
@@ -138,14 +138,14 @@ impl ReplicaGroup {
         members.sort_by(|a, b| a.since.cmp(&b.since).then_with(|| a.identity.cmp(&b.identity)));
         shards.sort_by_key(ShardLease::number);
         let mut group = Self { name, members, shards };
-        // Leases of an earlier, larger or smaller, number of shards say nothing.
+        // Ignores Leases of an earlier number of shards.
         let count = group.shard_count();
         let wanted: BTreeSet<String> = (0..count).map(|shard| shard_lease(&group.name, shard, count)).collect();
         group.shards.retain(|shard| wanted.contains(&shard.lease));
         group
     }
 
-    /// How many shards are in force.
+    /// Number of shards in use.
     pub(crate) fn shard_count(&self) -> u32 {
         let members: Vec<perennial_core::coordination::shards::Member> = self
             .members
@@ -161,7 +161,7 @@ impl ReplicaGroup {
         told.unwrap_or_else(|| u32::try_from(self.shards.len().max(1)).unwrap_or(1))
     }
 
-    /// Shards on which nobody works.
+    /// Leases of shards without an owner.
     pub(crate) fn unheld(&self) -> Vec<String> {
         let count = self.shard_count();
         let held = |name: &String| self.shards.iter().any(|shard| shard.held && shard.lease == *name);
@@ -170,25 +170,25 @@ impl ReplicaGroup {
 }
 
 impl ShardLease {
-    /// Its place among the others.
+    /// Index of the shard.
     pub(crate) fn number(&self) -> u32 {
         self.lease.rsplit_once('-').and_then(|(_, number)| number.parse().ok()).unwrap_or(0)
     }
 }
 
 impl ShardOwner {
-    /// What is to be known about a node for which something is due.
+    /// Returns the cause of a pending write, as a sentence.
     pub(crate) fn sentence(&self) -> String {
         match self {
             Self::By { holder, lease } => {
-                format!("{holder} holds {lease} and should do it within moments; if not, its log and the node's Events say why")
+                format!("{holder} holds {lease} and should write it soon; if not, check its log and the Events of the node")
             }
             Self::NoOperator => {
-                "no operator runs here: start it, or look why it is gone (one that runs with --dry-run or without leader election holds no Lease and is not seen)".to_owned()
+                "no operator holds a Lease: start the operator or check its log (with --dry-run or without leader election it holds no Lease)".to_owned()
             }
-            Self::NoHolder { lease } => format!("nobody holds the Lease {lease}: no operator works on this node's shard"),
+            Self::NoHolder { lease } => format!("no replica holds the Lease {lease}, so the shard of this node is not reconciled"),
             Self::Silent { lease, holder, seconds } => format!(
-                "{holder} holds the Lease {lease} but has been silent for {}: the operator is gone or cut off",
+                "{holder} has not renewed the Lease {lease} for {}: the operator is not running or not connected",
                 span(*seconds)
             ),
         }

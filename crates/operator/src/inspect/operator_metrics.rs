@@ -1,4 +1,4 @@
-//! An operator's metrics, as far as they can be read from here: from an address, or from its pod through the API server.
+//! Metrics of operators, read from a URL or from their pods through the API server.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,27 +11,27 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::leases::Leases;
 
 const DEADLINE: Duration = Duration::from_secs(5);
-/// A member's identity is its pod's name and this many characters of a random end.
+/// Length of the random suffix that a replica's identity has after the name of its pod.
 const RANDOM_END: usize = 17;
-/// Where operators serve their metrics unless they are told otherwise.
+/// Default metrics port of the operator.
 const PORT: u16 = 8080;
 
-/// What was read: the sum over all labels of each metric.
+/// Value of each metric, summed over all labels.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Samples(BTreeMap<String, f64>);
 
 impl Samples {
-    /// Reads an address.
+    /// Reads the metrics at a URL.
     pub(crate) async fn from_url(url: &str) -> anyhow::Result<Self> {
         let text = tokio::time::timeout(DEADLINE, get(url))
             .await
-            .map_err(|_| anyhow::anyhow!("no answer within {} s", DEADLINE.as_secs()))
+            .map_err(|_| anyhow::anyhow!("no response within {} s", DEADLINE.as_secs()))
             .and_then(|read| read)
             .with_context(|| format!("could not read metrics from {url}"))?;
         Ok(Self::parse(&text))
     }
 
-    /// Asks the pods of all members. Who cannot be asked (no pod, no permission) is left out.
+    /// Reads the metrics of all live replicas. Skips those that cannot be read.
     pub(crate) async fn of_members(
         client: &Client,
         namespace: &str,
@@ -51,7 +51,7 @@ impl Samples {
         found
     }
 
-    /// The text format of Prometheus; what is no sample is passed over.
+    /// Parses the Prometheus text format. Skips lines that are not samples.
     pub(crate) fn parse(text: &str) -> Self {
         let mut sums = BTreeMap::new();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -88,9 +88,9 @@ impl Samples {
     }
 
     pub(crate) fn sentence(&self) -> String {
-        let latency = self.latency().map(|mean| format!(", {:.0} ms each", mean * 1000.0)).unwrap_or_default();
+        let latency = self.latency().map(|mean| format!(" ({:.0} ms on average)", mean * 1000.0)).unwrap_or_default();
         format!(
-            "{} captures, {} restores{latency}, {} in the queue, {} requests, {} errors since it started",
+            "{} captures, {} restores{latency}, {} in the queue, {} requests, {} errors since start",
             self.get("perennial_captures_total"),
             self.get("perennial_restores_total"),
             self.get("workqueue_depth"),
@@ -100,11 +100,11 @@ impl Samples {
     }
 }
 
-/// HTTP/1.0: the answer ends where the connection does.
+/// Sends an HTTP/1.0 request, whose response ends with the connection.
 async fn get(url: &str) -> anyhow::Result<String> {
-    let uri: Uri = url.parse().context("this is not an address")?;
-    anyhow::ensure!(uri.scheme_str() == Some("http"), "only http:// is understood");
-    let host = uri.host().context("it names no host")?;
+    let uri: Uri = url.parse().context("invalid URL")?;
+    anyhow::ensure!(uri.scheme_str() == Some("http"), "unsupported scheme; only http:// works");
+    let host = uri.host().context("the URL has no host")?;
     let path = uri.path_and_query().map_or("/metrics", |path| path.as_str());
     let mut stream =
         tokio::net::TcpStream::connect((host.trim_matches(['[', ']']), uri.port_u16().unwrap_or(80))).await?;
@@ -112,9 +112,9 @@ async fn get(url: &str) -> anyhow::Result<String> {
     let mut bytes = Vec::new();
     stream.take(64 * 1024 * 1024).read_to_end(&mut bytes).await?;
     let text = String::from_utf8_lossy(&bytes);
-    let (head, body) = text.split_once("\r\n\r\n").context("the answer is not HTTP")?;
+    let (head, body) = text.split_once("\r\n\r\n").context("the response is not HTTP")?;
     let status = head.lines().next().unwrap_or_default();
-    anyhow::ensure!(status.contains(" 200 "), "it answered {status}");
+    anyhow::ensure!(status.contains(" 200 "), "unexpected response: {status}");
     Ok(body.to_owned())
 }
 
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_are_summed_over_their_labels() {
+    fn samples_are_summed_over_labels() {
         let text = "# HELP x y\nperennial_captures_total{via=\"watch\"} 3\nperennial_captures_total{via=\"admission\"} 4 170\nup 1\nbroken\n";
         let samples = Samples::parse(text);
         assert!((samples.get("perennial_captures_total") - 7.0).abs() < 1e-9);

@@ -1,4 +1,4 @@
-//! Members, shards, nodes, records, lag and throughput of one installation.
+//! Replicas, shards, nodes, records, lag and throughput of one installation.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +8,17 @@ use kube::Api;
 use perennial_core::keeper::{status::KeepState, stored_record::Stored};
 use serde_json::{Value, json};
 
-use super::{leases::Leases, operator_metrics::Samples, records::state, session::Session};
+use super::{leases::Leases, operator_metrics::Samples, session::Session, states::RecordState};
 use crate::{admission::configuration::NAME, runtime::error_category};
 
-/// What was found.
+/// Status of an installation.
 pub(crate) struct Overview {
     pub(crate) namespace: String,
     pub(crate) leases: Option<Leases>,
-    /// Why the Leases could not be read.
+    /// Why the Leases could not be read, if they could not.
     pub(crate) unread: Option<String>,
     pub(crate) nodes: BTreeMap<&'static str, usize>,
-    pub(crate) records: BTreeMap<&'static str, usize>,
+    pub(crate) records: BTreeMap<RecordState, usize>,
     pub(crate) lag: Lag,
     pub(crate) webhooks: Vec<String>,
     pub(crate) policies: usize,
@@ -26,14 +26,14 @@ pub(crate) struct Overview {
     pub(crate) samples: BTreeMap<String, Samples>,
 }
 
-/// What waits, and what was done lately.
+/// Pending and recent writes.
 #[derive(Default)]
 pub(crate) struct Lag {
-    /// Nodes for which something is due.
+    /// Number of nodes with a pending write.
     pub(crate) due: usize,
-    /// The age of the oldest node that still waits for its restore, in seconds.
+    /// Age in seconds of the oldest node that is not restored yet.
     pub(crate) oldest: Option<i64>,
-    /// Records written within the last minute and the last hour.
+    /// Number of records written in the last minute and hour.
     pub(crate) minute: usize,
     pub(crate) hour: usize,
 }
@@ -47,23 +47,23 @@ impl Overview {
         };
         let now = leases.as_ref().map_or_else(Timestamp::now, |found| found.now);
         let mut nodes: BTreeMap<&'static str, usize> = BTreeMap::new();
-        let mut records: BTreeMap<&'static str, usize> = BTreeMap::new();
+        let mut records: BTreeMap<RecordState, usize> = BTreeMap::new();
         let mut lag = Lag::default();
         session
             .each_pair(None, false, |page| {
                 for look in page {
                     if let Some(held) = &look.held {
-                        *records.entry(state(held.stored())).or_default() += 1;
+                        *records.entry(RecordState::of(held.stored())).or_default() += 1;
                     }
                     if let Some(Stored::Good(record)) = look.stored() {
                         let age = now.as_second() - record.captured_at.as_second();
                         lag.minute += usize::from(age < 60);
                         lag.hour += usize::from(age < 3600);
                     }
-                    let standing = look.status();
-                    *nodes.entry(standing.state().as_str()).or_default() += 1;
-                    lag.due += usize::from(standing.is_due());
-                    if let (Some(node), KeepState::Unsettled) = (look.node(), standing.state()) {
+                    let status = look.status();
+                    *nodes.entry(status.state().as_str()).or_default() += 1;
+                    lag.due += usize::from(status.is_due());
+                    if let (Some(node), KeepState::Unsettled) = (look.node(), status.state()) {
                         let age = now.as_second() - node.created;
                         lag.oldest = Some(lag.oldest.map_or(age, |oldest| oldest.max(age)));
                     }
@@ -128,7 +128,7 @@ impl Overview {
     }
 }
 
-/// The names of our webhooks that the API server calls.
+/// Returns the names of the installed webhooks.
 async fn webhooks(client: &kube::Client) -> Vec<String> {
     let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     let validating: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
@@ -136,7 +136,7 @@ async fn webhooks(client: &kube::Client) -> Vec<String> {
     match mutating.get_opt(NAME).await {
         Ok(Some(found)) => names.extend(found.webhooks.into_iter().flatten().map(|webhook| webhook.name)),
         Ok(None) => {}
-        Err(error) => names.push(format!("not known: {}", error_category::message(&error))),
+        Err(error) => names.push(format!("unknown: {}", error_category::message(&error))),
     }
     if let Ok(Some(found)) = validating.get_opt(NAME).await {
         names.extend(found.webhooks.into_iter().flatten().map(|webhook| webhook.name));

@@ -9,8 +9,8 @@ use std::{
 
 use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A line on standard error that says what is under way and how far it is, once it has taken a second. Nothing where that
-/// is not a terminal, or where the output itself goes to the same one as it comes.
+/// A status line on standard error, shown after one second. Not shown if standard error is not a terminal or if output
+/// appears on the same terminal meanwhile.
 #[derive(Debug)]
 pub(crate) struct Progress {
     what: &'static str,
@@ -18,20 +18,20 @@ pub(crate) struct Progress {
     line: Option<Line>,
 }
 
-/// Shown by a thread of its own: also while the first answer is still awaited.
+/// Drawn by a separate thread, which also works while the first response is pending.
 #[derive(Debug)]
 struct Line {
     bar: ProgressBar,
-    /// Dropped when it is over.
-    over: Option<Sender<()>>,
+    /// Dropped to stop the thread.
+    stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What is done by then needs no line.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Delay before the line is shown.
+const DELAY: Duration = Duration::from_secs(1);
 
 impl Progress {
-    /// `streams`: output appears while this is under way, and shows by itself how far it is.
+    /// `streams`: output appears while the work goes on.
     pub(crate) fn new(what: &'static str, streams: bool) -> Self {
         let wanted = std::io::stderr().is_terminal() && !(streams && std::io::stdout().is_terminal());
         Self { what, count: 0, line: wanted.then(|| Line::new(what)) }
@@ -51,21 +51,21 @@ impl Line {
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
             bar.set_style(style);
         }
-        let (over, waits) = channel::<()>();
+        let (stop, stopped) = channel::<()>();
         let shown = bar.clone();
         let thread = std::thread::spawn(move || {
-            if waits.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            if stopped.recv_timeout(DELAY) == Err(RecvTimeoutError::Timeout) {
                 shown.set_draw_target(ProgressDrawTarget::stderr());
                 shown.enable_steady_tick(Duration::from_millis(100));
             }
         });
-        Self { bar, over: Some(over), thread: Some(thread) }
+        Self { bar, stop: Some(stop), thread: Some(thread) }
     }
 }
 
 impl Drop for Line {
     fn drop(&mut self) {
-        drop(self.over.take());
+        drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

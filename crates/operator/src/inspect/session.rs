@@ -49,7 +49,7 @@ impl Session {
         let (signatures, trouble) = Signatures::for_command(&client, &settings).await;
         if let Some(trouble) = trouble {
             warnings.push(format!(
-                "Signatures of records are not checked, and no record can be written: {}",
+                "warning: signatures of records are not checked, and records cannot be written: {}",
                 Chain(&trouble)
             ));
         }
@@ -57,15 +57,15 @@ impl Session {
         let policies = Policies::new(&settings.keeper);
         let unsure = installed.err().or(policies.read_all(&client).await.err());
         if let Some(why) = &unsure {
-            warnings.push(format!("The operator may judge otherwise: {why}"));
+            warnings.push(format!("warning: the operator may use other settings: {why}"));
         }
         Self { client, cluster, settings, configured, policies, unsure, warnings }
     }
 
     /// Fails unless the operator's own settings and policies were read. Every command that writes must call it.
-    pub(crate) fn judges_as_the_operator(&self) -> anyhow::Result<()> {
+    pub(crate) fn require_operator_settings(&self) -> anyhow::Result<()> {
         match &self.unsure {
-            Some(why) => anyhow::bail!("nothing was changed, since it is not known by which rules: {why}"),
+            Some(why) => anyhow::bail!("cannot read the operator's configuration; refusing to write: {why}"),
             None => Ok(()),
         }
     }
@@ -74,13 +74,13 @@ impl Session {
         Ok(self.cluster.read_node(name, Priority::Restore).await?)
     }
 
-    /// A node and its record, with whoever else says to be it. One of them has to be there.
+    /// Reads a node, its record and other nodes with the same identity. Fails if neither node nor record exists.
     pub(crate) async fn look(&self, name: &str) -> anyhow::Result<Look> {
         let node = self.node(name).await?;
         let held = self.record(name, node.as_ref()).await?;
         if node.is_none() && held.is_none() {
             anyhow::bail!(
-                "there is no node {name} and no record for it in namespace {}; `perennial nodes` lists those that there are",
+                "there is no node {name} and no record for it in namespace {}; `perennial nodes` lists all",
                 self.settings.namespace
             );
         }
@@ -92,7 +92,7 @@ impl Session {
         Ok(Look::new(&self.policies, node, held, rivals))
     }
 
-    /// A node and its record that were read already.
+    /// Combines a node and a record that were already read.
     pub(crate) fn pair(&self, node: Option<selection::Node>, held: Option<Held>) -> Look {
         Look::new(&self.policies, node, held, Vec::new())
     }
@@ -112,7 +112,7 @@ impl Session {
         Ok(rivals)
     }
 
-    /// The record of a node, also of one that is away.
+    /// Returns the record of a node, which may be deleted.
     pub(crate) async fn record(&self, name: &str, node: Option<&selection::Node>) -> anyhow::Result<Option<Held>> {
         let known = match node {
             Some(node) => self.policies.current().identify(node),
@@ -125,7 +125,8 @@ impl Session {
         if node.is_some() {
             return Ok(None);
         }
-        // Under another identity the name of a node that is away is in its record only; the record's own name works too.
+        // With another identity than the name, only the record contains the name of a deleted node. The name of the record is
+        // accepted as well.
         let direct = self.cluster.read_record(&RecordName(name.to_owned()), Priority::Restore).await;
         if let Ok(Some(held)) = direct
             && held.is_labelled()
@@ -143,7 +144,7 @@ impl Session {
         Ok(found)
     }
 
-    /// Every record, page by page.
+    /// Calls a function with each page of records.
     pub(crate) async fn each_record(&self, mut on: impl FnMut(Vec<Held>) -> anyhow::Result<()>) -> anyhow::Result<()> {
         let list = |params: ListParams| async move { self.cluster.list_records(&params).await };
         let mut pages = std::pin::pin!(pages(record_pages(), list));
@@ -153,7 +154,7 @@ impl Session {
         Ok(())
     }
 
-    /// Every node that a selector selects, page by page.
+    /// Calls a function with each page of selected nodes.
     pub(crate) async fn each_node(
         &self,
         selector: Option<&str>,

@@ -54,7 +54,7 @@ async fn a_check_reports_each_item_with_a_fix() {
     let answer = cluster.perennial("check");
     assert_eq!(answer.code, Some(1));
     assert!(
-        answer.stdout.contains("fail   admission") && answer.stdout.contains("gets no answer"),
+        answer.stdout.contains("fail   admission") && answer.stdout.contains("gets no response"),
         "{}",
         answer.stdout
     );
@@ -62,12 +62,15 @@ async fn a_check_reports_each_item_with_a_fix() {
     // With read-only permissions everything readable is checked, and missing permissions are named.
     let reader = cluster.read_only_user();
     let output = cluster.perennial_as(&reader, &[], "check").stdout;
-    assert!(output.contains("you may not patch nodes") || output.contains("patch nodes,"), "{output}");
-    assert!(output.contains("warn   admission    not tried"), "{output}");
+    assert!(
+        output.contains("your account is not allowed to patch nodes") || output.contains("patch nodes,"),
+        "{output}"
+    );
+    assert!(output.contains("warn   admission    not checked"), "{output}");
     // A service account without permissions.
     let output = cluster.perennial("check --service-account nobody").stdout;
     assert!(
-        output.contains(&format!("system:serviceaccount:{}:nobody may not get nodes", cluster.namespace())),
+        output.contains(&format!("system:serviceaccount:{}:nobody is not allowed to get nodes", cluster.namespace())),
         "{output}"
     );
 }
@@ -84,7 +87,7 @@ async fn top_shows_churn_lag_and_shards() {
 
     assert!(frame.contains("2 live, 2 current, 0 to capture, 0 to restore"), "{frame}");
     assert!(frame.contains("Records    1, 0 without a node") && frame.contains("Churn      ▁"), "{frame}");
-    assert!(frame.contains("Members    1 of 1 alive (perennial)") && frame.contains("  shard 0"), "{frame}");
+    assert!(frame.contains("Replicas   1 of 1 alive (perennial)") && frame.contains("  shard 0"), "{frame}");
     assert!(!frame.contains('\u{1b}'), "no escapes where there is no terminal");
     // Events are counted live.
     let live = cluster.perennial_in_background("top --interval 100ms");
@@ -96,7 +99,7 @@ async fn top_shows_churn_lag_and_shards() {
         cluster.wait_for_record(&name, [("a", "b")]).await;
         cluster.delete_node(&name).await;
         let output = live.output();
-        let last = output.lines().rev().find(|line| line.starts_with("in all")).unwrap_or_default();
+        let last = output.lines().rev().find(|line| line.starts_with("total")).unwrap_or_default();
         let counts: Vec<u64> = last.split_whitespace().skip(2).filter_map(|count| count.parse().ok()).collect();
         if counts.len() == 5 && counts[0] > 0 && counts[1] > 0 && counts[4] > 0 { Ok(()) } else { Err(output) }
     })
@@ -112,10 +115,10 @@ async fn progress_is_shown_after_a_second_and_only_on_a_terminal() {
     let piped = cluster.shell("perennial check --wait=3s");
 
     let before = shown.split("version").next().unwrap_or_default();
-    assert!(before.contains("waiting until all is well (") && before.contains('\u{1b}'), "{shown:?}");
+    assert!(before.contains("waiting for all checks to pass (") && before.contains('\u{1b}'), "{shown:?}");
     assert!(shown.contains("leases"), "{shown:?}");
     assert_eq!((piped.code, piped.stderr.as_str()), (Some(1), ""));
-    assert!(!piped.stdout.contains("waiting until") && !piped.stdout.contains('\u{1b}'), "{}", piped.stdout);
+    assert!(!piped.stdout.contains("waiting for") && !piped.stdout.contains('\u{1b}'), "{}", piped.stdout);
     // A fast command shows no progress, even on a terminal.
     let quick = cluster.shell("script -qec 'perennial simulate --replicas 4 --spot 50' /dev/null").stdout;
     assert!(!quick.contains('\u{1b}'), "{quick:?}");

@@ -65,7 +65,7 @@ async fn read_only_permissions_suffice_for_all_read_commands() {
     assert!(ask("export -l team=web").expect_success().contains("n2"));
     assert!(ask("top --once --interval 200ms").expect_success().contains("Records    2, 1 without a node"));
     let message = ask("workloads").expect_failure();
-    assert!(message.contains("You need to be allowed to get and list nodes, namespaces, deployments"), "{message}");
+    assert!(message.contains("You need permission to get and list nodes, namespaces, deployments"), "{message}");
 
     // Nothing is pending now; once no operator is running, something is.
     let answer = ask("diff");
@@ -76,11 +76,11 @@ async fn read_only_permissions_suffice_for_all_read_commands() {
     cluster.node("n2").create().await;
     let answer = ask("diff");
     assert_eq!(answer.code, Some(1), "{answer:?}");
-    let expected = "node/n1: its record would follow it\n  ~ disk=nvme -> ssd\n\
-                    node/n2: it would be given what its record has\n  + team=web\n";
+    let expected = "node/n1: record would be updated\n  ~ disk=nvme -> ssd\n\
+                    node/n2: node would be restored\n  + team=web\n";
     assert_eq!(answer.stdout, expected);
     assert_eq!(ask("diff n2 -o name").stdout, "node/n2\n");
-    let wide = "node/n1: its record would follow it\n  ~ disk=nvme -> ssd\n    team=ml\n";
+    let wide = "node/n1: record would be updated\n  ~ disk=nvme -> ssd\n    team=ml\n";
     assert_eq!(ask("diff n1 -o wide").stdout, wide, "with what stays");
     let list: serde_json::Value = serde_json::from_str(&ask("diff -o json").stdout).unwrap();
     assert_eq!((&list["kind"], list["items"].as_array().unwrap().len()), (&json!("DiffList"), 2), "{list}");
@@ -90,12 +90,12 @@ async fn read_only_permissions_suffice_for_all_read_commands() {
     assert_eq!(ask("diff nobody").code, Some(2));
     eventually("the holder is seen to be silent", async || {
         let output = ask("status").expect_success();
-        if output.contains("nobody holds perennial") { Ok(()) } else { Err(output) }
+        if output.contains("no replica holds perennial") { Ok(()) } else { Err(output) }
     })
     .await;
     // A command that needs more than read access names the permission and the fix.
     let message = ask("restore n2").expect_failure();
-    assert!(message.contains("You need to be allowed to patch nodes"), "{message}");
+    assert!(message.contains("You need permission to patch nodes"), "{message}");
 }
 
 #[tokio::test]
@@ -157,7 +157,7 @@ async fn a_context_chooses_the_cluster() {
     let answer = cluster.shell(script);
 
     assert_eq!(answer.stdout, "1\nnode/n1\n0\n1\n", "{}", answer.stderr);
-    assert!(answer.stderr.contains("--context and --kubeconfig choose another"), "{}", answer.stderr);
+    assert!(answer.stderr.contains("--context and --kubeconfig select the right one"), "{}", answer.stderr);
     assert!(answer.stderr.contains("nowhere"), "{}", answer.stderr);
 }
 
@@ -194,8 +194,8 @@ async fn a_plan_of_files_is_what_the_operator_would_do() {
     let script = "for kind in nodes configmaps; do echo ---; kubectl get $kind -n $PERENNIAL_NAMESPACE -o yaml; done > $FOLDER/all.yaml
         KUBECONFIG=/nowhere perennial plan -f - < $FOLDER/all.yaml";
     let output = cluster.shell(script).expect_success();
-    assert!(output.contains("  its record would follow it\n  + disk=ssd\n"), "{output}");
-    assert!(output.contains("  it would be given what its record has\n  + team=web\n"), "{output}");
+    assert!(output.contains("  record would be updated\n  + disk=ssd\n"), "{output}");
+    assert!(output.contains("  node would be restored\n  + team=web\n"), "{output}");
 
     // Another policy changes the result, and an invalid policy is an error.
     let script = "export KUBECONFIG=/nowhere

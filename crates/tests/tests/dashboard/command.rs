@@ -52,10 +52,10 @@ async fn the_command_serves_the_dashboard_at_an_unguessable_address() {
         cluster.wait_for_record("worker-2", [("team", "web")]).await;
         cluster.delete_node("worker-2").await;
         cluster.node("worker-2").create().await;
-        page.wait_for_in(".happening", "worker-2 was given back 1 key").await;
+        page.wait_for_in(".happening", "worker-2 was restored: 1 key").await;
         page.go("#/node/worker-1").await;
         page.wait_for_in(".keylist", "team=ml").await;
-        page.wait_for("What the operator said lately").await;
+        page.wait_for("Recent Events").await;
         is_clean(&page, &address);
     }
     drop(command);

@@ -48,7 +48,7 @@ async fn markup_in_a_cluster_is_shown_as_text() {
     let address = operator.dashboard().await;
     let page = browser.open(&format!("{address}#/?feed=all"), 1280, 900).await;
     page.wait_for_in(".happens", MARKUP).await;
-    page.wait_for_in(".attention", "cannot be trusted").await;
+    page.wait_for_in(".attention", "quarantined").await;
     page.go("#/node/worker-1").await;
     page.wait_for_in(".keylist", MARKUP).await;
     page.wait_for_in(".diff", MARKUP).await;

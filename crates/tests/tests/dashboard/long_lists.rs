@@ -24,7 +24,7 @@ async fn tens_of_thousands_of_rows_scroll() {
     let (address, before, begun) = (operator.dashboard().await, operator.peak_rss(), Instant::now());
     let page = browser.open(&format!("{address}#/nodes"), 1280, 900).await;
     page.wait_for_in(".rows", "node-00000").await;
-    page.wait_for(&format!("{} nodes, those that are away included", grouped(count))).await;
+    page.wait_for(&format!("{} nodes, including deleted ones", grouped(count))).await;
     eprintln!(
         "{} nodes: the first rows after {} ms; the operator had {} MiB before the page, and {} MiB with it",
         grouped(count),

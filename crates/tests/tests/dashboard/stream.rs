@@ -19,7 +19,7 @@ async fn a_broken_stream_is_shown_and_reconnected() {
     operator.crash();
 
     page.wait_for_in("#live", "Not live").await;
-    page.wait_for_in("#broken", "The connection to Perennial is lost. What you see is from").await;
+    page.wait_for_in("#broken", "The connection to Perennial is lost. The data shown is from").await;
     assert!(page.text_of("h1").await.contains("The one node is current"), "what was seen stays");
 
     let again = serving(&cluster).set("dashboard.port", &port).start().await;

@@ -17,11 +17,11 @@ async fn a_node_is_shown_with_its_origins_its_lives_and_its_history() {
 
     page.wait_for_in("#live", "Live").await;
     page.wait_for_in(".happens", "worker-1").await;
-    page.wait_for_in(".happens", "was given back 2 keys").await;
+    page.wait_for_in(".happens", "was restored: 2 keys").await;
     page.wait_for_in(".happens", "team=ml").await;
-    page.wait_for_in(".attention", "Nothing does.").await;
+    page.wait_for_in(".attention", "Nothing needs attention.").await;
     page.wait_for_in("h1", "All 2 nodes are current").await;
-    page.wait_for_in(".headline", "1 nothing kept").await;
+    page.wait_for_in(".headline", "1 no record").await;
 
     page.go("#/node/worker-1").await;
     page.wait_for_in("h1", "worker-1").await;
@@ -31,10 +31,12 @@ async fn a_node_is_shown_with_its_origins_its_lives_and_its_history() {
         .await;
     assert_eq!(origins, json!({"team": "restored", "rack": "restored", "kubernetes.io/hostname": "foreign"}));
     let text = page.text().await;
-    for part in ["This incarnation", "given back 2 keys by a patch of the operator", "The last one", "An earlier one"] {
-        assert_eq!(text.contains(part), part != "The last one", "{part}: {text}");
+    for part in
+        ["Current incarnation", "Restored 2 keys by a patch of the operator", "Last incarnation", "Earlier incarnation"]
+    {
+        assert_eq!(text.contains(part), part != "Last incarnation", "{part}: {text}");
     }
-    assert!(text.contains("Write 2") && text.contains("rack=r7"), "{text}");
+    assert!(text.contains("Version 2") && text.contains("rack=r7"), "{text}");
     assert!(text.contains("perennial rollback worker-1 --to 1"), "{text}");
     // The reason is one click away, in the words of `perennial explain`.
     page.evaluate("document.querySelectorAll('.keylist summary')[2].click()").await;
@@ -69,9 +71,9 @@ async fn changes_are_shown_live() {
     cluster.delete_node("worker-2").await;
     page.wait_for_in(".headline", "1 away").await;
     cluster.node("worker-2").create().await;
-    page.wait_for_in(".happening", "worker-2 was given back 1 key").await;
+    page.wait_for_in(".happening", "worker-2 was restored: 1 key").await;
     cluster.corrupt_record("worker-2", json!({"record.json": "not a record"})).await;
-    page.wait_for_in(".attention", "1 record cannot be trusted").await;
+    page.wait_for_in(".attention", "1 record is quarantined").await;
     page.wait_for_in(".attention", "perennial explain worker-2").await;
 
     assert_eq!(page.evaluate("window.here").await, json!(true), "it was the same page all the time");
@@ -80,7 +82,7 @@ async fn changes_are_shown_live() {
     page.wait_for_in(".keylist", "team=ml").await;
     cluster.label("worker-1", "disk", "nvme").await;
     page.wait_for_in(".keylist", "disk=nvme").await;
-    page.wait_for_in(".lives", "Write 3").await;
+    page.wait_for_in(".lives", "Version 3").await;
     is_clean(&page, &address);
 }
 
@@ -163,7 +165,7 @@ async fn the_dashboard_has_no_accessibility_problems() {
     cluster.wait_for_record("worker-2", [("team", "web")]).await;
     cluster.corrupt_record("worker-2", json!({"record.json": "not a record"})).await;
     let page = browser.open(&operator.dashboard().await, 1280, 900).await;
-    page.wait_for_in(".attention", "cannot be trusted").await;
+    page.wait_for_in(".attention", "quarantined").await;
     page.go("#/?feed=all").await;
 
     for scheme in ["light", "dark"] {

@@ -23,7 +23,7 @@ async fn workloads_are_listed_by_label_and_watched() {
         format!("{}\n", key("web"))
     );
     let wide = cluster.perennial_all_namespaces(&format!("workloads {here} -o wide -l tier"));
-    assert!(wide.contains("ASKED") && wide.contains("50% on spot, 0 on-demand at least"), "{wide}");
+    assert!(wide.contains("ASKED") && wide.contains("50% on spot, at least 0 on-demand"), "{wide}");
 
     let watching = cluster.perennial_all_namespaces_in_background(&format!("workloads {here} -w"));
     eventually("the list", async || {

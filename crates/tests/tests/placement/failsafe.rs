@@ -220,7 +220,7 @@ async fn uninstall_tolerates_concurrent_changes_and_deletes() {
     let message = cluster.perennial_through(&proxy, "uninstall --yes").expect_success();
 
     assert_eq!(proxy.faults().values().sum::<u64>(), 4, "{message}");
-    assert!(message.contains("3 node(s) freed") && message.contains("3 pod(s) freed"), "{message}");
+    assert!(message.contains("from 3 node(s)") && message.contains("from 3 pod(s)"), "{message}");
     assert!(!cluster.kubectl("get nodes -o jsonpath={.items[*].spec.taints[*].key}").contains("perennial.dev"));
     assert!(!cluster.pods_with("perennial.dev/managed=true").await.iter().any(is_gated));
 }

@@ -1,4 +1,4 @@
-//! Permissions: what the operator needs, asked of the API server one by one.
+//! Permissions of the operator, checked one by one with access reviews.
 
 use futures::{StreamExt, stream};
 use k8s_openapi::api::{
@@ -11,42 +11,43 @@ use k8s_openapi::api::{
 use kube::{Api, Client, api::PostParams};
 use perennial_core::config::Settings;
 
-use super::Line;
+use super::CheckResult;
 use crate::{
     inspect::session::Session,
     manifests::{Features, Permissions},
     runtime::error_category,
 };
 
+/// Maximum number of concurrent access reviews.
 const AT_ONCE: usize = 8;
 
-/// One thing that has to be allowed.
+/// One permission.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Need {
     group: String,
     resource: String,
     verb: String,
     name: Option<String>,
-    /// In Perennial's namespace only.
-    ours: bool,
+    /// In the namespace of Perennial only.
+    namespaced: bool,
 }
 
-pub(super) async fn check(session: &Session, account: Option<&str>) -> Vec<Line> {
+pub(super) async fn check(session: &Session, account: Option<&str>) -> Vec<CheckResult> {
     let namespace = session.settings.namespace.to_string();
     let mut lines = Vec::new();
     let namespaces: Api<Namespace> = Api::all(session.client.clone());
     match namespaces.get_opt(&namespace).await {
-        Ok(Some(_)) => lines.push(Line::pass("namespace", format!("{namespace} is there"))),
-        Ok(None) => lines.push(Line::fail(
+        Ok(Some(_)) => lines.push(CheckResult::pass("namespace", format!("{namespace} exists"))),
+        Ok(None) => lines.push(CheckResult::fail(
             "namespace",
-            format!("{namespace} is not there"),
-            format!("kubectl create namespace {namespace}, or say another with -n"),
+            format!("{namespace} does not exist"),
+            format!("kubectl create namespace {namespace}, or select another with -n"),
         )),
         Err(error) => {
-            lines.push(Line::warn(
+            lines.push(CheckResult::warn(
                 "namespace",
                 error_category::message(&error),
-                "you need to be allowed to get namespaces to see it",
+                "grant permission to get namespaces",
             ));
         }
     }
@@ -56,43 +57,44 @@ pub(super) async fn check(session: &Session, account: Option<&str>) -> Vec<Line>
         async move { (allowed(&client, &need, &namespace, account).await, need) }
     });
     let answers: Vec<(Result<bool, kube::Error>, Need)> = asked.buffered(AT_ONCE).collect().await;
-    let whose = account.as_deref().unwrap_or("you");
+    let whose = account.as_deref().unwrap_or("your account");
     let mut missing = Vec::new();
     for (answer, need) in &answers {
         match answer {
             Ok(true) => {}
-            Ok(false) => missing.push(need.words(&namespace)),
+            Ok(false) => missing.push(need.describe(&namespace)),
             Err(error) => {
-                let fix = "you need to be allowed to ask (selfsubjectaccessreviews, or subjectaccessreviews for a service account)";
-                lines.push(Line::warn("permissions", error_category::message(error), fix));
+                let fix =
+                    "grant permission to create selfsubjectaccessreviews, or subjectaccessreviews for a ServiceAccount";
+                lines.push(CheckResult::warn("permissions", error_category::message(error), fix));
                 return lines;
             }
         }
     }
     lines.push(if missing.is_empty() {
-        Line::pass("permissions", format!("{whose} may do all {} things that the operator does", answers.len()))
+        CheckResult::pass("permissions", format!("{whose} has all {} permissions of the operator", answers.len()))
     } else {
-        let fix = "perennial manifests permissions | kubectl apply -f -; for an operator that runs as another account: --service-account NAME";
-        Line::fail("permissions", format!("{whose} may not {}", missing.join(", ")), fix)
+        let fix = "perennial manifests permissions | kubectl apply -f -; if the operator runs as another account, use --service-account NAME";
+        CheckResult::fail("permissions", format!("{whose} is not allowed to {}", missing.join(", ")), fix)
     });
     lines
 }
 
 impl Need {
-    fn words(&self, namespace: &str) -> String {
-        let place = if self.ours { format!(" in {namespace}") } else { String::new() };
+    fn describe(&self, namespace: &str) -> String {
+        let place = if self.namespaced { format!(" in {namespace}") } else { String::new() };
         let name = self.name.as_ref().map(|name| format!(" {name}")).unwrap_or_default();
         format!("{} {}{name}{place}", self.verb, self.resource)
     }
 }
 
-/// Every rule of the permissions that are deployed for an operator with these settings, one by one.
+/// Returns every permission of an operator with these settings.
 fn needs(settings: &Settings) -> Vec<Need> {
     let permissions = Permissions::of(Features::of(settings));
     let cluster = permissions.cluster.iter().map(|rule| (rule, false));
     let rules = cluster.chain(permissions.namespaced.iter().map(|rule| (rule, true)));
     let mut needs = Vec::new();
-    for (rule, ours) in rules {
+    for (rule, namespaced) in rules {
         let mut names: Vec<Option<String>> = rule.resource_names.iter().map(|&name| Some(name.to_owned())).collect();
         if names.is_empty() {
             names.push(None);
@@ -105,7 +107,7 @@ fn needs(settings: &Settings) -> Vec<Need> {
                     resource: (*resource).to_owned(),
                     verb: (*verb).to_owned(),
                     name: name.clone(),
-                    ours,
+                    namespaced,
                 }));
             }
         }
@@ -124,7 +126,7 @@ async fn allowed(client: &Client, need: &Need, namespace: &str, account: Option<
         subresource,
         verb: Some(need.verb.clone()),
         name: need.name.clone(),
-        namespace: need.ours.then(|| namespace.to_owned()),
+        namespace: need.namespaced.then(|| namespace.to_owned()),
         ..ResourceAttributes::default()
     };
     let params = PostParams::default();
@@ -158,10 +160,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_deployed_is_what_is_asked_for() {
+    fn permissions_match_the_enabled_features() {
         let needs = needs(&Settings::default());
-        let has = |verb: &str, resource: &str, ours: bool| {
-            needs.iter().any(|need| need.verb == verb && need.resource == resource && need.ours == ours)
+        let has = |verb: &str, resource: &str, namespaced: bool| {
+            needs.iter().any(|need| need.verb == verb && need.resource == resource && need.namespaced == namespaced)
         };
         assert!(
             has("patch", "nodes", false) && has("create", "configmaps", true) && has("create", "pods/eviction", false)

@@ -1,20 +1,21 @@
-//! Signatures: the keys can be read, and every record is signed by the newest.
+//! Signatures: whether the keys can be read and every record is signed with the newest one.
 
 use perennial_core::{config::settings::Hmac, keeper::signature::SECRET};
 
-use super::Line;
+use super::CheckResult;
 use crate::inspect::session::Session;
 
-/// None where records are not signed.
-pub(super) async fn check(session: &Session) -> Option<Line> {
+/// Returns `None` if records are not signed.
+pub(super) async fn check(session: &Session) -> Option<CheckResult> {
     let signatures = session.cluster.signatures();
     if signatures.mode() == Hmac::None {
         return None;
     }
     let what = "signatures";
     let Some(key) = signatures.key_names().pop() else {
-        let fix = format!("create the Secret {SECRET} as docs/security.md says; you need to be allowed to get it");
-        return Some(Line::fail(what, "the keys of records cannot be read", fix));
+        let fix =
+            format!("create the Secret {SECRET} as described in docs/security.md, and grant permission to get it");
+        return Some(CheckResult::fail(what, "the signing keys cannot be read", fix));
     };
     let (mut all, mut unsigned) = (0usize, 0usize);
     let counted = session.each_record(|page| {
@@ -23,14 +24,16 @@ pub(super) async fn check(session: &Session) -> Option<Line> {
         Ok(())
     });
     Some(match counted.await {
-        Err(error) => Line::warn(what, format!("{error:#}"), "you need to be allowed to list configmaps there"),
+        Err(error) => {
+            CheckResult::warn(what, format!("{error:#}"), "grant permission to list configmaps in this namespace")
+        }
         Ok(()) if unsigned == 0 => {
             let mode = signatures.mode();
-            Line::pass(what, format!("all {all} records that can be trusted are signed by key {key} (hmac: {mode})"))
+            CheckResult::pass(what, format!("all {all} valid records are signed by key {key} (hmac: {mode})"))
         }
         Ok(()) => {
-            let fix = "a running operator signs them; until then keep older keys, and records.hmac at `sign`";
-            Line::warn(what, format!("{unsigned} of {all} records are not signed by key {key} yet"), fix)
+            let fix = "wait for the operator to sign them; keep older keys and records.hmac: sign until then";
+            CheckResult::warn(what, format!("{unsigned} of {all} records are not signed by key {key} yet"), fix)
         }
     })
 }

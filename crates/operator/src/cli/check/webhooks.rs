@@ -1,4 +1,4 @@
-//! Webhooks: whether they are installed, and whether the API server reaches and trusts us.
+//! Webhooks: whether they are installed, and whether the API server reaches and trusts them.
 
 use k8s_openapi::{
     ByteString,
@@ -10,7 +10,7 @@ use kube::{
 };
 use perennial_core::keeper::mark::MARK;
 
-use super::Line;
+use super::CheckResult;
 use crate::{
     admission::configuration::{Configurations, Present},
     inspect::session::Session,
@@ -18,32 +18,36 @@ use crate::{
 };
 
 const WHAT: &str = "webhooks";
-/// A node that is only ever created for show.
+/// Name of the node in the dry-run request.
 const PROBE: &str = "perennial-check";
 
-pub(super) async fn check(session: &Session) -> Vec<Line> {
+pub(super) async fn check(session: &Session) -> Vec<CheckResult> {
     let present = match Configurations::new(session.client.clone()).read().await {
         Ok(present) => present,
         Err(error) => {
             let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-            return vec![Line::warn(
+            return vec![CheckResult::warn(
                 WHAT,
                 format!("{error}: {why}"),
-                "you need to be allowed to get the two configurations named perennial",
+                "grant permission to get the two webhook configurations named perennial",
             )];
         }
     };
     let clients = clients(&present);
     if clients.is_empty() {
         if !session.settings.webhook.enabled {
-            return vec![Line::pass(WHAT, "off, as configured")];
+            return vec![CheckResult::pass(WHAT, "off, as configured")];
         }
-        let said = "not installed: labels come back right after a create instead of in it";
-        let fix = "the operator installs them with webhook.enabled; outside a cluster it needs webhook.url";
-        return vec![if session.configured { Line::fail(WHAT, said, fix) } else { Line::warn(WHAT, said, fix) }];
+        let said = "not installed: labels are restored after a node is created instead of during its creation";
+        let fix = "enable webhook.enabled; an operator outside the cluster also needs webhook.url";
+        return vec![if session.configured {
+            CheckResult::fail(WHAT, said, fix)
+        } else {
+            CheckResult::warn(WHAT, said, fix)
+        }];
     }
     let mut lines = vec![bundles(&clients)];
-    lines.push(reached(session).await);
+    lines.push(probe(session).await);
     lines
 }
 
@@ -61,27 +65,27 @@ fn clients(present: &Present) -> Vec<WebhookClientConfig> {
     mutating.chain(validating).collect()
 }
 
-/// All of them have to trust the same authorities.
-fn bundles(clients: &[WebhookClientConfig]) -> Line {
+/// All webhooks must trust the same certificate authorities.
+fn bundles(clients: &[WebhookClientConfig]) -> CheckResult {
     let bundle = |client: &WebhookClientConfig| client.ca_bundle.clone().unwrap_or_else(|| ByteString(Vec::new()));
     let first = clients.first().map(bundle);
     if clients.iter().any(|client| Some(bundle(client)) != first) {
-        return Line::warn(
+        return CheckResult::warn(
             WHAT,
-            "they do not all trust the same authorities",
-            "the operator makes them equal within seconds; look at its log if it does not",
+            "the webhooks trust different certificate authorities",
+            "the operator corrects this within seconds; read its log if it does not",
         );
     }
-    let wheres = clients.first().map(|client| match (&client.url, &client.service) {
+    let address = clients.first().map(|client| match (&client.url, &client.service) {
         (Some(url), _) => url.split('/').take(3).collect::<Vec<_>>().join("/"),
         (None, Some(service)) => format!("service {}/{}", service.namespace, service.name),
-        (None, None) => "nowhere".to_owned(),
+        (None, None) => "no address".to_owned(),
     });
-    Line::pass(WHAT, format!("{} installed, at {}", clients.len(), wheres.unwrap_or_default()))
+    CheckResult::pass(WHAT, format!("{} installed, at {}", clients.len(), address.unwrap_or_default()))
 }
 
-/// A create for show, with a mark that came along: whoever answers takes it off, and then the API server was answered.
-async fn reached(session: &Session) -> Line {
+/// Creates a node with a mark in dry-run mode. A webhook that answers removes the mark.
+async fn probe(session: &Session) -> CheckResult {
     let node = Node {
         metadata: ObjectMeta {
             name: Some(PROBE.to_owned()),
@@ -93,17 +97,25 @@ async fn reached(session: &Session) -> Line {
     let params = PostParams { dry_run: true, ..PostParams::default() };
     let what = "admission";
     match Api::<Node>::all(session.client.clone()).create(&params, &node).await {
-        Ok(answer) if answer.metadata.annotations.as_ref().is_some_and(|found| found.contains_key(MARK)) => Line::fail(
+        Ok(answer) if answer.metadata.annotations.as_ref().is_some_and(|found| found.contains_key(MARK)) => {
+            CheckResult::fail(
+                what,
+                "the API server gets no response from the webhooks and ignores them",
+                "check that it reaches the address above (Service, NetworkPolicy, firewall) and that the CA bundle matches the operator's certificate; its log and the metric apiserver_admission_webhook_fail_open_count contain the reason",
+            )
+        }
+        Ok(_) => {
+            CheckResult::pass(what, "the API server reaches and trusts the webhooks (checked with a dry-run create)")
+        }
+        Err(error) if Category::of(&error) == Category::Forbidden => CheckResult::warn(
             what,
-            "the API server gets no answer from the webhooks, and goes on without them",
-            "does it reach the address above (Service, NetworkPolicy, firewall), and is the operator's certificate of the bundle's authority? its own log and metrics (apiserver_admission_webhook_fail_open_count) say why",
+            "not checked: you are not allowed to create nodes, not even with dry-run",
+            "run this check with permission to create nodes",
         ),
-        Ok(_) => Line::pass(what, "the API server reaches and trusts the webhooks (a create for show was answered)"),
-        Err(error) if Category::of(&error) == Category::Forbidden => Line::warn(
+        Err(error) => CheckResult::fail(
             what,
-            "not tried: you may not create nodes, not even for show",
-            "run this as somebody who may, to be sure",
+            error_category::message(&error),
+            "the dry-run create was rejected; check the policies for nodes",
         ),
-        Err(error) => Line::fail(what, error_category::message(&error), "a create for show was refused"),
     }
 }

@@ -12,42 +12,42 @@ use crate::{
     cli::{
         Global, block_on,
         output::Telling,
-        workloads::{Row, as_json, read, row},
+        workloads::{WorkloadRow, as_json, read, row},
     },
     placement::cache::{key, key_of},
 };
 
-/// Explains one workload: `kind` as people write it, in the namespace that -n says.
+/// Explains one workload. `kind` may be an abbreviation.
 pub(super) fn explain(kind: &str, name: &str, output: Telling, global: &Global) -> anyhow::Result<ExitCode> {
     let kind = match kind {
         "deploy" | "deployment" | "deployments" | "deployment.apps" => "Deployment",
         "sts" | "statefulset" | "statefulsets" | "statefulset.apps" => "StatefulSet",
-        _ => anyhow::bail!("`{kind}` is neither node, deploy nor statefulset"),
+        _ => anyhow::bail!("unknown kind `{kind}`; expected node, deployment or statefulset"),
     };
     block_on(async {
         let (client, all) = read(global, None).await?;
-        // As kubectl has it: -n, else the namespace of the context.
+        // As in kubectl: -n, or the namespace of the context.
         let namespace = global.namespace.as_deref().unwrap_or(client.default_namespace());
         let key = key(kind, namespace, name);
         if all.cache.workload(&key).is_none() {
-            anyhow::bail!("there is no {kind} {name} in namespace {namespace}; -n says another one");
+            anyhow::bail!("{kind} {name} not found in namespace {namespace}; select another with -n");
         }
         let Some(row) = row(&all, &key) else {
-            let why = "asks for nothing: its pods run where the scheduler puts them";
+            let why = "has no placement annotations: its pods run where the scheduler puts them";
             let value =
                 || json!({"namespace": namespace, "kind": kind, "name": name, "counts": Value::Null, "why": why});
             output.print(value, || format!("{key} {why}\n"))?;
             return Ok(ExitCode::SUCCESS);
         };
-        output.print(|| as_json(&row), || story(&row))?;
+        output.print(|| as_json(&row), || to_text(&row))?;
         Ok(ExitCode::SUCCESS)
     })
 }
 
-fn story(row: &Row) -> String {
+fn to_text(row: &WorkloadRow) -> String {
     let workload = &row.workload;
     let mut text = format!("{}\n", key_of(&workload.view));
-    match &row.outcome {
+    match &row.plan {
         Err(problems) => {
             let _ = writeln!(text, "  not managed because its annotations are invalid: {problems}");
         }

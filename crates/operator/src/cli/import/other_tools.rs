@@ -1,4 +1,4 @@
-//! What other tools have in the cluster: their ConfigMaps, their custom resources, their finalizers on nodes.
+//! ConfigMaps, custom resources and finalizers of other tools.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-/// The kind in which another tool keeps labels.
+/// Kind of a custom resource with labels of a node.
 const LABEL_STATE: &str = "NodeLabelState";
 
 pub(super) struct OtherTools {
@@ -32,14 +32,14 @@ impl OtherTools {
         Self { client: client.clone() }
     }
 
-    /// The names of all nodes, and the finalizers that hold them: Perennial itself has none.
+    /// Returns the names of all nodes, and the nodes of each finalizer. Perennial has no finalizers.
     pub(super) async fn nodes(&self) -> anyhow::Result<(BTreeSet<String>, BTreeMap<String, Vec<String>>)> {
         let api: Api<Node> = Api::all(self.client.clone());
         let (mut names, mut finalizers) = (BTreeSet::new(), BTreeMap::<String, Vec<String>>::new());
         let api = &api;
         let list = |params: ListParams| async move {
             let page =
-                api.list_metadata(&params).await.map_err(|error| said(&error)).context("could not list nodes")?;
+                api.list_metadata(&params).await.map_err(|error| message(&error)).context("could not list nodes")?;
             let next = next_token(&page.metadata);
             anyhow::Ok((page.items, next))
         };
@@ -56,13 +56,13 @@ impl OtherTools {
         Ok((names, finalizers))
     }
 
-    /// ConfigMaps of a namespace but for our records, and NodeLabelStates of whatever group.
+    /// Returns the ConfigMaps of a namespace except records, and the NodeLabelStates of all API groups.
     pub(super) async fn objects(&self, namespace: &str) -> anyhow::Result<Vec<Value>> {
         let mut found = Vec::new();
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
         let api = &api;
         let list = |params: ListParams| async move {
-            let page = api.list(&params).await.map_err(|error| said(&error));
+            let page = api.list(&params).await.map_err(|error| message(&error));
             let page = page.with_context(|| format!("could not list configmaps in namespace {namespace}"))?;
             let next = next_token(&page.metadata);
             anyhow::Ok((page.items, next))
@@ -78,7 +78,7 @@ impl OtherTools {
         }
         for resource in self.label_states().await? {
             let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
-            let list = api.list(&ListParams::default()).await.map_err(|error| said(&error));
+            let list = api.list(&ListParams::default()).await.map_err(|error| message(&error));
             for item in list.with_context(|| format!("could not list {}", resource.plural))?.items {
                 let mut value = json!(item);
                 value["kind"] = json!(LABEL_STATE);
@@ -90,11 +90,15 @@ impl OtherTools {
 
     async fn label_states(&self) -> anyhow::Result<Vec<ApiResource>> {
         let mut found = Vec::new();
-        let groups =
-            self.client.list_api_groups().await.map_err(|error| said(&error)).context("could not list API groups")?;
+        let groups = self
+            .client
+            .list_api_groups()
+            .await
+            .map_err(|error| message(&error))
+            .context("could not list API groups")?;
         for group in groups.groups {
             let Some(version) = group.preferred_version.or_else(|| group.versions.first().cloned()) else { continue };
-            // A group whose server is down tells nothing, and is nobody's labels.
+            // The server of an aggregated API may be down. Its group is skipped.
             let Ok(list) = self.client.list_api_group_resources(&version.group_version).await else { continue };
             found.extend(list.resources.into_iter().filter(|resource| resource.kind == LABEL_STATE).map(|resource| {
                 ApiResource {
@@ -109,11 +113,11 @@ impl OtherTools {
         Ok(found)
     }
 
-    /// Takes a finalizer off a node, if it is still as it was read.
+    /// Removes a finalizer from a node with a conditional write.
     pub(super) async fn remove_finalizer(&self, node: &str, finalizer: &str) -> anyhow::Result<()> {
         let api: Api<Node> = Api::all(self.client.clone());
         for _ in 0..TRIES {
-            let found = api.get_metadata_opt(node).await.map_err(|error| said(&error))?;
+            let found = api.get_metadata_opt(node).await.map_err(|error| message(&error))?;
             let Some(found) = found else { return Ok(()) };
             let rest: Vec<String> =
                 found.metadata.finalizers.into_iter().flatten().filter(|name| name != finalizer).collect();
@@ -127,14 +131,15 @@ impl OtherTools {
                 Err(error) if Category::of(&error) == Category::Conflict => {}
                 Err(error) if Category::of(&error) == Category::NotFound => return Ok(()),
                 Err(error) => {
-                    return Err(said(&error)).with_context(|| format!("could not take the finalizer off node {node}"));
+                    return Err(message(&error))
+                        .with_context(|| format!("could not remove the finalizer from node {node}"));
                 }
             }
         }
-        anyhow::bail!("node {node} kept changing meanwhile")
+        anyhow::bail!("gave up on node {node} after 5 conflicts")
     }
 }
 
-fn said(error: &kube::Error) -> anyhow::Error {
+fn message(error: &kube::Error) -> anyhow::Error {
     anyhow::anyhow!(error_category::message(error))
 }

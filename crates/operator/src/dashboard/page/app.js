@@ -1,10 +1,12 @@
-// The frame: what the address says decides what is shown; the stream says what changes.
+// The frame of the page: shows the view of the address, and passes updates of the stream to it.
 
-import { Live } from "./live.js";
+import { updateAges } from "./format.js";
+import { at } from "./links.js";
 import { node } from "./node.js";
 import { nodes } from "./nodes.js";
 import { overview } from "./overview.js";
-import { at, tick } from "./words.js";
+import { loadStates } from "./states.js";
+import { Stream } from "./stream.js";
 import { workload } from "./workload.js";
 import { workloads } from "./workloads.js";
 
@@ -49,20 +51,21 @@ function show() {
   window.scrollTo(0, 0);
 }
 
-function state(is, heard) {
+function showConnection(state, lastEvent) {
   const live = document.getElementById("live");
   const broken = document.getElementById("broken");
-  live.dataset.is = is;
-  document.getElementById("live-text").textContent = is === "live" ? "Live" : "Not live";
-  broken.hidden = is === "live";
-  if (is === "broken") {
-    const seen = heard ? ` What you see is from ${heard.toLocaleTimeString()}.` : "";
-    broken.textContent = `The connection to Perennial is lost.${seen} Trying again …`;
+  live.dataset.is = state;
+  document.getElementById("live-text").textContent = state === "live" ? "Live" : "Not live";
+  broken.hidden = state === "live";
+  if (state === "broken") {
+    const shown = lastEvent ? ` The data shown is from ${lastEvent.toLocaleTimeString()}.` : "";
+    broken.textContent = `The connection to Perennial is lost.${shown} Reconnecting …`;
   }
 }
 
-new Live({
-  state,
+await loadStates();
+new Stream({
+  state: showConnection,
   overview: (value) => {
     page.overview = value;
     const from = value.servedBy === "operator" ? "served by the operator" : "served by perennial dashboard";
@@ -92,7 +95,7 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "u" && ["node", "workload"].includes(address().parts[0])) {
     location.hash = page.list?.[address().parts[0]] ?? `#/${address().parts[0]}s`;
   } else if (page.view?.key?.(event)) {
-    // The view knew it.
+    // Handled by the view.
   } else return;
   event.preventDefault();
 });
@@ -117,13 +120,13 @@ find.addEventListener("keydown", (event) => {
 
 window.addEventListener("hashchange", () => {
   const { parts, query } = address();
-  // The way back from a node leads to the list as it was.
+  // `u` leads back to the list with its filter.
   if (parts[0] === "nodes") page.list = { ...page.list, node: location.hash };
   if (parts[0] === "workloads") page.list = { ...page.list, workload: location.hash };
   if (document.activeElement !== find) find.value = parts[0] === "nodes" ? (query.get("q") ?? "") : "";
   show();
 });
-setInterval(tick, 1000);
+setInterval(updateAges, 1000);
 {
   const { parts, query } = address();
   if (parts[0] === "nodes") find.value = query.get("q") ?? "";

@@ -1,12 +1,12 @@
-// The churn as bars: nodes that came above the line, nodes that left below it, and a mark where some were given things back.
+// Chart of the churn: created nodes above the line, deleted nodes below it, and a dot for restored nodes.
 
-import { h, svg } from "./dom.js";
-import { plural, span } from "./words.js";
+import { plural, span } from "./format.js";
+import { h, svg } from "./safe_html.js";
 
 const BARS = 60;
 const [WIDTH, HEIGHT, MIDDLE] = [720, 136, 84];
 
-/** What was seen, in bars of equal length, oldest first: of an hour, or of less where there is less to show. */
+/** Sums intervals to bars of equal length, oldest first: for an hour, or less if there is less data. */
 function bars(intervals, seconds) {
   const each = [1, 3].find((each) => intervals.length <= BARS * each) ?? 6;
   const sums = Array.from({ length: BARS }, () => [0, 0, 0]);
@@ -21,7 +21,7 @@ function bars(intervals, seconds) {
 export function churn(intervals, seconds) {
   const { sums, length } = bars(intervals, seconds);
   const most = Math.max(4, ...sums.map(([came, went]) => Math.max(came, went)));
-  // Few and many are both to be seen: the root of a count is drawn.
+  // The height is the square root of a count, so that small counts remain visible.
   const tall = (count, room) => (count ? Math.max(2.5, (Math.sqrt(count) / Math.sqrt(most)) * room) : 0);
   const step = WIDTH / BARS;
   const parts = [];
@@ -36,17 +36,17 @@ export function churn(intervals, seconds) {
     if (restored) group.append(svg("circle", { class: "restored", cx: x + width / 2, cy: MIDDLE - 7 - up, r: 2.6 }));
     if (came || went || restored) {
       const when = `${span((BARS - 1 - place) * length)}${place === BARS - 1 ? "" : " ago"}`;
-      group.append(svg("title", {}, `${when}: ${came} came, ${went} left, ${restored} given back what they had`));
+      group.append(svg("title", {}, `${when}: ${came} created, ${went} deleted, ${restored} restored`));
       parts.push(group);
     }
   });
   const total = (place) => sums.reduce((sum, counts) => sum + counts[place], 0);
   const whole = BARS * length;
-  const label = `In the last ${span(whole)} ${plural(total(0), "node")} came, ${total(1)} left, and ${total(2)} were given back what they had.`;
+  const label = `In the last ${span(whole)}: ${plural(total(0), "node")} created, ${total(1)} deleted, ${total(2)} restored.`;
   const line = svg("line", { x1: 0, x2: WIDTH, y1: MIDDLE, y2: MIDDLE });
   return [
     svg("svg", { class: "churn", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label }, line, ...parts),
-    // Beside the picture, so that it is as large as other text on every screen.
+    // Outside of the SVG, so that the font size does not scale with it.
     h("p", { class: "axis", "aria-hidden": "true" }, h("span", {}, `${span(whole)} ago`), h("span", {}, span(whole / 2)), h("span", {}, "now")),
   ];
 }

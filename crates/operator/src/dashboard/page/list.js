@@ -1,12 +1,13 @@
-// A list of any length: only the rows on the screen exist, and only the parts of it that were looked at were asked for.
+// A list of any length: renders only the rows on the screen, and fetches only the parts that were scrolled to.
 
-import { ask, h } from "./dom.js";
+import { fetchJson } from "./requests.js";
+import { h } from "./safe_html.js";
 
 const PART = 100;
 const SPARE = 8;
 
 export class List {
-  /** `row(item)` gives the cells of a row; `open(item)` its address. */
+  /** `row(item)` returns the cells of a row, `open(item)` its address. */
   constructor({ path, label, head, row, open, none, counted }) {
     Object.assign(this, { path, row, open, none, counted, parts: new Map(), values: {}, matched: 0, active: -1, drawn: new Map() });
     this.space = h("div", { class: "space", role: "presentation" });
@@ -18,7 +19,7 @@ export class List {
     this.watch.observe(this.body);
   }
 
-  /** Shows what matches these values, from the top. */
+  /** Shows the rows that match the values, from the top. */
   search(values) {
     this.values = values;
     this.active = -1;
@@ -26,7 +27,7 @@ export class List {
     this.reload();
   }
 
-  /** Asks again for what is on the screen; the rest is asked for when it is looked at. */
+  /** Fetches the rows on the screen again. Other parts are fetched when they are scrolled to. */
   async reload() {
     this.turn = (this.turn ?? 0) + 1;
     const turn = this.turn;
@@ -35,28 +36,28 @@ export class List {
     try {
       for (let part = Math.floor(first / PART); part <= Math.floor(last / PART); part++) parts.set(part, await this.get(part));
     } catch (error) {
-      if (turn === this.turn) this.say(error.message);
+      if (turn === this.turn) this.showMessage(error.message);
       return;
     }
     if (turn !== this.turn) return;
     this.parts = new Map([...parts].map(([part, value]) => [part, value.items]));
-    this.take(parts.values().next().value);
+    this.accept(parts.values().next().value);
     this.draw(true);
   }
 
   get(part) {
-    return ask(this.path, { ...this.values, from: part * PART, count: PART });
+    return fetchJson(this.path, { ...this.values, from: part * PART, count: PART });
   }
 
-  take(value) {
+  accept(value) {
     this.matched = value.matched;
     this.body.setAttribute("aria-rowcount", value.matched);
     this.space.style.height = `${value.matched * this.height()}px`;
-    this.say(value.matched ? null : this.none(this.values, value));
+    this.showMessage(value.matched ? null : this.none(this.values, value));
     this.counted(value);
   }
 
-  say(text) {
+  showMessage(text) {
     this.empty.hidden = !text;
     this.empty.textContent = text ?? "";
     this.body.hidden = Boolean(text);
@@ -72,7 +73,7 @@ export class List {
     return [first, Math.max(first, Math.ceil((this.body.scrollTop + (this.body.clientHeight || 600)) / height) + SPARE)];
   }
 
-  /** Draws the rows on the screen, and asks for those that are not known yet. */
+  /** Draws the rows on the screen, and fetches missing ones. */
   draw(all = false) {
     if (all) {
       this.drawn.forEach((row) => row.remove());
@@ -104,18 +105,18 @@ export class List {
       this.space.append(row);
       this.drawn.set(index, row);
     }
-    for (let part = Math.floor(first / PART); part <= Math.floor(last / PART) && last >= 0; part++) this.want(part);
+    for (let part = Math.floor(first / PART); part <= Math.floor(last / PART) && last >= 0; part++) this.fetchPart(part);
   }
 
   item(index) {
     return this.parts.get(Math.floor(index / PART))?.[index % PART];
   }
 
-  /** A part that is not known yet, asked for once nobody scrolls past it any more. */
-  want(part) {
+  /** Fetches a missing part once scrolling has stopped. */
+  fetchPart(part) {
     if (this.parts.has(part)) return;
-    clearTimeout(this.wanting);
-    this.wanting = setTimeout(async () => {
+    clearTimeout(this.fetchTimer);
+    this.fetchTimer = setTimeout(async () => {
       const turn = this.turn;
       const [first, end] = this.window();
       for (let part = Math.floor(first / PART); part <= Math.floor(Math.min(end, this.matched - 1) / PART); part++) {
@@ -123,7 +124,7 @@ export class List {
         const value = await this.get(part).catch(() => null);
         if (!value || turn !== this.turn) return;
         this.parts.set(part, value.items);
-        if (value.matched !== this.matched) this.take(value);
+        if (value.matched !== this.matched) this.accept(value);
       }
       this.draw();
     }, 40);
@@ -152,7 +153,7 @@ export class List {
     return true;
   }
 
-  /** From the search field: to the first row, or into it where it is the only one. */
+  /** Moves from the search field to the first row, and opens it if it is the only one. */
   enter(open) {
     this.body.focus();
     this.choose(0);
@@ -161,11 +162,11 @@ export class List {
 
   close() {
     this.watch.disconnect();
-    clearTimeout(this.wanting);
+    clearTimeout(this.fetchTimer);
   }
 }
 
-/** Asks a list again when something has changed, at most once a second. */
+/** Reloads a list after changes, at most once a second. */
 export function follower(list) {
   let [timer, last] = [null, 0];
   return {

@@ -1,7 +1,11 @@
-// One node: where each of its keys comes from, the lives that it had, and what changed in them.
+// One node: the origin of each key, its incarnations and what changed in them.
 
-import { answers, ask, commands, h, refresh } from "./dom.js";
-import { ORIGINS, ago, capital, nodeAt, number, pill, plural, put } from "./words.js";
+import { commands } from "./commands.js";
+import { ago, capital, number, plural } from "./format.js";
+import { nodeAt, put } from "./links.js";
+import { fetchJson, resultView } from "./requests.js";
+import { h, refresh } from "./safe_html.js";
+import { displayOf, namesOf, pill } from "./states.js";
 
 export function node([name], query) {
   const head = h("div", { class: "heading" }, h("h1", { class: "mono" }, name));
@@ -9,26 +13,26 @@ export function node([name], query) {
   const lives = h("section", { class: "card", "aria-labelledby": "lives" });
   const facts = h("section", { class: "card", "aria-labelledby": "facts" });
   const how = h("section", { class: "card", "aria-labelledby": "how" });
-  const said = h("section", { class: "card", "aria-labelledby": "said", hidden: true });
-  const body = h("div", { class: "columns" }, h("div", { class: "column" }, keys, how), h("div", { class: "column" }, lives, facts, said));
+  const events = h("section", { class: "card", "aria-labelledby": "events", hidden: true });
+  const body = h("div", { class: "columns" }, h("div", { class: "column" }, keys, how), h("div", { class: "column" }, lives, facts, events));
   const problem = h("p", { class: "empty", hidden: true });
   body.hidden = true;
 
   let value = null;
   let origin = query.get("origin") ?? "";
   let version = null;
-  let asking = false;
+  let loading = false;
 
-  const answered = answers(problem, body, (found) => {
+  const showResult = resultView(problem, body, (found) => {
     value = found;
     draw();
   });
 
   async function load() {
-    if (asking) return;
-    asking = true;
-    await answered(ask("api/node", { name }));
-    asking = false;
+    if (loading) return;
+    loading = true;
+    await showResult(fetchJson("api/node", { name }));
+    loading = false;
   }
 
   function choose(next) {
@@ -41,23 +45,23 @@ export function node([name], query) {
     refresh(head, [value.name, value.state, value.sentence], () => [
       h("p", { class: "back" }, h("a", { href: "#/nodes" }, "Nodes")),
       h("h1", { class: "mono" }, value.name),
-      h("p", { class: "standing" }, pill(value.state), h("span", { class: "soft" }, value.sentence.replace(/^[a-z ]+: /, ""))),
+      h("p", { class: "standing" }, pill("nodes", value.state), h("span", { class: "soft" }, value.sentence.replace(/^[a-z ]+: /, ""))),
     ]);
     refresh(keys, [value.keys, origin], () => table(value.keys, origin, choose));
     refresh(lives, value.incarnations, () => timeline(value));
     refresh(facts, [value.record, value.restored, value.next, value.policy, value.identity, value.created], () => about(value));
     refresh(how, value.commands, commands);
-    said.hidden = !value.events.length;
-    refresh(said, value.events, () => [
-      h("header", {}, h("h2", { id: "said" }, "What the operator said lately")),
-      h("ul", { class: "said" }, value.events.map((event) => h("li", {}, h("p", {}, h("strong", {}, event.reason), " ", h("span", { class: "soft small" }, ago(event.at))), h("p", { class: "small" }, event.message)))),
+    events.hidden = !value.events.length;
+    refresh(events, value.events, () => [
+      h("header", {}, h("h2", { id: "events" }, "Recent Events")),
+      h("ul", { class: "events" }, value.events.map((event) => h("li", {}, h("p", {}, h("strong", {}, event.reason), " ", h("span", { class: "soft small" }, ago(event.at))), h("p", { class: "small" }, event.message)))),
     ]);
   }
 
   load();
   return {
     element: h("div", {}, head, problem, body),
-    // Something changed somewhere: it is asked again only where it may be this node.
+    // The overview does not name the changed node, so every change of its numbers reloads this one.
     happened: (happening) => happening.node === name && load(),
     overview: (overview) => {
       const seen = JSON.stringify([overview.records, overview.nodes]);
@@ -75,25 +79,25 @@ export function node([name], query) {
 function table(keys, origin, choose) {
   const counts = new Map();
   for (const key of keys) counts.set(key.origin, (counts.get(key.origin) ?? 0) + 1);
-  const words = Object.keys(ORIGINS).filter((word) => counts.has(word));
+  const order = namesOf("origins");
+  const words = order.filter((word) => counts.has(word));
   const shown = keys.filter((key) => !origin || key.origin === origin);
-  const order = Object.keys(ORIGINS);
   shown.sort((a, b) => order.indexOf(a.origin) - order.indexOf(b.origin));
   return [
-    h("header", {}, h("h2", { id: "keys-of-node" }, "Labels and what else is kept")),
+    h("header", {}, h("h2", { id: "keys-of-node" }, "Labels and other kept keys")),
     h(
       "div",
       { class: "chips", role: "group", "aria-label": "Filter by origin" },
-      words.map((word) => h("button", { class: "chip", type: "button", title: ORIGINS[word][1], "aria-current": origin === word ? "true" : null, onclick: () => choose(word) }, `${word} ${number(counts.get(word))}`)),
+      words.map((word) => h("button", { class: "chip", type: "button", title: displayOf("origins", word).label, "aria-current": origin === word ? "true" : null, onclick: () => choose(word) }, `${word} ${number(counts.get(word))}`)),
     ),
     shown.length
       ? h("ul", { class: "keylist" }, shown.map(line))
-      : h("p", { class: "empty" }, "There are none."),
+      : h("p", { class: "empty" }, "No keys."),
   ];
 }
 
 function line(key) {
-  const [tone] = ORIGINS[key.origin] ?? ["grey"];
+  const { tone } = displayOf("origins", key.origin);
   const value = key.value ?? key.inRecord;
   const gone = key.value === null || key.value === undefined;
   return h(
@@ -114,8 +118,8 @@ function line(key) {
 }
 
 function timeline({ incarnations, created, restored }) {
-  const title = h("header", {}, h("h2", { id: "lives" }, "Its lives"), h("p", { class: "soft small" }, "newest first"));
-  if (!incarnations.length) return [title, h("p", { class: "empty" }, "Nothing was ever captured of it.")];
+  const title = h("header", {}, h("h2", { id: "lives" }, "Incarnations"), h("p", { class: "soft small" }, "newest first"));
+  if (!incarnations.length) return [title, h("p", { class: "empty" }, "The node was never captured.")];
   return [
     title,
     h(
@@ -128,16 +132,16 @@ function timeline({ incarnations, created, restored }) {
           h(
             "div",
             { class: "born" },
-            h("h3", {}, life.alive ? "This incarnation" : place === 0 ? "The last one" : "An earlier one"),
+            h("h3", {}, life.alive ? "Current incarnation" : place === 0 ? "Last incarnation" : "Earlier incarnation"),
             life.alive ? h("span", { class: "soft small" }, ago(created)) : null,
             h("p", { class: "mono soft uid" }, life.uid || "imported"),
           ),
           life.alive && restored?.keys
-            ? h("p", { class: "given" }, `It was given back ${plural(restored.keys, "key")}${restored.by ? ` ${restored.by}` : ""}${restored.complete ? "" : ", and something was held back"}.`)
+            ? h("p", { class: "given" }, `Restored ${plural(restored.keys, "key")}${restored.by ? ` ${restored.by}` : ""}${restored.complete ? "" : "; some keys were withheld"}.`)
             : null,
           life.captures.length
             ? h("ol", { class: "captures" }, life.captures.map(capture))
-            : h("p", { class: "soft small" }, life.alive ? "Nothing of it had to be written down: its record says the same." : ""),
+            : h("p", { class: "soft small" }, life.alive ? "No capture yet: the record has the same content." : ""),
         ),
       ),
     ),
@@ -149,10 +153,10 @@ function capture(each) {
   return h(
     "li",
     {},
-    h("p", { class: "small" }, h("strong", {}, `Write ${number(each.sequence)}`), each.now ? h("span", { class: "soft" }, ", as it is kept now") : null, " ", h("span", { class: "soft" }, ago(each.at))),
+    h("p", { class: "small" }, h("strong", {}, `Version ${number(each.sequence)}`), each.now ? h("span", { class: "soft" }, ", current") : null, " ", h("span", { class: "soft" }, ago(each.at))),
     each.changes.length
-      ? h("ul", { class: "diff mono", "aria-label": `What write ${each.sequence} changed` }, changes.map(change), each.changes.length > changes.length ? h("li", { class: "soft" }, `and ${number(each.changes.length - changes.length)} more`) : null)
-      : h("p", { class: "soft small" }, "the same keys"),
+      ? h("ul", { class: "diff mono", "aria-label": `Changes of version ${each.sequence}` }, changes.map(change), each.changes.length > changes.length ? h("li", { class: "soft" }, `and ${number(each.changes.length - changes.length)} more`) : null)
+      : h("p", { class: "soft small" }, "no changes"),
   );
 }
 
@@ -164,20 +168,20 @@ function change({ key, before, after }) {
 
 function about(value) {
   const rows = [];
-  const say = (name, ...what) => rows.push(h("div", {}, h("dt", {}, name), h("dd", {}, what)));
-  say("Known by", value.identity ?? "nothing that it says");
-  say("Policy", value.policy === "config" ? "the configuration" : `KeepPolicy ${value.policy}`);
+  const add = (name, ...what) => rows.push(h("div", {}, h("dt", {}, name), h("dd", {}, what)));
+  add("Identity", value.identity ?? "no identity yet");
+  add("Policy", value.policy === "config" ? "the configuration" : `KeepPolicy ${value.policy}`);
   const record = value.record;
   if (!record) say("Record", "none");
   else {
-    say("Record", h("span", { class: "mono" }, record.name), record.fault ? ` cannot be trusted: ${record.fault}; ${record.instead}` : "");
+    add("Record", h("span", { class: "mono" }, record.name), record.fault ? ` is quarantined: ${record.fault}; ${record.instead}` : "");
     if (record.capturedAt) say("Written", ago(record.capturedAt), record.capturedBy ? [" by ", h("span", { class: "mono" }, record.capturedBy)] : "");
   }
   if (value.next) {
     const given = Object.keys(value.next.given).length;
-    const held = value.next.withheld.length ? `, but not ${value.next.withheld.join(", ")}` : "";
-    const later = value.next.later.length ? ` (${value.next.later.join(", ")} right after the create)` : "";
-    say(value.uid ? "If it left now" : "When it returns", given ? `it would be given ${plural(given, "key")}${later}${held}` : "it would be given nothing");
+    const held = value.next.withheld.length ? `, except ${value.next.withheld.join(", ")}` : "";
+    const later = value.next.later.length ? ` (${value.next.later.join(", ")} after the creation)` : "";
+    add(value.uid ? "If recreated now" : "When created again", given ? `restores ${plural(given, "key")}${later}${held}` : "restores nothing");
   }
-  return [h("header", {}, h("h2", { id: "facts" }, "About it")), h("dl", { class: "facts" }, rows)];
+  return [h("header", {}, h("h2", { id: "facts" }, "Details")), h("dl", { class: "facts" }, rows)];
 }

@@ -1,8 +1,10 @@
-// All nodes, and all records whose nodes are away.
+// The list of nodes, including records of deleted nodes.
 
-import { h } from "./dom.js";
+import { ago, number, plural } from "./format.js";
+import { at, nodeAt } from "./links.js";
 import { List, follower } from "./list.js";
-import { STATES, ago, at, nodeAt, number, pill, plural } from "./words.js";
+import { h } from "./safe_html.js";
+import { displayOf, namesOf, pill } from "./states.js";
 
 export function nodes(_, query) {
   const title = h("h1", {}, "Nodes");
@@ -11,11 +13,11 @@ export function nodes(_, query) {
   const list = new List({
     path: "api/nodes",
     label: "Nodes",
-    head: ["Node", "State", "Keys kept", "Writes", "Captured"],
+    head: ["Node", "State", "Kept keys", "Version", "Captured"],
     open: (item) => nodeAt(item.name),
     row: (item) => [
       h("a", { class: "name mono", href: nodeAt(item.name), tabindex: "-1" }, item.name),
-      [pill(item.state), item.bad ? h("span", { class: "pill tone-bad" }, "record quarantined") : null],
+      [pill("nodes", item.state), item.bad ? h("span", { class: "pill tone-bad" }, "record quarantined") : null],
       item.keys === null ? "–" : number(item.keys),
       item.sequence === null ? "–" : number(item.sequence),
       ago(item.capturedAt),
@@ -23,14 +25,14 @@ export function nodes(_, query) {
     none: ({ q, state }, { total }) =>
       !total ? "There are no nodes and no records." : q ? `No node${state ? " in this state" : ""} has “${q}” in its name.` : "No node is in this state.",
     counted: (value) => {
-      count.textContent = value.matched === value.total ? `${plural(value.total, "node")}, those that are away included` : `${number(value.matched)} of ${plural(value.total, "node")}`;
+      count.textContent = value.matched === value.total ? `${plural(value.total, "node")}, including deleted ones` : `${number(value.matched)} of ${plural(value.total, "node")}`;
       const all = Object.values(value.states).reduce((sum, each) => sum + each, 0);
       const { q, state } = list.values;
       filters.replaceChildren(
         h("a", { class: "chip", href: at("nodes", { q }), "aria-current": state ? null : "true" }, `All ${number(all)}`),
-        ...Object.keys(STATES)
+        ...namesOf("nodes")
           .filter((word) => value.states[word] || word === state)
-          .map((word) => h("a", { class: "chip", href: at("nodes", { q, state: word }), "aria-current": state === word ? "true" : null }, `${STATES[word][1]} ${number(value.states[word])}`)),
+          .map((word) => h("a", { class: "chip", href: at("nodes", { q, state: word }), "aria-current": state === word ? "true" : null }, `${displayOf("nodes", word).label} ${number(value.states[word])}`)),
       );
     },
   });

@@ -1,20 +1,14 @@
-// How everything stands: the nodes first, then what needs a person, then what happens.
+// The overview: nodes, problems, churn, workloads, replicas and activity.
 
 import { churn } from "./chart.js";
-import { command, h, refresh } from "./dom.js";
-import { STATES, UNKNOWN, ago, at, nodeAt, number, plural, put, swatch, workloadByKey } from "./words.js";
+import { command } from "./commands.js";
+import { ago, number, plural } from "./format.js";
+import { at, nodeAt, put, workloadByKey } from "./links.js";
+import { h, refresh } from "./safe_html.js";
+import { displayOf, namesOf, swatch } from "./states.js";
+import { NOT_SYNCED } from "./workloads.js";
 
 const SHOWN = 40;
-const HAPPENED = {
-  restored: ["good", "was given back"],
-  returned: ["good", "came back"],
-  joined: ["blue", "joined"],
-  left: ["clay", "left"],
-  captured: ["blue", "was captured"],
-  quarantined: ["bad", "has a record that cannot be trusted"],
-  forgotten: ["grey", "is forgotten"],
-};
-const LEVEL = { bad: "bad", warn: "warn", note: "blue" };
 
 export function overview(_, query) {
   const headline = h("div", { class: "headline" });
@@ -23,11 +17,11 @@ export function overview(_, query) {
   const workloads = h("section", { class: "card", "aria-labelledby": "placement" });
   const members = h("section", { class: "card", "aria-labelledby": "members" });
   const list = h("ol", { class: "feed", "aria-live": "off" });
-  const choices = h("div", { class: "chips", role: "group", "aria-label": "What is shown" });
+  const choices = h("div", { class: "chips", role: "group", "aria-label": "Filter" });
   const feed = h(
     "section",
     { class: "card happens", "aria-labelledby": "happens" },
-    h("header", {}, h("h2", { id: "happens" }, "As it happens"), choices),
+    h("header", {}, h("h2", { id: "happens" }, "Activity"), choices),
     list,
   );
   const element = h(
@@ -54,10 +48,10 @@ export function overview(_, query) {
     );
     const shown = recent.filter(wanted).slice(0, SHOWN);
     if (!shown.length) {
-      list.replaceChildren(h("li", { class: "empty" }, which === "all" ? "Nothing has happened yet." : "No node was given anything back since this began. When one returns, it is here at once."));
+      list.replaceChildren(h("li", { class: "empty" }, which === "all" ? "No activity yet." : "No node was restored yet."));
       return;
     }
-    // What is there already stays, so that only what is new moves in.
+    // Keeps existing elements, so that only new ones are animated.
     const known = new Map([...list.children].map((item) => [item.dataset.number, item]));
     list.replaceChildren(...shown.map((happening) => known.get(String(happening.number)) ?? line(happening)));
   }
@@ -80,7 +74,7 @@ export function overview(_, query) {
     happened(happening) {
       if (recent.some((known) => known.number >= happening.number)) return;
       recent = [happening, ...recent].slice(0, 200);
-      // A mass of nodes that returns is drawn once for each frame.
+      // Draws at most once per frame.
       if (due) return;
       due = true;
       requestAnimationFrame(() => {
@@ -99,7 +93,7 @@ export function overview(_, query) {
 }
 
 function head({ nodes, records, synced }) {
-  if (!synced) return [h("h1", {}, "Reading nodes and records …"), h("p", { class: "soft" }, "This takes a moment in a large cluster.")];
+  if (!synced) return [h("h1", {}, "Loading nodes and records …"), h("p", { class: "soft" }, "This takes a moment in a large cluster.")];
   const all = nodes.current === nodes.live;
   const title = !nodes.live
     ? "There are no nodes"
@@ -108,26 +102,24 @@ function head({ nodes, records, synced }) {
         ? "The one node is current"
         : `All ${number(nodes.live)} nodes are current`
       : `${number(nodes.current)} of ${plural(nodes.live, "node")} are current`;
-  const away = records.away ? `; ${plural(records.away, "of them waits for a node that is away", "of them wait for nodes that are away")}` : "";
-  const parts = Object.keys(STATES).filter((word) => nodes.states[word]);
-  const order = ["Current", "Pending", "Waiting", "Unsettled", "Unidentified", "Contested", "NewerRecord", "NoRecord", "Ignored", "Away"];
-  parts.sort((a, b) => order.indexOf(a) - order.indexOf(b));
+  const away = records.away ? `, ${number(records.away)} of deleted nodes` : "";
+  const parts = namesOf("nodes").filter((word) => nodes.states[word]);
   const bar = h("div", { class: "proportions", "aria-hidden": "true" });
   for (const word of parts) {
-    const part = h("span", { class: `is-${STATES[word][0]}` });
+    const part = h("span", { class: `is-${displayOf("nodes", word).tone}` });
     part.style.flexGrow = nodes.states[word];
     bar.append(part);
   }
   return [
     h("h1", {}, title),
-    h("p", { class: "soft" }, `${plural(records.all, "record is", "records are")} kept${away}.`),
+    h("p", { class: "soft" }, `${plural(records.all, "record")}${away}.`),
     parts.length ? bar : null,
     h(
       "ul",
       { class: "legend" },
       parts.map((word) => {
-        const [tone, text] = STATES[word];
-        return h("li", {}, h("a", { class: "quiet", href: at("nodes", { state: word }) }, swatch(tone), `${number(nodes.states[word])} ${text}`));
+        const { tone, label } = displayOf("nodes", word);
+        return h("li", {}, h("a", { class: "quiet", href: at("nodes", { state: word }) }, swatch(tone), `${number(nodes.states[word])} ${label}`));
       }),
     ),
   ];
@@ -135,7 +127,7 @@ function head({ nodes, records, synced }) {
 
 function needs(matters) {
   const title = h("h2", { id: "attention" }, "Needs attention");
-  if (!matters.length) return [h("header", {}, title), h("p", { class: "calm" }, swatch("good"), "Nothing does.")];
+  if (!matters.length) return [h("header", {}, title), h("p", { class: "calm" }, swatch("good"), "Nothing needs attention.")];
   return [
     h("header", {}, title),
     h(
@@ -144,7 +136,7 @@ function needs(matters) {
       matters.map((matter) =>
         h(
           "li",
-          { class: `matter is-${LEVEL[matter.level]}` },
+          { class: `matter is-${matter.level}` },
           h("h3", {}, matter.link ? h("a", { href: matter.link }, matter.title) : matter.title),
           h("p", { class: "soft small" }, matter.detail),
           matter.about.length
@@ -168,17 +160,17 @@ function churned({ seconds, intervals }) {
     h(
       "ul",
       { class: "legend" },
-      h("li", {}, swatch("good"), `${number(came)} came`),
-      h("li", {}, swatch("clay"), `${number(went)} left`),
-      h("li", {}, h("span", { class: "restored-key", "aria-hidden": "true" }), `${number(restored)} given back what they had`),
+      h("li", {}, swatch("good"), `${number(came)} created`),
+      h("li", {}, swatch("changed"), `${number(went)} deleted`),
+      h("li", {}, h("span", { class: "restored-key", "aria-hidden": "true" }), `${number(restored)} restored`),
     ),
   ];
 }
 
 function placed(value) {
   const header = h("header", {}, h("h2", { id: "placement" }, "Placement"), value.all ? h("a", { href: at("workloads") }, plural(value.all, "workload")) : null);
-  if (!value.enabled) return [header, h("p", { class: "soft" }, "It is off.")];
-  if (!value.all) return [header, h("p", { class: "soft" }, value.synced ? "No workload asks for it." : UNKNOWN)];
+  if (!value.enabled) return [header, h("p", { class: "soft" }, "Placement is disabled.")];
+  if (!value.all) return [header, h("p", { class: "soft" }, value.synced ? "No workload has placement annotations." : NOT_SYNCED)];
   const bar = h("div", { class: "proportions thick", "aria-hidden": "true" });
   for (const [name, count] of [["steady", value.onDemand], ["spot", value.spot]]) {
     if (!count) continue;
@@ -196,15 +188,15 @@ function placed(value) {
     h(
       "ul",
       { class: "legend" },
-      h("li", {}, swatch("blue"), `${number(value.onDemand)} on-demand`),
+      h("li", {}, swatch("info"), `${number(value.onDemand)} on-demand`),
       h("li", {}, swatch("spot"), `${number(value.spot)} on spot`),
-      h("li", { class: "soft" }, rest.length ? rest.join(", ") : "all where they were asked for"),
+      h("li", { class: "soft" }, rest.length ? rest.join(", ") : "all as requested"),
     ),
   ];
 }
 
 function works({ groups, unread }) {
-  const title = h("header", {}, h("h2", { id: "members" }, "Who works"));
+  const title = h("header", {}, h("h2", { id: "members" }, "Replicas"));
   if (!groups) return [title, h("p", { class: "soft" }, unread ?? "")];
   if (!groups.length) return [title, h("p", { class: "soft" }, "No replica holds a Lease.")];
   return [
@@ -215,7 +207,7 @@ function works({ groups, unread }) {
       groups.flatMap((group) =>
         group.members.map((member) => {
           const held = group.shards.filter((shard) => shard.held && shard.holder === member.identity).length;
-          const does = !member.alive ? "silent" : group.shards.length === 1 ? (held ? "leads" : "stands by") : `${held} of ${plural(group.shards.length, "shard")}`;
+          const does = !member.alive ? "no heartbeat" : group.shards.length === 1 ? (held ? "leader" : "standby") : `${held} of ${plural(group.shards.length, "shard")}`;
           return h("li", {}, swatch(member.alive ? "good" : "bad"), h("span", { class: "mono" }, member.identity), h("span", { class: "soft small" }, does));
         }),
       ),
@@ -224,10 +216,10 @@ function works({ groups, unread }) {
 }
 
 function line(happening) {
-  const [tone, text] = HAPPENED[happening.what] ?? ["grey", happening.what];
+  const { tone, label } = displayOf("activities", happening.what);
   const keys = happening.what === "restored" || happening.what === "captured" ? plural(happening.keys, "key") : "";
   const more = happening.keys - happening.some.length;
-  const words = happening.what === "captured" ? `${text}: ${keys}` : keys ? `${text} ${keys}` : text;
+  const words = keys ? `${label}: ${keys}` : label;
   return h(
     "li",
     { class: "happening", "data-number": happening.number },

@@ -1,7 +1,11 @@
-// One workload: its slots as a picture, and what is done about them.
+// One workload: its slots as a picture, and the pending actions.
 
-import { answers, ask, commands, h, refresh, svg } from "./dom.js";
-import { WORKLOADS, ago, capital, nodeAt, number, pill, plural, timed } from "./words.js";
+import { commands } from "./commands.js";
+import { ago, capital, number, plural, withLocalTimes } from "./format.js";
+import { nodeAt } from "./links.js";
+import { fetchJson, resultView } from "./requests.js";
+import { h, refresh, svg } from "./safe_html.js";
+import { pill } from "./states.js";
 
 export function workload([kind, namespace, name]) {
   const head = h("div", { class: "heading" }, h("h1", {}, name));
@@ -14,24 +18,24 @@ export function workload([kind, namespace, name]) {
   let drawn = null;
   let value = null;
 
-  const answered = answers(problem, body, (found) => {
+  const showResult = resultView(problem, body, (found) => {
     value = found;
     draw();
   });
-  const load = () => answered(ask("api/workload", { kind, namespace, name }));
+  const load = () => showResult(fetchJson("api/workload", { kind, namespace, name }));
 
   function draw() {
     refresh(head, [value.state, value.why], () => [
       h("p", { class: "back" }, h("a", { href: "#/workloads" }, "Workloads")),
       h("h1", {}, h("span", { class: "soft" }, `${namespace} / `), name),
-      h("p", { class: "standing" }, pill(value.state, WORKLOADS), h("span", { class: "soft" }, [`${kind}; `, timed(value.why)])),
+      h("p", { class: "standing" }, pill("workloads", value.state), h("span", { class: "soft" }, [`${kind}; `, withLocalTimes(value.why)])),
     ]);
     refresh(picture, [value.slots, value.others, value.counts, value.asked], () => {
       drawn?.close();
       drawn = value.slots ? slots(value) : null;
       return drawn ? drawn.parts : [h("header", {}, h("h2", { id: "slots" }, "Slots")), h("p", { class: "empty" }, "Its pods run where the scheduler puts them.")];
     });
-    refresh(doing, [value.lines, value.doing, value.breaker, value.moved], () => story(value));
+    refresh(doing, [value.lines, value.doing, value.breaker, value.moved], () => actions(value));
     refresh(how, value.commands, commands);
   }
 
@@ -44,7 +48,7 @@ export function workload([kind, namespace, name]) {
   };
 }
 
-/** The shape is what a slot is for, the colour is where its replica runs. */
+/** The shape of a slot is its class, the colour is where its replica runs. */
 function kindOf(slot) {
   const shape = slot.wants === "spot" ? "round" : "square";
   if (!slot.pod) return [shape, "vacant"];
@@ -52,7 +56,7 @@ function kindOf(slot) {
   return [shape, slot.has === "spot" ? "spot" : "steady", slot.ready ? "" : "unready"];
 }
 
-function words(slot) {
+function describe(slot) {
   const wants = slot.wants === "spot" ? "spot" : "on-demand";
   const has = slot.has === "spot" ? "spot" : "on-demand";
   if (!slot.pod) return `slot ${slot.slot}, for ${wants}: empty`;
@@ -63,7 +67,7 @@ function words(slot) {
 
 function slots({ slots, others, counts, asked }) {
   const size = slots.length <= 240 ? 30 : slots.length <= 800 ? 20 : slots.length <= 3000 ? 13 : 8;
-  const caption = h("p", { class: "caption soft", role: "status" }, "Point at a slot, or move through them with the arrow keys.");
+  const caption = h("p", { class: "caption soft", role: "status" }, "Point at a slot, or select one with the arrow keys.");
   const board = svg("svg", { class: "slots", tabindex: "0", role: "img", "aria-label": label(counts) });
   const cursor = svg("rect", { class: "cursor", rx: 5, width: size, height: size, visibility: "hidden" });
   let columns = 1;
@@ -71,7 +75,7 @@ function slots({ slots, others, counts, asked }) {
 
   function layout() {
     columns = Math.max(1, Math.floor((board.parentElement?.clientWidth ?? 600) / size));
-    // Tens are easy to count.
+    // Rows of a multiple of ten are easy to count.
     if (columns > 10) columns -= columns % 10;
     const rows = Math.ceil(slots.length / columns);
     const [width, height] = [columns * size, rows * size];
@@ -102,7 +106,7 @@ function slots({ slots, others, counts, asked }) {
     cursor.setAttribute("visibility", "visible");
     cursor.setAttribute("x", (chosen % columns) * size);
     cursor.setAttribute("y", Math.floor(chosen / columns) * size);
-    caption.replaceChildren(capital(words(slot)), ...(slot.node ? [", ", h("a", { href: nodeAt(slot.node) }, slot.node)] : []));
+    caption.replaceChildren(capital(describe(slot)), ...(slot.node ? [", ", h("a", { href: nodeAt(slot.node) }, slot.node)] : []));
   }
 
   board.addEventListener("pointermove", (event) => {
@@ -130,8 +134,8 @@ function slots({ slots, others, counts, asked }) {
   const legend = [
     ["square steady", "on-demand"],
     ["round spot", "spot"],
-    ["round steady", "a spot slot that runs on-demand"],
-    ["square spot", "an on-demand slot that runs on spot"],
+    ["round steady", "spot slot, running on-demand"],
+    ["square spot", "on-demand slot, running on spot"],
     ["square steady unready", "not ready"],
     ["round spot unready", "not ready"],
     ["square waits", "waits"],
@@ -141,12 +145,12 @@ function slots({ slots, others, counts, asked }) {
   ].filter(([name]) => seen.has(name));
   return {
     parts: [
-      h("header", {}, h("h2", { id: "slots" }, "Slots"), h("p", { class: "soft small" }, `asked for: ${asked.percentage} % on spot, at least ${asked.floor} on-demand`)),
+      h("header", {}, h("h2", { id: "slots" }, "Slots"), h("p", { class: "soft small" }, `requested: ${asked.percentage} % on spot, at least ${asked.floor} on-demand`)),
       h("dl", { class: "figures" }, figure(counts.replicas, "replicas"), figure(counts.onDemand, "on-demand", counts.desiredOnDemand), figure(counts.spot, "on spot", counts.desiredSpot), figure(counts.drift, "drift", 0), figure(counts.fallback, "fallback", 0)),
-      slots.length ? frame : h("p", { class: "empty" }, "It has no replicas."),
+      slots.length ? frame : h("p", { class: "empty" }, "The workload has no replicas."),
       h("ul", { class: "legend" }, legend.map(([name, text]) => key(name, text))),
       caption,
-      others.length ? h("p", { class: "soft small" }, `${plural(others.length, "pod is", "pods are")} in no slot: ${others.slice(0, 8).map((pod) => pod.pod).join(", ")}${others.length > 8 ? " …" : ""}`) : null,
+      others.length ? h("p", { class: "soft small" }, `${plural(others.length, "pod is", "pods are")} without a slot: ${others.slice(0, 8).map((pod) => pod.pod).join(", ")}${others.length > 8 ? " …" : ""}`) : null,
     ],
     close: () => watch.disconnect(),
   };
@@ -156,11 +160,11 @@ const figure = (value, name, wanted = value) => h("div", { class: value === want
 
 const label = (counts) => `${plural(counts.replicas, "slot")}: ${counts.onDemand} on-demand, ${counts.spot} on spot, ${counts.drift} in the wrong class, ${counts.fallback} on-demand for lack of spot.`;
 
-function story({ lines, doing, moved }) {
-  const title = h("header", {}, h("h2", { id: "doing" }, "What is done about it"));
+function actions({ lines, doing, moved }) {
+  const title = h("header", {}, h("h2", { id: "doing" }, "Placement"));
   return [
     title,
-    h("ul", { class: "story" }, (lines ?? []).map((text) => h("li", { class: doing?.includes(text) ? "doing" : "" }, timed(capital(text))))),
-    moved ? h("p", { class: "soft small" }, "The last move was ", ago(moved.at), moved.stalled ? `; ${plural(moved.stalled, "move")} in a row changed nothing` : "") : null,
+    h("ul", { class: "story" }, (lines ?? []).map((text) => h("li", { class: doing?.includes(text) ? "doing" : "" }, withLocalTimes(capital(text))))),
+    moved ? h("p", { class: "soft small" }, "The last move was ", ago(moved.at), moved.stalled ? `; ${plural(moved.stalled, "move")} in a row without effect` : "") : null,
   ];
 }

@@ -1,8 +1,13 @@
-// The workloads that ask for placement.
+// The list of workloads with placement annotations.
 
-import { h } from "./dom.js";
+import { number, plural } from "./format.js";
+import { at, put, workloadAt } from "./links.js";
 import { List, follower } from "./list.js";
-import { UNKNOWN, WORKLOADS, at, number, pill, plural, put, workloadAt } from "./words.js";
+import { h } from "./safe_html.js";
+import { displayOf, namesOf, pill } from "./states.js";
+
+/** Shown while the workloads are not cached. */
+export const NOT_SYNCED = "The workloads are not loaded yet, or the server is not allowed to read them.";
 
 export function workloads(_, query) {
   const count = h("p", { class: "soft", role: "status" }, "");
@@ -22,20 +27,20 @@ export function workloads(_, query) {
         item.name,
         h("span", { class: "soft small" }, ` ${item.kind}`),
       ),
-      pill(item.state, WORKLOADS),
+      pill("workloads", item.state),
       item.counts ? shares(item.counts.onDemand, item.counts.desiredOnDemand) : "–",
       item.counts ? shares(item.counts.spot, item.counts.desiredSpot) : "–",
       h("span", { class: "soft", title: item.why }, item.why),
     ],
     none: ({ q, state }, { total, enabled, synced }) =>
-      !synced && enabled ? UNKNOWN : !enabled ? "Placement is off (placement.enabled)." : !total ? "No workload asks for placement. An annotation does: perennial.dev/spot-percentage." : `No workload ${state ? "in this state " : ""}${q ? `has “${q}” in its name` : "is there"}.`,
+      !synced && enabled ? NOT_SYNCED : !enabled ? "Placement is disabled (placement.enabled)." : !total ? "No workload has placement annotations, for example perennial.dev/spot-percentage." : q ? `No workload${state ? " in this state" : ""} has “${q}” in its name.` : "No workload is in this state.",
     counted: (value) => {
       count.textContent = value.matched === value.total ? plural(value.total, "workload") : `${number(value.matched)} of ${plural(value.total, "workload")}`;
       const { q, state } = list.values;
       filters.replaceChildren(
-        ...["", ...Object.keys(WORKLOADS)]
+        ...["", ...namesOf("workloads")]
           .filter((word) => !word || value.states[word] || word === state)
-          .map((word) => h("a", { class: "chip", href: at("workloads", { q, state: word }), "aria-current": state === word ? "true" : null }, word ? `${WORKLOADS[word][1]} ${number(value.states[word])}` : "All")),
+          .map((word) => h("a", { class: "chip", href: at("workloads", { q, state: word }), "aria-current": state === word ? "true" : null }, word ? `${displayOf("workloads", word).label} ${number(value.states[word])}` : "All")),
       );
     },
   });

@@ -1,4 +1,4 @@
-//! `perennial explain KEY --node NODE`: the very reason why a label is, or is not, on a node.
+//! Why a key is, or is not, on a node.
 
 use std::{fmt::Write as _, sync::LazyLock};
 
@@ -38,7 +38,7 @@ impl<'a> KeyExplanation<'a> {
             let role = if matches!(cause, Cause::ToGive { .. }) { "restore" } else { "capture" };
             match Leases::read(&session.client, session.settings.namespace.as_str()).await {
                 Ok(leases) => more.push(leases.owner(look.name(), role).sentence()),
-                Err(error) => more.push(format!("who works on it is not known: {error:#}")),
+                Err(error) => more.push(format!("the owner of its shard is unknown: {error:#}")),
             }
         }
         if let Some(Stored::Bad { fault, good }) = look.stored() {
@@ -64,7 +64,7 @@ impl<'a> KeyExplanation<'a> {
             let _ = writeln!(text, "  {line}.");
         }
         if let Some(fix) = fix {
-            let _ = writeln!(text, "  What to do: {fix}");
+            let _ = writeln!(text, "  Fix: {fix}");
         }
         text
     }
@@ -73,13 +73,13 @@ impl<'a> KeyExplanation<'a> {
 /// Names the content that is used in place of a quarantined record.
 pub(crate) fn substitute(good: &Substitute) -> &'static str {
     match good {
-        Substitute::Recovered(_) => "a record written since serves instead",
-        Substitute::History(_) => "the newest good entry of its history serves instead",
-        Substitute::Nothing => "nothing serves instead",
+        Substitute::Recovered(_) => "a record that was written later is used instead",
+        Substitute::History(_) => "the newest valid entry of its history is used instead",
+        Substitute::Nothing => "nothing is used instead",
     }
 }
 
-/// What the live node has under this key, kept or not.
+/// Returns the value of a key on the live node, kept or not.
 fn value_on(node: &perennial_core::keeper::selection::Node, key: &Key) -> Option<String> {
     match key {
         Key::Label(key) => node.labels.get(key).cloned(),
@@ -93,21 +93,21 @@ fn value_on(node: &perennial_core::keeper::selection::Node, key: &Key) -> Option
     }
 }
 
-/// The reason as a sentence, and what to do about it, where there is something to do.
-#[expect(clippy::too_many_lines, reason = "one arm for each cause, and nothing else")]
+/// Returns the reason as a sentence, and a fix if there is one.
+#[expect(clippy::too_many_lines, reason = "one arm per cause")]
 pub(crate) fn words(key: &Key, cause: &Cause, look: &Look) -> (String, Option<String>) {
     let (node, now) = (look.name(), Timestamp::now());
     let ago = |then: Timestamp| format!("{} ago", age(then, now));
     match cause {
         Cause::Ignored => (
-            "nothing is done about it, since the node says to be left alone".to_owned(),
-            Some(format!("kubectl annotate node {node} {IGNORE}- (or remove the label of that name)")),
+            "the node is excluded by the annotation or label perennial.dev/ignore".to_owned(),
+            Some(format!("kubectl annotate node {node} {IGNORE}- (or remove the label with this key)")),
         ),
-        Cause::OurDomain => ("it is a key of Perennial's own, and those are never kept".to_owned(), None),
+        Cause::OurDomain => ("keys of Perennial itself are never kept".to_owned(), None),
         Cause::Dropped { policy, pattern } => {
             let whose = if is_default(policy, pattern) {
                 format!(
-                    "by default: the pattern `{pattern}` of keeper.drop stands for what kubelets, clouds and discovery write themselves"
+                    "by default: the pattern `{pattern}` of keeper.drop matches keys that kubelets, cloud controllers or feature discovery write"
                 )
             } else if policy == "config" {
                 format!("by the pattern `{pattern}` of keeper.drop in the configuration")
@@ -115,106 +115,104 @@ pub(crate) fn words(key: &Key, cause: &Cause, look: &Look) -> (String, Option<St
                 format!("by the pattern `{pattern}` of {}", named(policy))
             };
             (
-                format!("it is not kept: dropped {whose}"),
-                Some(format!("to keep it, take the pattern out of `drop` of {}", named(policy))),
+                format!("not kept: dropped {whose}"),
+                Some(format!("to keep it, remove the pattern from `drop` of {}", named(policy))),
             )
         }
         Cause::NotKept { policy } => (
-            format!("it is not kept: no pattern of {} says to keep it", named(policy)),
+            format!("not kept: no pattern of {} matches it", named(policy)),
             Some(format!("to keep it, add a pattern to {}", list_of(key, policy))),
         ),
         Cause::Unidentified { identity } => (
-            format!("the node does not say its {identity} yet, so nobody knows which record is its own"),
-            Some(format!("it is looked at again as soon as it does; or choose another identity than {identity}")),
+            format!("the node has no {identity} yet, so its record is unknown"),
+            Some(format!("wait until the node has one, or set an identity other than {identity}")),
         ),
         Cause::Newer { fault } => {
-            (format!("the record is left alone: {fault}"), Some("run the newer operator".to_owned()))
+            (format!("the record is not used: {fault}"), Some("run the newer version of the operator".to_owned()))
         }
         Cause::Quarantined { fault } => (
-            format!("nothing is restored, since the record cannot be trusted: {fault}"),
+            format!("the record is quarantined: {fault}"),
             Some(format!(
-                "look at it (kubectl get configmap {} -o yaml), then `perennial forget {node} --yes`, or import a backup",
+                "inspect it with `kubectl get configmap {} -o yaml`, then run `perennial forget {node} --yes` or import a backup",
                 look.held.as_ref().map_or("", |held| held.name())
             )),
         ),
         Cause::Contested { rivals } => (
             format!(
-                "nothing is given, since {} says to be the same as this node ({})",
+                "not restored: {} has the same identity as this node ({})",
                 rivals.join(", "),
                 look.policy().identity
             ),
-            Some("let only one of them have this identity, or choose another keeper.identity".to_owned()),
+            Some("make the identity unique, or set another keeper.identity".to_owned()),
         ),
         Cause::AnotherMachine { recorded, node: machine } => (
             format!(
-                "it is protected and belongs to another machine: it was taken from {}, and this node is {}",
-                told(recorded),
-                told(machine)
+                "not restored: the key is protected and was captured from another machine ({}); this node is {}",
+                describe(recorded),
+                describe(machine)
             ),
-            Some(format!("if it is meant for this machine too: kubectl label node {node} {key}=…")),
+            Some(format!("to set it on this machine: kubectl label node {node} {key}=…")),
         ),
         Cause::MachineUnknown { recorded } => (
             format!(
-                "it is protected and waits until the node shows to be the machine that it was taken from: {}",
-                told(recorded)
+                "not restored yet: the key is protected, and the node is not known to be the machine it was captured from ({})",
+                describe(recorded)
             ),
-            Some("it is given as soon as the node says its providerID, systemUUID and machineID".to_owned()),
+            Some("wait until the node reports providerID, systemUUID and machineID".to_owned()),
         ),
-        Cause::Unwritable { value } => {
-            (format!("the API server would refuse {key}={value}, so it stays in the record only"), None)
-        }
+        Cause::Unwritable { value } => (format!("not restored: the API server would reject {key}={value}"), None),
         Cause::OwnValue { node: Some(own), record } => (
             format!(
-                "the node came with a value of its own, {own}, and that wins{}",
-                record.as_ref().map(|value| format!(" over {value} of the record")).unwrap_or_default()
+                "the node was created with its own value, {own}, which takes precedence{}",
+                record.as_ref().map(|value| format!(" over {value} in the record")).unwrap_or_default()
             ),
-            Some(format!("for the record's value: perennial restore {node}, or keeper.merge: overwrite")),
+            Some(format!("to use the value of the record: perennial restore {node}, or set keeper.merge: overwrite")),
         ),
-        Cause::OwnValue { node: None, .. } => ("the node itself decided not to have it".to_owned(), None),
+        Cause::OwnValue { node: None, .. } => ("the key was removed from this incarnation".to_owned(), None),
         Cause::Removed { value, last_seen, removed_at, sequence } => (
             format!(
-                "it was removed, and what people remove stays removed: {value} was in the record of {}, and no longer in that of {}",
+                "it was removed from the node, and removed keys are not restored: the record contained {value} {}, and no longer {}",
                 ago(*last_seen),
                 ago(*removed_at)
             ),
             Some(format!(
-                "to have it back: perennial rollback {node} --to {sequence}, or kubectl label node {node} {key}={value}"
+                "to restore it: perennial rollback {node} --to {sequence}, or kubectl label node {node} {key}={value}"
             )),
         ),
         Cause::BeingRemoved { value } => (
             format!(
-                "it was removed from the node, and what people remove stays removed; the record still has {value} and is about to follow"
+                "it was removed from the node, and removed keys are not restored; the record still contains {value} and is about to be updated"
             ),
             None,
         ),
-        Cause::ToCapture { value } => (format!("the node has {value}, and the record is about to be told"), None),
-        Cause::ToGive { value } => (format!("the record has {value}, and the node is about to be given it"), None),
+        Cause::ToCapture { value } => (format!("the node has {value}, which is about to be captured"), None),
+        Cause::ToGive { value } => (format!("the record contains {value}, which is about to be restored"), None),
         Cause::NeverSeen => (
             if look.held.is_some() {
-                "it was never seen on this node: neither the record nor its history has it".to_owned()
+                "never seen on this node: neither the record nor its history contains it".to_owned()
             } else {
-                "it was never seen on this node: there is no record".to_owned()
+                "never seen on this node: there is no record".to_owned()
             },
-            Some(format!("kubectl label node {node} {key}=… and it is kept from then on")),
+            Some(format!("kubectl label node {node} {key}=…")),
         ),
         Cause::Waits { value, protected } => (
             format!(
-                "the node is away; {value} is given back when it returns{}",
-                if *protected { " as the same machine: the key is protected" } else { "" }
+                "the node does not exist; {value} is restored when it is created again{}",
+                if *protected { " on the same machine (the key is protected)" } else { "" }
             ),
             None,
         ),
         Cause::Kept { value, given } => (
             format!(
-                "it is kept: node and record have {value}{}",
-                if *given { "; this incarnation was given it back" } else { "" }
+                "kept: the node and the record have {value}{}",
+                if *given { "; restored to this incarnation" } else { "" }
             ),
             None,
         ),
     }
 }
 
-/// A pattern stands in the default of `keeper.drop`: what it means, programs write themselves.
+/// Whether a pattern is in the default of `keeper.drop`, which matches keys that programs write.
 pub(crate) fn is_default(policy: &str, pattern: &Pattern) -> bool {
     static DEFAULT: LazyLock<Settings> = LazyLock::new(Settings::default);
     policy == "config" && DEFAULT.keeper.drop.as_slice().contains(pattern)
@@ -234,13 +232,13 @@ fn list_of(key: &Key, policy: &str) -> String {
     format!("`{list}` of {}", named(policy))
 }
 
-fn told(machine: &Machine) -> String {
+fn describe(machine: &Machine) -> String {
     let parts = [
         ("providerID", &machine.provider_id),
         ("systemUUID", &machine.system_uuid),
         ("machineID", &machine.machine_id),
     ];
-    let said: Vec<String> =
+    let known: Vec<String> =
         parts.iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| format!("{name} {value}")).collect();
-    if said.is_empty() { "one that says nothing of itself".to_owned() } else { said.join(", ") }
+    if known.is_empty() { "an unknown machine".to_owned() } else { known.join(", ") }
 }

@@ -1,4 +1,4 @@
-//! `perennial explain NODE`: the whole story of a node.
+//! State, identity, keys, restores and future of a node.
 
 use std::{collections::BTreeSet, fmt::Write as _, sync::Arc};
 
@@ -32,21 +32,21 @@ use crate::{
     runtime::request::FIELD_MANAGER,
 };
 
-/// How an incarnation came by what it was given.
-pub(crate) struct Way {
+/// The request that restored an incarnation.
+pub(crate) struct RestoreRequest {
     pub(crate) at: Option<Timestamp>,
-    /// By a patch of the operator's; otherwise it rode in the create.
+    /// A patch by the operator. Otherwise the webhook restored it in the create request.
     patched: bool,
 }
 
-impl Way {
-    pub(crate) fn words(&self) -> &'static str {
-        if self.patched { "by a patch of the operator's" } else { "in its own create, by the webhook" }
+impl RestoreRequest {
+    pub(crate) fn describe(&self) -> &'static str {
+        if self.patched { "by a patch of the operator" } else { "in its create request, by the webhook" }
     }
 }
 
-/// The API server remembers who wrote the mark by a request of its own; what a webhook puts into a create is nobody's.
-pub(crate) async fn way(client: &Client, name: &str) -> Option<Way> {
+/// Reads the request from the managed fields of the mark. Fields that a webhook set in a create have no manager.
+pub(crate) async fn restore_request(client: &Client, name: &str) -> Option<RestoreRequest> {
     let api: Api<FullNode> = Api::all(client.clone());
     let metadata = api.get_metadata(name).await.ok()?.metadata;
     let field = format!("f:{MARK}");
@@ -56,21 +56,21 @@ pub(crate) async fn way(client: &Client, name: &str) -> Option<Way> {
     });
     Some(match wrote {
         Some(entry) if entry.manager.as_deref() == Some(FIELD_MANAGER) => {
-            Way { at: entry.time.map(|time| time.0), patched: true }
+            RestoreRequest { at: entry.time.map(|time| time.0), patched: true }
         }
-        _ => Way { at: metadata.creation_timestamp.map(|time| time.0), patched: false },
+        _ => RestoreRequest { at: metadata.creation_timestamp.map(|time| time.0), patched: false },
     })
 }
 
-/// Something that the operator said about the node.
-pub(crate) struct Said {
+/// An Event of the operator about the node.
+pub(crate) struct NodeEvent {
     pub(crate) at: Option<Timestamp>,
     pub(crate) reason: String,
     pub(crate) message: String,
 }
 
-/// What the operator said about the node, oldest first. Events are kept for an hour or so, and not everyone may read them.
-pub(crate) async fn events(client: &Client, name: &str) -> Vec<Said> {
+/// Returns the Events of the operator about the node, oldest first. Empty without permission to read them.
+pub(crate) async fn events(client: &Client, name: &str) -> Vec<NodeEvent> {
     let api: Api<Event> = Api::default_namespaced(client.clone());
     let selector = format!("involvedObject.kind=Node,involvedObject.name={name}");
     let Ok(list) = api.list(&ListParams::default().fields(&selector)).await else { return Vec::new() };
@@ -78,30 +78,30 @@ pub(crate) async fn events(client: &Client, name: &str) -> Vec<Said> {
         event.source.as_ref().is_some_and(|source| source.component.as_deref() == Some("perennial"))
             || event.reporting_component.as_deref() == Some("perennial")
     };
-    let mut said: Vec<Said> = list
+    let mut events: Vec<NodeEvent> = list
         .items
         .into_iter()
         .filter(ours)
-        .map(|event| Said {
+        .map(|event| NodeEvent {
             at: event.last_timestamp.or(event.first_timestamp).map(|time| time.0),
             reason: event.reason.unwrap_or_default(),
             message: event.message.unwrap_or_default(),
         })
         .collect();
-    said.sort_by_key(|said| said.at);
-    said
+    events.sort_by_key(|event| event.at);
+    events
 }
 
-/// What the next incarnation would get if this one were deleted now.
-pub(crate) struct NextLife {
+/// Keys of the next incarnation if this one were deleted now.
+pub(crate) struct NextIncarnation {
     pub(crate) given: Kept,
-    /// What a kubelet may not bring in its own create: given right after it.
+    /// Keys that a kubelet may not set in its create request. Restored by a patch.
     pub(crate) later: Vec<Key>,
     pub(crate) withheld: Vec<Key>,
 }
 
 /// Computed with the operator's own decision, for the same machine and a node without labels.
-pub(crate) fn next_life(look: &Look) -> Option<NextLife> {
+pub(crate) fn next_incarnation(look: &Look) -> Option<NextIncarnation> {
     let case = &look.case;
     if case.is_ignored() || case.has_newer_record() {
         return None;
@@ -122,24 +122,24 @@ pub(crate) fn next_life(look: &Look) -> Option<NextLife> {
         return None;
     };
     let later = whole.set.keys().filter(|key| !kubelet_may_set(key)).cloned().collect();
-    Some(NextLife { given: whole.set, later, withheld: whole.withheld.into_iter().collect() })
+    Some(NextIncarnation { given: whole.set, later, withheld: whole.withheld.into_iter().collect() })
 }
 
 /// State, identity, kept keys, restored keys, refusals, Events and future of a node.
 pub(crate) struct NodeExplanation<'a> {
     look: &'a Look,
     standing: KeepStatus,
-    way: Option<Way>,
-    events: Vec<Said>,
+    way: Option<RestoreRequest>,
+    events: Vec<NodeEvent>,
     owner: Option<ShardOwner>,
-    next: Option<NextLife>,
+    next: Option<NextIncarnation>,
 }
 
 impl<'a> NodeExplanation<'a> {
     pub(crate) async fn read(session: &Session, look: &'a Look) -> Self {
         let name = look.name();
         let way = match look.node() {
-            Some(node) if node.annotations.contains_key(MARK) => way(&session.client, name).await,
+            Some(node) if node.annotations.contains_key(MARK) => restore_request(&session.client, name).await,
             _ => None,
         };
         let leases = Leases::read(&session.client, session.settings.namespace.as_str()).await.ok();
@@ -149,7 +149,7 @@ impl<'a> NodeExplanation<'a> {
             way,
             events: events(&session.client, name).await,
             owner: leases.map(|leases| leases.owner(name, "restore")),
-            next: next_life(look),
+            next: next_incarnation(look),
         }
     }
 
@@ -165,7 +165,7 @@ impl<'a> NodeExplanation<'a> {
             "policy": look.policy().name,
             "kept": look.kept(),
             "mark": look.mark(),
-            "restored": way.as_ref().map(|way| json!({"at": way.at, "by": way.words()})),
+            "restored": way.as_ref().map(|request| json!({"at": request.at, "by": request.describe()})),
             "record": look.held.as_ref().map(as_json),
             "ifDeletedNow": next.as_ref().map(|next| json!({"given": next.given, "later": next.later, "withheld": next.withheld})),
             "events": events.iter().map(|event| json!({"at": event.at, "reason": event.reason, "message": event.message})).collect::<Vec<_>>(),
@@ -176,64 +176,64 @@ impl<'a> NodeExplanation<'a> {
     pub(crate) fn to_text(&self) -> String {
         let name = self.look.name();
         let mut text = String::new();
-        let mut say = |line: String| {
+        let mut write = |line: String| {
             let _ = writeln!(text, "{line}");
         };
-        say(format!("{name} is {}.", self.standing.sentence()));
+        write(format!("{name} is {}.", self.standing.sentence()));
         if let (true, Some(owner)) = (self.standing.is_due(), &self.owner) {
-            say(format!("  {}.", owner.sentence()));
+            write(format!("  {}.", owner.sentence()));
         }
-        say(format!("\nWho it is: {}", self.identity(name)));
-        say(format!("\nPolicy: {}", policy(self.look.policy())));
-        say(format!("\nWhat is kept: {}", self.kept()));
+        write(format!("\nIdentity: {}", self.identity(name)));
+        write(format!("\nPolicy: {}", policy(self.look.policy())));
+        write(format!("\nRecord: {}", self.kept()));
         for line in self.keys() {
-            say(format!("  {line}"));
+            write(format!("  {line}"));
         }
-        say(format!("\nWhat was restored: {}", self.restored()));
+        write(format!("\nRestored: {}", self.restored()));
         let refused = self.refused();
-        say(format!("\nWhat was refused: {}", if refused.is_empty() { "nothing that is known of" } else { "" }));
+        write(format!("\nNot restored: {}", if refused.is_empty() { "none" } else { "" }));
         for line in refused {
-            say(format!("  {line}"));
+            write(format!("  {line}"));
         }
-        say(format!("\nIf it were deleted now and came back as the same machine, bare: {}", self.future()));
+        write(format!("\nIf it were deleted now and created again on the same machine: {}", self.future()));
         if !self.events.is_empty() {
-            say("\nWhat the operator said lately:".to_owned());
+            write("\nRecent Events:".to_owned());
             let now = Timestamp::now();
-            for said in &self.events {
-                let at = said.at.map(|at| format!("{} ago", age(at, now))).unwrap_or_default();
-                say(format!("  {at:>8}  {}: {}", said.reason, said.message));
+            for event in &self.events {
+                let at = event.at.map(|at| format!("{} ago", age(at, now))).unwrap_or_default();
+                write(format!("  {at:>8}  {}: {}", event.reason, event.message));
             }
         }
         text
     }
 
     fn identity(&self, name: &str) -> String {
-        let by = self.look.identity().and_then(Identified::text).unwrap_or_else(|| format!("its name, {name}"));
+        let by = self.look.identity().and_then(Identified::text).unwrap_or_else(|| format!("name={name}"));
         let incarnation = match self.look.node() {
             Some(node) => {
                 let created = Timestamp::from_second(node.created).unwrap_or(Timestamp::UNIX_EPOCH);
-                format!("this incarnation is {}, created {} ago", node.uid, age(created, Timestamp::now()))
+                format!("current UID {}, created {} ago", node.uid, age(created, Timestamp::now()))
             }
-            None => "no incarnation of it is alive".to_owned(),
+            None => "the node does not exist".to_owned(),
         };
         let last = match self.look.stored() {
             Some(Stored::Good(record)) if self.look.node().is_none_or(|node| node.uid != record.node.uid) => {
                 match record.node.uid.as_str() {
                     IMPORTED_UID => "; its record was imported".to_owned(),
-                    uid => format!("; its record was last written from {uid}"),
+                    uid => format!("; its record was last written from UID {uid}"),
                 }
             }
             _ => String::new(),
         };
-        format!("known by {by}; {incarnation}{last}.")
+        format!("{by}; {incarnation}{last}.")
     }
 
     fn kept(&self) -> String {
         let now = Timestamp::now();
         match self.look.held.as_ref().map(|held| (held, held.stored())) {
-            None => "there is no record.".to_owned(),
+            None => "none.".to_owned(),
             Some((held, Stored::Good(record))) => format!(
-                "{} key(s) in record {}, sequence {}, written {} ago by {}.",
+                "{} key(s) in {}, version {}, written {} ago by {}.",
                 record.kept.len(),
                 held.name(),
                 record.sequence,
@@ -241,15 +241,12 @@ impl<'a> NodeExplanation<'a> {
                 record.captured_by
             ),
             Some((held, Stored::Bad { fault, .. })) => {
-                format!(
-                    "record {} cannot be trusted: {fault}. Its bytes are kept, nothing is restored from them.",
-                    held.name()
-                )
+                format!("{} is quarantined: {fault}. It is neither restored nor overwritten.", held.name())
             }
         }
     }
 
-    /// Every key of node and record, with where it comes from.
+    /// Returns all keys of the node and the record, with their origin.
     fn keys(&self) -> Vec<String> {
         let (live, record) = (self.look.kept(), self.look.record());
         let on_node = live.cloned().unwrap_or_default();
@@ -261,11 +258,11 @@ impl<'a> NodeExplanation<'a> {
                 let given =
                     mark.is_some_and(|mark| mark.given.get(key) == on_node.get(key) && on_node.contains_key(key));
                 let origin = match (on_node.get(key), in_record.get(key)) {
-                    (Some(now), Some(then)) if now == then && given => "given back".to_owned(),
-                    (Some(now), Some(then)) if now == then => "the node's own".to_owned(),
-                    (Some(_), Some(then)) => format!("the node's own; the record has {then}"),
+                    (Some(now), Some(then)) if now == then && given => "restored".to_owned(),
+                    (Some(now), Some(then)) if now == then => "set on the node".to_owned(),
+                    (Some(_), Some(then)) => format!("set on the node; the record has {then}"),
                     (Some(_), None) => "not in the record yet".to_owned(),
-                    (None, _) if live.is_none() => "kept".to_owned(),
+                    (None, _) if live.is_none() => "in the record".to_owned(),
                     (None, _) => "not on the node".to_owned(),
                 };
                 format!(
@@ -278,20 +275,20 @@ impl<'a> NodeExplanation<'a> {
 
     fn restored(&self) -> String {
         if self.look.node().is_none() {
-            return "nothing, while it is away.".to_owned();
+            return "nothing, the node does not exist.".to_owned();
         }
         let Some(mark) = self.look.mark() else {
-            return "nothing; this incarnation carries no mark of ours.".to_owned();
+            return "nothing; this incarnation has no mark.".to_owned();
         };
         let way = match &self.way {
-            Some(way) => {
-                let at = way.at.map(|at| format!(" {} ago", age(at, Timestamp::now()))).unwrap_or_default();
-                format!("{at}, {}", way.words())
+            Some(request) => {
+                let at = request.at.map(|at| format!(" {} ago", age(at, Timestamp::now()))).unwrap_or_default();
+                format!("{at}, {}", request.describe())
             }
             None => String::new(),
         };
-        let rest = if mark.complete { "and that was everything" } else { "and something was held back" };
-        let given = if mark.unlisted { "more keys than fit into its mark".to_owned() } else { pairs(&mark.given) };
+        let rest = if mark.complete { "complete" } else { "some keys were withheld" };
+        let given = if mark.unlisted { "more keys than fit into the mark".to_owned() } else { pairs(&mark.given) };
         format!("{given}{way}, {rest}.")
     }
 
@@ -300,13 +297,13 @@ impl<'a> NodeExplanation<'a> {
         let list = |keys: Vec<&Key>| keys.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         match &self.standing {
             KeepStatus::Waiting(keys) => {
-                lines.push(format!("{} wait until the node shows which machine it is", list(keys.iter().collect())));
+                lines.push(format!("{}: waiting until the machine of the node is known", list(keys.iter().collect())));
             }
             KeepStatus::Unsettled(restore) if !restore.withheld.is_empty() => {
-                lines.push(format!("{}: not for this machine", list(restore.withheld.iter().collect())));
+                lines.push(format!("{}: captured from another machine", list(restore.withheld.iter().collect())));
             }
             KeepStatus::Contested(rivals) => {
-                lines.push(format!("everything, since {} has the same identity", rivals.join(", ")));
+                lines.push(format!("everything: {} has the same identity", rivals.join(", ")));
             }
             _ => {}
         }
@@ -316,35 +313,36 @@ impl<'a> NodeExplanation<'a> {
                 let machine = [&other.machine.provider_id, &other.machine.system_uuid, &other.machine.machine_id];
                 let machine = machine.into_iter().find(|text| !text.is_empty()).map_or("?", String::as_str);
                 lines.push(format!(
-                    "{}: kept for machine {machine} only, which had this identity before",
+                    "{}: kept for machine {machine}, which had this identity before",
                     list(keys.keys().collect())
                 ));
             }
         }
         if let Some(Stored::Bad { fault, .. }) = self.look.stored() {
-            lines.push(format!("what the record's bytes say: {fault}"));
+            lines.push(format!("content of the quarantined record: {fault}"));
         }
         if let Some(mark) = self.look.mark()
             && !mark.own.is_empty()
         {
-            lines.push(format!("{}: the node had its own value", list(mark.own.iter().collect())));
+            lines.push(format!("{}: the node has its own value", list(mark.own.iter().collect())));
         }
         lines
     }
 
     fn future(&self) -> String {
-        let Some(next) = &self.next else { return "it would get nothing from us.".to_owned() };
+        let Some(next) = &self.next else { return "nothing would be restored.".to_owned() };
         if next.given.is_empty() {
-            return "it would get nothing.".to_owned();
+            return "nothing would be restored.".to_owned();
         }
         let list = |keys: &[Key]| keys.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let later = if next.later.is_empty() {
             String::new()
         } else {
-            format!(" ({} right after the create: a kubelet may not bring it)", list(&next.later))
+            format!(" ({} after the create request: a kubelet may not set it)", list(&next.later))
         };
-        let withheld = if next.withheld.is_empty() { String::new() } else { format!("; not {}", list(&next.withheld)) };
-        format!("it would get {}{later}{withheld}.", pairs(&next.given))
+        let withheld =
+            if next.withheld.is_empty() { String::new() } else { format!("; except {}", list(&next.withheld)) };
+        format!("it would be restored with {}{later}{withheld}.", pairs(&next.given))
     }
 }
 
@@ -367,7 +365,7 @@ fn policy(policy: &Policy) -> String {
     }
     let also = if also.is_empty() { String::new() } else { format!("; also {}", also.join("; ")) };
     format!(
-        "{name} keeps labels {} but for {dropped} pattern(s) that it drops{also}; merge is {}.",
+        "{name} keeps labels {} except {dropped} dropped pattern(s){also}; merge: {}.",
         list(&policy.keep),
         policy.merge
     )

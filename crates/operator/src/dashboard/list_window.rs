@@ -1,4 +1,4 @@
-//! Long lists, a window at a time: whoever scrolls through 100,000 nodes is sent those that are on the screen.
+//! Windows of long lists: a browser receives only the rows on its screen.
 
 use std::{
     collections::BTreeMap,
@@ -13,41 +13,41 @@ use tokio::time::Instant;
 use super::{Dashboard, workload};
 use crate::keeper::cache::Row;
 
-/// So many are sent at once.
-const MOST: usize = 500;
-/// The whole list is sorted afresh at most so often.
+/// Maximum number of rows in a response.
+const MAX_ROWS: usize = 500;
+/// Minimum time between two sorts of the whole list.
 const FRESH_FOR: Duration = Duration::from_millis(500);
 
-/// Which part of a list.
+/// Filter and window of a list.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Wanted {
-    /// Words that are all in the name.
+pub(super) struct ListQuery {
+    /// Words that the name must contain.
     q: String,
     state: String,
     from: usize,
     count: usize,
 }
 
-impl Wanted {
+impl ListQuery {
     fn words(&self) -> Vec<String> {
         self.q.split_whitespace().map(str::to_ascii_lowercase).collect()
     }
 
-    /// What matches, how many there are of each state, and the window.
-    fn window<'a, T>(
+    /// Returns the number of matches, the number of rows in each state, and the window.
+    fn window<'a, T, S: Copy + Ord + std::fmt::Display>(
         &self,
         all: &'a [T],
         name: impl Fn(&T) -> &str,
-        state: impl Fn(&T) -> &'static str,
-    ) -> (usize, BTreeMap<&'static str, usize>, Vec<&'a T>) {
+        state: impl Fn(&T) -> S,
+    ) -> (usize, BTreeMap<S, usize>, Vec<&'a T>) {
         let (words, mut states, mut matched) = (self.words(), BTreeMap::new(), 0);
         let mut window = Vec::new();
-        let until = self.from.saturating_add(self.count.min(MOST));
+        let until = self.from.saturating_add(self.count.min(MAX_ROWS));
         for item in all.iter().filter(|item| has_all(&words, name(item))) {
             let state = state(item);
             *states.entry(state).or_default() += 1;
-            if self.state.is_empty() || self.state == state {
+            if self.state.is_empty() || self.state == state.to_string() {
                 if (self.from..until).contains(&matched) {
                     window.push(item);
                 }
@@ -63,33 +63,33 @@ fn has_all(words: &[String], name: &str) -> bool {
     words.iter().all(|word| name.contains(word.as_str()))
 }
 
-/// The sorted list, as long as nothing has changed.
+/// The sorted list, valid until something changes.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
-    known: Option<(u64, Instant, Arc<Vec<Row>>)>,
+pub(super) struct CachedRows {
+    cached: Option<(u64, Instant, Arc<Vec<Row>>)>,
 }
 
 impl Dashboard {
     pub(super) fn rows(&self) -> Arc<Vec<Row>> {
-        let mut kept = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memo = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         let cache = &self.parts.keeper.cache;
         let version = cache.activity(|activity| activity.version()).unwrap_or_default();
-        if let Some((known, at, rows)) = &kept.known
-            && (*known == version || at.elapsed() < FRESH_FOR)
+        if let Some((cached_version, at, rows)) = &memo.cached
+            && (*cached_version == version || at.elapsed() < FRESH_FOR)
         {
             return Arc::clone(rows);
         }
         let mut rows = cache.rows();
         rows.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let rows = Arc::new(rows);
-        kept.known = Some((version, Instant::now(), Arc::clone(&rows)));
+        memo.cached = Some((version, Instant::now(), Arc::clone(&rows)));
         rows
     }
 
-    /// A window of the list of nodes.
-    pub(super) fn nodes(&self, wanted: &Wanted) -> Value {
+    /// Returns a window of the list of nodes.
+    pub(super) fn nodes(&self, query: &ListQuery) -> Value {
         let rows = self.rows();
-        let (matched, states, window) = wanted.window(&rows, |row| &row.name, |row| row.state);
+        let (matched, states, window) = query.window(&rows, |row| &row.name, |row| row.state);
         let cache = &self.parts.keeper.cache;
         let items: Vec<Value> = window
             .into_iter()
@@ -106,16 +106,16 @@ impl Dashboard {
                 })
             })
             .collect();
-        json!({"total": rows.len(), "matched": matched, "states": states, "from": wanted.from, "items": items})
+        json!({"total": rows.len(), "matched": matched, "states": states, "from": query.from, "items": items})
     }
 
-    /// A window of the list of workloads.
-    pub(super) fn workloads(&self, wanted: &Wanted) -> Value {
+    /// Returns a window of the list of workloads.
+    pub(super) fn workloads(&self, query: &ListQuery) -> Value {
         let rows = workload::rows(self);
-        let (matched, states, window) = wanted.window(&rows, |row| &row.key, |row| row.state);
-        let items: Vec<Value> = window.into_iter().map(workload::Row::to_json).collect();
+        let (matched, states, window) = query.window(&rows, |row| &row.key, |row| row.state);
+        let items: Vec<Value> = window.into_iter().map(workload::WorkloadRow::to_json).collect();
         json!({
-            "total": rows.len(), "matched": matched, "states": states, "from": wanted.from, "items": items,
+            "total": rows.len(), "matched": matched, "states": states, "from": query.from, "items": items,
             "enabled": self.parts.placer.is_some(),
             "synced": self.parts.placer.as_ref().is_some_and(|placer| placer.is_synced()),
         })
@@ -127,11 +127,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_is_counted_whole_and_sent_in_part() {
+    fn window_counts_all_matches_and_returns_a_part() {
         let all: Vec<(String, &'static str)> =
             (0..1000).map(|n| (format!("Node-{n:04}"), if n % 10 == 0 { "Away" } else { "Current" })).collect();
         let wanted = |q: &str, state: &str, from, count| {
-            Wanted { q: q.to_owned(), state: state.to_owned(), from, count }.window(&all, |row| &row.0, |row| row.1)
+            ListQuery { q: q.to_owned(), state: state.to_owned(), from, count }.window(&all, |row| &row.0, |row| row.1)
         };
         let names = |window: Vec<&(String, &'static str)>| window.iter().map(|row| row.0.clone()).collect::<Vec<_>>();
 
@@ -142,7 +142,7 @@ mod tests {
         let (matched, states, window) = wanted("NODE 12", "Away", 0, 2);
         assert_eq!((matched, states["Current"]), (1, 19));
         assert_eq!(names(window), ["Node-0120"]);
-        assert_eq!(wanted("", "", 0, usize::MAX).2.len(), MOST);
+        assert_eq!(wanted("", "", 0, usize::MAX).2.len(), MAX_ROWS);
         assert_eq!(wanted("", "", usize::MAX, 5).2.len(), 0);
     }
 }
