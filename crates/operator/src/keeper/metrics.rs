@@ -7,7 +7,7 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
 };
 
-use super::index::Survey;
+use super::cache::Survey;
 use crate::runtime::{
     labels::label_values,
     metrics::{Metrics, histogram},
