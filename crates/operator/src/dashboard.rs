@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use guard::Guard;
 
-use crate::{inspect::leases::Leases, run::Parts};
+use crate::{inspect::leases::LeaseSnapshot, run::Parts};
 
 /// Length and number of the intervals of the churn chart: one hour in total.
 pub const INTERVAL: Duration = Duration::from_secs(10);
@@ -62,7 +62,7 @@ pub struct Dashboard {
     overview: watch::Sender<Arc<str>>,
     rows: Mutex<list_window::CachedRows>,
     workloads: Mutex<workload::CachedRows>,
-    leases: tokio::sync::Mutex<Option<(Instant, Result<Leases, String>)>>,
+    leases: tokio::sync::Mutex<Option<(Instant, Result<LeaseSnapshot, String>)>>,
     streams: Arc<Semaphore>,
     node_reads: Semaphore,
     stop: CancellationToken,

@@ -25,7 +25,7 @@ use crate::{
     admission::certificates::SecretStore,
     inspect::{
         format::span,
-        leases::{Leases, ReplicaGroup, server_time},
+        leases::{LeaseSnapshot, ReplicaGroup, server_time},
         progress::Progress,
         session::Session,
     },
@@ -228,7 +228,7 @@ async fn policies(session: &Session) -> Vec<CheckResult> {
 
 async fn leases(session: &Session) -> CheckResult {
     let namespace = session.settings.namespace.as_str();
-    let found = match Leases::read(&session.client, namespace).await {
+    let found = match LeaseSnapshot::read(&session.client, namespace).await {
         Ok(found) => found,
         Err(error) => {
             return CheckResult::fail(

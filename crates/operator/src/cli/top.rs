@@ -14,7 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::{Global, block_on, output::print_text};
 use crate::{
-    inspect::{format::span, leases::Leases, progress::Progress},
+    inspect::{format::span, leases::LeaseSnapshot, progress::Progress},
     keeper::{
         activity::{Board, Counts},
         cache::Cache,
@@ -67,7 +67,7 @@ impl ClusterCache {
     }
 
     /// Ends the interval and renders it.
-    fn frame(&mut self, interval: Duration, since: Duration, leases: Option<&Leases>) -> String {
+    fn frame(&mut self, interval: Duration, since: Duration, leases: Option<&LeaseSnapshot>) -> String {
         let survey = self.0.survey();
         let live = survey.current + survey.to_capture + survey.to_restore + survey.unidentified + survey.ignored;
         let counted = self.0.activity(|activity| {
@@ -161,7 +161,7 @@ impl Top {
                     _ = tick.tick(), if cache.is_complete() => {
                         drop(progress.take());
                         let namespace = session.settings.namespace.as_str();
-                        let leases = Leases::read(&session.client, namespace).await.ok();
+                        let leases = LeaseSnapshot::read(&session.client, namespace).await.ok();
                         let frame = cache.frame(self.interval, begun.elapsed(), leases.as_ref());
                         // Cursor home, then clear to the end: flickers less than clearing first.
                         let redraw = if std::io::stdout().is_terminal() && !self.once { "\x1b[H\x1b[J" } else { "" };

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{Dashboard, INTERVAL, LEASES_EVERY, Server, attention, workload};
 use crate::{
-    inspect::leases::{Leases, ReplicaGroup},
+    inspect::leases::{LeaseSnapshot, ReplicaGroup},
     keeper::activity::Counts,
 };
 
@@ -74,7 +74,7 @@ pub(super) async fn overview(dashboard: &Dashboard) -> Value {
 async fn leases(dashboard: &Dashboard) -> (Result<Vec<Value>, String>, Vec<String>) {
     let mut known = dashboard.leases.lock().await;
     if known.as_ref().is_none_or(|(at, _)| at.elapsed() >= LEASES_EVERY) {
-        let reading = Leases::read(&dashboard.parts.keeper.client, &dashboard.namespace);
+        let reading = LeaseSnapshot::read(&dashboard.parts.keeper.client, &dashboard.namespace);
         let read = match tokio::time::timeout(LEASES_WITHIN, reading).await {
             Ok(read) => read.map_err(|error| format!("{error:#}")),
             Err(_) => Err("the API server does not respond".to_owned()),

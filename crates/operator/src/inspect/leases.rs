@@ -18,7 +18,7 @@ use crate::runtime::{
 
 /// Leases in the namespace of Perennial at one time of the API server.
 #[derive(Debug)]
-pub(crate) struct Leases {
+pub(crate) struct LeaseSnapshot {
     pub(crate) groups: Vec<ReplicaGroup>,
     pub(crate) now: Timestamp,
 }
@@ -81,7 +81,7 @@ pub(crate) async fn server_time(client: &Client) -> anyhow::Result<Timestamp> {
     Ok(rfc2822::parse(date.to_str()?)?.timestamp())
 }
 
-impl Leases {
+impl LeaseSnapshot {
     pub(crate) async fn read(client: &Client, namespace: &str) -> anyhow::Result<Self> {
         let now = server_time(client).await.unwrap_or_else(|_| Timestamp::now());
         let api: Api<Lease> = Api::namespaced(client.clone(), namespace);

@@ -8,7 +8,7 @@ use kube::Client;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::leases::Leases;
+use super::leases::LeaseSnapshot;
 
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Length of the random suffix that a replica's identity has after the name of its pod.
@@ -35,7 +35,7 @@ impl Samples {
     pub(crate) async fn of_members(
         client: &Client,
         namespace: &str,
-        leases: Option<&Leases>,
+        leases: Option<&LeaseSnapshot>,
     ) -> BTreeMap<String, Self> {
         let mut found = BTreeMap::new();
         let members = leases.into_iter().flat_map(|found| &found.groups).flat_map(|group| &group.members);

@@ -8,13 +8,13 @@ use kube::Api;
 use perennial_core::keeper::{status::KeepState, stored_record::Stored};
 use serde_json::{Value, json};
 
-use super::{leases::Leases, operator_metrics::Samples, session::Session, states::RecordState};
+use super::{leases::LeaseSnapshot, operator_metrics::Samples, session::Session, states::RecordState};
 use crate::{admission::configuration::NAME, runtime::error_category};
 
 /// Status of an installation.
 pub(crate) struct Overview {
     pub(crate) namespace: String,
-    pub(crate) leases: Option<Leases>,
+    pub(crate) leases: Option<LeaseSnapshot>,
     /// Why the Leases could not be read, if they could not.
     pub(crate) unread: Option<String>,
     pub(crate) nodes: BTreeMap<&'static str, usize>,
@@ -41,7 +41,7 @@ pub(crate) struct Lag {
 impl Overview {
     pub(crate) async fn read(session: &Session, metrics: Option<&str>) -> anyhow::Result<Self> {
         let namespace = session.settings.namespace.to_string();
-        let (leases, unread) = match Leases::read(&session.client, &namespace).await {
+        let (leases, unread) = match LeaseSnapshot::read(&session.client, &namespace).await {
             Ok(found) => (Some(found), None),
             Err(error) => (None, Some(format!("{error:#}"))),
         };

@@ -59,7 +59,7 @@ impl Leases {
             if is_changed(&source) {
                 LeaseError::Changed { lease: name }
             } else {
-                LeaseError::Write { lease: name, source }
+                LeaseError::LeaseWrite { lease: name, source }
             }
         })
     }

@@ -15,7 +15,7 @@ use perennial_core::{
 };
 use serde_json::{Value, json};
 
-use crate::inspect::{format::age, leases::Leases, look::Look, session::Session};
+use crate::inspect::{format::age, leases::LeaseSnapshot, look::Look, session::Session};
 
 /// Why a key is, or is not, on a node.
 pub(crate) struct KeyExplanation<'a> {
@@ -36,7 +36,7 @@ impl<'a> KeyExplanation<'a> {
         let mut more = Vec::new();
         if cause.is_due() {
             let role = if matches!(cause, Cause::ToGive { .. }) { "restore" } else { "capture" };
-            match Leases::read(&session.client, session.settings.namespace.as_str()).await {
+            match LeaseSnapshot::read(&session.client, session.settings.namespace.as_str()).await {
                 Ok(leases) => more.push(leases.owner(look.name(), role).sentence()),
                 Err(error) => more.push(format!("the owner of its shard is unknown: {error:#}")),
             }

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use crate::{
     inspect::{
         format::{age, pairs},
-        leases::{Leases, ShardOwner},
+        leases::{LeaseSnapshot, ShardOwner},
         look::Look,
         records::as_json,
         session::Session,
@@ -142,7 +142,7 @@ impl<'a> NodeExplanation<'a> {
             Some(node) if node.annotations.contains_key(MARK) => restore_request(&session.client, name).await,
             _ => None,
         };
-        let leases = Leases::read(&session.client, session.settings.namespace.as_str()).await.ok();
+        let leases = LeaseSnapshot::read(&session.client, session.settings.namespace.as_str()).await.ok();
         Self {
             look,
             standing: look.status(),
