@@ -59,7 +59,7 @@ impl Leases {
             if is_changed(&source) {
                 LeaseError::Changed { lease: name }
             } else {
-                LeaseError::LeaseWrite { lease: name, source }
+                LeaseError::Write { lease: name, source }
             }
         })
     }
