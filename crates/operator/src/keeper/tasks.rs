@@ -142,7 +142,7 @@ impl Keeper {
 
     fn watch_nodes(self: &Arc<Self>, env: &Environment, placer: Option<Arc<Placer>>) -> Task {
         let (keeper, metrics) = (Arc::clone(self), env.metrics.clone());
-        let watch = Watch::new("nodes", self.cluster.nodes().clone(), &env.jitter, &env.stop);
+        let watch = Watch::new("nodes", self.cluster.nodes().clone(), &env.jitter, &env.stop).observed_by(&env.history);
         let on_event = move |event| {
             if let Some(placer) = &placer {
                 placer.on_node(&event);
@@ -155,6 +155,7 @@ impl Keeper {
     fn watch_records(self: &Arc<Self>, env: &Environment) -> Task {
         let (keeper, metrics) = (Arc::clone(self), env.metrics.clone());
         let watch = Watch::new("records", self.cluster.records().clone(), &env.jitter, &env.stop)
+            .observed_by(&env.history)
             .labels(&format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}"))
             .page_size(PAGE_OF_RECORDS);
         let on_event = move |event| keeper.on_record(event);

@@ -3,9 +3,15 @@
 //! Resource versions only grow, unless etcd is restored: then caches, Leases and watches of this process belong to a
 //! history that no longer exists, and a watch that resumes at a future version stays silent for ever. Two signs are
 //! enough, each from a consistent read: a Lease that is older than it was (see [`super::coordinator`]), and a newest
-//! resource version that is lower than one that was read before ([`History::watch`]).
+//! resource version that is lower than one that was observed before the read was sent ([`History::watch`]).
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, api::ListParams};
@@ -21,9 +27,18 @@ const PERIOD: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, Default)]
 pub struct History {
     went_back: CancellationToken,
+    /// The highest resource version that was observed.
+    highest: Arc<AtomicU64>,
 }
 
 impl History {
+    /// Takes in the resource version of an object that a watch delivered.
+    pub fn observe(&self, version: Option<&str>) {
+        if let Some(version) = version.and_then(|version| version.parse().ok()) {
+            self.highest.fetch_max(version, Ordering::Relaxed);
+        }
+    }
+
     /// Reports that a consistent read returned less than what was read before.
     pub fn report(&self, what: &str, before: u64, now: u64) {
         if !self.went_back.is_cancelled() {
@@ -37,20 +52,22 @@ impl History {
         self.went_back.cancelled().await;
     }
 
-    /// Returns the task that compares the newest resource version with the highest one that it has read.
+    /// Returns the task that compares the newest resource version with the highest one that was observed.
     pub fn watch(&self, client: Client, stop: &CancellationToken) -> Task {
         let history = self.clone();
         let nodes: Api<Node> = Api::all(client);
         Task::until(stop, "history", async move {
-            let mut highest = 0;
             loop {
+                let highest = history.highest.load(Ordering::Relaxed);
                 match newest(&nodes).await {
                     Ok(Some(version)) if version < highest => {
                         history.report("newest resource version", highest, version);
                         // The supervisor stops every task now.
                         std::future::pending::<()>().await;
                     }
-                    Ok(version) => highest = version.unwrap_or(highest),
+                    Ok(version) => {
+                        history.highest.fetch_max(version.unwrap_or_default(), Ordering::Relaxed);
+                    }
                     Err(error) => {
                         debug!(why = error_category::message(&error), "could not read the newest resource version");
                     }
@@ -69,10 +86,7 @@ async fn newest(nodes: &Api<Node>) -> kube::Result<Option<u64>> {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        convert::Infallible,
-        sync::atomic::{AtomicU64, Ordering},
-    };
+    use std::convert::Infallible;
 
     use http::{Request, Response};
     use kube::client::Body;
@@ -109,5 +123,25 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn versions_that_stand_or_grow_are_not() {
         assert!(!observed(&[7, 7, 9, 100]).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_version_that_a_watch_delivered_counts() {
+        let answer = |_: Request<Body>| {
+            let list = json!({
+                "apiVersion": "meta.k8s.io/v1",
+                "kind": "PartialObjectMetadataList",
+                "metadata": {"resourceVersion": "20"},
+                "items": [],
+            });
+            std::future::ready(Ok::<_, Infallible>(Response::new(Body::from(list.to_string().into_bytes()))))
+        };
+        let client = Client::new(tower::service_fn(answer), "default");
+        let (history, stop) = (History::default(), CancellationToken::new());
+        history.observe(Some("30"));
+
+        let _running = Supervisor::start([history.watch(client, &stop)]);
+
+        assert!(tokio::time::timeout(Duration::from_mins(1), history.went_back()).await.is_ok());
     }
 }

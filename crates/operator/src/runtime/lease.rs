@@ -16,7 +16,7 @@ pub enum LeaseError {
     #[error("could not read Lease {lease}")]
     Read { lease: String, source: kube::Error },
     #[error("could not write Lease {lease}")]
-    LeaseWrite { lease: String, source: kube::Error },
+    Write { lease: String, source: kube::Error },
     #[error("Lease {lease} was changed by another process")]
     Changed { lease: String },
     #[error("could not delete Lease {lease}")]

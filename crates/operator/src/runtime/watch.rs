@@ -14,6 +14,7 @@ use tracing::{debug, warn};
 
 use super::{
     error_category::{self, Category},
+    history::History,
     jitter::Jitter,
     pages::PAGE,
 };
@@ -32,6 +33,7 @@ pub struct Watch<K> {
     config: watcher::Config,
     jitter: Jitter,
     stop: CancellationToken,
+    history: History,
 }
 
 impl<K> Watch<K>
@@ -40,13 +42,19 @@ where
 {
     pub fn new(what: &'static str, api: Api<K>, jitter: &Jitter, stop: &CancellationToken) -> Self {
         let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE);
-        Self { what, api, config, jitter: jitter.clone(), stop: stop.clone() }
+        Self { what, api, config, jitter: jitter.clone(), stop: stop.clone(), history: History::default() }
     }
 
     /// Watches only the objects that a label selector matches.
     #[must_use]
     pub fn labels(self, selector: &str) -> Self {
         Self { config: self.config.labels(selector), ..self }
+    }
+
+    /// Reports the version of every object that the watch delivers.
+    #[must_use]
+    pub fn observed_by(self, history: &History) -> Self {
+        Self { history: history.clone(), ..self }
     }
 
     /// Number of objects that are listed at a time where lists are not streamed.
@@ -75,6 +83,9 @@ where
                         // event of the watch ends the backoff.
                         if matches!(event, Event::InitDone | Event::Apply(_) | Event::Delete(_)) {
                             attempt = 0;
+                        }
+                        if let Event::InitApply(object) | Event::Apply(object) | Event::Delete(object) = &event {
+                            self.history.observe(object.meta().resource_version.as_deref());
                         }
                         on_event(event);
                     }

@@ -3,11 +3,18 @@
 
 use std::time::Duration;
 
-use perennial_harness::{Operator, TestCluster, Webhooks, eventually, eventually_within, labels};
+use perennial_harness::{
+    Operator, OperatorBuilder, TestCluster, Webhooks, eventually, eventually_within, free_port, labels,
+};
 use rstest::rstest;
 
 /// The bound for working again, with room for a busy machine.
 const WORKS_WITHIN: Duration = Duration::from_mins(1);
+
+/// An operator that serves its probes on the same port after it has started again.
+fn operator(cluster: &TestCluster) -> OperatorBuilder {
+    cluster.operator().set("metrics.port", &free_port().to_string())
+}
 
 /// A cluster whose etcd is brought back to a state in which `n1` has `team=ml`, with an operator that has seen more.
 async fn restored(cluster: &TestCluster, operator: &Operator) {
@@ -50,7 +57,7 @@ async fn works(cluster: &TestCluster) {
 #[tokio::test]
 async fn an_operator_with_a_lease_works_again_after_a_restore(#[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
-    let operator = cluster.operator().webhooks(webhooks).start().await;
+    let operator = operator(&cluster).webhooks(webhooks).start().await;
     restored(&cluster, &operator).await;
 
     works(&cluster).await;
@@ -69,7 +76,7 @@ async fn an_operator_with_a_lease_works_again_after_a_restore(#[case] webhooks: 
 #[tokio::test]
 async fn an_operator_without_an_election_works_again_after_a_restore() {
     let cluster = TestCluster::new().await;
-    let operator = cluster.operator().without_leader_election().start().await;
+    let operator = operator(&cluster).without_leader_election().start().await;
     restored(&cluster, &operator).await;
 
     works(&cluster).await;
@@ -78,8 +85,8 @@ async fn an_operator_without_an_election_works_again_after_a_restore() {
 #[tokio::test]
 async fn two_replicas_agree_again_after_a_restore() {
     let cluster = TestCluster::new().await;
-    let first = cluster.operator().start().await;
-    let second = cluster.operator().start().await;
+    let first = operator(&cluster).start().await;
+    let second = operator(&cluster).start().await;
     restored(&cluster, &first).await;
 
     works(&cluster).await;

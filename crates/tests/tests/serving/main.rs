@@ -22,7 +22,7 @@ pub(crate) async fn client() -> kube::Client {
 pub(crate) async fn client_of(user: &'static str, groups: &'static [&'static str]) -> kube::Client {
     let plane = || Plane::shared().unwrap().kubeconfig_for(user, groups).unwrap();
     let kubeconfig = Kubeconfig::from_yaml(&tokio::task::spawn_blocking(plane).await.unwrap()).unwrap();
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
     // Without kube's default retry, which would delay a renewal by minutes.
     config.default_retry = false;
     kube::Client::try_from(config).unwrap()
