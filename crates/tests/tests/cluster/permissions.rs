@@ -118,7 +118,7 @@ async fn without_list_nodes_it_reports_the_permission_and_is_not_ready() {
 
     let message = |line: &Value| {
         line["what"] == "nodes"
-            && line["message"].as_str().is_some_and(|text| text.contains("permission to list and watch"))
+            && line["message"].as_str().is_some_and(|text| text.contains("permissions list and watch"))
     };
     operator.wait_for_log("may not list nodes", message).await;
 

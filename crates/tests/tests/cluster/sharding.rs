@@ -19,7 +19,7 @@ fn sharded(cluster: &TestCluster, shards: u32) -> OperatorBuilder {
 
 /// Returns the member identity from the operator's log.
 pub(crate) fn identity(operator: &Operator) -> String {
-    let joined = operator.log().into_iter().find(|line| line["message"] == "this member joins");
+    let joined = operator.log().into_iter().find(|line| line["message"] == "joining the election");
     joined.expect("an operator that has joined")["identity"].as_str().expect("an identity").to_owned()
 }
 

@@ -100,7 +100,7 @@ async fn top_shows_churn_lag_and_shards() {
         cluster.delete_node(&name).await;
         let output = live.output();
         let last = output.lines().rev().find(|line| line.starts_with("total")).unwrap_or_default();
-        let counts: Vec<u64> = last.split_whitespace().skip(2).filter_map(|count| count.parse().ok()).collect();
+        let counts: Vec<u64> = last.split_whitespace().skip(1).filter_map(|count| count.parse().ok()).collect();
         if counts.len() == 5 && counts[0] > 0 && counts[1] > 0 && counts[4] > 0 { Ok(()) } else { Err(output) }
     })
     .await;

@@ -116,6 +116,6 @@ fn man_pages_are_written_for_every_command() {
     let page = std::fs::read_to_string(folder.join("perennial-explain.1")).unwrap();
     let pages = std::fs::read_dir(&folder).unwrap().count();
     std::fs::remove_dir_all(&folder).unwrap();
-    assert!(page.contains(".TH perennial-explain 1") && page.contains("why it is as it is"), "{page}");
+    assert!(page.contains(".TH perennial-explain 1") && page.contains("Explain the state of a node"), "{page}");
     assert!(pages > 20, "{pages}");
 }
