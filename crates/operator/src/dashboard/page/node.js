@@ -172,10 +172,10 @@ function about(value) {
   add("Identity", value.identity ?? "no identity yet");
   add("Policy", value.policy === "config" ? "the configuration" : `KeepPolicy ${value.policy}`);
   const record = value.record;
-  if (!record) say("Record", "none");
+  if (!record) add("Record", "none");
   else {
     add("Record", h("span", { class: "mono" }, record.name), record.fault ? ` is quarantined: ${record.fault}; ${record.instead}` : "");
-    if (record.capturedAt) say("Written", ago(record.capturedAt), record.capturedBy ? [" by ", h("span", { class: "mono" }, record.capturedBy)] : "");
+    if (record.capturedAt) add("Written", ago(record.capturedAt), record.capturedBy ? [" by ", h("span", { class: "mono" }, record.capturedBy)] : "");
   }
   if (value.next) {
     const given = Object.keys(value.next.given).length;
