@@ -56,7 +56,7 @@ impl Candidate {
     }
 }
 
-/// What garbage collection does with a record.
+/// Action of garbage collection on a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collection {
     Keep,

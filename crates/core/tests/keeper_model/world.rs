@@ -72,7 +72,7 @@ impl Record {
         self.labels == [0; KEYS] && self.withheld == [0; MACHINES]
     }
 
-    /// What is kept of a key for a machine. Only the second key is ever protected.
+    /// Value of a key that is kept for a machine. Only the second key is ever protected.
     pub(crate) fn kept_for(&self, key: usize, hardware: u8) -> u8 {
         let its = self.machine == 0 || hardware_of(self.machine) == hardware;
         if key == 0 || its && self.labels[key] != 0 {
@@ -83,7 +83,7 @@ impl Record {
     }
 }
 
-/// A record as somebody read it. `fresh`: it has not been written since, so a conditional write will succeed.
+/// A record as it was read. `fresh`: it has not been written since, so a conditional write will succeed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub(crate) struct Read {
     pub(crate) done: bool,
@@ -121,7 +121,7 @@ pub(crate) enum Phase {
     Decided,
     /// Admission has seen this state and written what it had to.
     Allowed,
-    /// Nobody looked.
+    /// Not read.
     FailedOpen,
 }
 
@@ -138,7 +138,7 @@ pub(crate) struct Deletion {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub(crate) struct Creation {
     pub(crate) on: bool,
-    /// What the request brought.
+    /// Content of the request.
     pub(crate) own: Labels,
     pub(crate) node: Node,
     /// It came with a mark, and admission did not look: the mark is believed (limit C).

@@ -66,7 +66,7 @@ fn people(state: &State, rules: &Rules, out: &mut Successors<State>) {
     }
 }
 
-/// What the Deployment's controller does next: how many pods which ReplicaSet is to have. One pod more than asked for in a rollout, and no
+/// Next step of the Deployment controller: how many pods which ReplicaSet is to have. One pod more than asked for in a rollout, and no
 /// fewer available ones.
 fn next_scale(state: &State, rules: &Rules) -> Option<(u8, u8)> {
     let workload = &state.workload;

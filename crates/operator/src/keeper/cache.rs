@@ -1,4 +1,4 @@
-//! What is known of every node and record: fingerprints, pending last states and the predecessors
+//! The cached state of every node and record: fingerprints, pending last states and the predecessors
 //! of recent nodes.
 //!
 //! Fed by the watches and by responses. Decides nothing and sends no requests; returns the names of
@@ -163,7 +163,7 @@ impl Cache {
         state.last.other_name(record, name)
     }
 
-    /// Drops last states that nobody has written for too long.
+    /// Drops last states that have waited too long to be written.
     pub fn expire(&self) {
         self.lock().last.expire();
     }

@@ -36,7 +36,7 @@ impl Keeper {
         self.metrics.labels_flapped();
         if count == FLAPS {
             warn!(node = node.name, "labels flap; the node is captured less often");
-            self.events.say(About::node(&node.name, &node.uid), Severity::Warning, "LabelsFlap", || {
+            self.events.occurred(About::node(&node.name, &node.uid), Severity::Warning, "LabelsFlap", || {
                 let changed =
                     next.kept.keys().chain(before.kept.keys()).filter(|k| next.kept.get(*k) != before.kept.get(*k));
                 let keys: std::collections::BTreeSet<String> = changed.map(ToString::to_string).collect();

@@ -14,7 +14,7 @@ use crate::runtime::{
 };
 
 label_values! {
-    /// What triggered a capture or a restore.
+    /// Trigger of a capture or a restore.
     pub enum Via { Admission = "admission", Watch = "watch" }
 
     pub enum NodeState { Settled = "settled", Unsettled = "unsettled", Ignored = "ignored" }

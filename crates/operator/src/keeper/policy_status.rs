@@ -32,7 +32,7 @@ impl Keeper {
                     uid: entry.uid.clone(),
                 };
                 warn!(policy = name, problems = problems.join("; "), "invalid KeepPolicy ignored");
-                self.events.say(about, Severity::Warning, "Ignored", || problems.join("; "));
+                self.events.occurred(about, Severity::Warning, "Ignored", || problems.join("; "));
             }
             let patch = json!({ "metadata": { "resourceVersion": entry.resource_version }, "status": wanted });
             match self.cluster.report_policy(&name, patch).await {

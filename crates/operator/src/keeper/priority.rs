@@ -2,7 +2,7 @@
 
 use crate::runtime::budget::Urgency;
 
-/// What work on a node is for, the most urgent first.
+/// Purpose of work on a node, the most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
     /// Give a new node what its record contains.

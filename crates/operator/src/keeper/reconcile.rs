@@ -259,7 +259,7 @@ impl Keeper {
         }
         let about = About::node(&node.name, &node.uid);
         if set + removed > 0 {
-            self.events.say(about.clone(), Severity::Normal, "Restored", || summary(restore));
+            self.events.occurred(about.clone(), Severity::Normal, "Restored", || summary(restore));
         }
         if restore.waits {
             self.report_wait(&about);
@@ -269,7 +269,7 @@ impl Keeper {
     }
 
     fn report_wait(&self, about: &About) {
-        self.events.say(about.clone(), Severity::Normal, "RestoreWaits", || {
+        self.events.occurred(about.clone(), Severity::Normal, "RestoreWaits", || {
             "protected labels are restored once the node reports its providerID, systemUUID and machineID".to_owned()
         });
     }
@@ -289,7 +289,7 @@ impl Keeper {
         }
         self.metrics.protected_keys_withheld(refused.len());
         warn!(node = node.name, keys = refused.join(", "), "protected keys belong to another machine; not restored");
-        self.events.say(About::node(&node.name, &node.uid), Severity::Warning, "Withheld", || {
+        self.events.occurred(About::node(&node.name, &node.uid), Severity::Warning, "Withheld", || {
             format!("not restored, since they belong to another machine: {}", refused.join(", "))
         });
     }
@@ -298,7 +298,7 @@ impl Keeper {
     pub(super) fn report_invalid_record(&self, node: &selection::Node, held: Option<&Held>) {
         let Some((held, fault)) = held.and_then(|held| Some((held, held.stored().fault()?))) else { return };
         warn!(node = node.name, record = held.name(), error = %fault, "record quarantined; its bytes are kept");
-        self.events.say(About::node(&node.name, &node.uid), Severity::Warning, "RecordInvalid", || {
+        self.events.occurred(About::node(&node.name, &node.uid), Severity::Warning, "RecordInvalid", || {
             format!(
                 "record {} cannot be trusted: {fault}. Its bytes are kept; nothing is restored from it",
                 held.name()
@@ -309,7 +309,7 @@ impl Keeper {
     /// Reports that several live nodes have one identity.
     fn report_conflict(&self, case: &Case) {
         let node = case.subject();
-        self.events.say(About::node(&node.name, &node.uid), Severity::Warning, "IdentityConflict", || {
+        self.events.occurred(About::node(&node.name, &node.uid), Severity::Warning, "IdentityConflict", || {
             format!(
                 "{} is also the identity of {}: nothing is restored until only one of them has it",
                 case.identity().and_then(Identified::text).unwrap_or_default(),

@@ -150,7 +150,7 @@ impl Applier {
         if let Some(known) = workload.pods.iter().find(|known| known.uid == pod.uid) {
             self.ungate(&workload.view.namespace, known, UngateReason::Refused, strength).await?;
         }
-        self.events.say(about(&workload.view), Severity::Warning, "PlacementRefused", || {
+        self.events.occurred(about(&workload.view), Severity::Warning, "PlacementRefused", || {
             format!("the API server refused the class of pod {}, which runs without one: {failure}", pod.name)
         });
         Ok(())
@@ -197,7 +197,7 @@ impl Applier {
                 count(MoveResult::Evicted);
                 self.cache.mark_removed(&pod.uid);
                 info!(workload = &*key, pod = pod.name, reason, "evicted pod");
-                self.events.say(about(&workload.view), Severity::Normal, "Moved", || {
+                self.events.occurred(about(&workload.view), Severity::Normal, "Moved", || {
                     format!("evicted pod {}: {reason}", pod.name)
                 });
                 Ok(None)
@@ -209,7 +209,7 @@ impl Applier {
             }
             Eviction::Ambiguous => {
                 count(MoveResult::Failed);
-                self.events.say(about(&workload.view), Severity::Warning, "CannotEvict", || {
+                self.events.occurred(about(&workload.view), Severity::Warning, "CannotEvict", || {
                     format!("pod {} cannot be evicted: more than one PodDisruptionBudget may select it", pod.name)
                 });
                 Ok(Some(CANNOT_EVICT_PAUSE))

@@ -237,9 +237,9 @@ impl Placer {
             let severity = if event.warning { Severity::Warning } else { Severity::Normal };
             let (about, message) = (about(&workload.view), event.message.clone());
             if event.lasting {
-                self.events.stands(about, severity, event.reason, message);
+                self.events.lasts(about, severity, event.reason, message);
             } else {
-                self.events.say(about, severity, event.reason, || message);
+                self.events.occurred(about, severity, event.reason, || message);
             }
         }
     }

@@ -114,7 +114,7 @@ impl PodWebhook {
             }
             PodAdmission::Unchanged { reason, report } => {
                 if report {
-                    self.events.say(about(&workload.view), Severity::Warning, "PodNotPlaced", || {
+                    self.events.occurred(about(&workload.view), Severity::Warning, "PodNotPlaced", || {
                         format!("a pod is counted but not placed: {reason}")
                     });
                 }

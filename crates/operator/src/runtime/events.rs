@@ -1,5 +1,5 @@
-//! Events on objects, for people: said once, not again for a while, and never so many that they are a load. What happens is said again when
-//! it happens again; how things stand is said when it comes to be so, in other words when it changes, and not again while it lasts.
+//! Kubernetes Events, deduplicated and rate-limited. An occurrence is written again when it happens again after a
+//! while; a lasting condition is written when it begins or its message changes, and not again while it lasts.
 
 use std::{
     collections::HashMap,
@@ -18,26 +18,26 @@ use tracing::debug;
 
 use super::{clock::Clock, error_category};
 
-/// What happens to an object is not said again within this time, whatever the words.
+/// Minimum time between two Events with the same object and reason, whatever their message.
 const QUIET: Duration = Duration::from_mins(10);
-/// What has not been found to be so for this time is over: when it is found again it is news. The API server keeps Events
-/// as long, so what came and went and came meanwhile can still be read.
+/// A condition that was not reported for this long is over; it is written anew when it is reported again. The API server
+/// keeps Events for as long, so that a condition that came and went in between can still be read.
 const OVER: Duration = Duration::from_hours(1);
-/// So many Events at once, then one every [`REFILL`].
+/// Maximum number of Events at once; then one every [`REFILL`].
 const BURST: u32 = 25;
 const REFILL: Duration = Duration::from_secs(2);
-/// Where Events about objects without a namespace go.
+/// Namespace of Events about cluster-scoped objects.
 const DEFAULT_NAMESPACE: &str = "default";
 const REPORTER: &str = "perennial";
 
-/// How serious an Event is.
+/// Type of an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
     Normal,
     Warning,
 }
 
-/// What an Event is about.
+/// The object of an Event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct About {
     pub api_version: &'static str,
@@ -53,16 +53,16 @@ impl About {
     }
 }
 
-/// Writes Events in the background. Nobody waits for it, and what it cannot write is only logged.
+/// Writes Events in the background. Callers never wait, and an Event that cannot be written is only logged.
 #[derive(Clone, Debug)]
 pub struct Events {
     sender: mpsc::Sender<(About, Severity, &'static str, String)>,
-    said: Arc<Mutex<Said>>,
+    said: Arc<Mutex<Dedup>>,
 }
 
 #[derive(Debug)]
-struct Said {
-    /// When something was said to happen, or last found to be so.
+struct Dedup {
+    /// Time of the last Event of an occurrence, or of the last report of a condition.
     last: HashMap<(About, &'static str, Kind), Instant>,
     left: u32,
     refilled: Instant,
@@ -71,7 +71,7 @@ struct Said {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kind {
     Happens,
-    /// So it stands, in words of this hash.
+    /// A lasting condition, with the hash of its message.
     Stands(u64),
 }
 
@@ -90,8 +90,8 @@ impl Kind {
     }
 }
 
-impl Said {
-    /// Whether this may be said now.
+impl Dedup {
+    /// Returns whether an Event may be written now.
     fn admit(&mut self, about: &About, reason: &'static str, kind: Kind) -> bool {
         let now = Instant::now();
         let key = (about.clone(), reason, kind);
@@ -121,7 +121,7 @@ impl Said {
 }
 
 impl Events {
-    /// Events, and the task that writes them.
+    /// Returns the handle and the task that writes the Events.
     pub fn new(client: Client, clock: Clock) -> (Self, impl Future<Output = ()>) {
         let (sender, mut receiver) = mpsc::channel::<(About, Severity, &'static str, String)>(256);
         let task = async move {
@@ -145,19 +145,20 @@ impl Events {
                 }
             }
         };
-        let said = Said { last: HashMap::new(), left: BURST, refilled: Instant::now() };
+        let said = Dedup { last: HashMap::new(), left: BURST, refilled: Instant::now() };
         (Self { sender, said: Arc::new(Mutex::new(said)) }, task)
     }
 
-    /// Says what happened to an object, unless the like was just said or too much is being said.
-    pub fn say(&self, about: About, severity: Severity, reason: &'static str, message: impl FnOnce() -> String) {
+    /// Writes an Event about an occurrence, unless one with the same reason was just written or the rate limit is hit.
+    pub fn occurred(&self, about: About, severity: Severity, reason: &'static str, message: impl FnOnce() -> String) {
         if self.admit(&about, reason, Kind::Happens) {
             self.write(about, severity, reason, message());
         }
     }
 
-    /// Says how things stand with an object, unless that has been said and is still so. To be called whenever it is found to be so.
-    pub fn stands(&self, about: About, severity: Severity, reason: &'static str, message: String) {
+    /// Writes an Event about a lasting condition, unless it was written and still lasts. Must be called whenever the
+    /// condition is found.
+    pub fn lasts(&self, about: About, severity: Severity, reason: &'static str, message: String) {
         if self.admit(&about, reason, Kind::stands(&message)) {
             self.write(about, severity, reason, message);
         }
@@ -168,14 +169,14 @@ impl Events {
     }
 
     fn write(&self, about: About, severity: Severity, reason: &'static str, message: String) {
-        // A full channel drops it: Events are a courtesy.
+        // A full channel drops the Event.
         let _ = self.sender.try_send((about, severity, reason, message));
     }
 }
 
 fn event(about: &About, namespace: &str, severity: Severity, reason: &str, message: &str, clock: &Clock) -> Event {
     let now = Time(clock.now());
-    // Event messages hold 1,024 characters.
+    // The API server accepts messages of up to 1,024 characters.
     let message = message.chars().take(1000).collect();
     Event {
         metadata: ObjectMeta {
@@ -209,29 +210,29 @@ fn event(about: &About, namespace: &str, severity: Severity, reason: &str, messa
 mod tests {
     use super::*;
 
-    fn said() -> Said {
-        Said { last: HashMap::new(), left: BURST, refilled: Instant::now() }
+    fn dedup() -> Dedup {
+        Dedup { last: HashMap::new(), left: BURST, refilled: Instant::now() }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_same_thing_is_said_once_in_a_while() {
-        let mut said = said();
+    async fn an_occurrence_is_written_once_in_a_while() {
+        let mut dedup = dedup();
         let node = About::node("n1", "u1");
-        assert!(said.admit(&node, "Restored", Kind::Happens));
-        assert!(!said.admit(&node, "Restored", Kind::Happens));
-        assert!(said.admit(&node, "RecordInvalid", Kind::Happens));
+        assert!(dedup.admit(&node, "Restored", Kind::Happens));
+        assert!(!dedup.admit(&node, "Restored", Kind::Happens));
+        assert!(dedup.admit(&node, "RecordInvalid", Kind::Happens));
         tokio::time::advance(QUIET).await;
-        assert!(said.admit(&node, "Restored", Kind::Happens));
+        assert!(dedup.admit(&node, "Restored", Kind::Happens));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_stands_is_said_when_its_words_change_and_not_again_while_it_lasts() {
-        let mut said = said();
+    async fn a_condition_is_written_when_its_message_changes_and_not_again_while_it_lasts() {
+        let mut dedup = dedup();
         let workload = About::node("web", "u1");
-        let mut stands = |words: &str| said.admit(&workload, "InvalidPlacement", Kind::stands(words));
+        let mut stands = |words: &str| dedup.admit(&workload, "InvalidPlacement", Kind::stands(words));
         assert!(stands("\"abc\" is not a number"));
         assert!(stands("\"140\" is above 100"));
-        // Two things that stand side by side do not make each other news, for days.
+        // Two conditions that last side by side are not written again, for days.
         for _ in 0..1_000 {
             tokio::time::advance(Duration::from_mins(5)).await;
             assert!(!stands("\"abc\" is not a number") && !stands("\"140\" is above 100"));
@@ -242,13 +243,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_mass_event_is_not_a_mass_of_events() {
-        let mut said = said();
+        let mut dedup = dedup();
         let count =
-            (0..5000).filter(|i| said.admit(&About::node(&format!("n{i}"), "u"), "Restored", Kind::Happens)).count();
+            (0..5000).filter(|i| dedup.admit(&About::node(&format!("n{i}"), "u"), "Restored", Kind::Happens)).count();
         assert_eq!(count, BURST as usize);
         tokio::time::advance(REFILL * 3).await;
         let count =
-            (0..5000).filter(|i| said.admit(&About::node(&format!("m{i}"), "u"), "Restored", Kind::Happens)).count();
+            (0..5000).filter(|i| dedup.admit(&About::node(&format!("m{i}"), "u"), "Restored", Kind::Happens)).count();
         assert_eq!(count, 3);
     }
 }

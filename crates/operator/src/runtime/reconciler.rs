@@ -50,7 +50,7 @@ pub trait Reconcile: Send + Sync {
     fn disown(&self, _key: &Self::Key) {}
 }
 
-/// What to do after a reconciliation that did not fail.
+/// Next step after a successful reconciliation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Wait for the next event.

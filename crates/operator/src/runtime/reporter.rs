@@ -66,7 +66,7 @@ impl Reporter {
             && let Some(about) = about
         {
             let message = || format!("{}: {}", report.error, report.why);
-            self.events.say(about, Severity::Warning, "PerennialRefused", message);
+            self.events.occurred(about, Severity::Warning, "PerennialRefused", message);
         }
         report
     }

@@ -590,7 +590,7 @@ proptest! {
     }
 }
 
-/// So many labels that a mark cannot list them.
+/// More labels than a mark can list.
 fn thousands() -> String {
     use std::fmt::Write as _;
     (0..4000).fold(String::new(), |mut text, i| {

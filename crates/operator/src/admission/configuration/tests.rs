@@ -1,4 +1,4 @@
-//! What the configurations say, and what counts as drift.
+//! Content of the webhook configurations, and what counts as drift.
 
 use super::*;
 use serde_json::{Value, json};
@@ -117,7 +117,7 @@ fn labels_of_others_are_no_drift() {
 }
 
 #[test]
-fn a_bundle_that_somebody_else_injects_stays() {
+fn a_bundle_that_another_controller_injects_stays() {
     let settings = settings();
     let present = settings.mutating(Some(b"injected")).unwrap();
     let mut desired = settings.mutating(None).unwrap();

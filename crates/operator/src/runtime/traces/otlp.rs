@@ -85,7 +85,7 @@ fn is_below(metadata: &Metadata<'_>) -> bool {
         || metadata.is_event() && from("perennial") && *metadata.level() <= Level::INFO
 }
 
-/// The way to the collector. Whoever sends does so from a thread without a runtime, so it borrows ours.
+/// The way to the collector. Requests are sent from a thread without a runtime, so it borrows ours.
 #[derive(Debug, Clone)]
 struct Collector {
     client: Client<HttpsConnector<HttpConnector>, Body>,
