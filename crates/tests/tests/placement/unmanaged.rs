@@ -29,7 +29,7 @@ async fn a_bad_annotation_is_an_event_and_nothing_else(#[case] annotation: &str,
     eventually("its pods run somewhere", bound).await;
     assert!(cluster.pods("bad").await.iter().all(|pod| class(pod).is_none()));
     let explained = cluster.perennial_all_namespaces("explain deploy/bad");
-    assert!(explained.contains("left alone") && explained.contains(value), "{explained}");
+    assert!(explained.contains("not managed") && explained.contains(value), "{explained}");
 }
 
 /// Each attempt to fix a bad value is reported.
