@@ -147,7 +147,7 @@ async fn two_versions_share_the_nodes_side_by_side() {
     shared_by(&cluster, &[&this]).await;
     all_leave_and_return(&cluster).await;
     for node in holders.keys() {
-        let is_it = |line: &Value| line["node"] == node.as_str() && line["why"].to_string().contains("version 2");
+        let is_it = |line: &Value| line["node"] == node.as_str() && line["error"].to_string().contains("version 2");
         this.wait_for_log("what it leaves alone", is_it).await;
     }
     // Restores have priority over captures: the writer of this record has processed all of them.
