@@ -155,7 +155,6 @@ impl Keeper {
     fn watch_records(self: &Arc<Self>, env: &Environment) -> Task {
         let (keeper, metrics) = (Arc::clone(self), env.metrics.clone());
         let watch = Watch::new("records", self.cluster.records().clone(), &env.jitter, &env.stop)
-            .observed_by(&env.history)
             .labels(&format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}"))
             .page_size(PAGE_OF_RECORDS);
         let on_event = move |event| keeper.on_record(event);

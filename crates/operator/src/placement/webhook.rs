@@ -138,7 +138,7 @@ impl PodWebhook {
     }
 
     /// Returns whether a pod may be gated, that is, whether a replica will remove the gate. A
-    /// replica that cannot watch, for lack of a permission, cannot ungate pods, and the others have
+    /// replica that lacks the permission to watch cannot ungate pods, and the others have
     /// the same permissions. A replica that is stopping does not know which other replicas run.
     fn may_gate(&self, key: &str) -> bool {
         let attended = self.ownership.has_owner(self.ownership.shard_of(shard_key(key)));

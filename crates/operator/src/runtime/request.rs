@@ -38,7 +38,7 @@ impl Failure {
     }
 
     /// Whether the request was rejected by validation, an admission policy or a webhook (which answer with 400, 403 or 422),
-    /// or for lack of a permission.
+    /// or since a permission is missing.
     pub fn is_refusal(&self) -> bool {
         matches!(self.category(), Category::Refused | Category::Forbidden)
     }
