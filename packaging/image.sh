@@ -22,7 +22,8 @@ zig_program() {
     if python3 -c 'import ziglang' 2>/dev/null; then echo "python3 -m ziglang"; return; fi
     if [ ! -e "$own/ziglang" ]; then
         rm -rf "$own.partial"
-        python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --target "$own.partial" ziglang==0.17.0 >&2 || return
+        python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --target "$own.partial" \
+            --require-hashes --requirement packaging/zig.txt >&2 || return
         rm -rf "$own" && mv "$own.partial" "$own"
     fi
     printf 'env PYTHONPATH=%q python3 -m ziglang\n' "$own"

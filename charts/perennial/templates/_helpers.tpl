@@ -11,6 +11,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
+{{/* A new node has Perennial's gate taint until the operator removes it. */}}
+{{- define "perennial.tolerations" -}}
+- {key: perennial.dev/restoring, operator: Exists}
+{{- with .Values.tolerations }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
 {{- define "perennial.image" -}}
 {{- if .Values.image.digest -}}
 {{ .Values.image.repository }}@{{ .Values.image.digest }}
@@ -28,6 +36,43 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $value = get $section (index . 2) -}}
 {{- end -}}
 {{- if kindIs "float64" $value }}{{ int $value }}{{ else }}{{ $value }}{{ end -}}
+{{- end }}
+
+{{/* The Deployments by name, with roles, replicas and resources. One with all roles unless values name several. */}}
+{{- define "perennial.deployments" -}}
+{{- $all := dict -}}
+{{- $covered := list -}}
+{{- range $name, $part := .Values.deployments -}}
+{{- if $part -}}
+{{- $_ := set $all (printf "perennial-%s" $name) (merge (dict "component" $name) (dict "replicas" (ternary $part.replicas $.Values.replicas (hasKey $part "replicas"))) $part) -}}
+{{- $covered = concat $covered $part.roles -}}
+{{- end -}}
+{{- end -}}
+{{- if not $all -}}
+{{- $_ := set $all "perennial" (dict "replicas" .Values.replicas) -}}
+{{- else -}}
+{{- if get (get (.Values.config | default dict) "controller" | default dict) "roles" -}}
+{{- fail "deployments and config.controller.roles exclude each other: every Deployment has its own roles" -}}
+{{- end -}}
+{{- $needed := list "capture" "restore" -}}
+{{- if include "perennial.webhooks" . }}{{ $needed = append $needed "webhooks" }}{{ end -}}
+{{- if include "perennial.placement" . }}{{ $needed = append $needed "placement" }}{{ end -}}
+{{- range $needed -}}
+{{- if not (has . $covered) -}}
+{{- fail (printf "no Deployment of `deployments` has the role %s" .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{ toYaml $all }}
+{{- end }}
+
+{{/* Number of shards: that of the largest Deployment, so that its replicas share the work. */}}
+{{- define "perennial.shards" -}}
+{{- $shards := 1 -}}
+{{- range $name, $part := include "perennial.deployments" . | fromYaml -}}
+{{- $shards = max $shards (int $part.replicas) -}}
+{{- end -}}
+{{ $shards }}
 {{- end }}
 
 {{- define "perennial.webhooks" -}}
@@ -63,10 +108,16 @@ true
 {{- end -}}
 {{- end }}
 
-{{/* The config file: the values, the release namespace and the certificate directory. */}}
+{{/* The config file: the values, the release namespace, the number of shards and the certificate directory. */}}
 {{- define "perennial.config" -}}
 {{- $config := deepCopy (.Values.config | default dict) -}}
 {{- $_ := set $config "namespace" .Release.Namespace -}}
+{{- $controller := get $config "controller" | default dict -}}
+{{- $elects := ne (toString (get (get $controller "leaderElection" | default dict) "enabled")) "false" -}}
+{{- if and $elects (or (not (hasKey $controller "shards")) (kindIs "invalid" (get $controller "shards"))) -}}
+{{- $_ := set $controller "shards" (include "perennial.shards" . | int) -}}
+{{- $_ := set $config "controller" $controller -}}
+{{- end -}}
 {{- if include "perennial.certificate" . -}}
 {{- $webhook := get $config "webhook" | default dict -}}
 {{- $_ := set $webhook "certDir" "/etc/perennial-certificate" -}}
@@ -113,17 +164,30 @@ true
 {{- end -}}
 {{- end }}
 
+{{/* Overrides replace fields of the defaults; a field that is null is left out: (list defaults overrides). */}}
+{{- define "perennial.overridden" -}}
+{{- $fields := deepCopy (index . 0) -}}
+{{- range $name, $value := index . 1 -}}
+{{- if kindIs "invalid" $value -}}
+{{- $_ := unset $fields $name -}}
+{{- else -}}
+{{- $_ := set $fields $name $value -}}
+{{- end -}}
+{{- end -}}
+{{ toYaml $fields }}
+{{- end }}
+
 {{- define "perennial.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-seccompProfile:
-  type: RuntimeDefault
+{{- $defaults := dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{- /* restricted-v2 of OpenShift refuses a fixed user and assigns one of the namespace. */ -}}
+{{- if not (.Capabilities.APIVersions.Has "security.openshift.io/v1") -}}
+{{- $_ := set $defaults "runAsUser" 65532 -}}
+{{- $_ := set $defaults "runAsGroup" 65532 -}}
+{{- end -}}
+{{ include "perennial.overridden" (list $defaults (.Values.podSecurityContext | default dict)) }}
 {{- end }}
 
 {{- define "perennial.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities:
-  drop: [ALL]
+{{- $defaults := dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL")) -}}
+{{ include "perennial.overridden" (list $defaults (.Values.securityContext | default dict)) }}
 {{- end }}

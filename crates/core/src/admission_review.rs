@@ -1,10 +1,24 @@
 //! `AdmissionReview`, reduced to the fields that are used here.
 //!
-//! Owns reading a review and writing its response. Fails open: a review that cannot be decoded is allowed unchanged as long
-//! as it has a uid.
+//! Owns reading a review and writing its response. Fails open: a review that cannot be decoded is
+//! allowed unchanged as long as it has a uid.
+//!
+//! # Guarantees
+//! Anyone who reaches the port can send a review. The names of a decoded request are valid names of
+//! Kubernetes objects, so that they can be used in the path of a request. Its objects contain only
+//! the fields that handlers read.
+
+mod pruned;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use crate::config::names::{is_dns_label, is_dns_subdomain};
+
+pub use pruned::MAX_VALUES;
+
+/// Maximum length of a uid, which is repeated in the response. The API server sends 36 bytes.
+pub const MAX_UID: usize = 128;
 
 #[derive(Debug, Clone, Deserialize)]
 struct Incoming {
@@ -31,17 +45,49 @@ pub struct AdmissionRequest {
     pub resource: Resource,
     #[serde(default, deserialize_with = "or_default")]
     pub sub_resource: String,
-    #[serde(default)]
+    /// Reduced to the fields that handlers read.
+    #[serde(default, deserialize_with = "pruned::object")]
     pub object: Option<Value>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "pruned::object")]
     pub old_object: Option<Value>,
+}
+
+impl AdmissionRequest {
+    /// Returns the approximate memory of the decoded request, in bytes.
+    pub fn footprint(&self) -> usize {
+        let Resource { group, version, resource } = &self.resource;
+        let texts =
+            [&self.uid, &self.operation, &self.sub_resource, &self.user_info.username, group, version, resource];
+        let names = [&self.name, &self.namespace].into_iter().flatten();
+        let strings = texts.into_iter().chain(names).chain(&self.user_info.groups);
+        let objects = [&self.object, &self.old_object].into_iter().flatten();
+        strings.map(|text| pruned::string_footprint(text)).sum::<usize>()
+            + objects.map(pruned::footprint).sum::<usize>()
+    }
+
+    /// Whether every name could be that of an object. An absent or empty name is valid: the API
+    /// server has not generated it yet.
+    fn has_valid_names(&self) -> bool {
+        let is_valid = |name: Option<&str>, namespace: Option<&str>| {
+            name.is_none_or(|name| name.is_empty() || is_dns_subdomain(name))
+                && namespace.is_none_or(|namespace| namespace.is_empty() || is_dns_label(namespace))
+        };
+        let text = |object: &Value, field: &str| -> Option<String> {
+            object.pointer("/metadata")?.get(field)?.as_str().map(ToOwned::to_owned)
+        };
+        is_valid(self.name.as_deref(), self.namespace.as_deref())
+            && [&self.object, &self.old_object]
+                .into_iter()
+                .flatten()
+                .all(|object| is_valid(text(object, "name").as_deref(), text(object, "namespace").as_deref()))
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct UserInfo {
     #[serde(default, deserialize_with = "or_default")]
     pub username: String,
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(default, deserialize_with = "pruned::strings")]
     pub groups: Vec<String>,
 }
 
@@ -65,12 +111,29 @@ pub struct AdmissionResponse {
     pub warnings: Vec<String>,
     /// Operations of a JSON patch.
     pub patch: Vec<Value>,
+    /// Set if the request is allowed only because the handler could not decide. Not part of the
+    /// response that is sent.
+    pub fail_open: Option<FailOpen>,
+}
+
+/// The reason for which a handler allowed a request without a decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailOpen {
+    /// The deadline of the handler was exceeded.
+    Deadline,
+    /// Something that the decision depends on could not be read or written.
+    Error,
 }
 
 impl AdmissionResponse {
     /// Allows the request unchanged.
     pub fn allowed() -> Self {
-        Self { allowed: true, message: None, warnings: Vec::new(), patch: Vec::new() }
+        Self { allowed: true, message: None, warnings: Vec::new(), patch: Vec::new(), fail_open: None }
+    }
+
+    /// Allows the request unchanged, because the handler could not decide.
+    pub fn failed_open(reason: FailOpen) -> Self {
+        Self { fail_open: Some(reason), ..Self::allowed() }
     }
 
     /// Allows the request with the operations of a JSON patch.
@@ -94,7 +157,7 @@ impl AdmissionResponse {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Review {
     Request(Box<AdmissionRequest>),
-    /// Not decodable, but with a uid, so that it can be allowed.
+    /// Not decodable, or with an invalid name, but with a uid, so that it can be allowed.
     Malformed {
         uid: String,
     },
@@ -102,10 +165,11 @@ pub enum Review {
     Unreadable,
 }
 
-/// Decodes a review.
+/// Decodes a review. Its memory is bounded, whatever the body contains.
 pub fn read(body: &[u8]) -> Review {
     if let Ok(incoming) = serde_json::from_slice::<Incoming>(body)
-        && !incoming.request.uid.is_empty()
+        && is_valid_uid(&incoming.request.uid)
+        && incoming.request.has_valid_names()
     {
         return Review::Request(Box::new(incoming.request));
     }
@@ -122,7 +186,11 @@ pub fn read_uid(body: &[u8]) -> Option<String> {
     struct Inner {
         uid: String,
     }
-    serde_json::from_slice::<Outer>(body).ok().map(|outer| outer.request.uid).filter(|uid| !uid.is_empty())
+    serde_json::from_slice::<Outer>(body).ok().map(|outer| outer.request.uid).filter(|uid| is_valid_uid(uid))
+}
+
+fn is_valid_uid(uid: &str) -> bool {
+    !uid.is_empty() && uid.len() <= MAX_UID
 }
 
 /// Encodes the response to the review with this uid.
@@ -192,83 +260,4 @@ fn base64(bytes: &[u8]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use serde_json::json;
-
-    #[test]
-    fn base64_is_that_of_the_rfc() {
-        let vectors = ["", "f", "fo", "foo", "foob", "fooba", "foobar"].map(|text| base64(text.as_bytes()));
-
-        assert_eq!(vectors, ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"]);
-    }
-
-    #[test]
-    fn a_delete_without_a_name_is_understood() {
-        let body = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
-            "uid": "u", "operation": "DELETE", "dryRun": null, "object": null, "unknown": 1,
-            "userInfo": {"username": "system:node:n1", "groups": ["system:nodes"], "extra": {"x": ["y"]}},
-            "resource": {"group": "", "version": "v1", "resource": "nodes"},
-            "oldObject": {"metadata": {"name": "n1"}},
-        }});
-
-        let Review::Request(request) = read(body.to_string().as_bytes()) else { panic!("not understood") };
-
-        assert_eq!((request.operation.as_str(), request.name, request.dry_run), ("DELETE", None, false));
-        assert_eq!(request.user_info.groups, ["system:nodes"]);
-        assert_eq!(request.old_object.unwrap()["metadata"]["name"], "n1");
-        assert_eq!(request.object, None);
-    }
-
-    #[test]
-    fn what_is_strange_is_still_answered_by_its_uid() {
-        let body = json!({"request": {"uid": "u", "operation": 7}});
-
-        assert_eq!(read(body.to_string().as_bytes()), Review::Malformed { uid: "u".to_owned() });
-    }
-
-    #[test]
-    fn what_has_no_uid_cannot_be_answered() {
-        for body in ["", "{}", "[]", "null", r#"{"request":{}}"#, r#"{"request":{"uid":""}}"#, r#"{"request":{"uid":"#]
-        {
-            assert_eq!(read(body.as_bytes()), Review::Unreadable, "{body}");
-        }
-    }
-
-    #[test]
-    fn an_answer_without_changes_has_no_patch() {
-        let answer: Value = serde_json::from_slice(&write("u", &AdmissionResponse::allowed())).unwrap();
-
-        assert_eq!(
-            answer,
-            json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": {"uid": "u", "allowed": true}})
-        );
-    }
-
-    #[test]
-    fn a_patch_is_typed_and_encoded() {
-        let response = AdmissionResponse::patched(vec![json!({"op": "add", "path": "/a", "value": 1})]).warn("careful");
-        let answer: Value = serde_json::from_slice(&write("u", &response)).unwrap();
-
-        assert_eq!(answer["response"]["patchType"], "JSONPatch");
-        assert_eq!(answer["response"]["patch"], base64(br#"[{"op":"add","path":"/a","value":1}]"#));
-        assert_eq!(answer["response"]["warnings"], json!(["careful"]));
-    }
-
-    #[test]
-    fn a_refusal_says_why_and_changes_nothing() {
-        let response = AdmissionResponse { patch: vec![json!({})], ..AdmissionResponse::denied("no") };
-        let answer: Value = serde_json::from_slice(&write("u", &response)).unwrap();
-
-        assert_eq!(answer["response"]["status"]["message"], "no");
-        assert!(answer["response"].get("patch").is_none());
-    }
-
-    proptest! {
-        #[test]
-        fn no_bytes_make_it_fail(body in prop::collection::vec(any::<u8>(), 0..300)) {
-            let _ = read(&body);
-        }
-    }
-}
+mod tests;

@@ -6,7 +6,8 @@
 //! The states of an authority: *added* to the bundle → *confirmed* (every webhook configuration
 //! contains it) → *signing* (after a delay in which all API servers load the bundle) → *retired* (a
 //! newer one signs; its key is erased, its certificate stays in the bundle) → *dropped* (it has
-//! expired).
+//! expired). After a rotation on request, the older authorities are *revoked*: dropped as soon as
+//! every replica serves a certificate of the new one.
 //!
 //! # Guarantees
 //! No serving certificate is signed by an authority before the webhook configurations contain that
@@ -51,6 +52,9 @@ pub struct Authority {
     /// Whether all webhook configurations contain it.
     #[serde(default)]
     pub confirmed: bool,
+    /// Whether a rotation on request replaces it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub revoked: bool,
 }
 
 /// The certificate that all replicas serve.
@@ -76,6 +80,9 @@ pub struct Certificates {
     pub version: u32,
     pub authorities: Vec<Authority>,
     pub serving: Serving,
+    /// The last request for a rotation that was carried out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rotation: Option<String>,
 }
 
 /// The only supported version.
@@ -130,6 +137,31 @@ impl Certificates {
         self
     }
 
+    /// Whether a request for a rotation is not carried out yet. One rotation ends before the next
+    /// begins.
+    pub fn must_rotate(&self, request: Option<&str>) -> bool {
+        let in_progress = self.authorities.iter().any(|authority| authority.revoked);
+        request.is_some() && self.rotation.as_deref() != request && !in_progress
+    }
+
+    /// Begins a rotation: adds an authority and revokes all others.
+    #[must_use]
+    pub fn rotate(mut self, authority: Authority, request: Option<&str>) -> Self {
+        for older in &mut self.authorities {
+            older.revoked = true;
+        }
+        self.rotation = request.map(ToOwned::to_owned).or(self.rotation);
+        self.with(authority)
+    }
+
+    /// Removes revoked authorities, except the one that signed the serving certificate.
+    #[must_use]
+    pub fn drop_revoked(mut self) -> Self {
+        let signer = self.serving.authority.clone();
+        self.authorities.retain(|authority| !authority.revoked || authority.id == signer);
+        self
+    }
+
     /// Removes expired authorities.
     #[must_use]
     pub fn drop_expired(mut self, now: i64) -> Self {
@@ -152,6 +184,8 @@ pub enum Next {
     Serve { authority: String },
     /// Remove expired authorities.
     DropExpired,
+    /// Remove the authorities that a rotation replaced.
+    DropRevoked,
     /// Do nothing before this time.
     Wait { until: i64 },
 }
@@ -192,10 +226,17 @@ pub fn next(
     if kept.authorities.iter().any(|authority| authority.expires <= now && authority.id != serving.authority) {
         return Next::DropExpired;
     }
+    let revoked = kept.authorities.iter().any(|authority| authority.revoked && authority.id != serving.authority);
+    // Replicas read the Secret more often than that: all of them serve the new certificate by then.
+    let unused = known_for(&serving.authority).unwrap_or(0) - 2 * lifetimes.settle;
+    if revoked && unused >= 0 {
+        return Next::DropRevoked;
+    }
     let settles =
         (newest.id != serving.authority).then(|| now + (lifetimes.settle - known_for(&newest.id).unwrap_or(0)).max(1));
     let until = [Some(renewal(newest.issued, newest.expires)), Some(renewal(serving.issued, serving.expires)), settles]
         .into_iter()
+        .chain([revoked.then_some(now - unused)])
         .flatten()
         .filter(|time| *time > now)
         .chain(kept.authorities.iter().map(|authority| authority.expires).filter(|time| *time > now))

@@ -20,6 +20,7 @@ pub mod reference;
 mod schema;
 pub mod selector;
 pub mod settings;
+mod spotalis;
 mod text;
 mod toleration;
 pub mod validate;
@@ -27,7 +28,7 @@ pub mod validate;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub use file::{render, render_changes};
 pub use pattern::{Pattern, PatternError, Patterns};
@@ -35,11 +36,12 @@ pub use problem::{ConfigError, Problem, Source};
 pub use schema::schema;
 pub use selector::LabelSelector;
 pub use settings::{
-    FailurePolicy, Gate, Identity, Keeper, Level, LogFormat, Merge, NodeLabel, NodeLabels, Role, Settings, Toleration,
+    FailurePolicy, Gate, Identity, Keeper, Level, LogFormat, Merge, NodeLabel, NodeLabelSettings, Role, Settings,
+    Toleration,
 };
 
 use document::Document;
-use keys::{Key, keys};
+use keys::{ConfigKey, keys};
 use problem::{hint, nearest};
 
 /// The sources of settings over the defaults. Later fields win.
@@ -58,6 +60,8 @@ pub struct Layers {
 pub struct Loaded {
     pub settings: Settings,
     pub warnings: Vec<Problem>,
+    /// Paths of the keys that a layer sets.
+    pub set: BTreeSet<&'static str>,
 }
 
 /// Merges the layers over the defaults and validates the result.
@@ -68,7 +72,7 @@ pub fn load(layers: &Layers) -> Result<Loaded, ConfigError> {
     }
     env::read(&layers.environment, &mut document);
     for (path, text) in &layers.flags {
-        if let Some(key) = Key::named(path) {
+        if let Some(key) = ConfigKey::named(path) {
             document.set_text(key, text, &Source::Flag);
         } else {
             let meant = nearest(path, keys().iter().map(|key| key.path.as_str()));
@@ -88,7 +92,8 @@ pub fn load(layers: &Layers) -> Result<Loaded, ConfigError> {
     };
     let warnings = findings.warnings.into_iter().map(located).collect();
     let invalid: Vec<Problem> = findings.problems.into_iter().map(located).collect();
+    let set = document.set_paths();
     let mut problems = document.problems;
     problems.extend(invalid);
-    if problems.is_empty() { Ok(Loaded { settings, warnings }) } else { Err(ConfigError { problems }) }
+    if problems.is_empty() { Ok(Loaded { settings, warnings, set }) } else { Err(ConfigError { problems }) }
 }

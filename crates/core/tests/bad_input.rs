@@ -1,5 +1,5 @@
-//! Untrusted input causes no panic, no hang and no unbounded memory. The inputs are nearly valid, since
-//! entirely invalid ones are rejected early.
+//! Untrusted input causes no panic, no hang and no unbounded memory. The inputs are nearly valid,
+//! since entirely invalid ones are rejected early.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "whatever fails here fails the test")]
 
@@ -15,7 +15,7 @@ use perennial_core::{
     keeper::{
         admission::admit,
         case::{Case, CaseContext, Phase},
-        collect::{Candidate, collect},
+        collect::{Candidate, NodeList, collect},
         decide::{Decision, decide},
         import::read_text,
         keys::{Kept, Key},
@@ -154,7 +154,8 @@ fn policies() -> PolicySet {
     Policy::from_settings(&Settings::default().keeper).into()
 }
 
-/// Decides everything that is ever decided about a record and a node, and writes and reads the result.
+/// Decides everything that is ever decided about a record and a node, and writes and reads the
+/// result.
 fn decide_all(stored: Stored, node: &Node) {
     let (policies, stored) = (policies(), Arc::new(stored));
     let context = CaseContext { policies: &policies, now: now(), by: "test" };
@@ -180,7 +181,12 @@ fn decide_all(stored: Stored, node: &Node) {
     drop(admit(&object, &case(Phase::Creating { by_kubelet: true }), Gate::Always));
     let absent = Candidate::new(&Case::absent(Some(Arc::clone(&stored)), &context), &BTreeMap::new());
     let retention = std::time::Duration::MAX;
-    let _ = collect(&Candidate { absent_since: Some(absent.captured_at), retention, ..absent }, now(), false);
+    let _ = collect(
+        &Candidate { absent_since: Some(absent.captured_at), retention, ..absent },
+        now(),
+        &NodeList::TRUSTED,
+        false,
+    );
 }
 
 proptest! {
@@ -279,7 +285,7 @@ proptest! {
     ) {
         let workload: BTreeMap<String, String> =
             asked.into_iter().map(|(name, value)| (format!("perennial.dev/{name}"), value)).collect();
-        if let Ok(Some(spec)) = spec::parse(&["perennial.dev".to_owned()], &BTreeMap::new(), &workload) {
+        if let Ok(Some(spec)) = spec::parse(&spec::AnnotationRules::of(&["perennial.dev"]), &BTreeMap::new(), &workload) {
             let spot = spec.split.spot(replicas);
             prop_assert!(spot <= replicas);
             prop_assert!(spec.fallback_budget.of(spot) <= spot);
@@ -400,6 +406,9 @@ fn what_is_large_is_read_in_good_time() {
             ("disruption-duration", "1h".to_owned()),
         ];
         let asked = asked.into_iter().map(|(name, value)| (format!("perennial.dev/{name}"), value)).collect();
-        assert!(spec::parse(&["perennial.dev".to_owned()], &BTreeMap::new(), &asked).is_err(), "{name}");
+        assert!(
+            spec::parse(&spec::AnnotationRules::of(&["perennial.dev"]), &BTreeMap::new(), &asked).is_err(),
+            "{name}"
+        );
     }
 }

@@ -37,13 +37,13 @@ impl TestCluster {
         };
         let dry = PostParams { dry_run: true, ..PostParams::default() };
         let node: Node = self.node(PROBE).annotation("perennial.dev/ignore", "true").into_node();
-        eventually("the API server asks about creates", async || {
+        eventually("the API server calls the webhook of creates", async || {
             self.nodes().create(&dry, &node).await.map_err(|error| error.to_string())?;
             if asked("mutate/nodes") > 0.0 { Ok(()) } else { Err("not yet".to_owned()) }
         })
         .await;
         self.nodes().create(&PostParams::default(), &node).await.expect("creating the probe");
-        eventually("the API server asks about deletes", async || {
+        eventually("the API server calls the webhook of deletes", async || {
             self.nodes().delete(PROBE, &DeleteParams::default().dry_run()).await.map_err(|error| error.to_string())?;
             if asked("validate/nodes") > 0.0 { Ok(()) } else { Err("not yet".to_owned()) }
         })

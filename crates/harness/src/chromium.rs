@@ -21,7 +21,10 @@ use std::{
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::{eventually, external_programs::on_path};
+use crate::{
+    eventually,
+    external_programs::{Browser, chromium},
+};
 
 /// Maximum time for a response.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -46,14 +49,10 @@ struct Connection {
 }
 
 impl Chromium {
-    /// Starts Chromium. Returns `None`, with a message, if it is not installed.
+    /// Starts Chromium. Returns `None`, with a message, if it cannot be had.
     pub fn start() -> Option<Self> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let found = ["chromium", "chromium-browser", "google-chrome"].into_iter().find_map(on_path);
-        let Some(program) = found else {
-            eprintln!("SKIPPED: this needs Chromium on the path (Debian's package `chromium`)");
-            return None;
-        };
+        let Browser { program, libraries, fonts } = chromium()?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let profile = env::temp_dir().join(format!("perennial-chromium-{}-{number}", std::process::id()));
         // Chromium uses file descriptors 3 and 4. A shell redirects our pipes there.
@@ -62,6 +61,12 @@ impl Chromium {
         command.args(["--headless", "--remote-debugging-pipe", "--no-first-run", "--disable-gpu", "--mute-audio"]);
         command.args(["--disable-dev-shm-usage", "--disable-background-networking", "--disable-extensions"]);
         command.args(["--hide-scrollbars", "--force-color-profile=srgb", "--font-render-hinting=none"]);
+        if let Some(libraries) = libraries {
+            command.env("LD_LIBRARY_PATH", libraries);
+        }
+        if let Some(fonts) = fonts {
+            command.env("FONTCONFIG_PATH", fonts);
+        }
         if rustix::process::geteuid().is_root() {
             command.arg("--no-sandbox");
         }
@@ -264,9 +269,9 @@ impl Page {
     pub fn errors(&self) -> Vec<String> {
         let thrown =
             self.events("Runtime.exceptionThrown").into_iter().map(|event| event["exceptionDetails"].to_string());
-        let said = self.events("Log.entryAdded").into_iter().map(|event| event["entry"].clone());
-        let said = said.filter(|entry| entry["level"] == "error").map(|entry| entry.to_string());
-        thrown.chain(said).collect()
+        let logged = self.events("Log.entryAdded").into_iter().map(|event| event["entry"].clone());
+        let logged = logged.filter(|entry| entry["level"] == "error").map(|entry| entry.to_string());
+        thrown.chain(logged).collect()
     }
 
     /// Returns the hosts that the page sent requests to.

@@ -10,6 +10,7 @@ use k8s_openapi::api::{
         MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
         ValidatingWebhookConfiguration,
     },
+    coordination::v1::Lease,
     core::v1::{Event, Namespace, Node},
 };
 use kube::{
@@ -22,10 +23,15 @@ use serde::de::DeserializeOwned;
 
 use tokio::sync::OnceCell;
 
-use crate::{Operator, Webhooks, audit_log::AuditLog, plane_pool::PlaneLoan};
+use crate::{Operator, Webhooks, audit_log::AuditLog, plane_pool::PlaneLoan, real_nodes, skip};
 
 /// Perennial's namespace on the shared cluster.
 const SHARED_NAMESPACE: &str = "perennial-shared";
+
+/// Reason of a skipped test.
+const NEEDS_REAL_NODES: &str = "needs real nodes: root, and programs that `localplane fetch --real-nodes` builds";
+
+const NEEDS_KUBE_PROXY: &str = "needs real nodes, nft, and kube-proxy, which `localplane fetch --real-nodes` builds";
 
 /// A real Kubernetes without nodes, with a namespace for Perennial. Other tests never use it at the
 /// same time.
@@ -102,10 +108,40 @@ impl TestCluster {
         Self::on(PlaneLoan::own(Plane::builder().controller_manager(true), None)).await
     }
 
+    /// Starts a cluster with scheduler, controller manager and real nodes (`real-0`, `real-1`, …).
+    /// Counts the test as skipped and returns `None` where that is not possible: see [`real_nodes`].
+    pub async fn with_real_nodes(count: usize) -> Option<Self> {
+        Self::with_real_nodes_and_servers(count, 1).await
+    }
+
+    /// Like [`TestCluster::with_real_nodes`], with several API servers on one etcd. Pods reach the
+    /// first one.
+    pub async fn with_real_nodes_and_servers(count: usize, servers: usize) -> Option<Self> {
+        if let Err(reason) = real_nodes::available() {
+            skip(NEEDS_REAL_NODES, &reason);
+            return None;
+        }
+        Some(Self::on_real_nodes(Plane::builder().apiservers(servers).real_nodes(count)).await)
+    }
+
+    /// Like [`TestCluster::with_real_nodes`], with kube-proxy: the API server calls webhooks at the
+    /// ClusterIP of their Service.
+    pub async fn with_kube_proxy(count: usize) -> Option<Self> {
+        if let Err(reason) = real_nodes::available().and_then(|()| real_nodes::kube_proxy_available()) {
+            skip(NEEDS_KUBE_PROXY, &reason);
+            return None;
+        }
+        Some(Self::on_real_nodes(Plane::builder().real_nodes(count).kube_proxy(true)).await)
+    }
+
+    async fn on_real_nodes(builder: localplane::Builder) -> Self {
+        let plane = PlaneLoan::own(builder.controller_manager(true).scheduler(true), None);
+        let client = connect_as_admin(&plane).await;
+        Self::with_client(plane, client).await
+    }
+
     pub(crate) async fn on(plane: PlaneLoan) -> Self {
-        static NUMBER: AtomicUsize = AtomicUsize::new(0);
-        let config = std::fs::read_to_string(plane.kubeconfig_path()).expect("the admin's kubeconfig");
-        let client = connect(&config).await;
+        let client = connect_as_admin(&plane).await;
         // Left by the previous test on this plane. Namespaces stay, because no controller here
         // finishes their deletion.
         clear::<Node>(&client).await;
@@ -113,9 +149,14 @@ impl TestCluster {
         clear::<MutatingWebhookConfiguration>(&client).await;
         clear::<ValidatingAdmissionPolicyBinding>(&client).await;
         clear::<ValidatingAdmissionPolicy>(&client).await;
+        clear_leases(&client).await;
         let events: Api<Event> = Api::default_namespaced(client.clone());
         events.delete_collection(&DeleteParams::default(), &ListParams::default()).await.expect("deleting events");
+        Self::with_client(plane, client).await
+    }
 
+    async fn with_client(plane: PlaneLoan, client: Client) -> Self {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let namespace = format!("perennial-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         create_namespace(&client, &namespace).await;
         let (workspace, kubeconfig) = ("default".to_owned(), plane.kubeconfig_path());
@@ -126,6 +167,12 @@ impl TestCluster {
     /// Client with admin permissions.
     pub fn client(&self) -> Client {
         self.client.clone()
+    }
+
+    /// Client with admin permissions of the API server with this number.
+    pub async fn client_of_server(&self, number: usize) -> Client {
+        let config = self.plane.kubeconfig_for_server(number, "admin", &["system:masters"]);
+        connect(&config.expect("a kubeconfig")).await
     }
 
     /// Client of any user.
@@ -172,6 +219,11 @@ impl TestCluster {
     }
 }
 
+async fn connect_as_admin(plane: &PlaneLoan) -> Client {
+    let config = std::fs::read_to_string(plane.kubeconfig_path()).expect("the admin's kubeconfig");
+    connect(&config).await
+}
+
 async fn create_namespace(client: &Client, name: &str) {
     let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
     let object = Namespace { metadata, ..Namespace::default() };
@@ -186,6 +238,18 @@ async fn connect_by(kubeconfig: Kubeconfig) -> Client {
     let options = KubeConfigOptions::default();
     let config = Config::from_custom_kubeconfig(kubeconfig, &options).await.expect("a kubeconfig that is complete");
     Client::try_from(config).expect("a client")
+}
+
+/// Deletes the Leases of the previous test's operators, which seem alive for a few seconds.
+async fn clear_leases(client: &Client) {
+    let all: Api<Lease> = Api::all(client.clone());
+    let old = ListParams::default().labels("app.kubernetes.io/managed-by=perennial");
+    for lease in all.list_metadata(&old).await.expect("listing leases").items {
+        let (namespace, name) = (lease.metadata.namespace.unwrap_or_default(), lease.metadata.name.unwrap_or_default());
+        let api: Api<Lease> = Api::namespaced(client.clone(), &namespace);
+        // It may just have been released.
+        let _ = api.delete(&name, &DeleteParams::default()).await;
+    }
 }
 
 async fn clear<K>(client: &Client)

@@ -28,7 +28,7 @@ pub struct CommandOutput {
 }
 
 impl CommandOutput {
-    pub(crate) fn of(output: Output) -> Self {
+    pub fn of(output: Output) -> Self {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         let (success, code) = (output.status.success(), output.status.code());
         Self { success, code, stdout: text(output.stdout), stderr: text(output.stderr) }
@@ -171,7 +171,7 @@ impl TestCluster {
         self.run_on(self.kubeconfig(), words.split_whitespace())
     }
 
-    fn start_in_background(&self, kubeconfig: &Path, words: &str) -> BackgroundCommand {
+    pub(crate) fn start_in_background(&self, kubeconfig: &Path, words: &str) -> BackgroundCommand {
         self.run_on(kubeconfig, words.split_whitespace().chain(["-n", self.namespace()]))
     }
 

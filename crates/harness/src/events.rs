@@ -11,9 +11,9 @@ impl TestCluster {
         let events: Api<Event> = Api::default_namespaced(self.client());
         let params = ListParams::default().fields(&format!("involvedObject.kind=Node,involvedObject.name={node}"));
         let list = events.list(&params).await.expect("listing events");
-        let said =
+        let text =
             |event: Event| format!("{}: {}", event.reason.unwrap_or_default(), event.message.unwrap_or_default());
-        list.items.into_iter().map(said).collect()
+        list.items.into_iter().map(text).collect()
     }
 
     /// Waits for an Event about a node with this reason and returns it.

@@ -7,6 +7,7 @@
 use std::{
     env, fs,
     fs::File,
+    io::Write as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -42,7 +43,23 @@ pub fn krew() -> Option<PathBuf> {
         go.env("CGO_ENABLED", "0").current_dir(module("sigs.k8s.io/krew", "v0.4.4")?);
         run(go, "krew is built by Go")
     });
-    built.inspect_err(|why| eprintln!("SKIPPED: this needs krew, which Go builds: {why}")).ok()
+    built.inspect_err(|why| skip("needs krew, which Go builds", why)).ok()
+}
+
+/// Returns the path of actionlint, which checks GitHub workflows. `None`, with a message, if Go
+/// cannot build it.
+pub fn actionlint() -> Option<PathBuf> {
+    let (module, version) = ("github.com/rhysd/actionlint/cmd/actionlint", "v1.7.12");
+    let built = go_install(&format!("actionlint-{version}"), "actionlint", module, version);
+    built.inspect_err(|why| skip("needs actionlint, which Go builds", why)).ok()
+}
+
+/// Returns the path of a small OCI registry that keeps everything in memory. `None`, with a message,
+/// if Go cannot build it.
+pub(crate) fn oci_registry() -> Option<PathBuf> {
+    let (module, version) = ("github.com/google/go-containerregistry/cmd/registry", "v0.22.1");
+    let built = go_install(&format!("registry-{version}"), "registry", module, version);
+    built.inspect_err(|why| skip("needs an OCI registry, which Go builds", why)).ok()
 }
 
 fn go_install(name: &str, program: &str, module: &str, version: &str) -> Result<PathBuf, String> {
@@ -69,7 +86,7 @@ pub fn third_party_crds() -> Option<Vec<PathBuf>> {
             all.extend(fetch_from_module("github.com/prometheus-operator/prometheus-operator", "v0.85.0", &monitors)?);
             Ok(all)
         });
-    found.inspect_err(|why| eprintln!("SKIPPED: this needs CRDs of others, which Go fetches: {why}")).ok()
+    found.inspect_err(|why| skip("needs CRDs of others, which Go fetches", why)).ok()
 }
 
 /// Downloads the source of a Go module.
@@ -77,9 +94,9 @@ fn module(module: &str, version: &str) -> Result<PathBuf, String> {
     let mut go = Command::new("go");
     go.args(["mod", "download", "-json", &format!("{module}@{version}")]).current_dir(env::temp_dir());
     let output = go.stdin(Stdio::null()).output().map_err(|error| format!("go mod download: {error}"))?;
-    let said: serde_json::Value = serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?;
-    let source = said["Dir"].as_str().map(PathBuf::from);
-    source.ok_or_else(|| format!("go mod download {module}: {}", said["Error"]))
+    let module_info: serde_json::Value = serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?;
+    let source = module_info["Dir"].as_str().map(PathBuf::from);
+    source.ok_or_else(|| format!("go mod download {module}: {}", module_info["Error"]))
 }
 
 /// Returns files of a Go module.
@@ -131,7 +148,7 @@ impl Prometheus {
         match fetched {
             Ok(promtool) => Some(Self { server: promtool.with_file_name("prometheus"), promtool }),
             Err(why) => {
-                eprintln!("SKIPPED: this needs Prometheus, on the path or from Debian's packages: {why}");
+                skip("needs Prometheus, on the path or from Debian's packages", &why);
                 None
             }
         }
@@ -153,10 +170,70 @@ pub fn axe() -> Option<String> {
     match fetched.and_then(|path| fs::read_to_string(path).map_err(|error| error.to_string())) {
         Ok(script) => Some(script),
         Err(why) => {
-            eprintln!("SKIPPED: accessibility is checked with axe-core, which npm fetches: {why}");
+            skip("checks accessibility with axe-core, which npm fetches", &why);
             None
         }
     }
+}
+
+/// Chromium, and the libraries that it needs besides those of the system.
+#[derive(Debug, Clone)]
+pub(crate) struct Browser {
+    pub(crate) program: PathBuf,
+    pub(crate) libraries: Option<PathBuf>,
+    /// Folder of the fontconfig file, unless fonts are those of the system.
+    pub(crate) fonts: Option<PathBuf>,
+}
+
+/// Unpacks the files of the npm package: `npm` implies `node`, which decompresses Brotli.
+const UNPACK_CHROMIUM: &str = r#"
+    set -e
+    tar -xzf sparticuz-chromium-*.tgz
+    for name in chromium al2023.tar fonts.tar; do
+        node -e 'const [, from, to] = process.argv; require("fs").createReadStream(from)
+            .pipe(require("zlib").createBrotliDecompress()).pipe(require("fs").createWriteStream(to))' \
+            "package/bin/$name.br" "$name"
+    done
+    tar -xf al2023.tar && tar -xf fonts.tar && chmod +x chromium
+    echo '<fontconfig><dir prefix="relative">fonts</dir><cachedir prefix="xdg">fontconfig</cachedir></fontconfig>' > fonts.conf
+    rm -rf package *.tgz *.tar
+"#;
+
+/// Finds Chromium on the PATH or brings the npm package `@sparticuz/chromium`, which contains it
+/// with its libraries, into the cache. `None`, with a message, if neither works.
+pub(crate) fn chromium() -> Option<Browser> {
+    const VERSION: &str = "147.0.0";
+    if let Some(program) = ["chromium", "chromium-browser", "google-chrome"].into_iter().find_map(on_path) {
+        return Some(Browser { program, libraries: None, fonts: None });
+    }
+    let fetched = provide(&format!("chromium-{VERSION}"), "chromium", |folder| {
+        let mut npm = Command::new("npm");
+        npm.args(["pack", "--silent", &format!("@sparticuz/chromium@{VERSION}")]).current_dir(folder);
+        run(npm, "npm pack @sparticuz/chromium")?;
+        let mut unpack = Command::new("sh");
+        unpack.args(["-c", UNPACK_CHROMIUM]).current_dir(folder);
+        run(unpack, "unpacking Chromium")
+    });
+    match fetched {
+        Ok(program) => {
+            let (libraries, fonts) = (program.with_file_name("lib"), program.parent().map(Path::to_owned));
+            Some(Browser { libraries: Some(libraries), fonts, program })
+        }
+        Err(why) => {
+            skip("needs Chromium, on the path or from npm", &why);
+            None
+        }
+    }
+}
+
+/// Notes that a test, or a part of it, is skipped. `make test` counts the reasons at its end.
+pub fn skip(reason: &str, why: &str) {
+    eprintln!("SKIPPED: {reason}: {why}");
+    let Some(file) = env::var_os("SKIPPED_TESTS") else { return };
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    let written = File::options().create(true).append(true).open(file);
+    let written = written.and_then(|mut file| file.write_all(format!("{test}\t{reason}\n").as_bytes()));
+    written.expect("SKIPPED_TESTS: the file is written");
 }
 
 /// Finds a program on the PATH.
@@ -203,6 +280,6 @@ fn run(mut command: Command, what: &str) -> Result<(), String> {
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(format!("{what}: {}", said.lines().rev().take(3).collect::<Vec<_>>().join("; ")))
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{what}: {}", stderr.lines().rev().take(3).collect::<Vec<_>>().join("; ")))
 }

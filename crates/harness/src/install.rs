@@ -20,6 +20,7 @@ use localplane::{PlaneFolder, Process};
 const PROGRAM: &str = "perennial";
 const PLUGIN: &str = "kubectl-perennial";
 const PERMISSIONS: &str = include_str!("../../../deploy/permissions.yaml");
+const CRDS: &str = include_str!("../../../deploy/crds.yaml");
 const NAMESPACE: &str = "perennial-system";
 const ACCOUNT: &str = "perennial";
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -42,7 +43,8 @@ pub struct Installed {
 }
 
 impl Installed {
-    /// Links the programs into `bin` and applies namespace, account and permissions. Idempotent.
+    /// Links the programs into `bin` and applies namespace, account, permissions and CRDs.
+    /// Idempotent.
     pub fn new(plane: &PlaneFolder, bin: PathBuf, kubectl: &Path) -> anyhow::Result<Self> {
         fs::create_dir_all(&bin).with_context(|| format!("creating {}", bin.display()))?;
         let this = std::env::current_exe().context("finding the path of this program")?;
@@ -50,8 +52,9 @@ impl Installed {
         place(&this, &bin.join(PLUGIN))?;
         place(kubectl, &bin.join("kubectl"))?;
 
-        let permissions = plane.path().join("permissions.yaml");
-        fs::write(&permissions, PERMISSIONS).with_context(|| format!("writing {}", permissions.display()))?;
+        let permissions = plane.path().join("installed.yaml");
+        let manifests = format!("{PERMISSIONS}---\n{CRDS}");
+        fs::write(&permissions, manifests).with_context(|| format!("writing {}", permissions.display()))?;
         let applied = Command::new(kubectl)
             .args(["apply", "--filename"])
             .arg(&permissions)
@@ -60,7 +63,7 @@ impl Installed {
             .output()
             .context("running kubectl")?;
         if !applied.status.success() {
-            bail!("applying the permissions failed: {}", String::from_utf8_lossy(&applied.stderr).trim());
+            bail!("applying the permissions and CRDs failed: {}", String::from_utf8_lossy(&applied.stderr).trim());
         }
         write_env(plane, &bin)?;
         let kubeconfig = plane.path().join("perennial.kubeconfig");

@@ -145,7 +145,7 @@ impl OperatorBuilder {
     /// Starts the operator and waits until it serves its probes.
     pub async fn start_unready(self) -> Operator {
         let mut operator = self.launch();
-        let port = eventually("the operator says where it serves", async || {
+        let port = eventually("the operator logs its address", async || {
             if let Some(status) = operator.process.ended() {
                 panic!("the operator ended: {status}");
             }
@@ -254,7 +254,12 @@ impl Operator {
 
     /// Sends SIGTERM and waits up to five seconds. Returns `None` if the operator did not exit in
     /// time.
-    pub async fn stop(mut self) -> Option<ExitStatus> {
+    pub async fn stop(self) -> Option<ExitStatus> {
+        self.stop_within(Duration::from_secs(5)).await
+    }
+
+    /// Sends SIGTERM. Returns `None` if the operator did not exit in time.
+    pub async fn stop_within(mut self, deadline: Duration) -> Option<ExitStatus> {
         self.process.signal(Signal::TERM).expect("a running operator");
         let ended = async {
             loop {
@@ -264,7 +269,7 @@ impl Operator {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(5), ended).await.ok()
+        tokio::time::timeout(deadline, ended).await.ok()
     }
 
     /// Sends SIGSTOP.
@@ -283,7 +288,7 @@ impl Operator {
 
     /// Waits until the dashboard is served and returns its URL.
     pub async fn dashboard(&self) -> String {
-        let address = eventually("the operator says where the dashboard is", async || {
+        let address = eventually("the operator logs the address of the dashboard", async || {
             self.served("serving the dashboard").ok_or("not yet")
         });
         format!("http://{}/", address.await)

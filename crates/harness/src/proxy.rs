@@ -9,18 +9,20 @@
 //! real network. Nothing is retried. Every fault is counted by name, so that a test can assert that
 //! it happened.
 
+mod response;
+
 use std::{
     collections::BTreeMap,
-    fmt, io,
+    fmt,
     net::Ipv4Addr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use http::{Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use http::{Request, Response, header};
+use http_body_util::BodyExt;
 use hyper::{
-    body::{Bytes, Frame, Incoming},
+    body::{Bytes, Incoming},
     server::conn::http1,
     service::service_fn,
 };
@@ -37,9 +39,8 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use crate::{ApiRequest, CommandOutput, OperatorBuilder, TestCluster, Wire, perennial};
-
-type Body = UnsyncBoxBody<Bytes, io::Error>;
+use self::response::{Body, Ended, carried, refusal};
+use crate::{ApiRequest, BackgroundCommand, CommandOutput, OperatorBuilder, TestCluster, Wire, perennial};
 
 /// A fault that is applied to one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +108,37 @@ struct Front {
 struct Inner {
     weather: Option<FaultRule>,
     faults: BTreeMap<String, u64>,
+    /// Status codes of the responses to [`Fault::Late`].
+    late_answers: Vec<u16>,
     trap: Option<Trap>,
+    hold: Option<Hold>,
+    /// Time by which the `Date` of responses is wrong.
+    date_shift: Option<jiff::SignedDuration>,
+}
+
+/// A write that is forwarded when it is released.
+struct Hold {
+    of: Box<dyn Fn(&ApiRequest) -> bool + Send>,
+    reached: oneshot::Sender<ApiRequest>,
+    released: oneshot::Receiver<()>,
+    answered: oneshot::Sender<u16>,
+}
+
+/// A write that the proxy holds: see [`FaultProxy::hold`].
+#[derive(Debug)]
+pub struct HeldWrite {
+    /// Delivers the request once the operator has sent it.
+    pub reached: oneshot::Receiver<ApiRequest>,
+    release: oneshot::Sender<()>,
+    answered: oneshot::Receiver<u16>,
+}
+
+impl HeldWrite {
+    /// Forwards the request. Returns the status of the response.
+    pub async fn release(self) -> u16 {
+        self.release.send(()).expect("a proxy");
+        self.answered.await.expect("a response")
+    }
 }
 
 struct Trap {
@@ -147,6 +178,16 @@ impl TestCluster {
         std::fs::write(&file, proxy.kubeconfig(&text)).expect("writing a kubeconfig");
         let file = file.display().to_string();
         perennial(words.split_whitespace().chain(["--kubeconfig", &file, "-n", self.namespace()]), &[])
+    }
+}
+
+impl TestCluster {
+    /// Runs `perennial` as admin in Perennial's namespace through this proxy in the background.
+    pub fn perennial_in_background_through(&self, proxy: &FaultProxy, words: &str) -> BackgroundCommand {
+        let text = std::fs::read_to_string(self.plane().kubeconfig_path()).expect("a kubeconfig");
+        let file = self.plane().dir().join("background-through-the-proxy.kubeconfig");
+        std::fs::write(&file, proxy.kubeconfig(&text)).expect("writing a kubeconfig");
+        self.start_in_background(&file, words)
     }
 }
 
@@ -214,6 +255,26 @@ impl FaultProxy {
         self.front.lock().faults.clone()
     }
 
+    /// Returns the status codes of the responses to requests that were forwarded late.
+    pub fn late_answers(&self) -> Vec<u16> {
+        self.front.lock().late_answers.clone()
+    }
+
+    /// Makes the `Date` of all responses wrong by this much from now on.
+    pub fn shift_dates(&self, by: jiff::SignedDuration) {
+        self.front.lock().date_shift = Some(by);
+    }
+
+    /// Holds the next matching write until it is released. Leases and Events do not count as
+    /// writes.
+    pub fn hold(&self, of: impl Fn(&ApiRequest) -> bool + Send + 'static) -> HeldWrite {
+        let (reached, on_reached) = oneshot::channel();
+        let (release, released) = oneshot::channel();
+        let (answered, on_answered) = oneshot::channel();
+        self.front.lock().hold = Some(Hold { of: Box::new(of), reached, released, answered });
+        HeldWrite { reached: on_reached, release, answered: on_answered }
+    }
+
     /// Sets a trap at the n-th matching write from now on, counted from 1. The operator gets no
     /// response to that write, and the returned channel delivers the request: the moment to kill
     /// the operator. Leases and Events do not count as writes.
@@ -223,9 +284,9 @@ impl FaultProxy {
         of: impl Fn(&ApiRequest) -> bool + Send + 'static,
         dies: CrashPoint,
     ) -> oneshot::Receiver<ApiRequest> {
-        let (sprung, told) = oneshot::channel();
+        let (sprung, reported) = oneshot::channel();
         self.front.lock().trap = Some(Trap { left: at, of: Box::new(of), dies, sprung });
-        told
+        reported
     }
 }
 
@@ -258,18 +319,6 @@ async fn serve(listener: TcpListener, tls: TlsAcceptor, front: Arc<Front>) {
     }
 }
 
-/// Closes the connection.
-#[derive(Debug)]
-struct Ended;
-
-impl fmt::Display for Ended {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the connection ends here")
-    }
-}
-
-impl std::error::Error for Ended {}
-
 impl Front {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
@@ -291,6 +340,14 @@ impl Front {
             // The receiver may be dropped.
             let _ = trap.sprung.send(asked);
             return std::future::pending().await;
+        }
+
+        if let Some(hold) = self.held(&asked) {
+            let _ = hold.reached.send(asked);
+            let _ = hold.released.await;
+            let answer = self.send(&self.server, &head, body).await?;
+            let _ = hold.answered.send(answer.status().as_u16());
+            return Ok(answer);
         }
 
         let fault = self.lock().weather.as_mut().and_then(|weather| weather(&asked));
@@ -315,11 +372,21 @@ impl Front {
             Some(Fault::Late(pause)) => {
                 tokio::spawn(async move {
                     tokio::time::sleep(pause).await;
-                    let _ = self.send(&self.server, &head, body).await;
+                    if let Ok(answer) = self.send(&self.server, &head, body).await {
+                        self.lock().late_answers.push(answer.status().as_u16());
+                    }
                 });
                 Err(Ended)
             }
         }
+    }
+
+    /// Returns the hold of this write.
+    fn held(&self, asked: &ApiRequest) -> Option<Hold> {
+        if !asked.is_write() || ["leases", "events"].contains(&asked.resource.as_str()) {
+            return None;
+        }
+        self.lock().hold.take_if(|hold| (hold.of)(asked))
     }
 
     /// Counts a matching write. Returns the trap if this write triggers it.
@@ -349,49 +416,13 @@ impl Front {
         parts.headers.remove(header::CONTENT_LENGTH);
         parts.headers.remove(header::TRANSFER_ENCODING);
         parts.headers.remove(header::CONNECTION);
+        if let Some(shift) = self.lock().date_shift {
+            let wrong = (jiff::Timestamp::now() + shift).strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+            parts.headers.insert(header::DATE, wrong.parse().expect("a header"));
+        }
         let born = *self.cuts.borrow();
         let watch = ApiRequest::by_request(&head.method, &head.uri).verb == "watch";
         let cuts = watch.then(|| self.cuts.subscribe());
         Ok(Response::from_parts(parts, carried(body, cuts, born)))
     }
-}
-
-/// Streams a body until it is cut.
-fn carried(body: kube::client::Body, cuts: Option<watch::Receiver<u64>>, born: u64) -> Body {
-    let stream = futures::stream::unfold(Some((body, cuts)), move |state| async move {
-        let (mut body, mut cuts) = state?;
-        let cut = async {
-            match &mut cuts {
-                Some(cuts) => drop(cuts.wait_for(|now| *now > born).await),
-                None => std::future::pending().await,
-            }
-        };
-        let frame: Option<Result<Frame<Bytes>, io::Error>> = tokio::select! {
-            frame = body.frame() => frame.map(|frame| frame.map_err(io::Error::other)),
-            () = cut => Some(Err(io::Error::other(Ended))),
-        };
-        let next = frame.as_ref().is_some_and(Result::is_ok).then_some((body, cuts));
-        frame.map(|frame| (frame, next))
-    });
-    StreamBody::new(stream).boxed_unsync()
-}
-
-/// Builds an error response like that of an API server or load balancer.
-fn refusal(code: u16, wait: Option<u32>) -> Response<Body> {
-    let reason = match code {
-        429 => "TooManyRequests",
-        503 => "ServiceUnavailable",
-        _ => "InternalError",
-    };
-    let status = serde_json::json!({
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "message": "on purpose", "reason": reason, "code": code,
-    });
-    let mut response = Response::new(Full::from(status.to_string()).map_err(|never| match never {}).boxed_unsync());
-    *response.status_mut() = StatusCode::from_u16(code).expect("a status code");
-    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
-    if let Some(seconds) = wait {
-        response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
-    }
-    response
 }

@@ -1,13 +1,15 @@
 //! Records, read as ConfigMaps with JSON.
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api,
     api::{ListParams, Patch, PatchParams, PostParams},
 };
 use perennial_core::keeper::{
+    collect::ABSENT_SINCE,
     identity::Identified,
-    record::{RECORD_KEY, RECORD_LABEL, RECORD_LABEL_VALUE},
+    record::{RECORD_KEY, RECORD_LABEL, RECORD_LABEL_VALUE, Record},
 };
 use serde_json::{Value, json};
 
@@ -82,6 +84,19 @@ impl TestCluster {
         });
         let object = serde_json::from_value(object).expect("a ConfigMap");
         api.create(&PostParams::default(), &object).await.expect("creating a spoilt record");
+    }
+
+    /// Makes a record look as if its node were absent since a time in the past, and captured
+    /// before.
+    pub async fn set_absent_since(&self, node: &str, since: Timestamp) {
+        let text = self.record_bytes(node, RECORD_KEY).await.expect("a record");
+        let mut record = Record::decode(&text).expect("a valid record");
+        record.captured_at = record.captured_at.min(since);
+        let text = record.encode().expect("a small record");
+        let annotations = json!({ABSENT_SINCE: since.to_string()});
+        let patch = json!({"metadata": {"annotations": annotations}, "data": {RECORD_KEY: text}});
+        let params = PatchParams::default();
+        self.records().patch(&record_name(node), &params, &Patch::Merge(patch)).await.expect("ageing a record");
     }
 
     /// Returns the number of records.

@@ -2,6 +2,7 @@
 
 mod down;
 mod fetch;
+mod image;
 mod kubeconfig;
 mod kubectl;
 mod status;
@@ -41,6 +42,8 @@ enum CliCommand {
     Kubectl(kubectl::Kubectl),
     /// Download or build all programs and print their paths
     Fetch(fetch::Fetch),
+    /// Load images into the real nodes of a plane
+    Image(image::Image),
     /// Run the components of a plane in the foreground (started by `up`)
     #[command(hide = true)]
     Supervise(supervise::Supervise),
@@ -56,6 +59,7 @@ impl Cli {
             CliCommand::Kubeconfig(command) => command.run(),
             CliCommand::Kubectl(command) => command.run(),
             CliCommand::Fetch(command) => command.run(),
+            CliCommand::Image(command) => command.run(),
             CliCommand::Supervise(command) => command.run(),
         }
     }
@@ -78,7 +82,7 @@ impl PlaneArgs {
 /// Arguments that select the programs.
 #[derive(Debug, Args)]
 struct ProgramArgs {
-    /// Kubernetes version: 1.36 or 1.34
+    /// Kubernetes version: 1.36, 1.34, 1.33 or 1.30
     #[arg(long, value_name = "VERSION", env = crate::versions::KUBERNETES_ENV, default_value_t)]
     kubernetes: Kubernetes,
     /// Folder with existing programs; missing ones come from the other sources

@@ -20,6 +20,7 @@ pub mod cli;
 mod component;
 mod der;
 mod kubeconfig;
+mod node;
 mod pki;
 mod plane;
 mod ports;
@@ -30,8 +31,9 @@ mod versions;
 
 pub use api::ApiError;
 pub use component::{Component, UnknownComponent};
+pub use node::{Unsupported, kube_proxy_supported, real_nodes_supported};
 pub use pki::{Credentials, Identity, PkiError};
 pub use plane::{Backup, Builder, ComponentState, Plane, PlaneError, PlaneFolder, PlaneState, ProcessState};
 pub use process::Process;
 pub use programs::{Program, Sources, Unavailable};
-pub use versions::{KUBERNETES_ENV, KWOK, Kubernetes, UnknownKubernetes};
+pub use versions::{CNI_PLUGINS, CONTAINERD, KUBERNETES_ENV, KWOK, Kubernetes, RUNC, UnknownKubernetes};

@@ -112,6 +112,11 @@ impl Pki {
         self.issue(&Authority::KUBERNETES, identity)
     }
 
+    /// Issues a client certificate and stores it under this name.
+    pub(crate) fn issue_client(&self, name: &str, identity: &Identity) -> Result<(), PkiError> {
+        self.store(name, &self.client(identity)?)
+    }
+
     fn issue(&self, authority: &Authority, identity: &Identity) -> Result<Credentials, PkiError> {
         let fail = |source| PkiError::Make { subject: identity.user.clone(), source };
         let issuer = authority.load(self)?;

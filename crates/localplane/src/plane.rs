@@ -6,6 +6,7 @@ mod faults;
 mod folder;
 mod nodes;
 mod ready;
+mod real_nodes;
 mod spec;
 mod start;
 
@@ -25,7 +26,7 @@ pub use self::{
     folder::{ComponentState, PlaneFolder, PlaneState, ProcessState},
     spec::Builder,
 };
-pub(crate) use self::{folder::tail, spec::Spec};
+pub(crate) use self::{folder::tail, real_nodes::check as check_real_nodes, spec::Spec};
 use crate::{
     component::Component,
     pki::{Identity, Pki},
@@ -52,7 +53,7 @@ pub struct Plane {
     programs: Programs,
     inner: Mutex<Inner>,
     temporary: bool,
-    /// Held while the plane exists, so that other processes can see that it is running.
+    /// LoadedRecord while the plane exists, so that other processes can see that it is running.
     lock: File,
 }
 
@@ -62,6 +63,8 @@ struct Inner {
     ports: BTreeMap<Component, Port>,
     running: BTreeMap<Component, Process>,
     ready: bool,
+    /// Only with real nodes.
+    real_nodes: Option<real_nodes::RealNodes>,
 }
 
 impl Inner {
@@ -169,7 +172,12 @@ impl Plane {
 impl Drop for Plane {
     fn drop(&mut self) {
         // Dropping a process sends SIGKILL, which is fast; the data is not needed any more.
-        self.inner().running.clear();
+        {
+            let mut inner = self.inner();
+            inner.running.clear();
+            // After the processes: the cgroups can be removed only when they are empty.
+            inner.real_nodes = None;
+        }
         if !self.temporary {
             return;
         }

@@ -38,6 +38,9 @@ enum Tether {
 pub struct Process {
     child: Child,
     guard: Option<Child>,
+    /// The child only waits for a child of its own, which is meant by signals and by the process
+    /// id.
+    nested: bool,
 }
 
 impl Process {
@@ -48,6 +51,14 @@ impl Process {
             Tether::DeathSignal => Self::start_with_death_signal(program, args, &log),
             Tether::Guard => Self::start_with_guard(program, args, &log),
         }
+    }
+
+    /// Like [`Process::start`], for a program that forks once and waits for its child (`unshare
+    /// --fork`, `nsenter --pid`).
+    pub(crate) fn start_nested(program: &Path, args: &[String], log: &Path) -> io::Result<Self> {
+        let mut process = Self::start(program, args, log)?;
+        process.nested = true;
+        Ok(process)
     }
 
     fn start_with_death_signal(program: &Path, args: &[String], log: &File) -> io::Result<Self> {
@@ -63,7 +74,7 @@ impl Process {
             .stdout(log.try_clone()?)
             .stderr(log.try_clone()?)
             .process_group(0);
-        Ok(Self { child: fork(command)?, guard: None })
+        Ok(Self { child: fork(command)?, guard: None, nested: false })
     }
 
     fn start_with_guard(program: &Path, args: &[String], log: &File) -> io::Result<Self> {
@@ -78,7 +89,7 @@ impl Process {
             .stdout(log.try_clone()?)
             .stderr(log.try_clone()?)
             .process_group(0);
-        let mut process = Self { child: fork(command)?, guard: None };
+        let mut process = Self { child: fork(command)?, guard: None, nested: false };
         let mut guard = Command::new("sh");
         guard
             .args(["-c", r#"read -r _; kill -KILL "$0""#])
@@ -94,8 +105,10 @@ impl Process {
         Ok(process)
     }
 
+    /// Returns the id of the process, as seen from this process also if it is in another namespace.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        let child = self.child.id();
+        if self.nested { child_of(child).unwrap_or(child) } else { child }
     }
 
     /// Returns the exit status; `None` while the process is running.
@@ -119,10 +132,27 @@ impl Process {
 
     /// Sends SIGKILL and waits for the end of the process.
     pub fn kill(&mut self) {
+        if self.nested {
+            self.kill_nested();
+        }
         // An error means that the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
         self.stop_guard();
+    }
+
+    /// Kills the inner process and waits for the outer one, which ends after it. The end of process
+    /// 1 of a pid namespace is the end of all processes in it.
+    fn kill_nested(&mut self) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while self.ended().is_none() && Instant::now() < deadline {
+            let _ = self.signal(Signal::KILL);
+            // The outer process stops together with an inner one that is stopped.
+            if let Some(outer) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+                let _ = kill_process(outer, Signal::CONT);
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Sends SIGTERM, and SIGKILL if the process has not ended within `timeout`.
@@ -204,6 +234,17 @@ pub(crate) fn started(pid: u32) -> Option<u64> {
         return None;
     }
     fields.nth(18)?.parse().ok()
+}
+
+/// Returns the id of a child of this process.
+fn child_of(parent: u32) -> Option<u32> {
+    let parent_of = |pid: u32| -> Option<u32> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+    };
+    let processes = std::fs::read_dir("/proc").ok()?.flatten();
+    let mut ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    ids.find(|pid| parent_of(*pid) == Some(parent))
 }
 
 /// Reports whether this process, and not another one with the same pid, exists.

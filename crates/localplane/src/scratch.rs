@@ -2,7 +2,8 @@
 //! temporary planes.
 //!
 //! A folder in `planes/` is locked while its plane is running. The next plane that starts removes
-//! unlocked folders, which belong to dead processes, unless they were kept on purpose.
+//! unlocked folders, which belong to dead processes. Folders that were kept on purpose stay, the
+//! newest few of them: an etcd alone takes more than 100 MB.
 
 use std::{
     env, fs,
@@ -16,6 +17,8 @@ use std::{
 pub(crate) const KEEP_ENV: &str = "LOCALPLANE_KEEP";
 /// Name of the file that prevents the removal of a folder.
 const KEPT: &str = "kept";
+/// Number of kept folders that stay.
+const KEPT_FOLDERS: usize = 5;
 /// Name of the file that a running plane locks.
 pub(crate) const LOCK: &str = "lock";
 
@@ -41,8 +44,8 @@ pub(crate) fn plane_folder() -> io::Result<(PathBuf, File)> {
     let home = home()?;
     let planes = home.join("planes");
     fs::create_dir_all(&planes)?;
-    // Held so that cleanup never removes a folder that another process created but has not locked
-    // yet.
+    // LoadedRecord so that cleanup never removes a folder that another process created but has not
+    // locked yet.
     let all = File::options().create(true).append(true).open(home.join("planes.lock"))?;
     all.lock()?;
     remove_abandoned(&planes);
@@ -68,15 +71,57 @@ pub(crate) fn lock_file(folder: &Path) -> io::Result<File> {
 
 /// Marks this folder so that it is not removed.
 pub(crate) fn keep(folder: &Path) {
-    let _ = fs::write(folder.join(KEPT), "remove this folder by hand\n");
+    let _ = fs::write(folder.join(KEPT), "removed when newer folders were kept, or by hand\n");
 }
 
 fn remove_abandoned(planes: &Path) {
+    let mut kept = Vec::new();
     for entry in fs::read_dir(planes).into_iter().flatten().flatten() {
         let folder = entry.path();
-        let abandoned = !folder.join(KEPT).exists() && lock_file(&folder).is_ok_and(|lock| lock.try_lock().is_ok());
-        if abandoned {
-            let _ = fs::remove_dir_all(&folder);
+        if !lock_file(&folder).is_ok_and(|lock| lock.try_lock().is_ok()) {
+            continue;
         }
+        match fs::metadata(folder.join(KEPT)).and_then(|file| file.modified()) {
+            Ok(since) => kept.push((since, folder)),
+            Err(_) => drop(fs::remove_dir_all(&folder)),
+        }
+    }
+    kept.sort();
+    for (_, folder) in kept.iter().rev().skip(KEPT_FOLDERS) {
+        let _ = fs::remove_dir_all(folder);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+
+    #[test]
+    fn abandoned_folders_are_removed_and_only_the_newest_kept_ones_stay() {
+        let planes = home().unwrap().join(format!("test-{}", std::process::id()));
+        let folder = |name: &str| {
+            let folder = planes.join(name);
+            fs::create_dir_all(&folder).unwrap();
+            folder
+        };
+        folder("abandoned");
+        let running = lock_file(&folder("running")).unwrap();
+        running.lock().unwrap();
+        for age in 0..=KEPT_FOLDERS as u64 {
+            let kept = folder(&format!("kept-{age}"));
+            keep(&kept);
+            let since = SystemTime::now() - Duration::from_secs(age * 60);
+            File::options().append(true).open(kept.join(KEPT)).unwrap().set_modified(since).unwrap();
+        }
+
+        remove_abandoned(&planes);
+
+        let left = fs::read_dir(&planes).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut left: Vec<String> = left.collect();
+        left.sort();
+        fs::remove_dir_all(&planes).unwrap();
+        assert_eq!(left, ["kept-0", "kept-1", "kept-2", "kept-3", "kept-4", "running"]);
     }
 }

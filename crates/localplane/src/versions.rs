@@ -1,4 +1,4 @@
-//! Pinned versions of Kubernetes, etcd and kwok.
+//! Pinned versions of Kubernetes, etcd, kwok and the programs of a real node.
 //!
 //! To raise a version, change it here and in the `go.mod` of its folder in `modules/`, and run
 //! `go mod tidy` there.
@@ -13,10 +13,22 @@ pub const KUBERNETES_ENV: &str = "LOCALPLANE_KUBERNETES";
 /// Version of kwok, the fake kubelet, for all Kubernetes versions.
 pub const KWOK: &str = "v0.8.0";
 
+/// Version of containerd, for all Kubernetes versions.
+pub const CONTAINERD: &str = "v2.4.2";
+
+/// Version of runc, for all Kubernetes versions.
+pub const RUNC: &str = "v1.5.2";
+
+/// Version of the CNI plugins, for all Kubernetes versions.
+pub const CNI_PLUGINS: &str = "v1.9.1";
+
 /// A Kubernetes minor version that localplane can run, with the versions pinned for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum Kubernetes {
-    /// The older version, for compatibility tests.
+    /// The oldest version with everything that Perennial uses, for compatibility tests.
+    V1_30,
+    /// A version whose API server refuses streaming lists (WatchList) by default.
+    V1_33,
     V1_34,
     /// The default.
     #[default]
@@ -30,7 +42,7 @@ pub struct UnknownKubernetes(String);
 
 impl Kubernetes {
     /// Every supported version, newest first.
-    pub const ALL: [Self; 2] = [Self::V1_36, Self::V1_34];
+    pub const ALL: [Self; 4] = [Self::V1_36, Self::V1_34, Self::V1_33, Self::V1_30];
 
     /// Returns the version in `LOCALPLANE_KUBERNETES`, or the default.
     pub fn from_env() -> Result<Self, UnknownKubernetes> {
@@ -43,6 +55,8 @@ impl Kubernetes {
     /// `1.36`
     pub fn minor(self) -> &'static str {
         match self {
+            Self::V1_30 => "1.30",
+            Self::V1_33 => "1.33",
             Self::V1_34 => "1.34",
             Self::V1_36 => "1.36",
         }
@@ -51,6 +65,8 @@ impl Kubernetes {
     /// `v1.36.3`
     pub fn version(self) -> &'static str {
         match self {
+            Self::V1_30 => "v1.30.14",
+            Self::V1_33 => "v1.33.13",
             Self::V1_34 => "v1.34.4",
             Self::V1_36 => "v1.36.3",
         }
@@ -59,6 +75,8 @@ impl Kubernetes {
     /// Returns the etcd version that this Kubernetes release is tested with upstream.
     pub fn etcd(self) -> &'static str {
         match self {
+            Self::V1_30 => "v3.5.10",
+            Self::V1_33 => "v3.5.21",
             Self::V1_34 => "v3.6.4",
             Self::V1_36 => "v3.6.8",
         }
@@ -66,6 +84,8 @@ impl Kubernetes {
 
     pub(crate) fn module(self) -> Module {
         match self {
+            Self::V1_30 => Module { files: KUBERNETES_1_30 },
+            Self::V1_33 => Module { files: KUBERNETES_1_33 },
             Self::V1_34 => Module { files: KUBERNETES_1_34 },
             Self::V1_36 => Module { files: KUBERNETES_1_36 },
         }
@@ -113,8 +133,29 @@ const KUBERNETES_1_34: &[ModuleFile] = &[
     module_file!("kubernetes-1.34", "cmd/etcd/main.go"),
 ];
 
+const KUBERNETES_1_33: &[ModuleFile] = &[
+    module_file!("kubernetes-1.33", "go.mod"),
+    module_file!("kubernetes-1.33", "go.sum"),
+    module_file!("kubernetes-1.33", "cmd/etcd/main.go"),
+];
+
+const KUBERNETES_1_30: &[ModuleFile] = &[
+    module_file!("kubernetes-1.30", "go.mod"),
+    module_file!("kubernetes-1.30", "go.sum"),
+    module_file!("kubernetes-1.30", "cmd/etcd/main.go"),
+];
+
 pub(crate) const KWOK_MODULE: Module =
     Module { files: &[module_file!("kwok", "go.mod"), module_file!("kwok", "go.sum")] };
+
+pub(crate) const CONTAINERD_MODULE: Module =
+    Module { files: &[module_file!("containerd", "go.mod"), module_file!("containerd", "go.sum")] };
+
+pub(crate) const RUNC_MODULE: Module =
+    Module { files: &[module_file!("runc", "go.mod"), module_file!("runc", "go.sum")] };
+
+pub(crate) const CNI_PLUGINS_MODULE: Module =
+    Module { files: &[module_file!("cni-plugins", "go.mod"), module_file!("cni-plugins", "go.sum")] };
 
 #[cfg(test)]
 mod tests {
@@ -141,6 +182,14 @@ mod tests {
             assert!(go_mod.contains(&format!("k8s.io/kubernetes {}", kubernetes.version())), "{kubernetes}");
             assert!(go_mod.contains(&format!("go.etcd.io/etcd/server/v3 {}", kubernetes.etcd())), "{kubernetes}");
         }
-        assert!(KWOK_MODULE.files[0].text.contains(&format!("sigs.k8s.io/kwok {KWOK}")));
+        let others = [
+            (KWOK_MODULE, format!("sigs.k8s.io/kwok {KWOK}")),
+            (CONTAINERD_MODULE, format!("github.com/containerd/containerd/v2 {CONTAINERD}")),
+            (RUNC_MODULE, format!("github.com/opencontainers/runc {RUNC}")),
+            (CNI_PLUGINS_MODULE, format!("github.com/containernetworking/plugins {CNI_PLUGINS}")),
+        ];
+        for (module, pinned) in others {
+            assert!(module.files[0].text.contains(&pinned), "{pinned}");
+        }
     }
 }

@@ -3,8 +3,12 @@
 mod ca_bundle;
 pub mod certificates;
 pub mod configuration;
+mod fair_share;
 pub mod issue;
+pub mod limits;
 pub mod maintenance;
+mod memory;
 pub mod metrics;
 pub mod server;
 pub mod tasks;
+mod write_timeout;

@@ -6,6 +6,8 @@ mod check;
 mod completion;
 mod dashboard;
 mod diff;
+#[cfg(test)]
+mod documented_commands;
 mod edit;
 mod explain;
 mod export;
@@ -43,7 +45,10 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use perennial_core::config::{Layers, Loaded, Settings, load};
 
 use crate::{
-    inspect::session::Session,
+    inspect::{
+        namespace::{SettingsSource, require_namespace},
+        session::Session,
+    },
     run::Dependencies,
     runtime::{
         client::{self, Target},
@@ -53,7 +58,8 @@ use crate::{
     },
 };
 
-/// Perennial keeps node labels across node replacement and places replicas on spot and on-demand capacity
+/// Perennial keeps node labels across node replacement and places replicas on spot and on-demand
+/// capacity
 #[derive(Debug, Parser)]
 #[command(name = "perennial", version, propagate_version = true, disable_help_subcommand = true)]
 struct Cli {
@@ -66,13 +72,17 @@ struct Cli {
 /// Flags of all commands.
 #[derive(Debug, Clone, Args)]
 struct Global {
-    /// Path to the kubeconfig file. Defaults to KUBECONFIG, ~/.kube/config, or the in-cluster configuration
+    /// Path to the kubeconfig file. Defaults to KUBECONFIG, ~/.kube/config, or the in-cluster
+    /// configuration
     #[arg(long, global = true, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// Name of the kubeconfig context to use
     #[arg(long, global = true, value_name = "NAME")]
     context: Option<String>,
     /// Namespace of Perennial and of its records
+    #[arg(long, global = true, value_name = "NAMESPACE")]
+    system_namespace: Option<String>,
+    /// Namespace of workloads. Commands that read no workloads take it as --system-namespace
     #[arg(short, long, global = true, value_name = "NAMESPACE")]
     namespace: Option<String>,
     /// Path to the config file. Defaults to the configuration of the installed operator
@@ -88,23 +98,23 @@ enum Command {
     Status(status::Status),
     /// List nodes and the state of their records
     #[command(visible_alias = "node")]
-    Nodes(nodes::Nodes),
+    Nodes(nodes::NodesArgs),
     /// List records
     #[command(visible_alias = "record")]
     Records(records::Records),
     /// Show the record of a node
     Show(show::Show),
-    /// Explain the state of a node, of one of its labels, or of a workload
+    /// Explain the state of nodes, of labels of a node, or of workloads
     Explain(explain::Explain),
     /// Show differences between nodes and records that the operator would reconcile
     Diff(diff::Diff),
-    /// Show earlier versions of a record
-    History(history::History),
+    /// Show earlier versions of records
+    History(history::HistoryArgs),
     /// Roll a node and its record back to an earlier version
     Rollback(rollback::Rollback),
     /// Restore a node from its record now, replacing values on the node
     Restore(restore::Restore),
-    /// Empty the record of a node
+    /// Empty the record of a deleted node, or remove the history of a live one
     Forget(forget::Forget),
     /// Exclude a record from garbage collection
     Hold(hold::Hold),
@@ -117,7 +127,7 @@ enum Command {
     /// Show node churn, lag and shards, updated continuously
     Top(top::Top),
     /// Serve the dashboard on localhost
-    Dashboard(dashboard::Dashboard),
+    Dashboard(dashboard::DashboardArgs),
     /// List workloads with placement annotations and their replicas per capacity type
     Workloads(workloads::Workloads),
     /// Show the placement of a number of replicas, without a cluster
@@ -127,7 +137,8 @@ enum Command {
     /// Manage the webhook configurations
     #[command(subcommand)]
     Webhook(webhook::Webhook),
-    /// Remove Perennial from the cluster, except its records
+    /// Remove what the operator created, list what remains; --all removes what the manifests
+    /// installed
     Uninstall(uninstall::Uninstall),
     /// Print the manifests of an installation
     Manifests(manifests::Manifests),
@@ -160,9 +171,49 @@ pub fn main_in(dependencies: Dependencies) -> ExitCode {
     }
 }
 
+/// Parses the name of a node, also as `-o name` prints it: `node/NAME`, or `configmap/node-NAME`
+/// for its record.
+#[expect(clippy::unnecessary_wraps, reason = "the signature of a value parser")]
+fn node_name(text: &str) -> Result<String, String> {
+    let name = match text.split_once('/') {
+        Some(("node" | "nodes" | "no", name)) => name,
+        Some(("configmap" | "configmaps" | "cm", record)) => record.strip_prefix("node-").unwrap_or(record),
+        _ => text,
+    };
+    Ok(name.to_owned())
+}
+
+/// Runs a command for each name. Goes on after an error, as kubectl does, and then exits with 1.
+async fn for_each(names: &[String], mut work: impl AsyncFnMut(&str) -> anyhow::Result<()>) -> anyhow::Result<ExitCode> {
+    let mut code = ExitCode::SUCCESS;
+    for name in names {
+        match work(name).await {
+            Ok(()) => {}
+            Err(error) if output::is_broken_pipe(&error) => return Err(error),
+            Err(error) => {
+                print_error(&error);
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
+    Ok(code)
+}
+
+/// The API server did not answer.
+#[derive(Debug, thiserror::Error)]
+#[error("could not reach the API server at {url}: {}", error_category::message(cause))]
+struct Unreachable {
+    url: String,
+    cause: kube::Error,
+}
+
 /// Prints an error and, where one is known, its remedy.
 fn print_error(error: &anyhow::Error) {
     eprintln!("error: {}", Chain(error.as_ref()));
+    if error.is::<Unreachable>() {
+        eprintln!("{SELECT_CLUSTER}");
+        return;
+    }
     let known = error.chain().find_map(|cause| {
         let keeper = cause.downcast_ref::<crate::keeper::apply::Error>();
         let placement = cause.downcast_ref::<crate::placement::apply::Error>();
@@ -173,9 +224,7 @@ fn print_error(error: &anyhow::Error) {
         Some((Some(permission), _)) => {
             eprintln!("You need permission to {permission}. `perennial check` lists all missing permissions.");
         }
-        Some((None, Category::Unreachable)) => {
-            eprintln!("Check that the cluster is running and that --context and --kubeconfig select the right one.");
-        }
+        Some((None, Category::Unreachable)) => eprintln!("{SELECT_CLUSTER}"),
         _ => {}
     }
 }
@@ -217,24 +266,53 @@ impl Global {
         Target { kubeconfig: self.kubeconfig.clone(), context: self.context.clone() }
     }
 
+    /// Connects to the API server. Fails if it does not answer.
     async fn connect(&self) -> anyhow::Result<kube::Client> {
         let listeners = client::Listeners { metrics: Metrics::new(), budget: None, clock: None };
-        Ok(client::connect(client::config(&self.target()).await?, listeners)?)
+        let config = client::config(&self.target()).await?;
+        let url = config.cluster_url.to_string();
+        let client = client::connect(config, listeners)?;
+        match client.apiserver_version().await {
+            Err(cause) if Category::of(&cause) == Category::Unreachable => Err(Unreachable { url, cause }.into()),
+            // Any answer will do: the version may be forbidden.
+            _ => Ok(client),
+        }
     }
 
-    /// Opens a session, and prints its warnings.
+    /// Opens a session in the namespace of Perennial, and prints its warnings. Fails if the
+    /// namespace does not exist, or if Perennial runs in another one.
     async fn open_session(&self) -> anyhow::Result<Session> {
+        let session = self.open_session_anywhere().await?;
+        let warning = require_namespace(&session.client, &session.settings, &session.source).await?;
+        if let Some(warning) = warning {
+            eprintln!("{warning}");
+        }
+        Ok(session)
+    }
+
+    /// Opens a session without checks of the namespace.
+    async fn open_session_anywhere(&self) -> anyhow::Result<Session> {
         let client = self.connect().await?;
-        let (settings, installed) = self.load_from(&client).await?;
-        let session = Session::open(client, settings, installed).await;
+        let (settings, source) = self.load_from(&client).await?;
+        let session = Session::open(client, settings, source).await;
         for warning in &session.warnings {
             eprintln!("{warning}");
         }
         Ok(session)
     }
 
-    /// Returns the settings from file, environment and flags, or all of their problems.
+    /// Returns the settings of `run` from file, environment and flags, or all of their problems.
     fn load(&self, flags: Vec<(String, String)>) -> anyhow::Result<Loaded> {
+        self.load_with(self.read_file()?, flags, |_| true)
+    }
+
+    /// Returns the settings of a command. Variables of older tools, such as `LOG_LEVEL`, are for
+    /// `run` only.
+    fn load_for_command(&self, flags: Vec<(String, String)>) -> anyhow::Result<Loaded> {
+        self.load_with(self.read_file()?, flags, is_ours)
+    }
+
+    fn read_file(&self) -> anyhow::Result<Option<String>> {
         let file = match &self.config {
             Some(path) => Some(
                 std::fs::read_to_string(path)
@@ -242,15 +320,16 @@ impl Global {
             ),
             None => None,
         };
-        self.load_with(file, flags)
+        Ok(file)
     }
 
-    /// Returns the settings of the operator in a cluster: those of the config file if one is given, else those of the
-    /// ConfigMap of its installation. Also returns whether one of the two was found, or why that is unknown.
-    async fn load_from(&self, client: &kube::Client) -> anyhow::Result<(Settings, Result<bool, String>)> {
-        let settings = self.load(Vec::new())?.settings;
+    /// Returns the settings of the operator in a cluster: those of the config file if one is given,
+    /// else those of the ConfigMap of its installation. Also returns where they were read, or why
+    /// the ConfigMap could not be read.
+    async fn load_from(&self, client: &kube::Client) -> anyhow::Result<(Settings, Result<SettingsSource, String>)> {
+        let settings = self.load_for_command(Vec::new())?.settings;
         if self.config.is_some() {
-            return Ok((settings, Ok(true)));
+            return Ok((settings, Ok(SettingsSource::File)));
         }
         let api: kube::Api<ConfigMap> = kube::Api::namespaced(client.clone(), settings.namespace.as_str());
         let installed = match api.get_opt(INSTALLED_CONFIG).await {
@@ -263,26 +342,40 @@ impl Global {
         match installed.and_then(|found| found.data?.remove(INSTALLED_CONFIG_KEY)) {
             Some(file) => {
                 let namespace = ("namespace".to_owned(), settings.namespace.to_string());
-                let loaded = self.load_with(Some(file), vec![namespace]);
+                let loaded = self.load_with(Some(file), vec![namespace], is_ours);
                 let loaded = loaded
                     .with_context(|| format!("invalid ConfigMap {INSTALLED_CONFIG}; --config reads a file instead"))?;
-                Ok((loaded.settings, Ok(true)))
+                Ok((loaded.settings, Ok(SettingsSource::ConfigMap)))
             }
-            None => Ok((settings, Ok(false))),
+            None => Ok((settings, Ok(SettingsSource::Defaults))),
         }
     }
 
-    fn load_with(&self, file: Option<String>, mut flags: Vec<(String, String)>) -> anyhow::Result<Loaded> {
-        if let Some(namespace) = &self.namespace {
+    fn load_with(
+        &self,
+        file: Option<String>,
+        mut flags: Vec<(String, String)>,
+        is_read: fn(&str) -> bool,
+    ) -> anyhow::Result<Loaded> {
+        if let Some(namespace) = self.system_namespace.as_ref().or(self.namespace.as_ref()) {
             flags.push(("namespace".to_owned(), namespace.clone()));
         }
         let environment = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .filter(|(name, _)| is_read(name))
             .collect();
         Ok(load(&Layers { file, environment, flags })?)
     }
 }
 
+/// Whether a variable is one of Perennial's own.
+fn is_ours(name: &str) -> bool {
+    name.starts_with("PERENNIAL_")
+}
+
+/// Remedy of an API server that does not answer.
+const SELECT_CLUSTER: &str =
+    "Check that the cluster is running and that --context and --kubeconfig select the right one.";
 /// ConfigMap with the operator's configuration, and the key in it.
 const INSTALLED_CONFIG: &str = "perennial-config";
 const INSTALLED_CONFIG_KEY: &str = "config.yaml";
@@ -290,4 +383,17 @@ const INSTALLED_CONFIG_KEY: &str = "config.yaml";
 /// Runs a command on a single-threaded runtime.
 fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(work)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_accepted_as_they_are_printed() {
+        for text in ["worker-1", "node/worker-1", "no/worker-1", "configmap/node-worker-1"] {
+            assert_eq!(node_name(text).as_deref(), Ok("worker-1"), "{text}");
+        }
+        assert_eq!(node_name("configmap/id-providerid-x-0123").as_deref(), Ok("id-providerid-x-0123"));
+    }
 }

@@ -1,19 +1,23 @@
 //! The dashboard: status, explanations, histories and workloads in a browser, updated continuously.
 //!
-//! Served by the operator (`dashboard.enabled`) and by `perennial dashboard`. Both serve it from the operator's caches,
-//! and read a node with its record when its page is opened. It is read-only: for each action it shows the command.
+//! Served by the operator (`dashboard.enabled`) and by `perennial dashboard`. Both serve it from
+//! the operator's caches, and read a node with its record when its page is opened. It is read-only:
+//! for each action it shows the command.
 //!
 //! # Guarantees
-//! The server listens on loopback only. All files come from the same origin, and no data of a cluster becomes markup:
-//! the Content-Security-Policy forbids it.
+//! The server listens on loopback only. All files come from the same origin, and no data of a
+//! cluster becomes markup: the Content-Security-Policy forbids it.
 
 mod api;
 mod attention;
+mod freshness;
 mod guard;
 mod list_window;
 mod node;
 mod overview;
 mod page;
+mod policies;
+mod row;
 mod stream;
 mod workload;
 
@@ -23,6 +27,7 @@ use std::{
 };
 
 use axum::{Router, middleware::from_fn_with_state, routing::get};
+use perennial_core::config::Settings;
 use tokio::{
     sync::{Semaphore, watch},
     time::{Instant, MissedTickBehavior},
@@ -31,7 +36,11 @@ use tokio_util::sync::CancellationToken;
 
 pub use guard::Guard;
 
-use crate::{inspect::leases::LeaseSnapshot, run::Parts};
+use crate::{
+    inspect::{format::shell_quoted, leases::LeaseSnapshot},
+    run::Parts,
+    runtime::{client::ClusterNames, environment::Environment, health::Health},
+};
 
 /// Length and number of the intervals of the churn chart: one hour in total.
 pub const INTERVAL: Duration = Duration::from_secs(10);
@@ -58,30 +67,44 @@ pub enum Server {
 pub struct Dashboard {
     parts: Parts,
     server: Server,
+    names: ClusterNames,
     namespace: String,
+    lease_namespace: String,
+    max_absent: u32,
+    /// Operators hold Leases.
+    elects: bool,
     overview: watch::Sender<Arc<str>>,
     rows: Mutex<list_window::CachedRows>,
-    workloads: Mutex<workload::CachedRows>,
+    workloads: Mutex<workload::CachedWorkloads>,
     leases: tokio::sync::Mutex<Option<(Instant, Result<LeaseSnapshot, String>)>>,
+    freshness: freshness::ApiFreshness,
     streams: Arc<Semaphore>,
     node_reads: Semaphore,
+    health: Health,
     stop: CancellationToken,
 }
 
 impl Dashboard {
     /// The keeper's view must have an activity board.
-    pub fn new(parts: Parts, server: Server, namespace: &str, stop: CancellationToken) -> Arc<Self> {
+    pub fn new(parts: Parts, server: Server, settings: &Settings, names: ClusterNames, env: &Environment) -> Arc<Self> {
+        let cluster = settings.dashboard.cluster_name.clone().or(names.cluster);
         Arc::new(Self {
+            names: ClusterNames { cluster, ..names },
             parts,
             server,
-            namespace: namespace.to_owned(),
+            namespace: settings.namespace.to_string(),
+            lease_namespace: settings.lease_namespace().to_owned(),
+            max_absent: settings.keeper.max_absent,
+            elects: settings.controller.leader_election.enabled,
             overview: watch::Sender::new(Arc::from("")),
             rows: Mutex::default(),
             workloads: Mutex::default(),
             leases: tokio::sync::Mutex::default(),
+            freshness: freshness::ApiFreshness::default(),
             streams: Arc::new(Semaphore::new(STREAMS)),
             node_reads: Semaphore::new(NODE_READS),
-            stop,
+            health: env.health.clone(),
+            stop: env.stop.clone(),
         })
     }
 
@@ -95,13 +118,15 @@ impl Dashboard {
             .route("/api/node", get(api::node))
             .route("/api/workloads", get(api::workloads))
             .route("/api/workload", get(api::workload))
+            .route("/api/policies", get(api::policies))
             .route("/api/states", get(api::states))
             .route("/api/stream", get(stream::stream))
             .with_state(Arc::clone(self));
         guard.mount(all)
     }
 
-    /// Ends the intervals of the churn chart and sends the overview to connected browsers, until stopped.
+    /// Ends the intervals of the churn chart and sends the overview to connected browsers, until
+    /// stopped.
     pub async fn run(self: Arc<Self>) {
         let mut tick = tokio::time::interval(UPDATE_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -109,7 +134,7 @@ impl Dashboard {
         while self.stop.run_until_cancelled(tick.tick()).await.is_some() {
             if turned.elapsed() >= INTERVAL {
                 turned += INTERVAL;
-                self.parts.keeper.cache.activity(|activity| activity.churn.turn());
+                self.parts.keeper.cache().activity(|activity| activity.churn.end_interval());
             }
             if self.overview.receiver_count() > 0 {
                 self.refresh().await;
@@ -127,15 +152,6 @@ impl Dashboard {
         });
         text
     }
-}
-
-/// Quotes a name for a shell. A forged record may contain any name.
-fn shell_quoted(name: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-._/:=".contains(c);
-    if !name.is_empty() && name.chars().all(plain) {
-        return name.to_owned();
-    }
-    format!("'{}'", name.replace('\'', "'\\''"))
 }
 
 impl Guard {

@@ -3,12 +3,15 @@
 pub mod activity;
 pub mod apply;
 pub mod cache;
+mod cases;
 pub mod controller;
-mod gauges;
 mod gc;
+mod intake;
+mod losses;
 pub mod metrics;
 mod migrate;
 pub mod node;
+mod pending_restores;
 pub mod policies;
 pub mod policy_resource;
 mod policy_status;
@@ -16,8 +19,13 @@ mod priority;
 pub mod recall_cache;
 mod reconcile;
 pub mod record_keys;
+pub(crate) mod record_lookup;
+mod replan;
+mod reports;
 mod resign;
 mod tasks;
+#[cfg(test)]
+mod tests;
 mod webhook;
 
 use std::sync::Arc;

@@ -1,9 +1,14 @@
-//! Objects that are installed in a cluster. `perennial manifests` prints them; `deploy/` and the chart's
-//! CRDs, permissions and schema are generated from them (`make manifests`), and a test compares them.
+//! Objects that are installed in a cluster. `perennial manifests` prints them; `deploy/` and the
+//! chart's CRDs, permissions and schema are generated from them (`make manifests`), and a test
+//! compares them.
 
+#[cfg(test)]
+mod chart_readme;
 mod crds;
 #[cfg(test)]
 mod files;
+#[cfg(test)]
+mod monitoring_stack;
 mod permissions;
 mod policies;
 mod workload;
@@ -14,12 +19,16 @@ use perennial_core::config::{Role, Settings, render_changes, settings::Hmac};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+pub(crate) use self::policies::DELETABLE;
 pub use self::{
     crds::keep_policy_crd,
     permissions::{Permissions, Rule, uninstall},
     policies::subject,
 };
 pub use crate::admission::configuration::NAME;
+
+/// Number of replicas of an installation.
+pub const REPLICAS: i32 = 2;
 
 /// Features of an installation that change its permissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,12 +78,15 @@ pub struct Install {
 }
 
 impl Install {
+    /// Image of `make image`. No registry has it: nodes must have it loaded.
+    pub const LOCAL_IMAGE: &'static str = concat!("perennial:", env!("CARGO_PKG_VERSION"));
+
     /// Returns the installation for these settings.
-    pub fn new(settings: &Settings) -> Self {
+    pub fn new(settings: &Settings, replicas: i32) -> Self {
         Self {
             namespace: settings.namespace.to_string(),
-            image: format!("{NAME}:{}", env!("CARGO_PKG_VERSION")),
-            replicas: 2,
+            image: Self::LOCAL_IMAGE.to_owned(),
+            replicas,
             features: Features::of(settings),
             webhook_port: settings.webhook.port,
             metrics_port: settings.metrics.enabled.then_some(settings.metrics.port),
@@ -88,10 +100,14 @@ impl Install {
         vec![keep_policy_crd()]
     }
 
-    /// Returns the namespace, the account and its permissions.
+    /// Returns the namespace, the account, its permissions, and the objects that it may update but
+    /// not create.
     pub fn permissions(&self) -> Vec<Value> {
         let mut objects = vec![workload::namespace(self), workload::account(self)];
         objects.extend(Permissions::of(self.features).objects(NAME, &self.namespace));
+        if self.features.webhooks {
+            objects.extend(webhook_configurations());
+        }
         objects
     }
 
@@ -115,12 +131,29 @@ impl Install {
     }
 }
 
+/// Divides the work among the replicas: there are as many shards. Without leader election only one
+/// replica may run.
+pub fn share_work(settings: &mut Settings, replicas: i32) {
+    if settings.controller.leader_election.enabled {
+        settings.controller.shards = u16::try_from(replicas.clamp(1, 100)).unwrap_or(1);
+    }
+}
+
 /// Returns the labels of installed objects. Objects that the operator creates have a different
 /// `managed-by` label.
 fn labels() -> Value {
     json!({
         "app.kubernetes.io/name": NAME,
         "app.kubernetes.io/instance": NAME,
+    })
+}
+
+/// Returns the webhook configurations without webhooks. The operator adds them, with its
+/// certificate authority; applying these objects again does not remove them.
+pub fn webhook_configurations() -> [Value; 2] {
+    ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"].map(|kind| {
+        let metadata = json!({ "name": NAME, "labels": labels() });
+        json!({ "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": metadata })
     })
 }
 

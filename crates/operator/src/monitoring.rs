@@ -1,4 +1,5 @@
-//! Routes for monitoring: `/metrics`, `/livez` and `/readyz`.
+//! Routes for monitoring: `/metrics`, `/livez`, `/readyz`, and `/healthz` as another name of
+//! `/livez`.
 
 use anyhow::Context as _;
 use axum::{
@@ -9,6 +10,7 @@ use axum::{
     routing::get,
 };
 
+use perennial_core::config::settings;
 use tracing::info;
 
 use crate::runtime::{
@@ -20,8 +22,13 @@ use crate::runtime::{
 };
 
 /// Binds the port and returns the task that serves the routes.
-pub fn task(port: u16, env: &Environment) -> anyhow::Result<Task> {
-    let bound = http::bind(port).with_context(|| format!("could not listen on metrics.port {port}"))?;
+pub fn task(settings: &settings::Metrics, env: &Environment) -> anyhow::Result<Task> {
+    let port = settings.port;
+    let address = settings.address.as_ref().map(|address| address.parse()).transpose();
+    let address = address.context("metrics.address is not an IP address")?;
+    let bound = http::bind(address, port).with_context(|| {
+        format!("could not listen on metrics.port {port}; choose another one, for example with --set metrics.port=0")
+    })?;
     info!(address = %bound.address(), "serving /metrics, /livez and /readyz");
     Ok(bound.task("metrics server", router(env.metrics.clone(), env.health.clone()), &env.stop))
 }
@@ -30,6 +37,8 @@ fn router(metrics: Metrics, health: Health) -> Router {
     Router::new()
         .route("/metrics", get(scrape).with_state(metrics))
         .route("/livez", get(async |State(health): State<Health>| health.liveness()))
+        // The name that older tools probe.
+        .route("/healthz", get(async |State(health): State<Health>| health.liveness()))
         .route("/readyz", get(async |State(health): State<Health>| health.readiness()))
         .with_state(health)
 }
@@ -73,7 +82,9 @@ mod tests {
         assert!(status == 503 && body.contains("[-] nodes: not yet"), "{body}");
         health.set("nodes", true);
         assert_eq!(answer(&routes, "GET", "/readyz").await.0, 200);
-        assert_eq!(answer(&routes, "GET", "/livez").await.0, 200);
+        for path in ["/livez", "/healthz"] {
+            assert_eq!(answer(&routes, "GET", path).await.0, 200, "{path}");
+        }
         let (_, metrics) = answer(&routes, "GET", "/metrics").await;
         assert!(metrics.contains("perennial_errors_total{"), "{metrics}");
         assert_eq!(answer(&routes, "GET", "/other").await.0, 404);

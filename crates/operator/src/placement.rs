@@ -10,6 +10,7 @@ mod gauges;
 pub mod metrics;
 pub mod objects;
 pub mod reconcile;
+mod refusals;
 mod reservations;
 pub mod settings;
 pub mod snapshot;

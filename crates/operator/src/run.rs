@@ -1,6 +1,6 @@
 //! `perennial run`: the list of everything that runs, and its supervision.
 
-mod election;
+pub(crate) mod election;
 mod webhooks;
 
 pub use webhooks::webhooks;
@@ -17,12 +17,15 @@ use tracing::{info, warn};
 use crate::{
     admission::{self, metrics::AdmissionMetrics},
     dashboard::{self, Dashboard, Guard, Server},
-    keeper::{activity::Board, controller::Keeper, record_keys::Signatures},
+    keeper::{
+        controller::{DRAIN_WITHIN, Keeper},
+        record_keys::Signatures,
+    },
     monitoring,
     placement::{self, metrics::PlacementMetrics, reconcile::Placer},
     runtime::{
         budget::Budget,
-        client::{self, Target},
+        client::{self, ClusterNames, Target},
         clock::Clock,
         environment::Environment,
         error_category::{self, Category},
@@ -38,8 +41,15 @@ use crate::{
     },
 };
 
-/// Tasks that have not ended this long after a stop are aborted. Every write is conditional, so that loses nothing.
-pub(crate) const STOP_WITHIN: Duration = Duration::from_secs(4).saturating_add(admission::tasks::LINGER);
+/// Tasks that have not ended this long after a stop are aborted. Every write is conditional, so
+/// that loses nothing. Below the 30 s after which Kubernetes kills a pod.
+pub const STOP_WITHIN: Duration = DRAIN_WITHIN.saturating_add(Duration::from_secs(5));
+
+/// Requests per second on behalf of admission reviews: a review needs up to three. The API server
+/// limits reviews, and a 429 closes this budget.
+const ADMISSION_QPS: u32 = 1000;
+/// Interval at which the health of the process is exported.
+const HEALTH_PERIOD: Duration = Duration::from_secs(2);
 
 /// The parts that work on the cluster.
 #[derive(Clone)]
@@ -71,8 +81,8 @@ enum Ended {
     HistoryWentBack,
 }
 
-/// Runs the operator until a signal stops it or a task ends. After a restore of etcd it starts again from nothing, since
-/// all that it has in memory belongs to a history that is gone.
+/// Runs the operator until a signal stops it or a task ends. After a restore of etcd it starts
+/// again with empty caches: their content belongs to a history that is gone.
 pub async fn run(settings: Settings, target: &Target, dependencies: Dependencies) -> anyhow::Result<()> {
     while run_once(settings.clone(), target, dependencies.clone()).await? == Ended::HistoryWentBack {
         warn!("starting again with empty caches");
@@ -97,7 +107,9 @@ async fn run_once(mut settings: Settings, target: &Target, dependencies: Depende
 
     let signatures = Signatures::load(&env.client, &settings).await?;
     let (parts, mut tasks) = operate(&settings, &env, signatures)?;
-    // Registered whether or not they are used: dashboards and alerts find the same metrics in every process.
+    let places = parts.placer.as_ref().is_some_and(|placer| placer.decides()) && !dry_run;
+    // Registered whether or not they are used: dashboards and alerts find the same metrics in every
+    // process.
     let admission_metrics = AdmissionMetrics::register(&env.metrics);
     if parts.placer.is_none() {
         PlacementMetrics::register(&env.metrics);
@@ -115,17 +127,32 @@ async fn run_once(mut settings: Settings, target: &Target, dependencies: Depende
             admission::tasks::remove_configurations(&env.client).await;
         }
     }
+    let (health, metrics) = (env.health.clone(), env.metrics.clone());
+    tasks.push(Task::every(&env.stop, "health gauges", HEALTH_PERIOD, move || {
+        for (resource, readable) in health.resources() {
+            metrics.resource_is_readable(resource, readable);
+        }
+        std::future::ready(())
+    }));
     if settings.metrics.enabled {
-        tasks.push(monitoring::task(settings.metrics.port, &env)?);
+        tasks.push(monitoring::task(&settings.metrics, &env)?);
     }
     if settings.dashboard.enabled {
         let port = settings.dashboard.port;
-        let bound = http::bind_loopback(port).with_context(|| format!("could not listen on dashboard.port {port}"))?;
+        let bound = http::bind_loopback(port).with_context(|| {
+            format!(
+                "could not listen on dashboard.port {port}; choose another one, for example with --set dashboard.port=0"
+            )
+        })?;
         info!(address = %bound.address(), "serving the dashboard on loopback");
-        let page = Dashboard::new(parts, Server::Operator, settings.namespace.as_str(), env.stop.clone());
+        let page = Dashboard::new(parts, Server::Operator, &settings, ClusterNames::of(target), &env);
         tasks.extend(dashboard_tasks(page, Guard::open(), bound, &env.stop));
     }
-    supervise(Supervisor::start(tasks), &env).await
+    let ended = supervise(Supervisor::start(tasks), &env).await?;
+    if places && ended == Ended::Signalled {
+        placement::tasks::ungate_if_last(&settings, &env).await;
+    }
+    Ok(ended)
 }
 
 /// Returns every part that works on the cluster, with its tasks.
@@ -147,8 +174,8 @@ pub fn observe(
     ownership: Ownership,
     signatures: Signatures,
 ) -> anyhow::Result<(Parts, Vec<Task>)> {
-    let (events, write_events) = Events::new(env.client.clone(), env.clock.clone());
-    let mut tasks = vec![Task::until(&env.stop, "events", write_events)];
+    let (events, write_events) = Events::new(env.client.clone(), env.clock.clone(), settings.controller.events);
+    let mut tasks = vec![Task::until(&env.drained, "events", write_events)];
     let roles = &settings.controller.roles;
     let enabled = settings.placement.enabled && (roles.contains(&Role::Placement) || roles.contains(&Role::Webhooks));
     let placer = if enabled { Some(Placer::new(settings, env, ownership.clone(), events.clone())?) } else { None };
@@ -157,7 +184,7 @@ pub fn observe(
     }
     let keeper = Keeper::new(settings, env, ownership, events, signatures);
     if settings.dashboard.enabled {
-        keeper.cache.enable_activity(Board::new(env.clock.clone(), dashboard::INTERVALS));
+        keeper.enable_activity(dashboard::INTERVALS);
     }
     tasks.extend(keeper.watch_tasks(env, placer.clone()));
     Ok((Parts { keeper, placer }, tasks))
@@ -175,10 +202,18 @@ async fn environment(settings: &Settings, target: &Target, dependencies: Depende
     let config = client::config(target).await?;
     info!(version = env!("CARGO_PKG_VERSION"), server = %config.cluster_url, namespace = %settings.namespace, "starting");
     let connect = if settings.controller.dry_run { client::connect_for_dry_run } else { client::connect };
-    let listeners =
-        client::Listeners { metrics: metrics.clone(), budget: Some(budget.clone()), clock: Some(clock.clone()) };
+    // A 429 closes the budget of its own client only.
+    let client = |budget: Option<&Budget>| {
+        let listeners =
+            client::Listeners { metrics: metrics.clone(), budget: budget.cloned(), clock: Some(clock.clone()) };
+        Ok::<_, client::ClientError>((dependencies.wrap_client)(connect(config.clone(), listeners)?))
+    };
+    let admission_budget = Budget::new(ADMISSION_QPS, ADMISSION_QPS);
     Ok(Environment {
-        client: (dependencies.wrap_client)(connect(config, listeners)?),
+        client: client(Some(&budget))?,
+        leases: client(None)?,
+        admission: client(Some(&admission_budget))?,
+        admission_budget,
         budget,
         metrics,
         clock,
@@ -187,6 +222,7 @@ async fn environment(settings: &Settings, target: &Target, dependencies: Depende
         health: Health::new(),
         history: History::default(),
         stop: CancellationToken::new(),
+        drained: CancellationToken::new(),
     })
 }
 
@@ -203,6 +239,10 @@ async fn supervise(mut tasks: Supervisor, env: &Environment) -> anyhow::Result<E
         }
     };
     env.stop.cancel();
+    // After a restore of etcd, last states belong to a history that is gone.
+    if ended == Ended::HistoryWentBack {
+        env.drained.cancel();
+    }
     let aborted = tasks.join(STOP_WITHIN).await;
     info!(clean = aborted.is_empty(), ?aborted, "stopped");
     Ok(ended)
@@ -248,15 +288,23 @@ fn host() -> String {
 
 /// Waits for SIGTERM or SIGINT and returns its name.
 pub(crate) async fn stop_signal() -> &'static str {
-    use tokio::signal::unix::{SignalKind, signal};
-    let terminate = async {
-        match signal(SignalKind::terminate()) {
-            Ok(mut signal) => drop(signal.recv().await),
-            Err(_) => std::future::pending().await,
-        }
-    };
     tokio::select! {
-        () = terminate => "SIGTERM",
+        () = terminated() => "SIGTERM",
         _ = tokio::signal::ctrl_c() => "SIGINT",
     }
+}
+
+#[cfg(unix)]
+async fn terminated() {
+    use tokio::signal::unix::{SignalKind, signal};
+    match signal(SignalKind::terminate()) {
+        Ok(mut signal) => drop(signal.recv().await),
+        Err(_) => std::future::pending().await,
+    }
+}
+
+/// Only Unix has SIGTERM.
+#[cfg(not(unix))]
+async fn terminated() {
+    std::future::pending().await
 }

@@ -1,4 +1,5 @@
-//! The base of every part of the operator: client, budget, queue, reconciler, watches, Leases, metrics and logs.
+//! The base of every part of the operator: client, budget, queue, reconciler, watches, Leases,
+//! metrics and logs.
 //!
 //! Contains nothing of nodes, records, workloads or pods.
 

@@ -29,7 +29,7 @@ impl Actor {
     }
 
     pub async fn create(&self, kind: &'static Kind, namespace: &str, object: Value) -> Result<Arc<Value>, ApiError> {
-        self.send(Method::POST, kind, namespace, None, None, "", object).await
+        self.send(Method::POST, target(kind, namespace, None), "", object).await
     }
 
     pub async fn patch(
@@ -39,7 +39,7 @@ impl Actor {
         name: &str,
         patch: Value,
     ) -> Result<Arc<Value>, ApiError> {
-        self.send(Method::PATCH, kind, namespace, Some(name), None, MERGE_PATCH, patch).await
+        self.send(Method::PATCH, target(kind, namespace, Some(name)), MERGE_PATCH, patch).await
     }
 
     pub async fn patch_status(
@@ -49,7 +49,8 @@ impl Actor {
         name: &str,
         patch: Value,
     ) -> Result<Arc<Value>, ApiError> {
-        self.send(Method::PATCH, kind, namespace, Some(name), Some("status"), MERGE_PATCH, patch).await
+        let target = Target { sub: Some("status".to_owned()), ..target(kind, namespace, Some(name)) };
+        self.send(Method::PATCH, target, MERGE_PATCH, patch).await
     }
 
     /// Deletes an object, or without a name all of the kind.
@@ -60,32 +61,22 @@ impl Actor {
         name: Option<&str>,
         options: Value,
     ) -> Result<Arc<Value>, ApiError> {
-        self.send(Method::DELETE, kind, namespace, name, None, "", options).await
+        self.send(Method::DELETE, target(kind, namespace, name), "", options).await
     }
 
     pub fn get(&self, kind: &'static Kind, namespace: &str, name: &str) -> Option<Arc<Value>> {
         self.world.lock().store.get(kind, namespace, name).cloned()
     }
 
-    #[expect(clippy::too_many_arguments, reason = "a request has that many parts")]
     async fn send(
         &self,
         method: Method,
-        kind: &'static Kind,
-        namespace: &str,
-        name: Option<&str>,
-        sub: Option<&str>,
+        target: Target,
         content_type: &str,
         body: Value,
     ) -> Result<Arc<Value>, ApiError> {
         let way = self.world.lock().prng.millis(1, 8);
         tokio::time::sleep(way).await;
-        let target = Target {
-            kind,
-            namespace: namespace.to_owned(),
-            name: name.map(str::to_owned),
-            sub: sub.map(str::to_owned),
-        };
         let asked = ApiRequest {
             who: self.who,
             sent: self.world.elapsed(),
@@ -97,7 +88,8 @@ impl Actor {
             body,
         };
         // Controllers report the same status repeatedly: skip patches that change nothing.
-        let known = self.get(kind, namespace, name.unwrap_or_default());
+        let Target { kind, namespace, name, .. } = &asked.target;
+        let known = self.get(kind, namespace, name.as_deref().unwrap_or_default());
         let known = known.filter(|known| content_type == MERGE_PATCH && changes_nothing(known, &asked.body));
         let answer = match known {
             Some(body) => Ok(ApiResponse { code: 200, body }),
@@ -105,9 +97,13 @@ impl Actor {
         };
         let code = answer.as_ref().map_or_else(|refusal| refusal.code, |answer| answer.code);
         self.world.note(|| {
-            let name = name.unwrap_or("*");
+            let name = name.as_deref().unwrap_or("*");
             format!("{} {} {}/{name} -> {code} {}", self.who, asked.method, kind.plural, asked.body)
         });
         answer.map(|answer| answer.body)
     }
+}
+
+fn target(kind: &'static Kind, namespace: &str, name: Option<&str>) -> Target {
+    Target { kind, namespace: namespace.to_owned(), name: name.map(str::to_owned), sub: None }
 }

@@ -11,8 +11,15 @@ use std::{
 use crate::{
     broken_rule::BrokenRule,
     history::{Outcome, play_with},
+    once_failed,
     server::fault_plan::Counts,
 };
+
+/// Maximum number of excused values in a thousand histories, by limit of the design. About twice
+/// the number that is usual.
+const EXCUSES: [(&str, u64); 5] = [("A", 50), ("B", 400), ("C", 100), ("E", 200), ("F", 1200)];
+/// Number of histories from which on the number of excuses is compared with its maximum.
+const ENOUGH: u64 = 500;
 
 /// Summary of many histories.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +31,8 @@ pub struct Summary {
     pub excuses: Counts,
     /// Histories with violations, by seed.
     pub failed: Vec<Outcome>,
+    /// Number of histories whose violations are known, see [`once_failed::OPEN`].
+    pub open: u64,
 }
 
 impl Summary {
@@ -33,9 +42,20 @@ impl Summary {
         self.faults.merge(&outcome.faults);
         self.seen.merge(&outcome.seen);
         self.excuses.merge(&outcome.excuses);
-        if !outcome.violations.is_empty() {
-            self.failed.push(outcome);
+        if outcome.violations.is_empty() {
+            return;
         }
+        if once_failed::is_open(outcome.seed) { self.open += 1 } else { self.failed.push(outcome) }
+    }
+
+    /// Returns the limits of the design that were needed more often than expected. Empty for too
+    /// few histories to tell.
+    pub fn over_limit(&self) -> Vec<String> {
+        let over = self.excuses.0.iter().filter(|(limit, count)| {
+            let most = EXCUSES.iter().find(|(letter, _)| limit.starts_with(letter)).map_or(0, |(_, most)| *most);
+            **count * 1000 > most * self.histories
+        });
+        over.filter(|_| self.histories >= ENOUGH).map(|(limit, count)| format!("{limit} ({count})")).collect()
     }
 
     /// Returns the summary as text.
@@ -44,10 +64,13 @@ impl Summary {
         for (title, counts) in [
             ("faults injected", &self.faults),
             ("what happened", &self.seen),
-            ("limits of the design met", &self.excuses),
+            ("values that a limit of the design excuses", &self.excuses),
         ] {
             lines.push(format!("{title}:"));
             lines.extend(counts.0.iter().map(|(what, count)| format!("  {count:>10}  {what}")));
+        }
+        if self.open > 0 {
+            lines.push(format!("{} histories with a violation that is known and open", self.open));
         }
         lines.push(format!("{} histories in which a guarantee did not hold", self.failed.len()));
         for outcome in &self.failed {

@@ -1,7 +1,8 @@
-//! Rules of the operator that are broken on purpose, one at a time, and the histories that notice it.
+//! Rules of the operator that are broken on purpose, one at a time, and the histories that notice
+//! it.
 //!
-//! The operator has no switch for this. A rule is broken from outside, by rewriting what the operator
-//! sends and receives, or the settings that it is started with.
+//! The operator has no switch for this. A rule is broken from outside, by rewriting what the
+//! operator sends and receives, or the settings that it is started with.
 
 use std::ops::Range;
 
@@ -35,7 +36,8 @@ broken_rules! {
     IgnoreMark: 0,
     /// Every node counts as settled.
     CaptureUnsettled: 1,
-    /// Older states are written over newer ones: records are read as if captured from the oldest version.
+    /// Older states are written over newer ones: records are read as if captured from the oldest
+    /// version.
     FoldOverNewer: 76,
     /// Keys that an unsettled node had decided are not folded into the record.
     NoFold: 70,

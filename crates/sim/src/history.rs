@@ -8,6 +8,7 @@ use crate::{
     oracle::Violation,
     placement,
     server::{fault_plan::Counts, world::World},
+    story,
 };
 
 /// Result of one history.
@@ -22,21 +23,10 @@ pub struct Outcome {
     pub digest: u64,
     /// Log of the history, if `verbose`.
     pub lines: Vec<String>,
+    /// Account of the history in plain words, if `verbose`.
+    pub story: Vec<String>,
     /// Length in simulated seconds.
     pub seconds: u64,
-}
-
-impl Outcome {
-    /// Returns the end of the log, without reads, leases and Events. The outcome must be of a verbose history.
-    pub fn story(&self) -> String {
-        const LINES: usize = 30;
-        const COLUMNS: usize = 200;
-        let read = [" GET ", " watch ", " leases/", " events/"];
-        let writes: Vec<&String> =
-            self.lines.iter().filter(|line| !read.iter().any(|read| line.contains(read))).collect();
-        let last = &writes[writes.len().saturating_sub(LINES)..];
-        last.iter().map(|line| line.chars().take(COLUMNS).chain(['\n']).collect::<String>()).collect()
-    }
 }
 
 /// Plays a history. With `verbose` its log is in the outcome.
@@ -56,15 +46,23 @@ pub fn play_with(seed: u64, broken: Option<BrokenRule>, verbose: bool) -> anyhow
             14 => placement::play_race(&world, &mut prng).await?,
             6 => keeper::play_race(&world, &mut prng, false).await?,
             16 => keeper::play_race(&world, &mut prng, true).await?,
-            _ => keeper::play(&world, &mut prng).await?,
+            _ => keeper::play(&world, &mut prng, seed).await?,
         };
         let mut state = world.lock();
+        let found = state.journal.violations.drain(..).map(|(guarantee, what)| Violation { guarantee, what });
+        outcome.violations.extend(found);
         outcome.digest = state.digest();
         outcome.faults = state.faults.clone();
         outcome.seen.merge(&state.seen);
         outcome.lines.clone_from(&state.journal.lines);
+        if verbose {
+            let is_note = |line: &&String| !line.contains(" -> ");
+            let notes: Vec<String> = outcome.lines.iter().filter(is_note).cloned().collect();
+            outcome.story = story::tell(&state, &notes, &outcome.violations);
+        }
         outcome.seconds = world.elapsed().as_secs();
-        // Webhooks hold operators, operators hold the world, and the world holds webhooks: without this, none is freed.
+        // Webhooks hold operators, operators hold the world, and the world holds webhooks: without
+        // this, none is freed.
         let hooks = std::mem::take(&mut state.hooks);
         drop(state);
         drop(hooks);

@@ -1,5 +1,5 @@
-//! Histories of the keeper: nodes are labelled, deleted and recreated, operators crash, and at the end every
-//! label must be in place.
+//! Histories of the keeper: nodes are labelled, deleted and recreated, operators crash, and at the
+//! end every label must be in place.
 
 pub mod node_workload;
 mod race_scenario;
@@ -32,22 +32,28 @@ const GATE_SLACK: Duration = Duration::from_mins(1);
 const PATIENCE: Duration = Duration::from_mins(40);
 
 /// Plays a history and checks it.
-pub async fn play(world: &World, prng: &mut Prng) -> anyhow::Result<Outcome> {
-    let plan = Plan::roll(prng);
+pub async fn play(world: &World, prng: &mut Prng, seed: u64) -> anyhow::Result<Outcome> {
+    let mut plan = Plan::roll(prng);
+    plan.widen(seed, world.broken().is_none());
     let mut fleet = Fleet::begin(world, plan, prng)?;
     let mut people = NodeWorkload::new(world, &fleet.plan, prng.split());
     let mut acts = JoinSet::new();
-    for _ in 0..fleet.plan.steps {
+    for step in 0..fleet.plan.steps {
+        fleet.begin_refusals(step);
+        fleet.restore(step).await?;
         let pause = people.pause();
         tokio::time::sleep(pause).await;
         while acts.try_join_next().is_some() {}
         if people.prng.percent(fleet.plan.trouble) {
             fleet.trouble(&mut people.prng).await?;
+        } else if fleet.plan.policies && people.prng.percent(15) {
+            people.change_policy(&mut acts);
         } else {
             people.act(&mut acts);
         }
     }
     while acts.join_next().await.is_some() {}
+    fleet.restore(fleet.plan.steps).await?;
     finish(world, fleet, people, Some(Vec::new())).await
 }
 
@@ -67,6 +73,11 @@ async fn finish(
     rests: Option<Vec<u64>>,
 ) -> anyhow::Result<Outcome> {
     fleet.calm()?;
+    fleet.notice_restore().await?;
+    let refused = world.lock().records_refused;
+    if let Some(until) = refused {
+        tokio::time::sleep_until(until).await;
+    }
     let calm_at = world.elapsed();
     let rested = rests.is_some() && rest(world).await;
     let mut rests = rests.unwrap_or_default();
@@ -85,6 +96,7 @@ async fn finish(
         marks.rested &= rest_for(world, REST.max(fleet.plan.settings.keeper.gate_timeout + GATE_SLACK)).await;
         marks.rests.push(world.lock().store.rv());
     }
+    fleet.check();
     let mut state = world.lock();
     Ok(oracle::keeper::judge(&mut state, &fleet.plan, &marks))
 }
@@ -93,7 +105,8 @@ async fn rest(world: &World) -> bool {
     rest_for(world, REST).await
 }
 
-/// Waits until the operator has written nothing to nodes and records for a while. Returns false if it never stops.
+/// Waits until the operator has written nothing to nodes and records for a while. Returns false if
+/// it never stops.
 async fn rest_for(world: &World, quiet: Duration) -> bool {
     let start = world.elapsed();
     loop {

@@ -17,9 +17,13 @@ const STORIES: usize = 3;
 /// Plays random histories of the operator in a simulated cluster and checks every guarantee
 #[derive(Parser)]
 struct Options {
-    /// Number or range of histories: `1000`, `500..700`
-    #[arg(long, default_value = "1000")]
-    seeds: String,
+    /// Range of histories, `500..700`, or their number from 0 on. Without it, as many new histories
+    /// as `--fresh`
+    #[arg(long)]
+    seeds: Option<String>,
+    /// Number of histories that start at a random seed
+    #[arg(long, default_value_t = 1000, conflicts_with = "seeds")]
+    fresh: u64,
     /// Play one history and print its log
     #[arg(long)]
     seed: Option<u64>,
@@ -58,8 +62,8 @@ fn execute(options: &Options) -> anyhow::Result<()> {
     if let Some(seed) = options.seed {
         return replay(seed, broken, options.log.as_deref());
     }
-    let seeds =
-        range(&options.seeds).with_context(|| format!("--seeds {} is not a count or a range", options.seeds))?;
+    let seeds = seeds(options)?;
+    println!("histories {}..{}", seeds.start, seeds.end);
     let threads = threads(options);
     let bar = ProgressBar::new(seeds.end - seeds.start);
     bar.set_style(ProgressStyle::with_template("{bar:40} {pos}/{len} histories, {per_sec}, {eta} left")?);
@@ -67,12 +71,33 @@ fn execute(options: &Options) -> anyhow::Result<()> {
         batch::run(seeds, broken, threads, |_| bar.inc(1), |summary| options.first && !summary.failed.is_empty())?;
     bar.finish_and_clear();
     println!("{}", summary.report());
+    if let Some(peak) = peak_memory() {
+        println!("peak memory: {peak}");
+    }
     for failed in summary.failed.iter().take(STORIES) {
         let outcome = history::play_with(failed.seed, broken, true)?;
-        println!("\nthe last writes of SEED={}:\n{}", failed.seed, outcome.story());
+        println!("\nthe story of SEED={}:\n{}", failed.seed, outcome.story.join("\n"));
     }
     anyhow::ensure!(summary.failed.is_empty(), "guarantees violated; replay with --seed, or make sim SEED=…");
+    let over = summary.over_limit();
+    anyhow::ensure!(over.is_empty(), "limits of the design were needed more often than expected: {}", over.join(", "));
     Ok(())
+}
+
+/// Returns the largest resident size of this process so far.
+fn peak_memory() -> Option<String> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(peak.trim().to_owned())
+}
+
+/// Returns the seeds to play.
+fn seeds(options: &Options) -> anyhow::Result<Range<u64>> {
+    if let Some(text) = &options.seeds {
+        return range(text).with_context(|| format!("--seeds {text} is not a count or a range"));
+    }
+    let start = u64::from(rand::random::<u32>());
+    Ok(start..start + options.fresh)
 }
 
 fn range(text: &str) -> anyhow::Result<Range<u64>> {
@@ -89,7 +114,7 @@ fn mutation(name: &str) -> anyhow::Result<BrokenRule> {
 
 /// Breaks one rule after the other. Each must be noticed.
 fn break_rules(options: &Options) -> anyhow::Result<()> {
-    let seeds = range(&options.seeds)?;
+    let seeds = options.seeds.as_deref().map_or(Ok(0..1000), range)?;
     let mut missed = Vec::new();
     for mutation in BrokenRule::ALL.iter().copied() {
         if let Some(outcome) = broken_rule::noticed(mutation, seeds.clone(), threads(options))? {
@@ -117,6 +142,7 @@ fn replay(seed: u64, broken: Option<BrokenRule>, log: Option<&str>) -> anyhow::R
     }
     let outcome = history::play_with(seed, broken, true)?;
     println!("{}", outcome.lines.join("\n"));
+    println!("\nthe story:\n{}\n", outcome.story.join("\n"));
     println!("SEED={seed} digest {:016x}", outcome.digest);
     for violation in &outcome.violations {
         println!("{violation}");

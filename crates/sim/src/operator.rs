@@ -1,5 +1,5 @@
-//! A process of the operator, built like `perennial run`: its client, clock, jitter and name come from
-//! the simulation, and its admission is called without a port.
+//! A process of the operator, built like `perennial run`: its client, clock, jitter and name come
+//! from the simulation, and its admission is called without a port.
 
 use std::sync::{
     Arc,
@@ -7,6 +7,7 @@ use std::sync::{
 };
 
 use axum::body::{Body, to_bytes};
+use futures::FutureExt as _;
 use http::Request;
 use jiff::SignedDuration;
 use perennial::{
@@ -19,6 +20,7 @@ use perennial::{
         clock::Clock,
         environment::Environment,
         health::Health,
+        history::History,
         jitter::Jitter,
         metrics::Metrics,
         tasks::Supervisor,
@@ -44,13 +46,22 @@ pub struct Operator {
     pub id: usize,
     alive: Arc<AtomicBool>,
     stop: CancellationToken,
+    drained: CancellationToken,
     tasks: Supervisor,
+    history: History,
     world: World,
 }
 
 impl Operator {
-    /// Starts a process. Its clock is off by `skew`.
-    pub fn start(world: &World, id: usize, settings: &Settings, skew: SignedDuration) -> anyhow::Result<Self> {
+    /// Starts a process. Its clock is off by `skew`. Only with `observes_history` it looks for
+    /// restores of etcd.
+    pub fn start(
+        world: &World,
+        id: usize,
+        settings: &Settings,
+        skew: SignedDuration,
+        observes_history: bool,
+    ) -> anyhow::Result<Self> {
         let settings = &tamper::settings(world, settings);
         let alive = Arc::new(AtomicBool::new(true));
         let metrics = Metrics::new();
@@ -65,17 +76,24 @@ impl Operator {
         let client = client::over(front, settings.namespace.as_str(), listeners);
         let seed = world.lock().prng.number();
         let env = Environment {
+            leases: client.clone(),
+            admission: client.clone(),
+            admission_budget: Budget::unlimited(),
             client,
             budget,
             metrics,
             clock,
             jitter: Jitter::seeded(seed),
             identity: format!("operator-{id}"),
-            history: perennial::runtime::history::History::default(),
+            history: History::default(),
             health: Health::new(),
             stop: CancellationToken::new(),
+            drained: CancellationToken::new(),
         };
-        let (parts, tasks) = run::operate(settings, &env, Signatures::none())?;
+        let (parts, mut tasks) = run::operate(settings, &env, Signatures::none())?;
+        if observes_history {
+            tasks.push(env.history.watch(env.client.clone(), &env.stop));
+        }
         let tasks = Supervisor::start(tasks);
         let router = run::webhooks(settings, &parts, AdmissionMetrics::register(&env.metrics)).router();
         let call: Call = Arc::new(move |path, review| {
@@ -97,19 +115,39 @@ impl Operator {
         state.seen.add("operators started");
         state.note(at, || format!("operator-{id} starts"));
         drop(state);
-        Ok(Self { id, alive, stop: env.stop, tasks, world: world.clone() })
+        let (stop, drained) = (env.stop, env.drained);
+        Ok(Self { id, alive, stop, drained, tasks, history: env.history, world: world.clone() })
+    }
+
+    /// Returns whether the process noticed that the history of the API server went back. It starts
+    /// again then.
+    pub fn noticed_restore(&self) -> bool {
+        self.history.went_back().now_or_never().is_some()
+    }
+
+    /// Reports a task that has panicked or ended by itself, as a violation.
+    pub fn check(&mut self) {
+        if let Some(error) = self.tasks.first_end().now_or_never() {
+            self.world.lock().violation("G8", format!("operator-{}: {error}", self.id));
+        }
     }
 
     /// Crashes the process. Requests that it has sent are still processed.
     pub fn crash(mut self) {
+        self.check();
         self.end("crashes");
         drop(self.tasks);
     }
 
-    /// Stops the process as SIGTERM does.
+    /// Stops the process as SIGTERM does, or as it does itself after a restore of etcd: last states
+    /// that are not written belong to a history that is gone.
     pub async fn stop(mut self) {
+        self.check();
         self.stop.cancel();
-        self.tasks.join(std::time::Duration::from_secs(4)).await;
+        if self.noticed_restore() {
+            self.drained.cancel();
+        }
+        self.tasks.join(run::STOP_WITHIN).await;
         self.end("stops");
     }
 

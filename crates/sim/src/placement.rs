@@ -1,5 +1,5 @@
-//! Histories of placement: workloads scale and roll out, spot nodes are deleted, operators crash, and at the
-//! end every replica is in the class of its slot.
+//! Histories of placement: workloads scale and roll out, spot nodes are deleted, operators crash,
+//! and at the end every replica is in the class of its slot.
 
 pub mod workload_controllers;
 
@@ -20,7 +20,7 @@ use crate::{
     actor::Actor,
     history::Outcome,
     operator::Operator,
-    oracle::placement::{Marks, judge},
+    oracle::placement::{PlacementMarks, judge},
     server::{
         authn::User,
         fault_plan::FaultRates,
@@ -37,7 +37,7 @@ const WORKLOADS: [(&str, bool); 2] = [("web", true), ("db", false)];
 
 /// Configuration of a history, drawn from the seed.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct PlacementPlan {
     pub operators: usize,
     pub settings: Settings,
     pub spot: i64,
@@ -46,7 +46,7 @@ pub struct Plan {
 
 struct Play {
     world: World,
-    plan: Plan,
+    plan: PlacementPlan,
     prng: Prng,
     operators: Vec<Operator>,
     next: usize,
@@ -63,7 +63,7 @@ pub async fn play(world: &World, prng: &mut Prng) -> anyhow::Result<Outcome> {
         play.act().await?;
     }
     play.calm()?;
-    let mut marks = Marks { rests: Vec::new(), rollouts: Vec::new(), rested: play.rest().await };
+    let mut marks = PlacementMarks { rests: Vec::new(), rollouts: Vec::new(), rested: play.rest().await };
     marks.rests.push(world.lock().store.rv());
     if marks.rested {
         // Lag of API servers excuses nothing.
@@ -91,16 +91,19 @@ pub async fn play(world: &World, prng: &mut Prng) -> anyhow::Result<Outcome> {
         }
     }
     controllers.abort();
+    for operator in &mut play.operators {
+        operator.check();
+    }
     let mut state = world.lock();
     Ok(judge(&mut state, &marks))
 }
 
-/// Plays a history that provokes a race: a workload scales up again before the watch has delivered the pods
-/// of the first scale-up.
+/// Plays a history that provokes a race: a workload scales up again before the watch has delivered
+/// the pods of the first scale-up.
 pub async fn play_race(world: &World, prng: &mut Prng) -> anyhow::Result<Outcome> {
     let mut play = Play::begin(world, prng, true).await?;
     let controllers = tokio::spawn(Controllers::new(world, prng.split()).run());
-    let mut marks = Marks { rests: Vec::new(), rollouts: Vec::new(), rested: play.rest().await };
+    let mut marks = PlacementMarks { rests: Vec::new(), rollouts: Vec::new(), rested: play.rest().await };
     marks.rests.push(world.lock().store.rv());
     for _ in 0..6 {
         let late = prng.below(2);
@@ -115,6 +118,9 @@ pub async fn play_race(world: &World, prng: &mut Prng) -> anyhow::Result<Outcome
         marks.rests.push(world.lock().store.rv());
     }
     controllers.abort();
+    for operator in &mut play.operators {
+        operator.check();
+    }
     let mut state = world.lock();
     Ok(judge(&mut state, &marks))
 }
@@ -126,7 +132,7 @@ impl Play {
         settings.controller.resync_period = Duration::from_secs(30);
         settings.controller.leader_election.enabled = prng.percent(60);
         settings.placement.cooldown = Duration::from_secs(3);
-        let mut plan = Plan {
+        let mut plan = PlacementPlan {
             operators: 1 + prng.below(2),
             settings,
             spot: *prng.pick(&[0, 30, 50, 70, 90, 100]),
@@ -190,7 +196,7 @@ impl Play {
     fn start(&mut self) -> anyhow::Result<()> {
         // Clocks of replicas differ.
         let skew = SignedDuration::from_hours(i64::from(self.next % 3 == 2));
-        let operator = Operator::start(&self.world, self.next, &self.plan.settings, skew)?;
+        let operator = Operator::start(&self.world, self.next, &self.plan.settings, skew, false)?;
         self.next += 1;
         self.operators.push(operator);
         Ok(())

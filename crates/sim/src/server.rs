@@ -1,4 +1,5 @@
-//! An API server in memory, as complete as the operator needs. `tests/conformance.rs` compares it with a real one.
+//! An API server in memory, as complete as the operator needs. `tests/conformance.rs` compares it
+//! with a real one.
 
 pub mod admission;
 pub mod api;

@@ -1,7 +1,8 @@
-//! Breaks a rule of the operator from outside: rewrites its requests, the objects and watch events that it receives,
-//! its admission reviews, or the settings that it is started with.
+//! Breaks a rule of the operator from outside: rewrites its requests, the objects and watch events
+//! that it receives, its admission reviews, or the settings that it is started with.
 //!
-//! Every function here does nothing in a history without a broken rule. Only requests of operators are rewritten.
+//! Every function here does nothing in a history without a broken rule. Only requests of operators
+//! are rewritten.
 
 mod admission;
 mod records;
@@ -69,7 +70,8 @@ pub fn settings(world: &World, settings: &Settings) -> Settings {
     settings
 }
 
-/// Rewrites a request before the API server processes it. Some: the request is answered like this instead.
+/// Rewrites a request before the API server processes it. Some: the request is answered like this
+/// instead.
 pub fn request(world: &World, asked: &mut ApiRequest) -> Option<Result<ApiResponse, ApiError>> {
     let rule = world.broken().filter(|_| asked.who.is_operator())?;
     let kind = asked.target.kind;
@@ -141,7 +143,8 @@ pub fn delay(world: &World, asked: &ApiRequest, event: &Value) -> Option<Duratio
     (applies && is(asked.target.kind, &NODES) && event["type"] == "DELETED").then_some(SUCCESSOR_LEAD)
 }
 
-/// How much longer the delivery of a delayed event takes: as long as the successor of the node exists.
+/// How much longer the delivery of a delayed event takes: as long as the successor of the node
+/// exists.
 pub fn delay_again(world: &World, event: &Value) -> Option<Duration> {
     let name = text(event, "/object/metadata/name");
     world.lock().store.get(&NODES, "", name).is_some().then_some(SUCCESSOR_LEAD)

@@ -1,4 +1,5 @@
-//! Breadth-first exploration of every state that a model can reach, with the shortest trace to a violation.
+//! Breadth-first exploration of every state that a model can reach, with the shortest trace to a
+//! violation.
 
 use std::{
     collections::HashSet,
@@ -17,7 +18,8 @@ pub trait Model {
     /// Maximum number of states to explore.
     fn limit(&self) -> usize;
     fn start(&self) -> Self::State;
-    /// Judges a state and adds all states that can follow it. May replace the state by an equivalent one.
+    /// Judges a state and adds all states that can follow it. May replace the state by an
+    /// equivalent one.
     fn look(&self, state: &mut Self::State, out: &mut Successors<Self::State>) -> Judged;
     fn show(&self, state: &Self::State) -> String;
 }
@@ -75,7 +77,8 @@ struct Explored {
 /// Explores models and fails with the traces of all violations.
 ///
 /// # Panics
-/// If a guarantee does not hold, a model has more states than its limit, or a model never comes to rest.
+/// If a guarantee does not hold, a model has more states than its limit, or a model never comes to
+/// rest.
 pub fn assert_safe<M: Model>(models: impl IntoIterator<Item = M>) {
     let (mut violations, mut total) = (String::new(), 0);
     for model in models {
@@ -97,7 +100,8 @@ pub fn assert_safe<M: Model>(models: impl IntoIterator<Item = M>) {
     assert!(violations.is_empty(), "{violations}");
 }
 
-/// Explores the models that lack a rule, for each of these rules, and fails for rules without which every guarantee holds.
+/// Explores the models that lack a rule, for each of these rules, and fails for rules without which
+/// every guarantee holds.
 ///
 /// # Panics
 /// If no guarantee breaks without one of the rules.

@@ -1,4 +1,5 @@
-//! Test code that more than one crate needs. It depends on no other crate of Perennial, so that each of them can use it.
+//! Test code that more than one crate needs. It depends on no other crate of Perennial, so that
+//! each of them can use it.
 
 pub mod explorer;
 pub mod prng;

@@ -1,4 +1,5 @@
-//! Seeded pseudo-random numbers (SplitMix64): the same seed gives the same numbers on every machine and in every version.
+//! Seeded pseudo-random numbers (SplitMix64): the same seed gives the same numbers on every machine
+//! and in every version.
 
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ impl Prng {
         prng
     }
 
-    /// Returns a generator of its own for one part, so that its draws do not change those of other parts.
+    /// Returns a generator of its own for one part, so that its draws do not change those of other
+    /// parts.
     #[must_use]
     pub fn split(&mut self) -> Self {
         Self::new(self.number())

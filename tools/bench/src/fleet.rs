@@ -198,7 +198,7 @@ fn node(number: usize, labels: &Labels) -> Node {
                 "csi.volume.kubernetes.io/nodeid": format!("{{\"ebs.csi.aws.com\":\"i-{number:017x}\"}}"),
             },
         },
-        "spec": { "providerID": format!("aws:///eu-west-1a/i-{number:017x}"), "podCIDR": format!("10.{}.{}.0/24", number / 250 % 250, number % 250) },
+        "spec": { "providerID": format!("openstack:///{number:017x}"), "podCIDR": format!("10.{}.{}.0/24", number / 250 % 250, number % 250) },
         "status": {
             "capacity": resources, "allocatable": resources, "conditions": conditions, "images": images,
             "addresses": [

@@ -5,7 +5,7 @@
 //! is `.bench/report.md`, with plots and raw figures beside it.
 //!
 //! `bench quick|full` measures everything. `bench quick|full PART…` measures these parts again and
-//! keeps the others. `bench publish` copies the report to `docs/benchmarks.md`.
+//! keeps the others. `bench publish` copies the report to `docs/explain/benchmarks.md`.
 
 #![expect(clippy::expect_used, reason = "a benchmark that cannot continue prints why and exits")]
 
@@ -98,7 +98,7 @@ fn main() -> ExitCode {
         }
         ["publish"] => {
             report::assemble(Path::new(FOLDER), &machine(), &PARTS).expect("writing the report");
-            return publish::publish(Path::new(FOLDER), Path::new("docs"));
+            return publish::publish(Path::new(FOLDER), Path::new("docs/explain"));
         }
         ["quick", parts @ ..] => (QUICK, parts),
         ["counts", parts @ ..] => (COUNTS, parts),

@@ -4,7 +4,8 @@ use std::{fs, io, path::Path, process::ExitCode};
 
 use crate::report::progress;
 
-/// Text above this line in docs/benchmarks.md is written by hand, text below it by this program.
+/// Text above this line in docs/explain/benchmarks.md is written by hand, text below it by this
+/// program.
 const LINE: &str = "<!-- Below: written by `make bench`, put here by `bench publish`. -->";
 
 pub(crate) fn publish(from: &Path, docs: &Path) -> ExitCode {
@@ -38,6 +39,26 @@ fn copy(from: &Path, docs: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The README quotes only figures that `make bench` writes.
+    #[test]
+    fn every_figure_of_the_readme_is_in_the_report() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+        let read = |path: &str| fs::read_to_string(format!("{root}/{path}")).unwrap();
+        let (readme, report) = (read("README.md"), read("docs/explain/benchmarks.md"));
+        let section = readme.split("## How it compares").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
+        let rows = section.lines().filter(|line| line.starts_with("| ")).skip(1);
+        let cells =
+            rows.flat_map(|row| row.split('|').skip(2)).filter(|cell| cell.contains(|c: char| c.is_ascii_digit()));
+        let mut compared = 0;
+        for cell in cells {
+            // The report has one unit for three values: `164 / 380 / 443`.
+            let figure = cell.trim().trim_end_matches(" ms");
+            assert!(report.contains(figure), "{figure} is not in docs/explain/benchmarks.md");
+            compared += 1;
+        }
+        assert!(compared > 10, "{compared} figures in {section}");
+    }
 
     #[test]
     fn a_report_replaces_the_page_below_the_line_only() {

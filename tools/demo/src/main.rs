@@ -19,8 +19,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     claims::BrokenClaim,
-    stage::Stage,
-    story::STORY,
+    stage::{Nodes, Stage},
+    story::{REAL_STORY, STORY},
     terminal::{Terminal, took},
 };
 
@@ -45,13 +45,14 @@ fn main() -> ExitCode {
 
 fn play() -> anyhow::Result<ExitCode> {
     let terminal = Terminal::new();
-    let kubernetes = stage::fetch()?;
+    let nodes = Nodes::from_env();
+    let kubernetes = stage::fetch(nodes)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(3).enable_all().build()?;
     let code = runtime.block_on(async {
         let began = Instant::now();
         tokio::select! {
             // Dropping the story ends the operator and the plane and removes the folder.
-            end = tell(kubernetes, terminal) => Ok(match end? {
+            end = tell(kubernetes, nodes, terminal) => Ok(match end? {
                 End::AllHold { claims, folder } => {
                     let whole = took(began.elapsed());
                     let rest = if folder.exists() { "" } else { " All processes have ended, and the temporary folder is removed." };
@@ -71,10 +72,10 @@ fn play() -> anyhow::Result<ExitCode> {
     code
 }
 
-async fn tell(kubernetes: Kubernetes, terminal: Terminal) -> anyhow::Result<End> {
+async fn tell(kubernetes: Kubernetes, nodes: Nodes, terminal: Terminal) -> anyhow::Result<End> {
     terminal.title("Perennial: labels survive the deletion of their nodes");
     let began = Instant::now();
-    let plane = tokio::task::spawn_blocking(move || stage::start_plane(kubernetes)).await??;
+    let plane = tokio::task::spawn_blocking(move || stage::start_plane(kubernetes, nodes)).await??;
     terminal.narrate(&format!(
         "Kubernetes {} started on this machine in {}.",
         kubernetes.version(),
@@ -86,7 +87,8 @@ async fn tell(kubernetes: Kubernetes, terminal: Terminal) -> anyhow::Result<End>
         .narrate(&format!("Perennial started in {}. To use the cluster while the demo runs:", took(began.elapsed())));
     terminal.narrate(&format!("cd {} && . ./env", stage.folder.display()));
 
-    for (number, chapter) in (1..).zip(STORY) {
+    let story = if nodes == Nodes::Real { REAL_STORY } else { STORY };
+    for (number, chapter) in (1..).zip(story) {
         terminal.chapter(number, chapter.title);
         if let Err(error) = (chapter.play)(&mut stage).await {
             match error.downcast_ref::<BrokenClaim>() {

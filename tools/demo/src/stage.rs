@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Client, Config, config::KubeConfigOptions};
-use localplane::{Kubernetes, Plane, Process, Program, Sources};
+use localplane::{Component, Kubernetes, Plane, Process, Program, Sources};
 use perennial_harness::install::Installed;
 use serde_json::json;
 
@@ -42,10 +42,32 @@ impl std::fmt::Debug for Connection {
     }
 }
 
+/// Number of real nodes with `REAL=1`.
+const REAL_NODES: usize = 2;
+
+/// The nodes of the story.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nodes {
+    /// kwok acts as the kubelet.
+    Fake,
+    /// Each has a kubelet and containerd. Needs root.
+    Real,
+}
+
+impl Nodes {
+    /// Returns the nodes that the environment variable `REAL` selects.
+    pub(crate) fn from_env() -> Self {
+        match std::env::var("REAL") {
+            Ok(value) if !value.is_empty() && value != "0" => Self::Real,
+            _ => Self::Fake,
+        }
+    }
+}
+
 /// Downloads or builds the programs of a control plane: some minutes the first time.
-pub(crate) fn fetch() -> anyhow::Result<Kubernetes> {
+pub(crate) fn fetch(nodes: Nodes) -> anyhow::Result<Kubernetes> {
     let kubernetes = Kubernetes::from_env()?;
-    let needed = [
+    let mut needed = vec![
         Program::Etcd,
         Program::KubeApiserver,
         Program::KubeControllerManager,
@@ -53,12 +75,20 @@ pub(crate) fn fetch() -> anyhow::Result<Kubernetes> {
         Program::Kubectl,
         Program::Kwok,
     ];
+    if nodes == Nodes::Real {
+        localplane::real_nodes_supported()?;
+        needed.extend(Program::NODE);
+    }
     Sources::from_env().find(kubernetes, &needed)?;
     Ok(kubernetes)
 }
 
 /// Starts a control plane in a temporary folder. kwok acts as the kubelet of annotated nodes.
-pub(crate) fn start_plane(kubernetes: Kubernetes) -> anyhow::Result<Plane> {
+pub(crate) fn start_plane(kubernetes: Kubernetes, nodes: Nodes) -> anyhow::Result<Plane> {
+    if nodes == Nodes::Real {
+        let builder = Plane::builder().kubernetes(kubernetes).controller_manager(true).scheduler(true);
+        return Ok(builder.real_nodes(REAL_NODES).start()?);
+    }
     let some = ["--manage-all-nodes=false", "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake"];
     Ok(Plane::builder().kubernetes(kubernetes).kwok(true).args(Program::Kwok, some).start()?)
 }
@@ -150,6 +180,17 @@ impl Stage {
         Ok(())
     }
 
+    /// Restarts the kubelet of a real node, with further arguments, and waits until its node is
+    /// ready.
+    pub(crate) fn restart_kubelet(&self, node: usize, args: &[&str]) -> anyhow::Result<()> {
+        let name = format!("--hostname-override=real-{node}");
+        let words = ["kubelet", &name].into_iter().chain(args.iter().copied());
+        self.terminal.command(&words.collect::<Vec<_>>().join(" "));
+        let args: Vec<_> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        tokio::task::block_in_place(|| self.plane.restart_with(Component::Kubelet(node), &args))?;
+        Ok(())
+    }
+
     /// Sends SIGKILL.
     pub(crate) fn kill_operator(&mut self) {
         self.operator = None;
@@ -203,7 +244,8 @@ fn excerpt(table: &str) -> String {
         };
         let mut shown: Vec<&str> = Vec::new();
         for label in labels.split(',') {
-            let label = if label.starts_with("kubernetes.io/") { "…" } else { label };
+            let of_kubelet = label.starts_with("kubernetes.io/") || label.starts_with("beta.kubernetes.io/");
+            let label = if of_kubelet { "…" } else { label };
             if !(label == "…" && shown.last() == Some(&"…")) {
                 shown.push(label);
             }

@@ -5,6 +5,7 @@ mod admission;
 mod keeper;
 mod mass;
 mod placement;
+mod real;
 
 use futures::future::LocalBoxFuture;
 
@@ -38,4 +39,16 @@ pub(crate) const STORY: &[Chapter] = chapters![
     "After a scale-in the split is exact without evictions" => placement::exact_after_scale_in,
     "A rollout keeps the minimum of on-demand replicas" => placement::a_rollout_keeps_the_floor,
     "Spot capacity runs out" => placement::spot_runs_out,
+];
+
+/// The chapters that apply to real nodes, with `REAL=1`.
+pub(crate) const REAL_STORY: &[Chapter] = chapters![
+    "Real nodes have joined and are labelled" => real::nodes_are_labelled,
+    "A node is deleted, and its kubelet restarts" => real::a_node_returns,
+    "A label that was removed stays removed" => real::a_removed_label_stays_removed,
+    "A value that the kubelet sets itself wins" => real::a_value_of_the_kubelet_wins,
+    "A role comes back to its machine" => real::a_role_comes_back,
+    "A kubelet restarts while its node exists" => real::a_restart_changes_nothing,
+    "Nodes change while the operator is down" => real::nodes_change_while_the_operator_is_down,
+    "With webhooks, the create itself adds the labels" => real::creates_include_the_labels,
 ];

@@ -1,6 +1,7 @@
-//! OCI image layout in one tar file, for `docker load`, `podman load`, `skopeo copy oci-archive:`
-//! and `ctr images import`. The image contains the program and nothing else: no shell, no libc, no
-//! package manager.
+//! OCI image layout in one tar file, for `docker load`, `podman load`, `kind load image-archive`,
+//! `skopeo copy oci-archive:` or `docker-archive:`, and `ctr images import`. It carries the full
+//! name that a kubelet resolves a short one to. The image contains the program and nothing else: no
+//! shell, no libc, no package manager.
 
 use std::fmt::Write as _;
 
@@ -20,6 +21,8 @@ pub struct Build {
     pub architecture: String,
     pub program: Vec<u8>,
     pub sbom: Option<Vec<u8>>,
+    /// Loader and libraries of a program that is not static, as tests build it.
+    pub libraries: Vec<Entry>,
 }
 
 /// Builds the tar file of an image for these architectures.
@@ -27,9 +30,19 @@ pub fn image(name: &str, version: &str, builds: &[Build]) -> anyhow::Result<Vec<
     ensure!(!builds.is_empty(), "an image needs at least one program");
     let mut blobs = Blobs::default();
     let mut manifests = Vec::new();
+    let mut saved = Vec::new();
+    let full = full_name(name);
     for build in builds {
-        ensure!(is_static(&build.program), "the program for {} is not static: build it for musl", build.architecture);
+        let complete = is_static(&build.program) || !build.libraries.is_empty();
+        ensure!(complete, "the program for {} is not static: build it for musl", build.architecture);
         let manifest = manifest(&mut blobs, version, build)?;
+        // One name has one image in this format.
+        let tag = if builds.len() == 1 { version.to_owned() } else { format!("{version}-{}", build.architecture) };
+        saved.push(json!({
+            "Config": path_of(&manifest["config"]),
+            "RepoTags": [format!("{full}:{tag}")],
+            "Layers": manifest["layers"].as_array().into_iter().flatten().map(path_of).collect::<Vec<_>>(),
+        }));
         let mut described = blobs.add(MANIFEST, &manifest)?;
         described["platform"] = json!({ "os": "linux", "architecture": build.architecture });
         manifests.push(described);
@@ -40,15 +53,31 @@ pub fn image(name: &str, version: &str, builds: &[Build]) -> anyhow::Result<Vec<
     };
     top["annotations"] = json!({
         "org.opencontainers.image.ref.name": version,
-        "io.containerd.image.name": format!("{name}:{version}"),
+        "io.containerd.image.name": format!("{full}:{version}"),
     });
     let index = json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": [top] });
     let mut files = vec![
         Entry::file("oci-layout", 0o644, br#"{"imageLayoutVersion":"1.0.0"}"#.to_vec()),
         Entry::file("index.json", 0o644, serde_json::to_vec(&index)?),
+        // The format of `docker save`, for programs that do not read OCI layouts.
+        Entry::file("manifest.json", 0o644, serde_json::to_vec(&saved)?),
     ];
     files.extend(blobs.0);
     tar(&files)
+}
+
+/// Returns the name with its registry and path: `perennial` is `docker.io/library/perennial`.
+fn full_name(name: &str) -> String {
+    match name.split_once('/') {
+        None => format!("docker.io/library/{name}"),
+        Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => name.to_owned(),
+        Some(_) => format!("docker.io/{name}"),
+    }
+}
+
+/// Returns the path of a blob in the archive.
+fn path_of(described: &Value) -> String {
+    format!("blobs/{}", described["digest"].as_str().unwrap_or_default().replace(':', "/"))
 }
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -87,6 +116,7 @@ fn layer(build: &Build) -> anyhow::Result<Vec<u8>> {
         Entry::file("etc/group", 0o644, format!("perennial:x:{USER}:\n")),
         Entry::file(PROGRAM, 0o755, build.program.clone()),
     ];
+    files.extend(build.libraries.iter().cloned());
     if let Some(sbom) = &build.sbom {
         files.push(Entry::file("usr/share/perennial/sbom.cdx.json", 0o644, sbom.clone()));
     }
@@ -160,7 +190,7 @@ mod tests {
     }
 
     fn build(architecture: &str) -> Build {
-        Build { architecture: architecture.to_owned(), program: elf(1), sbom: None }
+        Build { architecture: architecture.to_owned(), program: elf(1), sbom: None, libraries: Vec::new() }
     }
 
     /// Returns the content of a file in a tar archive.
@@ -212,6 +242,26 @@ mod tests {
             assert_eq!(content(&layer, PROGRAM).unwrap(), elf(1));
             assert!(content(&layer, "bin/sh").is_none());
         }
+    }
+
+    #[test]
+    fn every_loader_finds_the_full_name() {
+        let tar = image("perennial", "1.2.3", &[build("amd64")]).unwrap();
+
+        let index = parsed(content(&tar, "index.json").unwrap());
+        let annotations = &index["manifests"][0]["annotations"];
+        assert_eq!(annotations["io.containerd.image.name"], "docker.io/library/perennial:1.2.3");
+        let saved = parsed(content(&tar, "manifest.json").unwrap());
+        assert_eq!(saved[0]["RepoTags"], json!(["docker.io/library/perennial:1.2.3"]));
+        for path in [&saved[0]["Config"], &saved[0]["Layers"][0]] {
+            assert!(content(&tar, path.as_str().unwrap()).is_some(), "{path}");
+        }
+        let both = image("perennial", "1.2.3", &[build("amd64"), build("arm64")]).unwrap();
+        let saved = parsed(content(&both, "manifest.json").unwrap());
+        assert_eq!(saved[1]["RepoTags"], json!(["docker.io/library/perennial:1.2.3-arm64"]));
+        let names = ["perennial", "team/perennial", "registry.example.com/perennial", "localhost:5000/x"];
+        let full = ["docker.io/library/perennial", "docker.io/team/perennial", names[2], names[3]];
+        assert_eq!(names.map(full_name), full);
     }
 
     #[test]

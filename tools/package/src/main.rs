@@ -64,7 +64,7 @@ fn main() -> anyhow::Result<()> {
         Command::Image { programs, sboms, name, out } => {
             let build = |(architecture, path): (String, PathBuf)| {
                 let sbom = sboms.iter().find(|(of, _)| *of == architecture).map(|(_, path)| read(path)).transpose()?;
-                anyhow::Ok(Build { architecture, program: read(&path)?, sbom })
+                anyhow::Ok(Build { architecture, program: read(&path)?, sbom, libraries: Vec::new() })
             };
             let builds = programs.into_iter().map(build).collect::<anyhow::Result<Vec<_>>>()?;
             write(&out, &image::image(&name, VERSION, &builds)?)

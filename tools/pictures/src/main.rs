@@ -10,15 +10,31 @@ use std::{fs, path::PathBuf, time::Duration};
 
 use perennial_harness::{Chromium, Page};
 
-/// Screenshots: file, address, colour scheme, width, height, and a text that shows that the view is
-/// complete.
-const VIEWS: [(&str, &str, &str, u32, u32, &str); 6] = [
-    ("overview", "#/", "light", 1280, 920, "Needs attention"),
-    ("overview-dark", "#/", "dark", 1280, 920, "Needs attention"),
-    ("node", "#/node/worker-07", "light", 1280, 900, "This incarnation"),
-    ("workload", "#/workload/deployment/default/checkout", "light", 1280, 860, "What is done about it"),
-    ("nodes-dark", "#/nodes", "dark", 1280, 760, "worker-01"),
-    ("phone", "#/", "light", 390, 844, "Needs attention"),
+/// One screenshot.
+struct View {
+    /// Name of the file.
+    name: &'static str,
+    address: &'static str,
+    /// Colour scheme.
+    colours: &'static str,
+    size: (u32, u32),
+    /// A text that shows that the view is complete.
+    text: &'static str,
+}
+
+const VIEWS: [View; 6] = [
+    View { name: "overview", address: "#/", colours: "light", size: (1280, 920), text: "Needs attention" },
+    View { name: "overview-dark", address: "#/", colours: "dark", size: (1280, 920), text: "Needs attention" },
+    View { name: "node", address: "#/node/worker-07", colours: "light", size: (1280, 900), text: "This incarnation" },
+    View {
+        name: "workload",
+        address: "#/workload/deployment/default/checkout",
+        colours: "light",
+        size: (1280, 860),
+        text: "What is done about it",
+    },
+    View { name: "nodes-dark", address: "#/nodes", colours: "dark", size: (1280, 760), text: "worker-01" },
+    View { name: "phone", address: "#/", colours: "light", size: (390, 844), text: "Needs attention" },
 ];
 
 #[tokio::main]
@@ -32,19 +48,21 @@ async fn main() {
     println!("docs/images/terminal.svg");
     let page = browser.open(&scene.address().await, 1280, 900).await;
     scene.live(Duration::from_mins(4)).await;
-    for (name, address, colours, width, height, text) in VIEWS {
-        show(&page, address, colours, width, height, text).await;
+    for view in VIEWS {
+        show(&page, &view).await;
         let picture = page.screenshot().await;
+        let name = view.name;
         println!("docs/images/{name}.png ({} KB)", picture.len() / 1024);
         fs::write(folder.join(format!("{name}.png")), picture).expect("writing a picture");
     }
 }
 
-async fn show(page: &Page, address: &str, colours: &str, width: u32, height: u32, text: &str) {
-    page.set_color_scheme(colours).await;
+async fn show(page: &Page, view: &View) {
+    let (width, height) = view.size;
+    page.set_color_scheme(view.colours).await;
     page.resize(width, height).await;
-    page.go(address).await;
-    page.wait_for_in("main", text).await;
+    page.go(view.address).await;
+    page.wait_for_in("main", view.text).await;
     // After two frames the view is painted.
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))").await;
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kube::api::{Patch, PatchParams};
 use perennial_harness::{Labels, eventually_within};
-use rand::{RngExt, SeedableRng, rngs::StdRng};
+use perennial_testkit::prng::Prng;
 use serde_json::{Value, json};
 
 use crate::Soak;
@@ -19,16 +19,16 @@ const KEYS: [&str; 5] = ["team", "tier", "example.com/rack", "example.com/pool",
 
 /// Replaces and relabels one node at random. The expected labels are tracked here.
 pub(crate) async fn churn_node(soak: Soak, number: u64) {
-    let mut dice = StdRng::seed_from_u64(soak.seed.wrapping_add(number));
+    let mut prng = Prng::new(soak.seed.wrapping_add(number));
     let (cluster, name) = (&soak.cluster, format!("life-{number:03}"));
     let mut wanted = Labels::new();
     cluster.node(&name).create().await;
     while !soak.is_over() {
-        tokio::time::sleep(Duration::from_millis(dice.random_range(50..1500))).await;
-        let key = KEYS[dice.random_range(0..KEYS.len())];
-        match dice.random_range(0..10) {
+        tokio::time::sleep(prng.millis(50, 1499)).await;
+        let key = *prng.pick(&KEYS);
+        match prng.below(10) {
             0..4 => {
-                let value = dice.random_range(0..1000).to_string();
+                let value = prng.below(1000).to_string();
                 cluster.label(&name, key, &value).await;
                 wanted.insert(key.to_owned(), value);
                 soak.tally.add(|tally| &tally.changes);
@@ -41,11 +41,11 @@ pub(crate) async fn churn_node(soak: Soak, number: u64) {
             6..9 => {
                 is_kept(&soak, &name, &wanted).await;
                 cluster.delete_node(&name).await;
-                tokio::time::sleep(Duration::from_millis(dice.random_range(0..3000))).await;
+                tokio::time::sleep(prng.millis(0, 2999)).await;
                 let mut returns = cluster.node(&name);
-                if dice.random_bool(0.3) {
+                if prng.percent(30) {
                     // The new incarnation has its own value, which wins.
-                    let value = dice.random_range(0..1000).to_string();
+                    let value = prng.below(1000).to_string();
                     returns = returns.label(key, &value);
                     wanted.insert(key.to_owned(), value);
                 }
@@ -56,7 +56,7 @@ pub(crate) async fn churn_node(soak: Soak, number: u64) {
             _ => {
                 // Deleted again before it can be restored.
                 is_kept(&soak, &name, &wanted).await;
-                for _ in 0..dice.random_range(1..4) {
+                for _ in 0..=prng.below(3) {
                     cluster.delete_node(&name).await;
                     cluster.node(&name).create().await;
                 }
@@ -118,7 +118,7 @@ pub(crate) async fn update_continuously(soak: Soak) {
 
 /// Scales a workload up and down, and waits for the exact split at each step.
 pub(crate) async fn scale_workload(soak: Soak) {
-    let mut dice = StdRng::seed_from_u64(soak.seed ^ 0xdead);
+    let mut prng = Prng::new(soak.seed ^ 0xdead);
     let cluster = &soak.cluster;
     cluster
         .deployment("web")
@@ -128,12 +128,12 @@ pub(crate) async fn scale_workload(soak: Soak) {
         .create()
         .await;
     while !soak.is_over() {
-        let replicas: u32 = dice.random_range(0..12);
+        let replicas = u32::try_from(prng.below(12)).unwrap_or_default();
         cluster.scale("web", replicas).await;
         let spot = (replicas * 60 / 100).min(replicas.saturating_sub(1));
         let count = |number: u32| usize::try_from(number).expect("a small number");
         cluster.wait_for_split("web", count(spot), count(replicas - spot)).await;
         soak.tally.add(|tally| &tally.scalings);
-        tokio::time::sleep(Duration::from_millis(dice.random_range(100..4000))).await;
+        tokio::time::sleep(prng.millis(100, 3999)).await;
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use perennial_harness::{LoadBalancer, Operator, TestCluster};
-use rand::{RngExt, SeedableRng, rngs::StdRng};
+use perennial_testkit::prng::Prng;
 
 use crate::Soak;
 
@@ -37,7 +37,7 @@ impl Replicas {
 
     pub(crate) async fn run(self, soak: Soak) {
         let Self { balancer, permanent, mut disrupted } = self;
-        let mut dice = StdRng::seed_from_u64(soak.seed ^ 0xbeef);
+        let mut prng = Prng::new(soak.seed ^ 0xbeef);
         let (start, mut samples, mut next_sample) = (Instant::now(), Vec::new(), Instant::now());
         let mut next_disruption = Instant::now() + Duration::from_secs(15);
         while !soak.is_over() {
@@ -55,7 +55,7 @@ impl Replicas {
             }
             if Instant::now() >= next_disruption {
                 let again = || balancer.operator(&soak.cluster, 1).set("placement.cooldown", "1s").start();
-                disrupted = match dice.random_range(0..3) {
+                disrupted = match prng.below(3) {
                     0 => {
                         let status = disrupted.stop().await.expect("it stops within five seconds");
                         assert!(status.success(), "{status}");
@@ -67,13 +67,13 @@ impl Replicas {
                     }
                     _ => {
                         disrupted.pause();
-                        tokio::time::sleep(Duration::from_secs(dice.random_range(1..10))).await;
+                        tokio::time::sleep(prng.millis(1000, 9000)).await;
                         disrupted.resume();
                         disrupted
                     }
                 };
                 soak.tally.add(|tally| &tally.restarts);
-                next_disruption = Instant::now() + Duration::from_secs(dice.random_range(10..30));
+                next_disruption = Instant::now() + prng.millis(10_000, 29_000);
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }

@@ -66,6 +66,11 @@ impl Paths {
         self.folder.join("perennial.pid")
     }
 
+    /// Written when `make up` has succeeded. Until then the supervisor ends with it.
+    fn started(&self) -> PathBuf {
+        self.folder.join("started")
+    }
+
     fn supervisor_log(&self) -> PathBuf {
         self.folder.join("supervisor.log")
     }
@@ -88,8 +93,10 @@ fn start() -> anyhow::Result<()> {
         Sources::from_env().find(kubernetes, &Program::ALL)?;
         fs::create_dir_all(&paths.folder).with_context(|| format!("creating {}", paths.folder.display()))?;
         forget(&paths.operator())?;
+        forget(&paths.started())?;
         println!("Starting Kubernetes {} and Perennial …", kubernetes.version());
         wait(&paths, Some(detach(&paths)?))?;
+        fs::write(paths.started(), "").context("writing the file that ends the start")?;
         println!("Started in {:.1} s. `make down` stops them.", began.elapsed().as_secs_f64());
     }
     let manifest = paths.folder.join("worker-1.yaml");
@@ -123,6 +130,7 @@ fn detach(paths: &Paths) -> anyhow::Result<Child> {
     let log = File::create(paths.supervisor_log()).context("creating the supervisor's log")?;
     Command::new(std::env::current_exe().context("finding the path of this program")?)
         .arg(supervisor::COMMAND)
+        .env(supervisor::PARENT, std::process::id().to_string())
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)

@@ -1,7 +1,12 @@
 //! The process that `make up` leaves running. It owns the plane and the operator, and both end with
 //! it, however it ends.
 
-use std::{fs, path::PathBuf, thread, time::Duration};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use localplane::{Plane, Process, ProcessState};
@@ -12,12 +17,26 @@ use crate::Paths;
 
 /// Argument that makes `up` the supervisor.
 pub(crate) const COMMAND: &str = "supervise";
+/// Environment variable with the process that waits for the start.
+pub(crate) const PARENT: &str = "UP_PARENT";
 const NODES: usize = 3;
 const POLL: Duration = Duration::from_millis(500);
+/// Number of times that the removal of the folder is tried again.
+const REMOVALS: usize = 20;
 
 /// SIGTERM is not handled: whatever ends this process ends its children, and etcd recovers from
 /// that.
 pub(crate) fn run(paths: &Paths) -> anyhow::Result<()> {
+    let ended = supervise(paths);
+    // Also if the start failed: its log has no reader any more.
+    if is_abandoned(paths) {
+        return remove(&paths.folder);
+    }
+    ended
+}
+
+/// Runs the plane and the operator until their folder is removed or the start is abandoned.
+fn supervise(paths: &Paths) -> anyhow::Result<()> {
     let cluster = Plane::builder().dir(paths.plane.path()).everything().nodes(NODES).start()?;
     let kubectl = PathBuf::from(cluster.kubectl().get_program());
     let installed = Installed::new(cluster.folder(), paths.bin(), &kubectl)?;
@@ -25,6 +44,9 @@ pub(crate) fn run(paths: &Paths) -> anyhow::Result<()> {
 
     // Removing the folder by hand stops the supervisor.
     while cluster.kubeconfig_path().exists() {
+        if is_abandoned(paths) {
+            return Ok(());
+        }
         for (component, status) in cluster.dead() {
             eprintln!("{component} exited ({status}), restarting it");
             if let Err(error) = cluster.restart(component) {
@@ -42,6 +64,23 @@ pub(crate) fn run(paths: &Paths) -> anyhow::Result<()> {
     }
     eprintln!("folder removed, stopping");
     Ok(())
+}
+
+/// Whether `make up` was interrupted before it has succeeded.
+fn is_abandoned(paths: &Paths) -> bool {
+    let parent = std::env::var(PARENT).ok();
+    !paths.started().exists() && parent.is_some_and(|parent| !Path::new("/proc").join(parent).exists())
+}
+
+/// Removes a folder. A process that was just killed may still add a file to it.
+fn remove(folder: &Path) -> anyhow::Result<()> {
+    for _ in 0..REMOVALS {
+        match fs::remove_dir_all(folder) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => thread::sleep(POLL),
+            other => return other.context("removing the folder"),
+        }
+    }
+    fs::remove_dir_all(folder).context("removing the folder")
 }
 
 fn start(paths: &Paths, installed: &Installed) -> anyhow::Result<Process> {

@@ -18,6 +18,7 @@ fn authority(id: &str, issued: i64, lifetimes: &Lifetimes) -> Authority {
         issued,
         expires: issued + lifetimes.authority,
         confirmed: false,
+        revoked: false,
     }
 }
 
@@ -34,7 +35,8 @@ fn serving(authority: &Authority, now: i64, lifetimes: &Lifetimes) -> Serving {
 
 fn created(now: i64) -> Certificates {
     let first = authority("a", now, &LIFETIMES);
-    Certificates { version: VERSION, serving: serving(&first, now, &LIFETIMES), authorities: vec![first] }
+    let serving = serving(&first, now, &LIFETIMES);
+    Certificates { version: VERSION, serving, authorities: vec![first], rotation: None }
 }
 
 fn next_of(kept: &Certificates, now: i64, known: i64) -> Next {
@@ -132,6 +134,29 @@ fn unusable_content_is_refused() {
     }
 }
 
+#[test]
+fn a_rotation_on_request_ends_without_the_old_authority() {
+    let kept = created(0).confirm();
+    assert!(!kept.must_rotate(None));
+    assert!(kept.must_rotate(Some("first")));
+
+    let kept = kept.rotate(authority("b", 5, &LIFETIMES), Some("first"));
+    assert!(!kept.must_rotate(Some("first")) && !kept.must_rotate(Some("second")), "one at a time");
+    assert_eq!(kept.bundle(), "cert a\ncert b\n");
+    assert_eq!(next_of(&kept, 5, 0), Next::Confirm);
+    let kept = kept.confirm();
+    assert!(matches!(next_of(&kept, 6, 5), Next::Wait { .. }), "the API servers load the bundle");
+    assert_eq!(next_of(&kept, 16, 10), Next::Serve { authority: "b".to_owned() });
+    let kept = kept.clone().serve(serving(&kept.authorities[1], 16, &LIFETIMES));
+    assert_eq!(next_of(&kept, 17, 11), Next::Wait { until: 26 }, "other replicas serve the old certificate");
+    assert_eq!(next_of(&kept, 26, 20), Next::DropRevoked);
+    let kept = kept.drop_revoked();
+    assert_eq!(kept.bundle(), "cert b\n");
+    assert!(matches!(next_of(&kept, 27, 21), Next::Wait { .. }));
+    assert!(!kept.must_rotate(Some("first")) && kept.must_rotate(Some("second")));
+    assert_eq!(Certificates::read(&serde_json::to_vec(&kept).unwrap()), Some(kept));
+}
+
 proptest! {
     /// Replicas act at any times, with lost and late steps; the bundle in the configurations always
     /// covers what is served.
@@ -140,7 +165,8 @@ proptest! {
         let lifetimes = Lifetimes { authority: 60, serving: 20, settle: 4, backdate: 0 };
         let mut now = 0;
         let first = authority("0", 0, &lifetimes);
-        let mut kept = Certificates { version: VERSION, serving: serving(&first, 0, &lifetimes), authorities: vec![first] };
+        let served = serving(&first, 0, &lifetimes);
+        let mut kept = Certificates { version: VERSION, serving: served, authorities: vec![first], rotation: None };
         let mut carried = kept.bundle();
         let mut known: Vec<BTreeMap<String, i64>> = vec![BTreeMap::new(); 3];
         let mut rotations = 0;
@@ -153,6 +179,12 @@ proptest! {
             let known_for = |id: &str| known[who].get(id).map(|since| now - since);
             let step = next(Some(&kept), &names(), &lifetimes, now, known_for);
             if lost {
+                continue;
+            }
+            let request = format!("request {}", now / 50);
+            if now % 50 > 25 && kept.must_rotate(Some(&request)) {
+                rotations += 1;
+                kept = kept.rotate(authority(&rotations.to_string(), now, &lifetimes), Some(&request));
                 continue;
             }
             kept = match step {
@@ -170,6 +202,7 @@ proptest! {
                     kept.serve(serving(&signer, now, &lifetimes))
                 }
                 Next::DropExpired => { let kept = kept.drop_expired(now); carried = kept.bundle(); kept }
+                Next::DropRevoked => { let kept = kept.drop_revoked(); carried = kept.bundle(); kept }
                 Next::Wait { until } => { prop_assert!(until > now); kept }
             };
             let signer = kept.authority(&kept.serving.authority);

@@ -2,12 +2,14 @@
 //! never kept.
 
 mod dropped_labels;
+mod dropped_managers;
 mod never_kept;
 mod protected_keys;
 
 pub use dropped_labels::DROPPED_LABELS;
-pub use never_kept::{MACHINE_ANNOTATIONS, OWN_DOMAIN, STARTUP_TAINTS};
-pub use protected_keys::PROTECTED_KEYS;
+pub use dropped_managers::DROPPED_MANAGERS;
+pub use never_kept::{ACTION_LABELS, MACHINE_ANNOTATIONS, OWN_DOMAIN, STARTUP_TAINTS, is_action_label};
+pub use protected_keys::{PROTECTED_KEYS, RESERVED_DOMAINS};
 
 #[cfg(test)]
 mod tests {
@@ -17,7 +19,10 @@ mod tests {
 
     #[test]
     fn every_pattern_of_the_lists_is_valid_and_canonical() {
-        for text in [DROPPED_LABELS, PROTECTED_KEYS, MACHINE_ANNOTATIONS, STARTUP_TAINTS].concat() {
+        for text in
+            [DROPPED_LABELS, DROPPED_MANAGERS, PROTECTED_KEYS, ACTION_LABELS, MACHINE_ANNOTATIONS, STARTUP_TAINTS]
+                .concat()
+        {
             assert_eq!(Pattern::parse(text).map(|pattern| pattern.to_string()), Ok(text.to_owned()));
         }
     }
@@ -48,6 +53,33 @@ mod tests {
     #[case("k8s.amazonaws.com/eniConfig")]
     fn labels_of_administrators_are_not_dropped(#[case] key: &str) {
         assert!(!Patterns::of(DROPPED_LABELS).matches(key));
+    }
+
+    #[rstest]
+    #[case("nvidia.com/gpu.deploy.driver", true)]
+    #[case("nvidia.com/gpu.deploy.container-toolkit", true)]
+    #[case("nvidia.com/gpu.deploy.operands", false)]
+    #[case("aws-node-termination-handler/action", true)]
+    #[case("aws-node-termination-handler/event-id", true)]
+    #[case("node-problem-detector.example.com/ready", true)]
+    #[case("example.com/node-problem", true)]
+    #[case("example.com/action", false)]
+    fn labels_that_control_other_controllers_are_recognized(#[case] key: &str, #[case] expected: bool) {
+        assert_eq!(is_action_label(key), expected);
+    }
+
+    #[rstest]
+    #[case("kubelet", true)]
+    #[case("aws-cloud-controller-manager", true)]
+    #[case("nfd-master", true)]
+    #[case("karpenter", true)]
+    #[case("aws-node-termination-handler", true)]
+    #[case("kubectl-label", false)]
+    #[case("kubectl-client-side-apply", false)]
+    #[case("perennial", false)]
+    #[case("argocd-controller", false)]
+    fn field_managers_of_controllers_are_recognized(#[case] manager: &str, #[case] expected: bool) {
+        assert_eq!(Patterns::of(DROPPED_MANAGERS).matches(manager), expected);
     }
 
     #[rstest]

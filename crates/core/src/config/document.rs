@@ -1,12 +1,13 @@
 //! The document that the layers are written into, key by key; later layers overwrite earlier ones.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value as Tree, json};
 
-use super::keys::{Key, Kind};
+use super::keys::{ConfigKey, ValueKind};
 use super::problem::{Problem, Source};
 use super::read::{self, Refusal};
+use super::selector::requirements;
 use super::settings::Settings;
 
 #[derive(Debug)]
@@ -32,7 +33,7 @@ impl Document {
     }
 
     /// Sets a key. A value that is refused is reported, and the key stays as it was.
-    pub(super) fn set(&mut self, key: &'static Key, value: Tree, source: &Source) {
+    pub(super) fn set(&mut self, key: &'static ConfigKey, value: Tree, source: &Source) {
         self.sources.insert(&key.path, source.clone());
         let mut alone = json!({});
         key.write(&mut alone, value.clone());
@@ -44,7 +45,7 @@ impl Document {
 
     /// Sets a key from a string: the text of a variable or a flag, or a list of the file that is
     /// written as a string.
-    pub(super) fn set_text(&mut self, key: &'static Key, text: &str, source: &Source) {
+    pub(super) fn set_text(&mut self, key: &'static ConfigKey, text: &str, source: &Source) {
         let before = self.problems.len();
         let value = key.kind.tree(text);
         let one_item = value.as_array().is_some_and(|items| items.len() == 1);
@@ -57,6 +58,11 @@ impl Document {
     /// Returns the layer that set a key, if any did.
     pub(super) fn source(&self, path: &str) -> Option<&Source> {
         self.sources.get(path)
+    }
+
+    /// Returns the paths of the keys that a layer set.
+    pub(super) fn set_paths(&self) -> BTreeSet<&'static str> {
+        self.sources.keys().copied().collect()
     }
 
     /// Returns the settings, without those that were refused.
@@ -72,14 +78,14 @@ impl Document {
     }
 }
 
-impl Kind {
+impl ValueKind {
     /// Returns the value that a string denotes. A string that does not fit stays one, for serde
     /// to refuse.
     fn tree(self, text: &str) -> Tree {
         match self {
             Self::Bool => text.to_ascii_lowercase().parse().map_or_else(|_| Tree::from(text), Tree::Bool),
             Self::Number => text.trim().parse::<u64>().map_or_else(|_| Tree::from(text), Tree::from),
-            Self::List => text.split(',').map(str::trim).filter(|item| !item.is_empty()).collect(),
+            Self::List => requirements(text).collect(),
             Self::Mapping | Self::Text => Tree::from(text),
         }
     }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::document::Document;
-use super::keys::{Key, keys};
+use super::keys::{ConfigKey, keys};
 use super::problem::{Source, hint, nearest};
 
 /// Variables of the command line. They are not settings, and are not refused as unknown.
@@ -19,18 +19,23 @@ pub const CLI_VARIABLES: &[&str] = &[
     "PERENNIAL_NODE_NAME",
 ];
 
-/// A variable of an older tool, the key that it sets, and the conversion of its text.
+/// A variable of an older tool, the keys that it sets, and the conversion of its text.
 struct Legacy {
     name: &'static str,
-    path: &'static str,
+    paths: &'static [&'static str],
     text: fn(&str) -> String,
 }
 
 const LEGACY: &[Legacy] = &[
-    Legacy { name: "PERSIST_LABEL_PREFIX", path: "keeper.keep", text: starting_with },
-    Legacy { name: "OPERATOR_NAMESPACE", path: "namespace", text: str::to_owned },
-    Legacy { name: "RESYNC_INTERVAL_SECONDS", path: "controller.resyncPeriod", text: in_seconds },
-    Legacy { name: "LOG_LEVEL", path: "logging.level", text: level },
+    Legacy { name: "PERSIST_LABEL_PREFIX", paths: &["keeper.keep"], text: starting_with },
+    Legacy { name: "OPERATOR_NAMESPACE", paths: &["namespace"], text: str::to_owned },
+    // Older tools list all objects again at this interval.
+    Legacy {
+        name: "RESYNC_INTERVAL_SECONDS",
+        paths: &["controller.resyncPeriod", "controller.auditPeriod"],
+        text: in_seconds,
+    },
+    Legacy { name: "LOG_LEVEL", paths: &["logging.level"], text: level },
 ];
 
 fn starting_with(prefix: &str) -> String {
@@ -51,7 +56,7 @@ fn level(text: &str) -> String {
 
 /// Reads the environment into the document.
 pub(super) fn read(environment: &BTreeMap<String, String>, document: &mut Document) {
-    let names: BTreeMap<String, &'static Key> = keys().iter().map(|key| (key.variable(), key)).collect();
+    let names: BTreeMap<String, &'static ConfigKey> = keys().iter().map(|key| (key.variable(), key)).collect();
     let mut set: BTreeSet<&str> = BTreeSet::new();
     for (name, text) in environment.iter().filter(|(name, text)| is_ours(name, text)) {
         let source = Source::Variable(name.clone());
@@ -63,9 +68,12 @@ pub(super) fn read(environment: &BTreeMap<String, String>, document: &mut Docume
             document.problem("", source, format!("unknown variable{}", hint(meant)));
         }
     }
-    for Legacy { name, path, text } in LEGACY {
+    for Legacy { name, paths, text } in LEGACY {
         let Some(given) = environment.get(*name).filter(|given| !given.is_empty()) else { continue };
-        if let Some(key) = Key::named(path).filter(|_| !set.contains(path)) {
+        if paths.iter().any(|path| set.contains(path)) {
+            continue;
+        }
+        for key in paths.iter().filter_map(|path| ConfigKey::named(path)) {
             document.set_text(key, &text(given), &Source::Variable((*name).to_owned()));
         }
     }
@@ -107,12 +115,12 @@ mod tests {
     #[case("nodeLabels.onDemand", "PERENNIAL_NODE_LABELS_ON_DEMAND")]
     #[case("namespace", "PERENNIAL_NAMESPACE")]
     fn variables_are_named_after_the_path(#[case] path: &str, #[case] name: &str) {
-        assert_eq!(Key::named(path).unwrap().variable(), name);
+        assert_eq!(ConfigKey::named(path).unwrap().variable(), name);
     }
 
     #[test]
     fn no_two_keys_share_a_variable() {
-        let names: std::collections::BTreeSet<String> = keys().iter().map(Key::variable).collect();
+        let names: std::collections::BTreeSet<String> = keys().iter().map(ConfigKey::variable).collect();
         assert_eq!(names.len(), keys().len());
         assert!(CLI_VARIABLES.iter().all(|name| !names.contains(*name)));
     }

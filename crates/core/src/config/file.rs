@@ -4,15 +4,16 @@ use serde_json::{Value as Tree, json};
 use serde_saphyr::UserMessageFormatter;
 
 use super::document::Document;
-use super::keys::{Key, Kind, children, join, keys};
+use super::keys::{ConfigKey, ValueKind, children, join, keys};
 use super::problem::{Source, hint, nearest, shown};
 use super::read::without_nulls;
 use super::settings::Settings;
+use super::spotalis::translate;
 
 /// Reads a file into the document.
 pub(super) fn read(text: &str, document: &mut Document) {
     match parse(text) {
-        Ok(tree) => section("", tree, document),
+        Ok(tree) => section("", translate(tree), document),
         Err(message) => document.problem("", Source::File, message),
     }
 }
@@ -32,8 +33,10 @@ fn section(path: &str, tree: Tree, document: &mut Document) {
     let known = children(path);
     for (name, value) in map {
         let at = join(path, &name);
-        match (Key::named(&at), value) {
-            (Some(key), Tree::String(text)) if key.kind == Kind::List => document.set_text(key, &text, &Source::File),
+        match (ConfigKey::named(&at), value) {
+            (Some(key), Tree::String(text)) if key.kind == ValueKind::List => {
+                document.set_text(key, &text, &Source::File);
+            }
             (Some(key), value) => document.set(key, value, &Source::File),
             (None, value) if known.contains(&name.as_str()) => section(&at, value, document),
             (None, _) => {

@@ -10,17 +10,17 @@ use super::settings::Settings;
 
 /// One key of the configuration.
 #[derive(Debug)]
-pub(super) struct Key {
+pub(super) struct ConfigKey {
     /// `controller.leaderElection.leaseDuration`
     pub(super) path: String,
     /// Description on the reference page.
     pub(super) description: String,
-    pub(super) kind: Kind,
+    pub(super) kind: ValueKind,
 }
 
 /// The form of a value in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ValueKind {
     Bool,
     Number,
     List,
@@ -29,8 +29,8 @@ pub(super) enum Kind {
 }
 
 /// Returns all keys in the order of their declaration.
-pub(super) fn keys() -> &'static [Key] {
-    static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
+pub(super) fn keys() -> &'static [ConfigKey] {
+    static KEYS: LazyLock<Vec<ConfigKey>> = LazyLock::new(|| {
         let settings = SchemaSettings::draft07().for_serialize().with(|settings| settings.inline_subschemas = true);
         let mut keys = Vec::new();
         collect("", settings.into_generator().root_schema_for::<Settings>().as_value(), &mut keys);
@@ -39,7 +39,7 @@ pub(super) fn keys() -> &'static [Key] {
     &KEYS
 }
 
-fn collect(path: &str, schema: &Tree, keys: &mut Vec<Key>) {
+fn collect(path: &str, schema: &Tree, keys: &mut Vec<ConfigKey>) {
     if let Some(properties) = schema["properties"].as_object() {
         // All fields are always written, so all are required; unlike the properties these are in
         // order.
@@ -49,17 +49,17 @@ fn collect(path: &str, schema: &Tree, keys: &mut Vec<Key>) {
         return;
     }
     let kind = match schema["type"].as_str() {
-        Some("boolean") => Kind::Bool,
-        Some("integer") => Kind::Number,
-        Some("array") => Kind::List,
-        Some("object") => Kind::Mapping,
-        _ => Kind::Text,
+        Some("boolean") => ValueKind::Bool,
+        Some("integer") => ValueKind::Number,
+        Some("array") => ValueKind::List,
+        Some("object") => ValueKind::Mapping,
+        _ => ValueKind::Text,
     };
     let description = schema["description"].as_str().unwrap_or_default().replace('\n', " ");
-    keys.push(Key { path: path.to_owned(), description, kind });
+    keys.push(ConfigKey { path: path.to_owned(), description, kind });
 }
 
-impl Key {
+impl ConfigKey {
     pub(super) fn named(path: &str) -> Option<&'static Self> {
         keys().iter().find(|key| key.path == path)
     }

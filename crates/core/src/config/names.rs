@@ -20,9 +20,23 @@ pub fn is_label_key(text: &str) -> bool {
     }
 }
 
+/// Returns whether this is the key of an annotation. Unlike the domain of a label, that of an
+/// annotation may have upper-case letters.
+pub fn is_annotation_key(text: &str) -> bool {
+    is_label_key(&text.to_ascii_lowercase())
+}
+
+/// The effects of a taint that the API server accepts.
+pub const TAINT_EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
+
 /// Returns whether this is the value of a label. The empty string is one.
 pub fn is_label_value(text: &str) -> bool {
     text.is_empty() || is_label_name(text)
+}
+
+/// Returns whether this is the effect of a taint.
+pub fn is_taint_effect(text: &str) -> bool {
+    TAINT_EFFECTS.contains(&text)
 }
 
 fn is_label_name(text: &str) -> bool {
@@ -66,6 +80,15 @@ mod tests {
     #[case("a b", false)]
     fn label_keys(#[case] text: &str, #[case] valid: bool) {
         assert_eq!(is_label_key(text), valid);
+    }
+
+    #[rstest]
+    #[case("Example.COM/Owner", true)]
+    #[case("example.com/owner", true)]
+    #[case("Example.com/", false)]
+    #[case("a/b/c", false)]
+    fn annotation_keys(#[case] text: &str, #[case] valid: bool) {
+        assert_eq!(is_annotation_key(text), valid);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use serde_json::{Value as Tree, json};
 
-use super::keys::{Kind, keys};
+use super::keys::{ValueKind, keys};
 
 /// Returns a JSON schema (draft 7) of the config file.
 pub fn schema() -> Tree {
@@ -29,13 +29,13 @@ fn section() -> Tree {
 }
 
 /// A list or a mapping may be written as one string, and every key may be left empty.
-fn value(kind: Kind) -> Tree {
+fn value(kind: ValueKind) -> Tree {
     match kind {
-        Kind::Bool => json!({ "type": ["boolean", "null"] }),
-        Kind::Number => json!({ "type": ["integer", "null"], "minimum": 0 }),
-        Kind::List => json!({ "type": ["array", "string", "null"] }),
-        Kind::Mapping => json!({ "type": ["object", "string", "null"] }),
-        Kind::Text => json!({ "type": ["string", "null"] }),
+        ValueKind::Bool => json!({ "type": ["boolean", "null"] }),
+        ValueKind::Number => json!({ "type": ["integer", "null"], "minimum": 0 }),
+        ValueKind::List => json!({ "type": ["array", "string", "null"] }),
+        ValueKind::Mapping => json!({ "type": ["object", "string", "null"] }),
+        ValueKind::Text => json!({ "type": ["string", "null"] }),
     }
 }
 

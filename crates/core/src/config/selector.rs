@@ -133,6 +133,12 @@ impl LabelSelector {
         self.match_labels.is_empty() && self.match_expressions.is_empty()
     }
 
+    /// Returns the keys of the labels that the selector reads.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        let expressions = self.match_expressions.iter().map(|expression| expression.key.as_str());
+        self.match_labels.keys().map(String::as_str).chain(expressions)
+    }
+
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value))
             && self.match_expressions.iter().all(|expression| expression.matches(labels))
@@ -196,7 +202,7 @@ pub(super) fn check_label(key: &str, value: &str) -> Result<(), String> {
 }
 
 /// Splits at the commas that are not in parentheses.
-fn requirements(text: &str) -> impl Iterator<Item = &str> {
+pub(super) fn requirements(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_u32;
     text.split(move |c| {
         match c {

@@ -26,10 +26,10 @@ const DESIGN: &str = r#"
 namespace: perennial-system
 controller: {resyncPeriod: 300s, auditPeriod: 1h, workers: 16, qps: 500, shards: 1, roles: [capture, restore, placement, webhooks],
              leaderElection: {enabled: true, leaseDuration: 15s}, namespaceSelector: {matchLabels: {}, matchExpressions: []}}
-keeper: {keep: ["*"], annotations: [], taints: [], cordon: false, merge: keepExisting, identity: name,
+keeper: {keep: ["*"], annotations: [], taints: [], cordon: false, merge: keepExisting, identity: auto,
          retention: 720h, history: 5, gate: never}
 placement: {enabled: true, annotationPrefixes: [perennial.dev], cooldown: 30s}
-nodeLabels: {spot: karpenter.sh/capacity-type=spot, onDemand: karpenter.sh/capacity-type=on-demand}
+nodeLabels: {spot: auto, onDemand: auto}
 webhook: {enabled: true, port: 9443, certDir: "", url: "", failurePolicy: Ignore, timeout: 2s}
 metrics: {enabled: true, port: 8080}
 logging: {level: info, format: json}
@@ -37,7 +37,10 @@ logging: {level: info, format: json}
 
 #[test]
 fn the_defaults_are_those_of_the_design() {
-    assert_eq!(from_file(DESIGN).unwrap(), Loaded { settings: Settings::default(), warnings: Vec::new() });
+    assert_eq!(
+        from_file(DESIGN).unwrap(),
+        Loaded { set: from_file(DESIGN).unwrap().set, settings: Settings::default(), warnings: Vec::new() }
+    );
 }
 
 #[rstest]
@@ -63,7 +66,7 @@ keeper:
   history: -1
   retention: 30
 placement: [a]
-nodeLabels: {spot: spot}
+nodeLabels: {spot: spot of (a)}
 webhook: {port: 94430, url: 'http://x', failurePolicy: ignored}
 metrics: {enabled: yes please}
 colour: blue
@@ -84,7 +87,7 @@ colour: blue
       keeper.retention: expected a duration such as 300s, 1h30m or 500ms, got 30
       metrics.enabled: expected true or false, got "yes please"
       namespace: expected a namespace: at most 63 lower-case letters, digits and `-`, got "Perennial"
-      nodeLabels.spot: expected a label as key=value, got "spot"
+      nodeLabels.spot: `spot of (a)` is not a requirement, got "spot of (a)"
       placement: expected a mapping, got ["a"]
       resyncPeriod: unknown key; did you mean `controller.resyncPeriod`?
       webhook.failurePolicy: expected Ignore or Fail (did you mean `Ignore`?), got "ignored"
@@ -137,7 +140,7 @@ fn variables_set_lists_durations_and_selectors() {
         ("PERENNIAL_CONTROLLER_ROLES", "capture, restore"),
         ("PERENNIAL_KEEPER_KEEP", "example.com/,team-*"),
         ("PERENNIAL_KEEPER_DROP", ""),
-        ("PERENNIAL_NODE_LABELS_SPOT", "a=1,b=2"),
+        ("PERENNIAL_NODE_LABELS_SPOT", "a in (1,2),!b"),
         ("PERENNIAL_WEBHOOK_ENABLED", "False"),
         ("PERENNIAL_PLACEMENT_SPOT_TOLERATIONS", "spot=true:NoSchedule,cheap"),
     ])
@@ -176,6 +179,7 @@ fn a_wrong_variable_is_refused_by_name() {
       PERENNIAL_CONTROLER_WORKERS: unknown variable; did you mean `PERENNIAL_CONTROLLER_WORKERS`?
       controller.qps (PERENNIAL_CONTROLLER_QPS): expected a whole number up to 4294967295, got "many"
       controller.resyncPeriod (RESYNC_INTERVAL_SECONDS): expected a duration such as 300s, 1h30m or 500ms, got "soon"
+      controller.auditPeriod (RESYNC_INTERVAL_SECONDS): expected a duration such as 300s, 1h30m or 500ms, got "soon"
       metrics.port (PERENNIAL_METRICS_PORT): 9443 is already used by webhook.port
     "#);
 }
@@ -205,8 +209,28 @@ fn variables_of_older_tools_are_read() {
     assert_eq!(settings.keeper.keep, Patterns::of(&["example.com/*"]));
     assert!(settings.keeper.keeps_label("example.com/a") && !settings.keeper.keeps_label("other.com/a"));
     assert_eq!(settings.namespace.as_str(), "ops");
+    // Objects are read afresh at this interval, as those tools do.
     assert_eq!(settings.controller.resync_period, Duration::from_mins(1));
+    assert_eq!(settings.controller.audit_period, Duration::from_mins(1));
     assert_eq!(settings.logging.level, Level::Warn);
+}
+
+#[test]
+fn leases_are_in_our_namespace_unless_another_is_set() {
+    let settings = from_file("namespace: ours").unwrap().settings;
+    assert_eq!(settings.lease_namespace(), "ours");
+    let settings = from_file("{namespace: ours, controller: {leaderElection: {namespace: kube-system}}}");
+    assert_eq!(settings.unwrap().settings.lease_namespace(), "kube-system");
+    assert!(from_file("controller: {leaderElection: {namespace: No_Such}}").is_err());
+}
+
+#[test]
+fn the_backoff_is_configurable_within_reason() {
+    let retry =
+        from_file("controller: {retry: {initialBackoff: 1s, maxBackoff: 10m}}").unwrap().settings.controller.retry;
+    assert_eq!((retry.initial_backoff, retry.max_backoff), (Duration::from_secs(1), Duration::from_mins(10)));
+    assert!(from_file("controller: {retry: {initialBackoff: 2m}}").is_err());
+    assert!(from_file("controller: {retry: {initialBackoff: 0s}}").is_err());
 }
 
 #[test]
@@ -243,7 +267,19 @@ webhook: {enabled: false, certDir: /certs}
 )]
 #[case("nodeLabels: {spot: []}", "nodeLabels.spot: must contain at least one label")]
 #[case("controller: {roles: []}", "controller.roles: must contain at least one role")]
+#[case(
+    "placement: {defaults: {minOnDemand: some}}",
+    "placement.defaults: min-on-demand: \"some\" is neither a count of replicas (3) nor a percentage of them (20%) (from placement.defaults)"
+)]
 #[case("webhook: {timeout: 31s}", "webhook.timeout: must be whole seconds from 1s to 30s, got 31s")]
+#[case(
+    "metrics: {address: localhost}",
+    "metrics.address: expected an IP address such as 127.0.0.1 or ::1, got \"localhost\""
+)]
+#[case(
+    "webhook: {address: 127.0.0.1:9443}",
+    "webhook.address: expected an IP address such as 127.0.0.1 or ::1, got \"127.0.0.1:9443\""
+)]
 #[case("metrics: {port: 9443}", "metrics.port: 9443 is already used by webhook.port")]
 #[case("dashboard: {enabled: true, port: 8080}", "dashboard.port: 8080 is already used by metrics.port")]
 #[case(
@@ -295,6 +331,7 @@ fn everything_but_our_own_can_be_kept() {
 }
 
 #[rstest]
+#[case("auto", Identity::Auto)]
 #[case("name", Identity::Name)]
 #[case("providerID", Identity::ProviderId)]
 #[case("systemUUID", Identity::SystemUuid)]
@@ -359,4 +396,79 @@ proptest! {
             }
         }
     }
+}
+
+/// The layouts of Spotalis' configuration: its current file, and the one of its first
+/// documentation.
+#[rstest]
+#[case::current(
+    r#"
+operator:
+  namespace: "spotalis-system"
+  leaderElection: {enabled: true, id: "spotalis-controller-leader", namespace: "election", leaseDuration: 15s}
+  readOnlyMode: true
+  disruptionWindow: {schedule: "0 2 * * *", duration: "4h"}
+controllers:
+  reconcileInterval: "30s"
+  maxConcurrentReconciles: 1
+  rateLimit: {qps: 100.0, burst: 150}
+  watchNamespaces: [shop]
+  workloadTiming: {cooldownPeriod: 10s, disruptionRetryInterval: 1m, disruptionWindowPollInterval: 10m}
+  nodeClassifier:
+    spotLabels: [{matchLabels: {karpenter.sh/capacity-type: "spot"}}]
+    onDemandLabels: [{matchExpressions: [{key: karpenter.sh/capacity-type, operator: In, values: [on-demand, reserved]}]}]
+webhook: {enabled: true, port: 9443, certDir: "/certs", certName: "tls.crt", keyName: "tls.key"}
+observability:
+  logging: {level: "debug", format: "console", output: "stdout", addCaller: true, development: false}
+  metrics: {enabled: true, bindAddress: ":8090", path: "/metrics"}
+  health: {enabled: true, bindAddress: ":8081", path: "/healthz"}
+"#
+)]
+#[case::first(
+    r#"
+namespace: spotalis-system
+controller:
+  resyncPeriod: 30s
+  workers: 1
+  qps: 100
+  burst: 150
+  dryRun: true
+  leaderElection: {enabled: true, namespace: "election", leaseDuration: 15s}
+  namespaceSelector: {matchExpressions: [{key: kubernetes.io/metadata.name, operator: In, values: [shop]}]}
+webhook: {enabled: true, port: 9443, certDir: /certs, certName: tls.crt, keyName: tls.key}
+nodeLabels:
+  spot: {karpenter.sh/capacity-type: spot}
+  onDemand: "karpenter.sh/capacity-type in (on-demand,reserved)"
+placement:
+  annotationPrefixes: [perennial.dev, spotalis.io]
+  cooldown: 10s
+  defaults: {disruptionSchedule: "0 2 * * *", disruptionDuration: 4h}
+logging: {level: debug, format: text}
+metrics: {enabled: true, bindAddress: ":8090"}
+"#
+)]
+fn a_file_of_spotalis_is_read_unchanged(#[case] text: &str) {
+    let Loaded { settings, warnings, .. } = from_file(text).unwrap();
+
+    assert!(warnings.is_empty(), "{warnings:?}");
+    assert_eq!((settings.namespace.as_str(), settings.lease_namespace()), ("spotalis-system", "election"));
+    let controller = &settings.controller;
+    assert_eq!((controller.workers, controller.qps, controller.burst, controller.dry_run), (1, 100, 150, true));
+    assert_eq!(controller.resync_period, Duration::from_secs(30));
+    assert_eq!(controller.namespace_selector.to_string(), "kubernetes.io/metadata.name in (shop)");
+    assert_eq!(settings.placement.cooldown, Duration::from_secs(10));
+    let rules = settings.placement.annotation_rules();
+    assert_eq!(rules.prefixes, ["perennial.dev", "spotalis.io"]);
+    assert_eq!((rules.defaults["disruption-schedule"].as_str(), rules.defaults.len()), ("0 2 * * *", 2));
+    let labels: Vec<String> =
+        settings.node_labels.spot.iter().chain(&settings.node_labels.on_demand).map(ToString::to_string).collect();
+    assert_eq!(labels, ["karpenter.sh/capacity-type=spot", "karpenter.sh/capacity-type in (on-demand,reserved)"]);
+    assert_eq!((settings.logging.level, settings.logging.format), (Level::Debug, LogFormat::Text));
+    assert_eq!((settings.metrics.port, settings.webhook.cert_dir.as_deref()), (8090, Some("/certs")));
+}
+
+#[test]
+fn an_unknown_key_in_a_file_of_spotalis_is_refused() {
+    let error = from_file("operator: {namespace: a, colour: blue}").unwrap_err();
+    assert!(error.to_string().contains("operator: unknown key"), "{error}");
 }

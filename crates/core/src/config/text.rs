@@ -9,10 +9,10 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde::{Serialize, Serializer};
 
-use super::names::{is_dns_label, is_dns_subdomain, is_label_key};
+use super::names::{is_annotation_key, is_dns_label, is_dns_subdomain, is_label_key};
 use super::pattern::Pattern;
 use super::problem::quoted;
-use super::selector::check_label;
+use super::selector::LabelSelector;
 
 /// A setting that is written as one string. The error of `FromStr` is the start of a message that
 /// ends in `, got "…"`.
@@ -145,17 +145,20 @@ pub struct Namespace(String);
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Prefix(String);
 
-/// A label that determines the capacity class of a node: `key=value`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct NodeLabel {
-    pub key: String,
-    pub value: String,
+/// Labels that determine the capacity class of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeLabel {
+    /// The labels of the platform, detected from the nodes.
+    Auto,
+    Selector(LabelSelector),
 }
 
 /// The property by which a returning node is recognized.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Identity {
+    /// The instance where names are recycled addresses (AWS), otherwise the name.
     #[default]
+    Auto,
     Name,
     ProviderId,
     SystemUuid,
@@ -167,8 +170,8 @@ pub enum Identity {
 text! {
     Namespace: "a namespace: at most 63 lower-case letters, digits and `-`",
     Prefix: "a domain such as perennial.dev",
-    NodeLabel: "a label as key=value",
-    Identity: "name, providerID, systemUUID, machineID, label:KEY or annotation:KEY",
+    NodeLabel: "auto or a label selector such as key=value, key in (a,b) or !key",
+    Identity: "auto, name, providerID, systemUUID, machineID, label:KEY or annotation:KEY",
     Pattern: "a pattern such as example.com/*",
 }
 serialize_display!(Namespace, Prefix, NodeLabel, Identity, Pattern);
@@ -236,15 +239,29 @@ impl FromStr for NodeLabel {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (key, value) = text.split_once('=').ok_or_else(unexpected::<Self>)?;
-        check_label(key, value)?;
-        Ok(Self { key: key.to_owned(), value: value.to_owned() })
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        let selector: LabelSelector = text.parse()?;
+        if selector.is_empty() { Err(unexpected::<Self>()) } else { Ok(Self::Selector(selector)) }
     }
 }
 
 impl fmt::Display for NodeLabel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}={}", self.key, self.value)
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Selector(selector) => selector.fmt(f),
+        }
+    }
+}
+
+impl NodeLabel {
+    pub fn selector(&self) -> Option<&LabelSelector> {
+        match self {
+            Self::Auto => None,
+            Self::Selector(selector) => Some(selector),
+        }
     }
 }
 
@@ -252,15 +269,16 @@ impl FromStr for Identity {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let keyed = |key: &str, identity: fn(String) -> Self| {
+        let keyed = |key: &str, is_valid: fn(&str) -> bool, identity: fn(String) -> Self| {
             let wrong = || format!("{key:?} is not a key of a label or annotation");
-            if is_label_key(key) { Ok(identity(key.to_owned())) } else { Err(wrong()) }
+            if is_valid(key) { Ok(identity(key.to_owned())) } else { Err(wrong()) }
         };
         match text.split_once(':') {
-            Some(("label", key)) => keyed(key, Self::Label),
-            Some(("annotation", key)) => keyed(key, Self::Annotation),
+            Some(("label", key)) => keyed(key, is_label_key, Self::Label),
+            Some(("annotation", key)) => keyed(key, is_annotation_key, Self::Annotation),
             Some(_) => Err(unexpected::<Self>()),
             None => match text.to_ascii_lowercase().as_str() {
+                "auto" => Ok(Self::Auto),
                 "name" => Ok(Self::Name),
                 "providerid" => Ok(Self::ProviderId),
                 "systemuuid" => Ok(Self::SystemUuid),
@@ -274,6 +292,7 @@ impl FromStr for Identity {
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Auto => f.write_str("auto"),
             Self::Name => f.write_str("name"),
             Self::ProviderId => f.write_str("providerID"),
             Self::SystemUuid => f.write_str("systemUUID"),

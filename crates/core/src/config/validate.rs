@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::duration;
+use super::names::is_dns_label;
 use super::settings::{Gate, Keeper, Role, Settings};
 
 /// Minimum of the resync and audit periods. More frequent ones would load the API server.
@@ -78,6 +79,14 @@ fn controller(settings: &mut Settings, findings: &mut Findings) {
     }
     let election = &controller.leader_election;
     findings.whole_seconds("controller.leaderElection.leaseDuration", election.lease_duration, 2..=600);
+    if let Some(namespace) = election.namespace.as_ref().filter(|namespace| !is_dns_label(namespace)) {
+        findings.problem("controller.leaderElection.namespace", format!("expected a namespace, got {namespace:?}"));
+    }
+    let retry = &controller.retry;
+    findings.positive("controller.retry.initialBackoff", retry.initial_backoff);
+    if retry.max_backoff < retry.initial_backoff {
+        findings.problem("controller.retry.maxBackoff", "must not be shorter than controller.retry.initialBackoff");
+    }
     if !election.enabled && controller.shards > 1 {
         findings.problem("controller.shards", "more than one shard requires controller.leaderElection.enabled");
     }
@@ -87,9 +96,12 @@ fn keeper(keeper: &Keeper, findings: &mut Findings) {
     findings.positive("keeper.retention", keeper.retention);
     findings.positive("keeper.gateTimeout", keeper.gate_timeout);
     findings.within("keeper.history", keeper.history, 0..=50);
+    findings.within("keeper.withheld", keeper.withheld, 1..=50);
     for kept in keeper.keep.as_slice() {
-        if let Some(dropped) = keeper.drop.as_slice().iter().find(|dropped| dropped.covers(kept)) {
-            findings.warning("keeper.keep", format!("`{kept}` has no effect: keeper.drop contains `{dropped}`"));
+        for (path, dropped) in [("keeper.drop", &keeper.drop), ("keeper.dropAlso", &keeper.drop_also)] {
+            if let Some(dropped) = dropped.as_slice().iter().find(|dropped| dropped.covers(kept)) {
+                findings.warning("keeper.keep", format!("`{kept}` has no effect: {path} contains `{dropped}`"));
+            }
         }
     }
 }
@@ -98,6 +110,9 @@ fn placement(settings: &Settings, findings: &mut Findings) {
     let (placement, labels) = (&settings.placement, &settings.node_labels);
     findings.positive("placement.gateTimeout", placement.gate_timeout);
     findings.positive("placement.holdTimeout", placement.hold_timeout);
+    for problem in placement.annotation_rules().problems() {
+        findings.problem("placement.defaults", problem.to_string());
+    }
     if placement.enabled && placement.annotation_prefixes.is_empty() {
         findings.problem("placement.annotationPrefixes", "must contain at least one domain");
     }
@@ -106,8 +121,9 @@ fn placement(settings: &Settings, findings: &mut Findings) {
             findings.problem(path, "must contain at least one label");
         }
     }
-    if let Some(both) = labels.spot.iter().find(|label| labels.on_demand.contains(label)) {
-        let message = format!("{}={} cannot be both a spot and an on-demand label", both.key, both.value);
+    let mut explicit = labels.spot.iter().filter(|label| label.selector().is_some());
+    if let Some(both) = explicit.find(|label| labels.on_demand.contains(label)) {
+        let message = format!("{both} cannot be both a spot and an on-demand label");
         findings.problem("nodeLabels.onDemand", message);
     }
 }
@@ -117,6 +133,11 @@ fn serving(settings: &Settings, findings: &mut Findings) {
     findings.whole_seconds("webhook.timeout", webhook.timeout, 1..=30);
     if let Some(url) = webhook.url.as_ref().filter(|url| !is_https(url)) {
         findings.problem("webhook.url", format!("expected https://host[:port][/path], got {url:?}"));
+    }
+    for (path, address) in [("webhook.address", &webhook.address), ("metrics.address", &metrics.address)] {
+        if let Some(address) = address.as_ref().filter(|address| address.parse::<std::net::IpAddr>().is_err()) {
+            findings.problem(path, format!("expected an IP address such as 127.0.0.1 or ::1, got {address:?}"));
+        }
     }
     if webhook.enabled && metrics.enabled && webhook.port != 0 && webhook.port == metrics.port {
         findings.problem("metrics.port", format!("{} is already used by webhook.port", metrics.port));
@@ -131,8 +152,10 @@ fn serving(settings: &Settings, findings: &mut Findings) {
     if settings.keeper.gate != Gate::Never && !webhook.enabled {
         findings.warning("keeper.gate", "has no effect: a webhook adds the taint, and webhook.enabled is false");
     }
-    if !serves && webhook.cert_dir.is_some() {
-        findings.warning("webhook.certDir", "has no effect: this process does not serve webhooks");
+    for (path, setting) in [("webhook.certDir", &webhook.cert_dir), ("webhook.clientCA", &webhook.client_ca)] {
+        if !serves && setting.is_some() {
+            findings.warning(path, "has no effect: this process does not serve webhooks");
+        }
     }
 }
 

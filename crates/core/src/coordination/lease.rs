@@ -1,26 +1,31 @@
 //! Leader election for one Lease, as one candidate sees it, without a clock and without a client.
 //!
-//! Owns the state machine behind leader election and shards. Its input is what was read and when, by the local monotonic
-//! clock. Its output is what to write, how long to wait, and until when the candidate may act. It never compares wall clocks
-//! of different machines: `renewTime` is written for people and only tested for having *changed*.
+//! Owns the state machine behind leader election and shards. Its input is what was read and when,
+//! by the local monotonic clock. Its output is what to write, how long to wait, and until when the
+//! candidate may act. It never compares wall clocks of different machines: `renewTime` is written
+//! for people and only tested for having *changed*.
 //!
 //! # Guarantees
-//! Two candidates are never both inside their act-until windows, whatever their clocks say and wherever they were paused:
+//! Two candidates are never both inside their act-until windows, regardless of clock skew and
+//! wherever they were paused:
 //! - a holder's window starts when the renewal was *sent* and lasts 2/3 of the lease;
-//! - a candidate takes a Lease only after it has *seen* it unchanged for the whole lease duration that the holder wrote, and
-//!   its write is conditional on the version that it saw;
-//! - a holder that releases stops acting before it writes the release; a write whose response was lost opens no window.
+//! - a candidate takes a Lease only after it has *seen* it unchanged for the whole lease duration
+//!   that the holder wrote, and its write is conditional on the version that it saw;
+//! - a holder that releases stops acting before it writes the release; a write whose response was
+//!   lost opens no window.
 //!
 //! # Assumptions
 //! Clocks run at the same speed to within a fifth. Every identity is used by one process only.
 //!
 //! # Caveats
-//! A Lease that is deleted by hand can be created at once by a process that never saw it, while its holder acts for one
-//! more renewal. Processes that saw it wait. Writes to other objects are conditional in any case.
+//! A Lease that is deleted by hand can be created at once by a process that never saw it, while its
+//! holder acts for one more renewal. Processes that saw it wait. Writes to other objects are
+//! conditional in any case.
 
 use std::time::Duration;
 
-/// Longest lease duration of another holder that is honoured. For a longer or invalid one, our own applies.
+/// Longest lease duration of another holder that is honoured. For a longer or invalid one, our own
+/// applies.
 const LONGEST: Duration = Duration::from_hours(1);
 
 /// Timing of an election, all derived from the lease duration.
@@ -104,7 +109,8 @@ pub struct LeaseWrite {
 pub enum ElectionStep {
     /// Read the Lease and call [`Election::observed`].
     Read,
-    /// LeaseWrite the Lease and call [`Election::written`], [`Election::conflicted`] or [`Election::unanswered`].
+    /// LeaseWrite the Lease and call [`Election::written`], [`Election::conflicted`] or
+    /// [`Election::unanswered`].
     Write(LeaseWrite),
     /// Wait until that time, or with `None` until something changes.
     Wait(Option<Duration>),
@@ -126,7 +132,8 @@ enum Known {
     },
 }
 
-/// One candidate's view of one Lease. All times are since any fixed point on the local monotonic clock.
+/// One candidate's view of one Lease. All times are since any fixed point on the local monotonic
+/// clock.
 #[derive(Debug, Clone)]
 pub struct Election {
     identity: String,
@@ -154,7 +161,8 @@ impl Election {
         self.intent = intent;
     }
 
-    /// Returns the end of the window in which the holder may act. The caller compares it with its clock before each act.
+    /// Returns the end of the window in which the holder may act. The caller compares it with its
+    /// clock before each act.
     pub fn act_until(&self) -> Option<Duration> {
         self.held.map(|sent| sent + self.terms.act)
     }
@@ -181,12 +189,13 @@ impl Election {
         self.seen().is_some_and(|seen| seen.holder == self.identity)
     }
 
-    /// Takes in a read. `now` is the time of the response, not of the request.
+    /// Records a read. `now` is the time of the response, not of the request.
     pub fn observed(&mut self, now: Duration, lease: Option<LeaseState>) {
         let Some(seen) = lease else {
             let (since, existed) = match &self.known {
                 Known::Absent { since, existed } => (*since, *existed),
-                // Inside our own window no other candidate can have taken it: creating it needs no grace period.
+                // Inside our own window no other candidate can have taken it: creating it needs no
+                // grace period.
                 Known::Present { .. } => (now, self.act_until().is_none_or(|until| now >= until)),
                 Known::Nothing => (now, false),
             };
@@ -213,9 +222,10 @@ impl Election {
         self.must_read = false;
     }
 
-    /// Takes in a consistent read that was sent at `sent` and answered at `now`. Returns true if the history of the API
-    /// server went back: the read returned an older version than one that was seen before it was sent, which only a
-    /// restore of etcd from a backup explains. Nothing that was seen before counts then; the Lease is judged afresh.
+    /// Records a consistent read that was sent at `sent` and answered at `now`. Returns true if
+    /// the history of the API server went back: the read returned an older version than one that
+    /// was seen before it was sent, which only a restore of etcd from a backup explains. Nothing
+    /// that was seen before counts then; the Lease is judged afresh.
     pub fn read(&mut self, sent: Duration, now: Duration, lease: Option<LeaseState>) -> bool {
         if let (Known::Present { seen: known, learned, .. }, Some(seen)) = (&self.known, &lease)
             && *learned < sent
@@ -241,7 +251,7 @@ impl Election {
         self.must_read = true;
     }
 
-    /// Takes in a successful write. `sent` is the time of the request, `now` of the response.
+    /// Records a successful write. `sent` is the time of the request, `now` of the response.
     pub fn written(&mut self, sent: Duration, now: Duration, kind: WriteKind, answer: LeaseState) {
         self.observed(now, Some(answer));
         if self.is_named() && kind != WriteKind::Release {
@@ -249,19 +259,20 @@ impl Election {
         }
     }
 
-    /// Takes in a conflict: the Lease has changed since it was seen.
+    /// Records a conflict: the Lease has changed since it was seen.
     pub fn conflicted(&mut self) {
         self.must_read = true;
     }
 
-    /// Takes in a request without a response. It may have been executed, or may still be.
+    /// Records a request without a response. It may have been executed, or may still be.
     pub fn unanswered(&mut self) {
         self.must_read = true;
     }
 
     /// Returns the next step. `wall` is written as `renewTime`, in microseconds.
     ///
-    /// Returning [`WriteKind::Release`] ends the window: the caller waits for running work to end, then sends it.
+    /// Returning [`WriteKind::Release`] ends the window: the caller waits for running work to end,
+    /// then sends it.
     pub fn next(&mut self, now: Duration, wall: i64) -> ElectionStep {
         if self.must_read {
             return ElectionStep::Read;
@@ -331,12 +342,14 @@ impl Election {
     }
 }
 
-/// Whether nothing but metadata changed. An annotation must not keep the Lease of a dead holder alive.
+/// Whether nothing but metadata changed. An annotation must not keep the Lease of a dead holder
+/// alive.
 fn same_term(a: &LeaseState, b: &LeaseState) -> bool {
     a.holder == b.holder && a.renewed == b.renewed && a.transitions == b.transitions && a.lease == b.lease
 }
 
-/// Compares resourceVersions as growing integers. Where they are none, the latest arrival counts as newer, which only costs time.
+/// Compares resourceVersions as growing integers. Where they are none, the latest arrival counts as
+/// newer, which only costs time.
 fn is_older(a: &str, b: &str) -> bool {
     match (a.parse::<u64>(), b.parse::<u64>()) {
         (Ok(a), Ok(b)) => a < b,

@@ -1,20 +1,21 @@
 //! The shard of a key, and the member that a shard belongs to.
 //!
-//! Owns the two hash functions. They are part of what replicas of different versions agree on, so they never change:
-//! test vectors keep them fixed.
+//! Owns the two hash functions. They are part of what replicas of different versions agree on, so
+//! they never change: test vectors keep them fixed.
 //!
-//! - `hash(bytes)` is FNV-1a with 64 bits, followed by the finalizer of splitmix64 (FNV alone leaves its high bits too
-//!   regular for short, similar names such as `node-1`, `node-2`).
+//! - `hash(bytes)` is FNV-1a with 64 bits, followed by the finalizer of splitmix64 (FNV alone
+//!   leaves its high bits too regular for short, similar names such as `node-1`, `node-2`).
 //! - `shard_of(key, n) = hash(key) mod n`.
-//! - `weight(member, shard) = mix(hash(member) ^ mix(shard + 1))`; a shard belongs to the live member with the highest
-//!   weight (rendezvous hashing), equal weights to the lower name.
+//! - `weight(member, shard) = mix(hash(member) ^ mix(shard + 1))`; a shard belongs to the live
+//!   member with the highest weight (rendezvous hashing), equal weights to the lower name.
 //!
 //! # Guarantees
-//! A member that leaves moves only the shards that were its own; one that joins takes shards and moves no others.
+//! A member that leaves moves only the shards that were its own; one that joins takes shards and
+//! moves no others.
 //!
 //! # Caveats
-//! The spread is that of independent draws: with 8 shards on 3 members one may hold 5 and another 1. Eight shards for each
-//! replica, or more, are near enough to even.
+//! The spread is that of independent draws: with 8 shards on 3 members one may hold 5 and another
+//! 1. Eight shards for each replica, or more, are near enough to even.
 
 use std::collections::BTreeMap;
 
@@ -25,11 +26,15 @@ pub struct Member {
     pub identity: String,
     /// Its `controller.shards`.
     pub shards: u32,
-    /// Creation of its announcement, by the API server's clock. Only an order: never compared with a local clock.
+    /// Creation of its announcement, by the API server's clock. Only an order: never compared with
+    /// a local clock.
     pub since: i64,
+    /// Whether it cannot read a resource that the work needs.
+    pub impaired: bool,
 }
 
-/// Returns the shard of a key, for example a node's name or `namespace/name` of a workload. With 0 or 1 shards that is 0.
+/// Returns the shard of a key, for example a node's name or `namespace/name` of a workload. With 0
+/// or 1 shards that is 0.
 pub fn shard_of(key: &str, shards: u32) -> u32 {
     let shards = u64::from(shards.max(1));
     u32::try_from(hash(key.as_bytes()) % shards).unwrap_or(0)
@@ -43,7 +48,8 @@ pub fn ranking<'a>(shard: u32, members: impl IntoIterator<Item = &'a str>) -> Ve
     ranked.into_iter().map(|(_, member)| member).collect()
 }
 
-/// Returns the rank of `identity` for a shard; 0 is the preferred owner. `None` when it is not among the members.
+/// Returns the rank of `identity` for a shard; 0 is the preferred owner. `None` when it is not
+/// among the members.
 pub fn rank<'a>(shard: u32, identity: &str, members: impl IntoIterator<Item = &'a str>) -> Option<u32> {
     let place = ranking(shard, members).iter().position(|member| *member == identity)?;
     u32::try_from(place).ok()
@@ -57,9 +63,9 @@ pub fn assignment<'a>(shards: u32, members: impl IntoIterator<Item = &'a str>) -
 
 /// Returns the number of shards in force among these members: that of the oldest one.
 ///
-/// Replicas with different numbers would map the same keys to different shards and work on them at the same time. Newer
-/// replicas wait until the last member with the old number has left. Of two members created in the same second the lower
-/// name counts as older.
+/// Replicas with different numbers would map the same keys to different shards and work on them at
+/// the same time. Newer replicas wait until the last member with the old number has left. Of two
+/// members created in the same second the lower name counts as older.
 pub fn shards_in_force<'a>(members: impl IntoIterator<Item = &'a Member>) -> Option<u32> {
     members
         .into_iter()
@@ -91,7 +97,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn member(identity: &str, shards: u32, since: i64) -> Member {
-        Member { identity: identity.to_owned(), shards, since }
+        Member { identity: identity.to_owned(), shards, since, impaired: false }
     }
 
     fn names(count: usize) -> Vec<String> {

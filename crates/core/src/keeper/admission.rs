@@ -13,8 +13,10 @@ use super::{
     case::Case,
     decide::{Decision, Reason, Restore, decide},
     keys::{Key, Taint},
-    mark::MARK,
+    mark::{ANNOTATIONS_LIMIT, MARK},
     node_patch::taints,
+    pending::keep_newer,
+    record::Record,
     selection::{GATE_EFFECT, GATE_TAINT, Node},
 };
 use crate::config::settings::Gate;
@@ -34,13 +36,27 @@ pub struct Admitted {
 /// Returns the answer to a create request. `object` is the Node as the API server sent it, `case`
 /// the same Node in [`Phase::Creating`](super::case::Phase::Creating).
 pub fn admit(object: &Value, case: &Case, gate: Gate) -> Admitted {
+    answer(object, case, gate, |restore| restore)
+}
+
+/// Returns the same for a case whose record is not written yet. `written` is the record as it is
+/// stored; see [`restore_before_write`](super::pending::restore_before_write).
+pub fn admit_before_write(object: &Value, case: &Case, written: Option<&Record>, gate: Gate) -> Admitted {
+    answer(object, case, gate, |restore| keep_newer(case, written, restore))
+}
+
+fn answer(object: &Value, case: &Case, gate: Gate, marked: impl FnOnce(Restore) -> Restore) -> Admitted {
     let unchanged = Admitted { patch: Vec::new(), restore: None };
     let Some(shape) = Shape::of(object) else { return unchanged };
     let restore = match decide(case) {
         Decision::Nothing(Reason::Ignored | Reason::NewerRecord) => return unchanged,
-        Decision::PatchNode(restore) => Some(restore),
+        Decision::PatchNode(restore) => Some(marked(restore)),
         Decision::Nothing(_) | Decision::WriteRecord(..) => None,
     };
+    // The API server would refuse the create.
+    if restore.as_ref().is_some_and(|restore| shape.annotations(restore).1 > ANNOTATIONS_LIMIT) {
+        return unchanged;
+    }
     let more_to_come = restore.as_ref().is_some_and(|restore| !restore.mark.complete);
     let gated = match gate {
         Gate::Never => false,
@@ -102,13 +118,12 @@ impl<'a> Shape<'a> {
         for (key, value) in restore.iter().flat_map(|restore| &restore.set) {
             match key {
                 Key::Label(key) => drop(labels.insert(key.as_str(), value.clone())),
-                Key::Annotation(key) => drop(annotations.insert(key.as_str(), value.clone())),
                 Key::Cordon => cordon = true,
-                Key::Taint { .. } => {}
+                Key::Annotation(_) | Key::Taint { .. } => {}
             }
         }
         if let Some(restore) = restore {
-            annotations.insert(MARK, restore.mark.render());
+            annotations = self.annotations(restore).0;
         } else if node.annotations.contains_key(MARK) {
             // An incoming mark describes another incarnation.
             patch.push(json!({"op": "remove", "path": pointer("/metadata/annotations", MARK)}));
@@ -132,6 +147,25 @@ impl<'a> Shape<'a> {
             }
         }
         patch
+    }
+
+    /// Returns the annotations that a restore sets, with the mark, and the size of all annotations
+    /// of the node with them.
+    fn annotations<'r>(&self, restore: &'r Restore) -> (BTreeMap<&'r str, String>, usize) {
+        let mut set = BTreeMap::new();
+        for (key, value) in &restore.set {
+            if let Key::Annotation(key) = key {
+                set.insert(key.as_str(), value.clone());
+            }
+        }
+        let (mark, size) = {
+            let present = self.object.pointer("/metadata/annotations").and_then(Value::as_object).into_iter().flatten();
+            let present = present.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)));
+            let present = present.filter(|(key, _)| !set.contains_key(*key));
+            restore.mark.render_beside(present.chain(set.iter().map(|(key, value)| (*key, value.as_str()))))
+        };
+        set.insert(MARK, mark);
+        (set, size)
     }
 
     /// Adds pairs to a map, keeping its content.

@@ -4,16 +4,20 @@
 //! [`decide`](super::decide::decide), and is what the controller, both webhooks, the commands,
 //! garbage collection, the dashboard and the models decide on.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 
 use super::{
     hash::Digest,
     identity::Identified,
-    keys::Kept,
+    keys::{Kept, Key},
     mark::Mark,
-    policy_set::PolicySet,
+    policy_set::{PolicySet, inherited_labels},
     record::{Fault, Origin, Record},
     selection::{Node, Policy, ignored},
     stored_record::Stored,
@@ -63,6 +67,10 @@ pub struct Case {
     pub(super) kept: Kept,
     pub(super) mark: Option<Mark>,
     pub(super) policy: Arc<Policy>,
+    /// Keys of the labels that policies select nodes by.
+    pub(super) selectors: Arc<BTreeSet<String>>,
+    /// The policy that the record was captured under is deleted, invalid or not readable.
+    pub(super) policy_is_missing: bool,
     /// `None` while the node lacks the field that identifies it.
     pub(super) identity: Option<Identified>,
     pub(super) stored: Option<Arc<Stored>>,
@@ -100,18 +108,22 @@ impl Case {
         context: &CaseContext<'_>,
     ) -> Self {
         let policies = context.policies;
-        let (phase, node, policy) = match node {
-            Some(node) => {
-                let record = stored.as_ref().and_then(|stored| stored.record_for(&node));
-                let policy = policies.for_node_with_record(&node, record.as_deref());
-                (phase, node, policy)
-            }
-            None => (Phase::Absent, Node::default(), policies.for_record(stored.as_ref().and_then(|it| it.good()))),
+        let (phase, node) = node.map_or_else(|| (Phase::Absent, Node::default()), |node| (phase, node));
+        let mark = Mark::read(&node.annotations).filter(|_| trusts_mark(phase));
+        let record = stored.as_ref().and_then(|stored| stored.record_for(&node));
+        let policy = match record.as_deref() {
+            _ if phase == Phase::Absent => policies.for_record(stored.as_ref().and_then(|it| it.good())),
+            Some(record) => policies.for_node_with_record(&node, mark.as_ref(), record),
+            None => policies.for_node(&node),
         };
+        let policy_is_missing = record.as_deref().is_some_and(|record| !policies.has_policy_of(record));
+        let kept = policy.select_beside(&node, record.as_deref());
         Self {
             phase,
-            kept: policy.select(&node),
-            mark: Mark::read(&node.annotations).filter(|_| believes_mark(phase)),
+            kept,
+            mark,
+            selectors: Arc::clone(policies.selectors()),
+            policy_is_missing,
             identity: Identified::of(&policy.identity, &node),
             node,
             policy,
@@ -139,8 +151,9 @@ impl Case {
     pub fn is_same_in(&self, later: &Node) -> bool {
         self.node.uid == later.uid
             && self.node.machine == later.machine
-            && self.kept == self.policy.select(later)
+            && self.kept == self.policy.select_beside(later, self.record().as_deref())
             && self.mark == Mark::read(&later.annotations)
+            && self.selectors.iter().all(|key| self.node.labels.get(key) == later.labels.get(key))
     }
 
     pub fn phase(&self) -> Phase {
@@ -214,6 +227,23 @@ impl Case {
         record.node.uid == self.node.uid
     }
 
+    /// Returns the labels of a record that select a policy for the node, which does not have them
+    /// yet.
+    pub(super) fn inherited_labels(&self, record: &Record) -> BTreeMap<String, String> {
+        inherited_labels(&self.node, self.mark.as_ref(), record)
+    }
+
+    /// Whether this incarnation was never given a key of its record, since the policy does not keep
+    /// it. Its absence is then no removal.
+    pub(super) fn was_never_given(&self, key: &Key, record: &Record) -> bool {
+        let had = || {
+            self.wrote(record) && !record.provenance.ungiven.contains(key)
+                || self.mark.as_ref().is_some_and(|mark| mark.covers(key))
+                || self.node.value_of(key) == record.kept.get(key).map(String::as_str)
+        };
+        record.kept.contains_key(key) && !self.policy.keeps(key) && !had()
+    }
+
     /// Returns the node as the origin of a record.
     pub(super) fn origin(&self) -> Origin {
         Origin {
@@ -228,6 +258,6 @@ impl Case {
 
 /// Whether the mark on the node is trusted. The mark in a create request may come from a saved
 /// manifest.
-fn believes_mark(phase: Phase) -> bool {
+fn trusts_mark(phase: Phase) -> bool {
     !matches!(phase, Phase::Creating { .. })
 }

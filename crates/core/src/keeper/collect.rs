@@ -1,14 +1,25 @@
 //! Garbage collection of records whose node is absent.
 //!
 //! # Guarantees
-//! Absence is concluded from a fresh list, never from a watch. Nothing is collected while most
-//! nodes are absent: an incomplete list and a cluster that is being rebuilt look the same.
+//! Absence is concluded from a fresh list, never from a watch. Nothing is collected by its age
+//! while most nodes are absent: an incomplete list and a cluster that is being rebuilt look the
+//! same. Nothing is collected while the time is not trusted ([`ClockGuard`]).
+
+mod clock_guard;
+mod limit;
+mod mass_absence;
+#[cfg(test)]
+mod tests;
+
+pub use clock_guard::{AuditTime, ClockGuard};
+pub use limit::AbsentLimit;
+pub use mass_absence::{Audits, NodeList, Tally, Trust};
 
 use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 
-use super::{case::Case, keys::TRUE, record::Record, stored_record::Stored};
+use super::{case::Case, import::decide::IMPORTED_UID, keys::TRUE, record::Record, stored_record::Stored};
 
 /// Annotation of a record: time since which garbage collection finds no node for it.
 pub const ABSENT_SINCE: &str = "perennial.dev/absent-since";
@@ -16,11 +27,12 @@ pub const ABSENT_SINCE: &str = "perennial.dev/absent-since";
 pub const HOLD: &str = "perennial.dev/hold";
 /// Annotation of a record: `"true"` confirms that its node is gone, even during a mass absence.
 pub const CONFIRMED: &str = "perennial.dev/absence-confirmed";
+/// Annotation of a record whose node became absent in a mass absence: the number of nodes before
+/// it.
+pub const MASS_ABSENCE: &str = "perennial.dev/mass-absence";
 /// Time that a record without content is kept. Until then it orders late events after the removal
 /// of the last key.
 pub const TOMBSTONE_FOR: Duration = Duration::from_hours(1);
-/// Minimum number of records for a mass absence.
-const MASS: usize = 4;
 
 /// A record as garbage collection sees it.
 #[derive(Clone, Debug)]
@@ -35,6 +47,10 @@ pub struct Candidate {
     pub absent_since: Option<Timestamp>,
     pub held: bool,
     pub confirmed: bool,
+    /// Its node became absent in a mass absence: the number of nodes before it.
+    pub mass_absence: Option<usize>,
+    /// It was written from a node, not by an import.
+    pub had_node: bool,
     pub retention: Duration,
 }
 
@@ -43,14 +59,21 @@ impl Candidate {
     pub fn new(case: &Case, annotations: &BTreeMap<String, String>) -> Self {
         let is_set = |key: &str| annotations.get(key).is_some_and(|value| value == TRUE);
         let record = case.stored().and_then(Stored::good);
+        let captured_at = record.map_or(Timestamp::UNIX_EPOCH, |record| record.captured_at);
+        // A node cannot have been absent before it was captured: a clock was wrong, or the
+        // annotation is from another record.
+        let absent_since = annotations.get(ABSENT_SINCE).and_then(|text| text.parse().ok());
+        let absent_since = absent_since.filter(|since| *since >= captured_at);
         Self {
             present: false,
             tombstone: record.is_some_and(Record::is_tombstone),
             bad: record.is_none(),
-            captured_at: record.map_or(Timestamp::UNIX_EPOCH, |record| record.captured_at),
-            absent_since: annotations.get(ABSENT_SINCE).and_then(|text| text.parse().ok()),
+            captured_at,
+            absent_since,
             held: is_set(HOLD),
             confirmed: is_set(CONFIRMED),
+            mass_absence: annotations.get(MASS_ABSENCE).and_then(|text| text.parse().ok()),
+            had_node: record.is_some_and(|record| record.node.uid != IMPORTED_UID),
             retention: record.map_or(Duration::MAX, |_| case.policy.retention),
         }
     }
@@ -62,20 +85,55 @@ pub enum Collection {
     Keep,
     /// Write down that its node is absent from now on.
     NoteAbsence,
+    /// Write down that its node became absent in a mass absence, with this number of nodes before
+    /// it.
+    NoteMassAbsence(usize),
     /// The node is back: remove the note.
     ClearAbsence,
     /// Delete the record, after another check that its node does not exist.
     Delete,
 }
 
-/// Whether so many nodes are absent that the list of nodes is not trusted.
-pub fn is_mass_absence(nodes: usize, records: usize, absent: usize) -> bool {
-    records > 0 && (nodes == 0 || (records >= MASS && absent * 2 > records))
+/// The time at which garbage collection deletes a record, if nothing changes until then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CollectionTime {
+    /// The node exists.
+    Present,
+    /// The absence of the node is not noted yet. The record is kept for this long after that.
+    AfterNote(Duration),
+    /// Not before this time. Later while most nodes are absent.
+    At(Timestamp),
+    /// The record is held.
+    Held,
+    /// The record is quarantined.
+    Quarantined,
+    /// The retention is longer than times can express.
+    Unlimited,
 }
 
-/// Decides about one record.
-pub fn collect(record: &Candidate, now: Timestamp, mass_absence: bool) -> Collection {
-    let older = |then: Timestamp, limit: Duration| now.duration_since(then).unsigned_abs() >= limit && now > then;
+/// Returns the time at which [`collect`] deletes a record.
+pub fn collection_time(record: &Candidate) -> CollectionTime {
+    let after = |then: Timestamp, limit: Duration| {
+        then.checked_add(limit).map_or(CollectionTime::Unlimited, CollectionTime::At)
+    };
+    match (record.present, record.tombstone, record.absent_since) {
+        _ if record.bad => CollectionTime::Quarantined,
+        _ if record.held => CollectionTime::Held,
+        (true, true, _) | (false, true, None) => after(record.captured_at, TOMBSTONE_FOR),
+        (true, false, _) => CollectionTime::Present,
+        (false, true, Some(since)) => after(since, TOMBSTONE_FOR),
+        (false, false, Some(since)) => after(since, record.retention),
+        (false, false, None) => CollectionTime::AfterNote(record.retention),
+    }
+}
+
+fn is_older(then: Timestamp, limit: Duration, now: Timestamp) -> bool {
+    now > then && now.duration_since(then).unsigned_abs() >= limit
+}
+
+/// Decides about one record. `became_absent`: its node was there in one of the last audits.
+pub fn collect(record: &Candidate, now: Timestamp, list: &NodeList, became_absent: bool) -> Collection {
+    let older = |then: Timestamp, limit: Duration| is_older(then, limit, now);
     if record.bad {
         return Collection::Keep;
     }
@@ -87,6 +145,13 @@ pub fn collect(record: &Candidate, now: Timestamp, mass_absence: bool) -> Collec
             (None, false) => Collection::Keep,
         };
     }
+    if let Trust::MassAbsence { before } = list.trust
+        && became_absent
+        && !record.tombstone
+        && record.mass_absence.is_none()
+    {
+        return Collection::NoteMassAbsence(before);
+    }
     let Some(since) = record.absent_since else {
         return if record.tombstone && older(record.captured_at, TOMBSTONE_FOR) && !record.held {
             Collection::Delete
@@ -95,93 +160,7 @@ pub fn collect(record: &Candidate, now: Timestamp, mass_absence: bool) -> Collec
         };
     };
     let limit = if record.tombstone { TOMBSTONE_FOR } else { record.retention };
-    let due = older(since, limit);
     // A mass absence that lasts for twice the retention is no longer doubted.
-    let sure = !mass_absence || record.confirmed || record.tombstone || older(since, limit.saturating_mul(2));
-    if due && sure && !record.held { Collection::Delete } else { Collection::Keep }
-}
-
-#[cfg(test)]
-mod tests {
-    use jiff::ToSpan;
-    use rstest::rstest;
-
-    use super::*;
-
-    const DAY: Duration = Duration::from_hours(24);
-
-    fn now() -> Timestamp {
-        "2026-06-01T00:00:00Z".parse().unwrap()
-    }
-
-    fn record() -> Candidate {
-        Candidate {
-            present: false,
-            tombstone: false,
-            bad: false,
-            captured_at: now() - 2000.hours(),
-            absent_since: None,
-            held: false,
-            confirmed: false,
-            retention: DAY * 30,
-        }
-    }
-
-    fn absent(days: i64) -> Candidate {
-        Candidate { absent_since: Some(now() - (days * 24).hours()), ..record() }
-    }
-
-    #[test]
-    fn an_absence_is_noted_first_and_collected_past_the_retention() {
-        assert_eq!(collect(&record(), now(), false), Collection::NoteAbsence);
-        assert_eq!(collect(&absent(29), now(), false), Collection::Keep);
-        assert_eq!(collect(&absent(30), now(), false), Collection::Delete);
-    }
-
-    #[test]
-    fn a_node_that_is_back_clears_the_note() {
-        assert_eq!(collect(&Candidate { present: true, ..absent(40) }, now(), false), Collection::ClearAbsence);
-        assert_eq!(collect(&Candidate { present: true, ..record() }, now(), false), Collection::Keep);
-    }
-
-    #[rstest]
-    #[case::held(Candidate { held: true, ..absent(400) }, false)]
-    #[case::bad(Candidate { bad: true, ..absent(400) }, false)]
-    #[case::in_a_mass_absence(absent(40), true)]
-    fn it_is_kept(#[case] candidate: Candidate, #[case] mass: bool) {
-        assert_eq!(collect(&candidate, now(), mass), Collection::Keep);
-    }
-
-    #[test]
-    fn a_person_or_time_ends_a_mass_absence() {
-        assert_eq!(collect(&Candidate { confirmed: true, ..absent(40) }, now(), true), Collection::Delete);
-        assert_eq!(collect(&absent(60), now(), true), Collection::Delete);
-    }
-
-    #[test]
-    fn a_tombstone_is_collected_an_hour_later() {
-        let fresh = Candidate { tombstone: true, captured_at: now() - 30.minutes(), ..record() };
-        assert_ne!(collect(&fresh, now(), false), Collection::Delete);
-        let old = Candidate { tombstone: true, captured_at: now() - 90.minutes(), ..record() };
-        assert_eq!(collect(&old, now(), false), Collection::Delete);
-        assert_eq!(collect(&Candidate { present: true, ..old }, now(), false), Collection::Delete);
-    }
-
-    #[test]
-    fn a_clock_that_runs_ahead_collects_nothing() {
-        assert_eq!(
-            collect(&Candidate { absent_since: Some(now() + 1000.hours()), ..record() }, now(), false),
-            Collection::Keep
-        );
-    }
-
-    #[rstest]
-    #[case(0, 1, 1, true)]
-    #[case(10, 10, 5, false)]
-    #[case(10, 10, 6, true)]
-    #[case(1, 2, 2, false)]
-    #[case(5, 0, 0, false)]
-    fn a_mass_absence_is(#[case] nodes: usize, #[case] records: usize, #[case] absent: usize, #[case] mass: bool) {
-        assert_eq!(is_mass_absence(nodes, records, absent), mass);
-    }
+    let sure = record.tombstone || older(since, limit.saturating_mul(2)) || !list.doubts(record);
+    if older(since, limit) && sure && !record.held { Collection::Delete } else { Collection::Keep }
 }

@@ -14,7 +14,9 @@ use super::{
     decide::{Decision, Restore, decide},
     identity::Identified,
     keys::{Kept, Key},
-    record::{Entry, Record},
+    policy_set::PolicySet,
+    provenance::Provenance,
+    record::{HistoryEntry, Record},
     selection::{Node, Policy},
 };
 use crate::config::settings::Merge;
@@ -32,7 +34,7 @@ pub struct Change {
 ///
 /// Keys that the policy does not keep stay as they are. Keys on the node that the record never held
 /// stay as well: the command may run under another policy than the one that captured.
-pub fn rollback(case: &Case, record: &Record, to: &Entry) -> Change {
+pub fn rollback(case: &Case, record: &Record, to: &HistoryEntry) -> Change {
     let policy = &case.policy;
     let mut kept: Kept = Kept::from(to.content.clone()).into_iter().filter(|(key, _)| policy.keeps(key)).collect();
     let (set, mut remove) = case.node().map(|_| difference(&case.kept, &kept)).unwrap_or_default();
@@ -55,16 +57,19 @@ pub fn rollback(case: &Case, record: &Record, to: &Entry) -> Change {
 }
 
 /// Returns the record without its history. A live node starts over with the keys it has; a
-/// tombstone replaces the record of an absent one.
+/// tombstone replaces the record of an absent one, and of one that is ignored, which is not captured
+/// again.
 pub fn forget(case: &Case, record: &Record) -> Record {
-    Record { history: Vec::new(), withheld: Vec::new(), ..next(case, record, case.kept.clone()) }
+    let kept = if case.is_ignored() { Kept::new() } else { case.kept.clone() };
+    Record { history: Vec::new(), withheld: Vec::new(), ..next(case, record, kept) }
 }
 
 /// Returns the restore that makes the values of the record win. Keys that only the node has stay.
 pub fn restore_now(case: &Case) -> Option<Restore> {
     let overwrite = Case {
         phase: Phase::Creating { by_kubelet: false },
-        // Without its annotations and labels, since the command also applies to a node that is ignored.
+        // Without its annotations and labels, since the command also applies to a node that is
+        // ignored.
         node: Node { uid: String::new(), labels: BTreeMap::new(), annotations: BTreeMap::new(), ..case.node.clone() },
         mark: None,
         policy: Arc::new(Policy { merge: Merge::Overwrite, ..(*case.policy).clone() }),
@@ -78,7 +83,9 @@ pub fn restore_now(case: &Case) -> Option<Restore> {
 }
 
 fn next(case: &Case, record: &Record, kept: Kept) -> Record {
+    let provenance = case.node().map(|_| Provenance::next(case, Some(record), &kept));
     Record {
+        provenance: provenance.unwrap_or_else(|| record.provenance.clone()),
         sequence: record.sequence + 1,
         node: case.node().map_or_else(|| record.node.clone(), |_| case.origin()),
         kept,
@@ -98,33 +105,20 @@ fn difference(from: &Kept, to: &Kept) -> (Kept, BTreeSet<Key>) {
 }
 
 /// Returns the record under the identity that its policy asks for now. `None` if it stays: the name
-/// is the same, or the record does not contain the identifying field. The case is that of a record
-/// without a node.
-pub fn migrate(case: &Case) -> Option<Record> {
+/// is the same, the record does not contain the identifying field, or its policy is missing. The
+/// case is that of a record without a node.
+///
+/// A record without a policy (of an earlier version) stays as long as any policy looks for it
+/// there.
+pub fn migrate(case: &Case, policies: &PolicySet) -> Option<Record> {
     let record = case.stored()?.good()?;
-    let (mut labels, mut annotations) = (BTreeMap::new(), BTreeMap::new());
-    for (key, value) in &record.kept {
-        match key {
-            Key::Label(key) => drop(labels.insert(key.clone(), value.clone())),
-            Key::Annotation(key) => drop(annotations.insert(key.clone(), value.clone())),
-            _ => {}
-        }
+    let filed = Identified::of_record(record);
+    let identified = Identified::of(&case.policy.identity, &record.described_node())?;
+    let is_other = identified.kind() != filed.kind();
+    if is_other && record.provenance == Provenance::default() && policies.identifies_by(filed.kind()) {
+        return None;
     }
-    let node = Node {
-        name: record.node.name.clone(),
-        machine: record.node.machine.clone(),
-        labels,
-        annotations,
-        ..Node::default()
-    };
-    let identified = Identified::of(&case.policy.identity, &node)?;
-    let moved = Record {
-        identity: identified.text(),
-        sequence: record.sequence + 1,
-        captured_at: case.now,
-        captured_by: case.by.clone(),
-        ..record.clone()
-    };
+    let moved = Record { identity: identified.text(), sequence: record.sequence + 1, ..record.clone() };
     (moved.name() != record.name()).then_some(moved)
 }
 
@@ -233,6 +227,22 @@ mod tests {
     }
 
     #[test]
+    fn a_forgotten_ignored_node_leaves_a_tombstone() {
+        let record = two_captures();
+        let mut now = node(6, "team=db extra=x");
+        now.annotations.insert(IGNORE.to_owned(), "true".to_owned());
+        let forgotten = forget(&here(&now, &record), &record);
+        assert!(forgotten.is_tombstone() && forgotten.sequence == 3);
+        // Nothing comes back, until the node is captured again.
+        assert!(matches!(live(&now, Some(&forgotten), &policy()), Decision::Nothing(_)));
+        let back = Node { uid: "u2".into(), ..node(9, "") };
+        assert!(
+            !matches!(live(&back, Some(&forgotten), &policy()), Decision::PatchNode(restore) if !restore.set.is_empty())
+        );
+        assert_eq!(written(live(&node(9, "team=db"), Some(&forgotten), &policy())).kept, kept("team=db"));
+    }
+
+    #[test]
     fn restoring_now_sets_what_the_record_has() {
         let record = two_captures();
         let restore = restore_now(&here(&node(9, "team=other mine=1"), &record)).unwrap();
@@ -250,7 +260,9 @@ mod tests {
     }
 
     fn moved_to(identity: Identity, record: &Record) -> Option<Record> {
-        migrate(&away(record, Policy { identity, ..policy() }))
+        let policies: PolicySet = Policy { identity, ..policy() }.into();
+        let stored = Arc::new(Stored::Good(Box::new(record.clone())));
+        migrate(&Case::absent(Some(stored), &Defaults(policies.clone()).context()), &policies)
     }
 
     #[test]

@@ -12,21 +12,23 @@
 //! write conditional on the resourceVersion (and UID) that was decided on, and reads a live node
 //! once more before it captures it.
 
+mod record_view;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 
+pub(super) use self::record_view::is_writable;
+use self::record_view::{RecordView, first_record, pick};
 use super::{
     admission::kubelet_may_set,
     case::{Case, Phase},
-    hash::Digest,
-    identity::Identified,
-    keys::{Content, Kept, Key, digest},
-    machine::Sameness,
+    keys::{Kept, Key},
     mark::Mark,
-    merge::{Merged, merge},
-    record::{Record, Withheld},
+    merge::Merged,
+    record::Record,
     selection::Policy,
 };
-use crate::config::names::{is_label_key, is_label_value};
 
 /// The write that a case needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,7 +162,7 @@ fn live(case: &Case, record: Option<&Record>) -> Decision {
             return view.write(&case.kept, RecordWrite::Capture);
         }
         let completes = view.is_owner() && case.node.machine.completes(&record.node.machine);
-        let differs = case.kept != view.visible && view.capture_changes_record();
+        let differs = case.kept != view.visible && view.capture_changes_record() || view.selects_otherwise();
         return if !differs && !view.has_unrecorded_keys() && !completes {
             Decision::Nothing(Reason::Current)
         } else if view.is_older() {
@@ -170,15 +172,22 @@ fn live(case: &Case, record: Option<&Record>) -> Decision {
         };
     }
 
-    let merged = view.merge();
-    if merged.kept != case.kept {
-        let waits = view.waits;
-        return Decision::PatchNode(Restore { waits, ..Restore::new(&case.kept, merged, view.withheld) });
+    let restore = restore_of(case, record);
+    if !restore.changes_nothing() {
+        return Decision::PatchNode(restore);
     }
     if view.waits {
         return Decision::Nothing(Reason::MachineUnknown);
     }
     if ours < theirs { Decision::Nothing(Reason::Older) } else { view.write(&case.kept, RecordWrite::Claim) }
+}
+
+/// Returns the restore of an unsettled node, also if it has every key already and only lacks the
+/// mark.
+pub(super) fn restore_of(case: &Case, record: &Record) -> Restore {
+    let view = RecordView::new(case, record);
+    let (merged, waits) = (view.merge(), view.waits);
+    Restore { waits, ..Restore::new(&case.kept, merged, view.withheld) }
 }
 
 fn gone(case: &Case, record: Option<&Record>) -> Decision {
@@ -194,7 +203,7 @@ fn gone(case: &Case, record: Option<&Record>) -> Decision {
     }
 
     if view.is_settled() {
-        let differs = case.kept != held && view.capture_changes_record();
+        let differs = case.kept != held && view.capture_changes_record() || view.selects_otherwise();
         if !differs && !view.has_unrecorded_keys() {
             return Decision::Nothing(Reason::Current);
         }
@@ -216,6 +225,25 @@ fn creating(case: &Case, record: Option<&Record>, by_kubelet: bool) -> Decision 
     Decision::PatchNode(Restore::new(&case.kept, merged, view.withheld))
 }
 
+/// Returns a write for a last state that needs none: the same content, captured from this state.
+///
+/// It is sent if the capture of an earlier state may be in flight, which decided on the record as
+/// it is now. That capture conflicts then, instead of replacing what was deleted.
+pub fn capture_again(case: &Case) -> Option<Box<Record>> {
+    let is_bad = case.stored().is_some_and(|stored| stored.fault().is_some());
+    let Decision::Nothing(Reason::Current | Reason::NoRecord) = decide(case) else { return None };
+    if case.phase != Phase::Gone || is_bad {
+        return None;
+    }
+    let record = case.record();
+    let Some(record) = record.as_deref() else { return Some(Box::new(first_record(case, &case.kept))) };
+    let view = RecordView::new(case, record);
+    match view.write(&case.kept, RecordWrite::Capture) {
+        Decision::WriteRecord(_, next) if view.is_settled() => Some(next),
+        _ => None,
+    }
+}
+
 /// Decides about a node without a record.
 fn first(case: &Case) -> Decision {
     if case.kept.is_empty() {
@@ -225,217 +253,8 @@ fn first(case: &Case) -> Decision {
     }
 }
 
-fn first_record(case: &Case, kept: &Kept) -> Record {
-    Record {
-        sequence: 1,
-        node: case.origin(),
-        identity: case.identity.as_ref().and_then(Identified::text),
-        kept: kept.clone(),
-        folded: false,
-        before: Kept::new(),
-        withheld: Vec::new(),
-        captured_at: case.now,
-        captured_by: case.by.clone(),
-        history: Vec::new(),
-    }
-}
-
-/// The record from the point of view of one node.
-struct RecordView<'a> {
-    case: &'a Case,
-    record: &'a Record,
-    /// Content for this incarnation. For one that was folded into the record, the content before
-    /// the fold.
-    content: &'a Kept,
-    /// The part of the content that concerns the node: kept by the policy and not bound to another
-    /// machine.
-    visible: Kept,
-    /// Kept keys that are not for this node, or not yet.
-    withheld: BTreeSet<Key>,
-    /// Some withheld keys may follow once the node reports its machine.
-    waits: bool,
-    /// Protected keys of the recorded machine, unless that is known to be the node's. They stay
-    /// with that machine whether the policy keeps them or not.
-    foreign: Kept,
-    /// Keys that this machine left in the record before another machine took the identity.
-    returned: Kept,
-    own_fold: bool,
-}
-
-impl<'a> RecordView<'a> {
-    fn new(case: &'a Case, record: &'a Record) -> Self {
-        let (machine, policy) = (&case.node.machine, &case.policy);
-        let own_fold = record.folded && case.wrote(record);
-        let content = if own_fold { &record.before } else { &record.kept };
-        let sameness = sameness(case, record);
-        let gives = |key: &Key, value: &str| policy.keeps(key) && is_writable(key, value);
-        let is_foreign = |key: &Key| sameness != Sameness::Same && policy.protects(key);
-        let foreign = pick(content, is_foreign);
-        let mut visible = pick(content, |key| !is_foreign(key));
-        visible.retain(|key, value| gives(key, value));
-
-        let mut pending = BTreeSet::new();
-        let mut returned = Kept::new();
-        for other in &record.withheld {
-            match machine.compare(&other.machine) {
-                Sameness::Same => {
-                    for (key, value) in Kept::from(other.content.clone()) {
-                        if !visible.contains_key(&key) {
-                            returned.entry(key).or_insert(value);
-                        }
-                    }
-                }
-                Sameness::Unknown => pending.extend(Kept::from(other.content.clone()).into_keys()),
-                Sameness::Different => {}
-            }
-        }
-        if sameness == Sameness::Unknown {
-            pending.extend(foreign.keys().cloned());
-        }
-        visible.extend(returned.iter().filter(|(key, value)| gives(key, value)).map(|(k, v)| (k.clone(), v.clone())));
-        visible.retain(|key, _| !pending.contains(key));
-        pending.retain(|key| policy.keeps(key));
-
-        let waits = !pending.is_empty();
-        let mut withheld = pending;
-        withheld.extend(foreign.keys().filter(|key| policy.keeps(key) && !visible.contains_key(*key)).cloned());
-        Self { case, record, content, visible, withheld, waits, foreign, returned, own_fold }
-    }
-
-    /// Whether the record was last written from this incarnation with its current mark.
-    fn is_owner(&self) -> bool {
-        self.case.wrote(self.record) && !self.record.folded && self.record.node.mark == self.case.mark_digest()
-    }
-
-    /// Whether the record holds this state of the node, or a newer one. The owner's own state
-    /// counts as newer: the policy may have come to keep more of it.
-    fn is_older(&self) -> bool {
-        let (ours, theirs) = (self.case.node.resource_version, self.record.node.resource_version);
-        ours < theirs || ours == theirs && !self.is_owner()
-    }
-
-    /// Whether the node was given everything. A key that the mark does not cover is still to be
-    /// given: the policy did not keep it at the time, or it was not known to be for this machine.
-    fn is_settled(&self) -> bool {
-        if self.is_owner() {
-            return self.visible.keys().all(|key| !self.returned.contains_key(key));
-        }
-        !self.waits
-            && self.case.mark.as_ref().is_some_and(|mark| {
-                mark.complete && mark.from == self.digest() && self.visible.keys().all(|key| mark.covers(key))
-            })
-    }
-
-    /// Whether the mark lists keys with values of the node's own that the record does not hold yet.
-    fn has_unrecorded_keys(&self) -> bool {
-        !self.is_owner() && self.case.mark.as_ref().is_some_and(|mark| !mark.own.is_empty())
-    }
-
-    /// Returns the digest that the mark of a node holds after it was given this record.
-    fn digest(&self) -> Digest {
-        if self.returned.is_empty() {
-            return digest(self.content);
-        }
-        let mut whole = self.content.clone();
-        whole.extend(self.returned.clone());
-        digest(&whole)
-    }
-
-    fn merge(&self) -> Merged {
-        // An owner and its record agreed on the whole content.
-        let agreed = self.is_owner().then(|| Mark { given: self.content.clone(), ..Mark::default() });
-        let mark = agreed.as_ref().or(self.case.mark.as_ref());
-        merge(&self.case.kept, mark, &self.visible, &self.withheld, self.digest(), self.case.policy.merge)
-    }
-
-    fn write(&self, kept: &Kept, kind: RecordWrite) -> Decision {
-        Decision::WriteRecord(kind, Box::new(self.next(kept, kind)))
-    }
-
-    /// Whether a capture of a settled node that differs from the record would change the record.
-    fn capture_changes_record(&self) -> bool {
-        if !self.is_owner() {
-            return true;
-        }
-        let next = self.next(&self.case.kept, RecordWrite::Capture);
-        next.kept != self.record.kept || next.withheld != self.record.withheld
-    }
-
-    /// Returns the successor of the record.
-    fn next(&self, kept: &Kept, kind: RecordWrite) -> Record {
-        let policy = &self.case.policy;
-        let mut next = first_record(self.case, kept);
-        next.sequence = self.record.sequence + 1;
-        let mut rest = pick(self.content, |key| !self.foreign.contains_key(key));
-        rest.extend(self.returned.clone());
-        // A policy that keeps less never removes keys from records.
-        next.kept.extend(pick(&rest, |key| !policy.keeps(key)));
-        next.withheld = self.next_withheld();
-        next.withheld.truncate(policy.history.max(1));
-
-        next.history.clone_from(&self.record.history);
-        if self.record.kept != next.kept {
-            next.history.insert(0, self.record.entry());
-        }
-        next.history.truncate(policy.history);
-        if kind == RecordWrite::Fold {
-            next.folded = true;
-            next.node.mark.clear();
-            next.before = rest;
-        }
-        next
-    }
-
-    /// Returns the protected keys of other machines that the successor of the record holds.
-    fn next_withheld(&self) -> Vec<Withheld> {
-        let foreign = Withheld { machine: self.record.node.machine.clone(), content: Content::from(&self.foreign) };
-        let others = self.record.withheld.iter().filter(|other| other.machine != self.case.node.machine).cloned();
-        std::iter::once(foreign).chain(others).filter_map(|other| still_withheld(other, self.case)).collect()
-    }
-}
-
-/// Compares the machine of the node with the recorded one. A machine that reports more fields than
-/// before stays the same.
-fn sameness(case: &Case, record: &Record) -> Sameness {
-    let recorded = &record.node.machine;
-    if case.wrote(record) && case.node.machine.completes(recorded) {
-        Sameness::Same
-    } else {
-        case.node.machine.compare(recorded)
-    }
-}
-
-/// Returns the keys that remain withheld for a machine. If that machine is the node's and reports
-/// more fields now, the keys that the node was given or has set itself are dropped.
-fn still_withheld(mut other: Withheld, case: &Case) -> Option<Withheld> {
-    let mut content = Kept::from(other.content);
-    if case.node.machine.completes(&other.machine) {
-        let covered = |key: &Key| case.mark.as_ref().is_some_and(|mark| mark.covers(key));
-        content.retain(|key, _| !case.policy.keeps(key) || !case.kept.contains_key(key) && !covered(key));
-    }
-    other.content = Content::from(&content);
-    (!content.is_empty()).then_some(other)
-}
-
-/// Whether the API server accepts this key and value. A single invalid key must not prevent the
-/// others from being set.
-pub(super) fn is_writable(key: &Key, value: &str) -> bool {
-    match key {
-        Key::Label(key) | Key::Taint { key, .. } => is_label_key(key) && is_label_value(value),
-        Key::Annotation(key) => is_label_key(key),
-        Key::Cordon => true,
-    }
-}
-
-fn pick(kept: &Kept, wanted: impl Fn(&Key) -> bool) -> Kept {
-    kept.iter().filter(|(key, _)| wanted(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
-}
-
 /// Returns the keys that the policy protects: they are restored only to the machine that they were
 /// captured from.
 pub(super) fn protected(kept: &Kept, policy: &Policy) -> BTreeSet<Key> {
     kept.keys().filter(|key| policy.protects(key)).cloned().collect()
 }
-
-#[cfg(test)]
-mod tests;

@@ -14,6 +14,7 @@ use super::{
     stored_record::{Stored, Substitute},
 };
 use crate::config::{
+    defaults::is_action_label,
     pattern::{Pattern, Patterns},
     settings::Identity,
 };
@@ -43,8 +44,9 @@ pub enum Cause {
     MachineUnknown { recorded: Machine },
     /// The API server rejects it.
     Unwritable { value: String },
-    /// The node has a value of its own, which takes precedence.
-    OwnValue { node: Option<String>, record: Option<String> },
+    /// The node has a value of its own, which takes precedence. `rollback_to`: the record has
+    /// followed the node, and the version with this sequence contains the value `record`.
+    OwnValue { node: Option<String>, record: Option<String>, rollback_to: Option<u64> },
     /// It was removed from the node, and then from the record.
     Removed { value: String, last_seen: Timestamp, removed_at: Timestamp, sequence: u64 },
     /// It was removed from the node and is about to be removed from the record.
@@ -59,6 +61,10 @@ pub enum Cause {
     Waits { value: String, protected: bool },
     /// It is on the node and in the record.
     Kept { value: String, given: bool },
+    /// Other controllers report the health of the machine by it, or act on it.
+    ActionLabel,
+    /// Only these field managers write it, which write it again.
+    Controllers { managers: Vec<String> },
 }
 
 impl Cause {
@@ -84,6 +90,8 @@ impl Cause {
             Self::NeverSeen => "NeverSeen",
             Self::Waits { .. } => "Waits",
             Self::Kept { .. } => "Kept",
+            Self::ActionLabel => "ActionLabel",
+            Self::Controllers { .. } => "Controllers",
         }
     }
 
@@ -102,6 +110,12 @@ pub fn explain(key: &Key, case: &Case) -> Cause {
     if let Some(cause) = unkept(key, policy) {
         return cause;
     }
+    if let Key::Label(label) = key
+        && !case.kept.contains_key(key)
+        && policy.is_controllers(key, &case.node, case.mark.as_ref())
+    {
+        return Cause::Controllers { managers: case.node.writers.of(label).map(str::to_owned).collect() };
+    }
     if case.node().is_some() && case.identity.is_none() {
         return Cause::Unidentified { identity: policy.identity.clone() };
     }
@@ -115,6 +129,7 @@ pub fn explain(key: &Key, case: &Case) -> Cause {
     match (case.node(), case.record()) {
         (None, None) => Cause::NeverSeen,
         (Some(_), None) => match case.kept.get(key) {
+            Some(_) if !case.rivals.is_empty() => contested(case),
             Some(value) => Cause::ToCapture { value: value.clone() },
             None => Cause::NeverSeen,
         },
@@ -124,6 +139,10 @@ pub fn explain(key: &Key, case: &Case) -> Cause {
         },
         (Some(_), Some(record)) => both(key, &record, case),
     }
+}
+
+fn contested(case: &Case) -> Cause {
+    Cause::Contested { rivals: case.rivals.iter().map(|rival| rival.name.clone()).collect() }
 }
 
 /// Returns the rule of the policy that excludes the key.
@@ -137,6 +156,7 @@ fn unkept(key: &Key, policy: &Policy) -> Option<Cause> {
         Key::Label(text) | Key::Annotation(text) | Key::Taint { key: text, .. } if text.starts_with(DOMAIN) => {
             return Some(Cause::OurDomain);
         }
+        Key::Label(text) if is_action_label(text) => return Some(Cause::ActionLabel),
         Key::Label(text) => dropped_by(&policy.drop, text),
         Key::Annotation(text) => {
             dropped_by(&policy.machine_annotations, text).filter(|_| policy.annotations.matches(text))
@@ -159,7 +179,7 @@ fn both(key: &Key, record: &Record, case: &Case) -> Cause {
     let owner = case.wrote(record);
     let (on_node, in_record) = (case.kept.get(key), record.kept.get(key));
     if !case.rivals.is_empty() && !owner && on_node != in_record {
-        return Cause::Contested { rivals: case.rivals.iter().map(|rival| rival.name.clone()).collect() };
+        return contested(case);
     }
     let Some(value) = in_record else {
         return match on_node {
@@ -179,14 +199,17 @@ fn both(key: &Key, record: &Record, case: &Case) -> Cause {
         return Cause::Unwritable { value: value.clone() };
     }
     let mark = case.mark.as_ref();
-    let given = mark.is_some_and(|mark| mark.given.contains_key(key));
+    // A value that was set after the restore is not a restored one.
+    let given = mark.is_some_and(|mark| mark.given.get(key) == Some(value));
     let own = mark.is_some_and(|mark| mark.belongs_to_node(key));
     if on_node == Some(value) {
         // The record was written since. Its former value is in the history.
-        let before = record.history.iter().filter_map(|entry| Kept::from(entry.content.clone()).remove(key));
-        return match { before }.find(|then| then != value) {
-            Some(then) if mark.is_some_and(|mark| mark.own.contains(key)) => {
-                Cause::OwnValue { node: Some(value.clone()), record: Some(then) }
+        let versions = record.history.iter();
+        let before =
+            versions.filter_map(|entry| Some((Kept::from(entry.content.clone()).remove(key)?, entry.sequence)));
+        return match { before }.find(|(then, _)| then != value) {
+            Some((then, sequence)) if mark.is_some_and(|mark| mark.own.contains(key)) => {
+                Cause::OwnValue { node: Some(value.clone()), record: Some(then), rollback_to: Some(sequence) }
             }
             _ => Cause::Kept { value: value.clone(), given },
         };
@@ -198,7 +221,7 @@ fn both(key: &Key, record: &Record, case: &Case) -> Cause {
             Some(now) => Cause::ToCapture { value: now.clone() },
             None => Cause::BeingRemoved { value: value.clone() },
         },
-        _ => Cause::OwnValue { node: on_node.cloned(), record: Some(value.clone()) },
+        _ => Cause::OwnValue { node: on_node.cloned(), record: Some(value.clone()), rollback_to: None },
     }
 }
 
@@ -228,7 +251,7 @@ fn missing(key: &Key, record: &Record, case: &Case) -> Cause {
         after = (entry.sequence, entry.captured_at);
     }
     if case.mark.as_ref().is_some_and(|mark| mark.belongs_to_node(key)) {
-        return Cause::OwnValue { node: None, record: None };
+        return Cause::OwnValue { node: None, record: None, rollback_to: None };
     }
     Cause::NeverSeen
 }

@@ -13,8 +13,10 @@ use super::{
     identity::Identified,
     keys::digest,
     mark::Mark,
-    record::Record,
-    selection::{Node, Policy, ignored},
+    policy_set::PolicySet,
+    provenance::Provenance,
+    record::{Fault, Record},
+    selection::{Node, ignored},
     status::KeepState,
     stored_record::Stored,
 };
@@ -44,12 +46,15 @@ pub struct NodeFingerprint {
     ignored: bool,
     identified: bool,
     gated: bool,
+    /// Its policy, and the labels that policies select on.
+    selection: u64,
     /// Hash of every field that any policy may read. Most events of a node change none of them.
     content: u64,
 }
 
 /// Hashes of everything that a decision reads of a record.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 pub struct RecordFingerprint {
     uid: u64,
     node_resource_version: u64,
@@ -58,7 +63,13 @@ pub struct RecordFingerprint {
     machine: u64,
     folded: bool,
     bad: bool,
+    /// Written by a newer version of the operator.
+    newer: bool,
     tombstone: bool,
+    /// The policy, and the labels that policies select on.
+    selection: u64,
+    /// Some keys were never given to the node that it was written from.
+    ungiven: bool,
     /// Machines that protected keys are withheld for.
     withheld: Box<[u64]>,
 }
@@ -84,11 +95,19 @@ fn hash_digest(digest: &Digest) -> u64 {
 }
 
 fn hash_content(node: &Node) -> u64 {
-    hash(&(&node.uid, &node.labels, &node.annotations, &node.taints, node.unschedulable, &node.machine))
+    let labels = (&node.labels, &node.writers);
+    hash(&(&node.uid, labels, &node.annotations, &node.taints, node.unschedulable, &node.machine))
+}
+
+/// Hashes the policy and the labels that policies select on. Labels that are still expected can
+/// equal those of no node.
+fn hash_selection(provenance: &Provenance) -> u64 {
+    hash(&(provenance.policy_name(), &provenance.selectors, &provenance.expected))
 }
 
 impl NodeFingerprint {
-    pub fn new(node: &Node, policy: &Policy) -> Self {
+    pub fn new(node: &Node, policies: &PolicySet) -> Self {
+        let policy = &*policies.for_node(node);
         let kept = policy.select(node);
         let mark = Mark::read(&node.annotations);
         let mark = mark.as_ref();
@@ -104,13 +123,14 @@ impl NodeFingerprint {
             complete: mark.is_some_and(|mark| mark.complete),
             covers_kept: mark.is_some_and(|mark| kept.keys().all(|key| mark.covers(key))),
             own: mark.is_some_and(|mark| !mark.own.is_empty()),
-            machine: hash(machine),
+            machine: hash(&machine.normalized()),
             machine_incomplete: [&machine.provider_id, &machine.system_uuid, &machine.machine_id]
                 .into_iter()
                 .any(String::is_empty),
             ignored: ignored(node),
             identified: Identified::of(&policy.identity, node).is_some(),
             gated: node.is_gated(),
+            selection: hash_selection(&Provenance::of(node, policy, policies.selectors())),
             content: hash_content(node),
         }
     }
@@ -128,12 +148,22 @@ impl NodeFingerprint {
         self.resource_version > other.resource_version
     }
 
-    pub fn is_ignored(&self) -> bool {
-        self.ignored
+    pub fn resource_version(&self) -> u64 {
+        self.resource_version
     }
 
-    pub fn is_identified(&self) -> bool {
-        self.identified
+    /// Whether this state is newer than a resourceVersion.
+    pub fn is_after(&self, resource_version: u64) -> bool {
+        self.resource_version > resource_version
+    }
+
+    /// Whether the policy keeps none of its keys.
+    pub fn is_empty(&self) -> bool {
+        self.empty
+    }
+
+    pub fn is_ignored(&self) -> bool {
+        self.ignored
     }
 
     /// Whether the node has the taint that holds pods back until it is restored.
@@ -143,8 +173,8 @@ impl NodeFingerprint {
 
     /// Whether a decision reads the same of both, apart from the resourceVersion and the identity.
     pub fn decides_like(&self, other: &Self) -> bool {
-        (self.uid, self.kept, self.mark, self.machine, self.ignored, self.gated)
-            == (other.uid, other.kept, other.mark, other.machine, other.ignored, other.gated)
+        (self.uid, self.kept, self.mark, self.machine, self.ignored, self.gated, self.selection)
+            == (other.uid, other.kept, other.mark, other.machine, other.ignored, other.gated, other.selection)
     }
 
     /// Whether a node has the content that this fingerprint was taken of, under any policy.
@@ -152,7 +182,7 @@ impl NodeFingerprint {
         self.content == hash_content(node)
     }
 
-    /// Takes note of a later resourceVersion of the same content.
+    /// Records a later resourceVersion of the same content.
     pub fn advance(&mut self, resource_version: u64) {
         self.resource_version = self.resource_version.max(resource_version);
     }
@@ -176,7 +206,8 @@ impl NodeFingerprint {
             };
         };
         let owner = self.owns(record);
-        if record.bad || self.gated || !(owner || self.is_settled_by_mark(record)) {
+        let settled = if owner { !record.ungiven } else { self.is_settled_by_mark(record) };
+        if record.bad || self.gated || !settled {
             return Need::Restore;
         }
         let older = self.resource_version < record.node_resource_version;
@@ -199,7 +230,7 @@ impl NodeFingerprint {
         if ours < theirs || ours == theirs && !owner && !record.bad {
             return false;
         }
-        let settled = owner || self.is_settled_by_mark(record);
+        let settled = owner && !record.ungiven || self.is_settled_by_mark(record);
         !(settled && !record.bad && self.agrees_with(record))
     }
 
@@ -215,8 +246,9 @@ impl NodeFingerprint {
 
     /// Whether the record holds exactly this state of the node and nothing else.
     pub fn is_recorded_in(&self, record: &RecordFingerprint) -> bool {
-        let plain = !record.folded && !record.bad && record.withheld.is_empty();
-        plain && !self.ignored && record.kept == self.kept && record.machine == self.machine
+        let plain = !record.folded && !record.bad && !record.ungiven && record.withheld.is_empty();
+        let selected = self.selection == record.selection;
+        plain && selected && !self.ignored && record.kept == self.kept && record.machine == self.machine
     }
 
     /// Returns the state of the node as far as the hashes tell. `clean`: `decide` was found to
@@ -228,11 +260,20 @@ impl NodeFingerprint {
         if !self.identified {
             return KeepState::Unidentified;
         }
-        let Some(record) = record else { return if self.empty { KeepState::NoRecord } else { KeepState::Pending } };
-        let owner = self.owns(record);
-        if !owner && contested {
+        if record.is_some_and(|record| record.newer) {
+            return KeepState::NewerRecord;
+        }
+        if contested && record.is_none_or(|record| record.uid != self.uid) {
             return KeepState::Contested;
         }
+        let Some(record) = record else {
+            return match self.need(None) {
+                Need::Restore => KeepState::Unsettled,
+                Need::Capture => KeepState::Pending,
+                Need::Nothing => KeepState::NoRecord,
+            };
+        };
+        let owner = self.owns(record);
         let need = if clean { Need::Nothing } else { self.need(Some(record)) };
         match need {
             Need::Restore => KeepState::Unsettled,
@@ -250,7 +291,8 @@ impl NodeFingerprint {
         let machine = !self.protected || self.machine == record.machine;
         // A machine with empty fields may turn out to be one that keys are withheld for.
         let withheld = record.withheld.is_empty() || !self.machine_incomplete;
-        self.kept == record.kept && covered && machine && withheld && !self.has_returned_keys(record)
+        let selected = self.selection == record.selection;
+        self.kept == record.kept && selected && covered && machine && withheld && !self.has_returned_keys(record)
     }
 
     /// Whether the record withholds keys for the machine of the node.
@@ -271,7 +313,10 @@ impl RecordFingerprint {
                 machine: 0,
                 folded: false,
                 bad: true,
+                newer: stored.fault().is_some_and(Fault::is_newer),
                 tombstone: false,
+                selection: 0,
+                ungiven: false,
                 withheld: Box::default(),
             },
         }
@@ -283,11 +328,14 @@ impl RecordFingerprint {
             node_resource_version: record.node.resource_version,
             kept: hash_digest(&digest(&record.kept)),
             mark: hash(&record.node.mark),
-            machine: hash(&record.node.machine),
+            machine: hash(&record.node.machine.normalized()),
             folded: record.folded,
             bad: false,
+            newer: false,
             tombstone: record.is_tombstone(),
-            withheld: record.withheld.iter().map(|withheld| hash(&withheld.machine)).collect(),
+            selection: hash_selection(&record.provenance),
+            ungiven: !record.provenance.ungiven.is_empty(),
+            withheld: record.withheld.iter().map(|withheld| hash(&withheld.machine.normalized())).collect(),
         }
     }
 

@@ -1,6 +1,11 @@
 //! The identity of a node across its incarnations, and the name of its record.
 
-use super::{hash::Digest, record::Record, selection::Node};
+use super::{
+    hash::Digest,
+    machine::{Sameness, canonical_uuid, normalize, swapped_uuid},
+    record::Record,
+    selection::Node,
+};
 use crate::config::settings::Identity;
 
 /// Maximum length of the name of a ConfigMap.
@@ -21,7 +26,10 @@ impl Identified {
     /// Returns `None` while the node lacks the identifying field: a cloud may set the providerID
     /// later.
     pub fn of(kind: &Identity, node: &Node) -> Option<Self> {
+        let kind = &resolve(kind, node);
         let value = match kind {
+            // Resolved above.
+            Identity::Auto => None,
             Identity::Name => Some(&node.name),
             Identity::ProviderId => Some(&node.machine.provider_id),
             Identity::SystemUuid => Some(&node.machine.system_uuid),
@@ -29,7 +37,32 @@ impl Identified {
             Identity::Label(key) => node.labels.get(key),
             Identity::Annotation(key) => node.annotations.get(key),
         };
-        value.filter(|value| !value.is_empty()).map(|value| Self { kind: kind.clone(), value: value.clone() })
+        let value = value.filter(|value| !value.is_empty())?;
+        let value = if is_machine(kind) { normalize(value) } else { value.clone() };
+        Some(Self { kind: kind.clone(), value })
+    }
+
+    /// Returns the identity in every spelling that a record may be filed under, the usual one
+    /// first.
+    pub(super) fn spellings(kind: &Identity, node: &Node) -> Vec<Self> {
+        let Some(usual) = Self::of(kind, node) else { return Vec::new() };
+        // Earlier versions used the text as the node reported it.
+        let kind = &usual.kind;
+        let reported = match kind {
+            Identity::ProviderId => Some(&node.machine.provider_id),
+            Identity::SystemUuid => Some(&node.machine.system_uuid),
+            Identity::MachineId => Some(&node.machine.machine_id),
+            _ => None,
+        };
+        let swapped = if is_machine(kind) { swapped_uuid(&usual.value) } else { None };
+        let others: Vec<Self> = reported
+            .cloned()
+            .into_iter()
+            .chain(swapped)
+            .filter(|value| *value != usual.value)
+            .map(|value| Self { kind: kind.clone(), value })
+            .collect();
+        std::iter::once(usual.clone()).chain(others).collect()
     }
 
     /// Returns the identity of a node that is identified by its name.
@@ -38,12 +71,28 @@ impl Identified {
     }
 
     /// Returns the identity that a record belongs to.
-    fn of_record(record: &Record) -> Self {
-        let told = record.identity.as_deref().and_then(|text| text.split_once('='));
-        match told.and_then(|(kind, value)| Some((kind.parse().ok()?, value.to_owned()))) {
+    pub fn of_record(record: &Record) -> Self {
+        let parts = record.identity.as_deref().and_then(|text| text.split_once('='));
+        match parts.and_then(|(kind, value)| Some((kind.parse().ok()?, value.to_owned()))) {
             Some((kind, value)) => Self { kind, value },
             None => Self::named(&record.node.name),
         }
+    }
+
+    /// Whether the node is identified by its name.
+    pub fn is_name(&self) -> bool {
+        self.kind == Identity::Name
+    }
+
+    /// Returns the property that identifies the node.
+    pub fn kind(&self) -> &Identity {
+        &self.kind
+    }
+
+    /// Whether both identify the same node, in any spelling.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let canonical = |value: &str| if is_machine(&self.kind) { canonical_uuid(value) } else { value.to_owned() };
+        self.kind == other.kind && canonical(&self.value) == canonical(&other.value)
     }
 
     /// Returns the identity as records hold it. `None` if it is the name of the node.
@@ -76,10 +125,30 @@ impl Identified {
 }
 
 impl Record {
+    /// Whether both records were captured from the same machine.
+    pub fn is_of_same_machine(&self, other: &Self) -> bool {
+        self.node.uid == other.node.uid || self.node.machine.compare(&other.node.machine) == Sameness::Same
+    }
+
     /// Returns the name of the ConfigMap that this record belongs in.
     pub fn name(&self) -> RecordName {
         Identified::of_record(self).record_name()
     }
+}
+
+/// Returns the property that `auto` stands for. On AWS, names are addresses that other instances
+/// reuse. Elsewhere a name is a seat: instance groups and scale sets reuse it on purpose.
+fn resolve(kind: &Identity, node: &Node) -> Identity {
+    match kind {
+        Identity::Auto if normalize(&node.machine.provider_id).starts_with("aws:") => Identity::ProviderId,
+        Identity::Auto => Identity::Name,
+        other => other.clone(),
+    }
+}
+
+/// Whether an identity is an identifier of a machine, which has several spellings.
+fn is_machine(kind: &Identity) -> bool {
+    matches!(kind, Identity::ProviderId | Identity::SystemUuid | Identity::MachineId)
 }
 
 /// Returns the part of a value that fits into a name. The hash beside it makes the name unique.
@@ -132,6 +201,19 @@ mod tests {
         assert_eq!(Identified::of(&Identity::ProviderId, &node), None);
         node.machine = Machine { provider_id: "p".into(), ..Machine::default() };
         assert!(Identified::of(&Identity::ProviderId, &node).is_some());
+    }
+
+    #[rstest::rstest]
+    #[case("aws:///eu-1a/i-0A", "providerID=aws:///eu-1a/i-0a")]
+    #[case("AWS:///eu-1a/i-0a", "providerID=aws:///eu-1a/i-0a")]
+    #[case("gce://project/zone/n", "name")]
+    #[case("azure:///subscriptions/x/virtualMachineScaleSets/y/virtualMachines/0", "name")]
+    #[case("", "name")]
+    fn the_provider_decides(#[case] provider: &str, #[case] expected: &str) {
+        let machine = Machine { provider_id: provider.into(), ..Machine::default() };
+        let node = Node { name: "n".into(), machine, ..Node::default() };
+        let identity = Identified::of(&Identity::Auto, &node).unwrap();
+        assert_eq!(identity.text().unwrap_or_else(|| "name".into()), expected);
     }
 
     proptest! {

@@ -8,6 +8,7 @@ mod config_map;
 mod csv;
 pub mod decide;
 pub mod export;
+mod json_labels;
 mod plain;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +22,7 @@ use super::{
     machine::Machine,
     record::Record,
 };
-use crate::config::names::{is_dns_subdomain, is_label_key, is_label_value};
+use crate::config::names::{TAINT_EFFECTS, is_dns_subdomain, is_label_key, is_label_value, is_taint_effect};
 
 /// Known formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,6 +46,8 @@ pub enum Format {
     Plain,
     /// Comma-separated values.
     Csv,
+    /// A ConfigMap with labels as JSON, read only on request: any ConfigMap might be one.
+    JsonLabels,
 }
 
 impl Format {
@@ -59,13 +62,14 @@ impl Format {
             Self::Node => "node",
             Self::Plain => "plain map",
             Self::Csv => "csv",
+            Self::JsonLabels => "configmap with JSON labels",
         }
     }
 }
 
 /// The keys to import for one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct ImportEntry {
     pub node: String,
     pub kept: Kept,
     /// The machine that it was captured from, if known.
@@ -88,15 +92,15 @@ pub struct Refused {
 
 /// The result of reading files and objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
-    pub entries: Vec<Entry>,
+pub struct ImportInput {
+    pub entries: Vec<ImportEntry>,
     pub refused: Vec<Refused>,
     /// Number of objects of an unknown format.
     pub unknown: usize,
 }
 
-impl Found {
-    fn take(&mut self, origin: &str, read: Result<Entry, String>) {
+impl ImportInput {
+    fn take(&mut self, origin: &str, read: Result<ImportEntry, String>) {
         match read {
             Ok(entry) => self.entries.push(entry),
             Err(why) => self.refused.push(Refused { origin: origin.to_owned(), why }),
@@ -125,7 +129,7 @@ impl Found {
             for place in places {
                 gone.insert(place);
                 let origin = self.entries[place].origin.clone();
-                let why = format!("node {node} is there more than once, with different labels");
+                let why = format!("node {node} is listed more than once, with different labels");
                 self.refused.push(Refused { origin, why });
             }
         }
@@ -139,23 +143,76 @@ impl Found {
 
 /// Reads a file. `known` contains the names of nodes, for formats that identify a node by a hash of
 /// its name.
-pub fn read_text(text: &str, file: &str, known: &BTreeSet<String>) -> Found {
-    let mut found = Found::default();
+pub fn read_text(text: &str, file: &str, known: &BTreeSet<String>) -> ImportInput {
+    let mut found = ImportInput::default();
     if csv::is_csv(text) {
         csv::read(text, file, &mut found);
-        return found;
+    } else {
+        read_documents(text, file, known, &mut found);
     }
+    if found.entries.is_empty() && found.refused.is_empty() && !is_empty_export(text) {
+        let why = match found.unknown {
+            0 => "it contains no nodes, records or labels of nodes".to_owned(),
+            unknown => format!("none of its {unknown} object(s) has a known format"),
+        };
+        found.refused.push(Refused { origin: file.to_owned(), why });
+    }
+    found
+}
+
+/// Whether a text is the export of a cluster without records.
+fn is_empty_export(text: &str) -> bool {
+    documents(text)
+        .is_ok_and(|all| matches!(&*all, [one] if one.get("kind").and_then(Value::as_str) == Some(export::KIND)))
+}
+
+fn read_documents(text: &str, file: &str, known: &BTreeSet<String>, found: &mut ImportInput) {
     match documents(text) {
         Ok(documents) => {
             for (number, document) in documents.iter().enumerate() {
                 let origin =
                     if documents.len() == 1 { file.to_owned() } else { format!("{file}, document {}", number + 1) };
-                read_value(document, &origin, None, known, &mut found);
+                read_value(document, &origin, None, known, found);
             }
         }
         Err(why) => found.refused.push(Refused { origin: file.to_owned(), why }),
     }
+}
+
+/// Reads a file whose ConfigMaps contain labels as JSON.
+pub fn read_json_labels(text: &str, file: &str) -> ImportInput {
+    let mut found = ImportInput::default();
+    match documents(text) {
+        Ok(documents) => {
+            for document in &documents {
+                read_json_object(document, file, &mut found);
+            }
+        }
+        Err(why) => found.refused.push(Refused { origin: file.to_owned(), why }),
+    }
+    if found.entries.is_empty() && found.refused.is_empty() {
+        let why = "it contains no ConfigMap with labels as JSON".to_owned();
+        found.refused.push(Refused { origin: file.to_owned(), why });
+    }
     found
+}
+
+/// Reads an object whose ConfigMaps contain labels as JSON. Other objects are counted.
+pub fn read_json_object(object: &Value, origin: &str, found: &mut ImportInput) {
+    let Some(map) = object.as_object() else {
+        found.unknown += usize::from(!object.is_null());
+        return;
+    };
+    let items = map.get("items").and_then(Value::as_array);
+    match (map.get("kind").and_then(Value::as_str), items) {
+        (Some(kind), Some(items)) if kind.ends_with("List") => {
+            for item in items {
+                read_json_object(item, origin, found);
+            }
+        }
+        (Some("ConfigMap"), _) => json_labels::read(map, &place(origin, "ConfigMap", map), found),
+        _ => found.unknown += 1,
+    }
 }
 
 fn documents(text: &str) -> Result<Vec<Value>, String> {
@@ -173,11 +230,11 @@ fn documents(text: &str) -> Result<Vec<Value>, String> {
 }
 
 /// Reads an object of the cluster, or of a file.
-pub fn read_object(object: &Value, known: &BTreeSet<String>, found: &mut Found) {
+pub fn read_object(object: &Value, known: &BTreeSet<String>, found: &mut ImportInput) {
     read_value(object, "", None, known, found);
 }
 
-fn read_value(value: &Value, origin: &str, kind: Option<&str>, known: &BTreeSet<String>, found: &mut Found) {
+fn read_value(value: &Value, origin: &str, kind: Option<&str>, known: &BTreeSet<String>, found: &mut ImportInput) {
     let Some(map) = value.as_object() else {
         match value {
             Value::Array(_) => plain::read(value, origin, found),
@@ -224,11 +281,26 @@ fn place(origin: &str, kind: &str, object: &Map<String, Value>) -> String {
     if file.is_empty() { format!("{kind} {name}") } else { format!("{file}, {kind} {name}") }
 }
 
-fn entry(node: &str, kept: Kept, format: Format, origin: &str) -> Result<Entry, String> {
+fn entry(node: &str, kept: Kept, format: Format, origin: &str) -> Result<ImportEntry, String> {
     if !is_dns_subdomain(node) {
         return Err(format!("{node:?} is not a node's name"));
     }
-    for (key, value) in &kept {
+    check_keys(&kept)?;
+    Ok(ImportEntry {
+        node: node.to_owned(),
+        kept,
+        machine: None,
+        captured_at: None,
+        record: None,
+        hold: false,
+        format,
+        origin: origin.to_owned(),
+    })
+}
+
+/// Refuses keys and values that the API server would refuse on a node.
+fn check_keys(kept: &Kept) -> Result<(), String> {
+    for (key, value) in kept {
         let (name, sound) = match key {
             Key::Label(name) | Key::Taint { key: name, .. } => (name.as_str(), is_label_value(value)),
             Key::Annotation(name) => (name.as_str(), true),
@@ -240,17 +312,14 @@ fn entry(node: &str, kept: Kept, format: Format, origin: &str) -> Result<Entry, 
         if !sound {
             return Err(format!("{value:?} of {name} is not a value"));
         }
+        if let Key::Taint { effect, .. } = key
+            && !is_taint_effect(effect)
+        {
+            let effects = TAINT_EFFECTS.join(", ");
+            return Err(format!("{effect:?} is not the effect of a taint: expected one of {effects} for {name}"));
+        }
     }
-    Ok(Entry {
-        node: node.to_owned(),
-        kept,
-        machine: None,
-        captured_at: None,
-        record: None,
-        hold: false,
-        format,
-        origin: origin.to_owned(),
-    })
+    Ok(())
 }
 
 /// Reads labels from a map whose values must be strings.
@@ -268,7 +337,7 @@ fn time(value: Option<&Value>) -> Option<Timestamp> {
     value?.as_str()?.parse().ok()
 }
 
-fn label_state(object: &Map<String, Value>, origin: &str) -> Result<Entry, String> {
+fn label_state(object: &Map<String, Value>, origin: &str) -> Result<ImportEntry, String> {
     let spec = object.get("spec").ok_or("it has no spec")?;
     let named = spec.get("nodeName").or_else(|| object.get("metadata")?.get("name")).and_then(Value::as_str);
     let kept = labels(spec.get("labels").ok_or("it has no spec.labels")?)?;
@@ -278,7 +347,7 @@ fn label_state(object: &Map<String, Value>, origin: &str) -> Result<Entry, Strin
 }
 
 /// Reads everything that could be kept of a node. The policy selects from it later.
-fn node(object: &Map<String, Value>, origin: &str) -> Result<Entry, String> {
+fn node(object: &Map<String, Value>, origin: &str) -> Result<ImportEntry, String> {
     let object = Value::Object(object.clone());
     let name = object.pointer("/metadata/name").and_then(Value::as_str).ok_or("it has no name")?;
     let mut kept = match object.pointer("/metadata/labels") {

@@ -25,12 +25,24 @@ pub enum Sameness {
 }
 
 impl Machine {
-    /// Compares all three fields.
+    /// Returns the machine in one spelling: the same machine may report its identifiers in another
+    /// case, with white space, or with the first groups of its UUID in another byte order.
+    #[must_use]
+    pub fn normalized(&self) -> Self {
+        Self {
+            provider_id: normalize(&self.provider_id),
+            system_uuid: canonical_uuid(&self.system_uuid),
+            machine_id: canonical_uuid(&self.machine_id),
+        }
+    }
+
+    /// Compares all three fields, in any spelling.
     pub fn compare(&self, recorded: &Self) -> Sameness {
+        let (now, then) = (self.normalized(), recorded.normalized());
         let fields = [
-            (&self.provider_id, &recorded.provider_id),
-            (&self.system_uuid, &recorded.system_uuid),
-            (&self.machine_id, &recorded.machine_id),
+            (&now.provider_id, &then.provider_id),
+            (&now.system_uuid, &then.system_uuid),
+            (&now.machine_id, &then.machine_id),
         ];
         if fields.iter().all(|(now, then)| now == then) {
             Sameness::Same
@@ -45,6 +57,38 @@ impl Machine {
     pub fn completes(&self, recorded: &Self) -> bool {
         self != recorded && recorded.compare(self) == Sameness::Unknown
     }
+}
+
+/// Returns an identifier without white space around it, in lower case.
+pub(super) fn normalize(text: &str) -> String {
+    text.trim().to_ascii_lowercase()
+}
+
+/// Returns one of the two spellings of a UUID, and any other text as [`normalize`] does.
+pub(super) fn canonical_uuid(text: &str) -> String {
+    let plain = normalize(text);
+    match swapped_uuid(&plain) {
+        Some(swapped) => plain.min(swapped),
+        None => plain,
+    }
+}
+
+/// Returns a UUID with the bytes of its first three groups reversed. SMBIOS stores them in
+/// little-endian order, and not all firmware and kernels agree. `None` if the text is not a UUID
+/// in lower case with dashes.
+pub(super) fn swapped_uuid(text: &str) -> Option<String> {
+    let groups: Vec<&str> = text.split('-').collect();
+    let is_group = |group: &&str| group.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+    if groups.iter().map(|group| group.len()).ne([8, 4, 4, 4, 12]) || !groups.iter().all(is_group) {
+        return None;
+    }
+    let reversed = |group: &str| -> String {
+        let bytes: Vec<&str> = (0..group.len()).step_by(2).filter_map(|at| group.get(at..at + 2)).collect();
+        bytes.into_iter().rev().collect()
+    };
+    let (first, rest) = groups.split_at(3);
+    let first = first.iter().map(|group| reversed(group));
+    Some(first.chain(rest.iter().map(|group| (*group).to_owned())).collect::<Vec<_>>().join("-"))
 }
 
 #[cfg(test)]
@@ -69,6 +113,22 @@ mod tests {
     #[case("p,s,m", "p,s,n", Sameness::Different)]
     fn machines_compare(#[case] now: &str, #[case] then: &str, #[case] expected: Sameness) {
         assert_eq!(machine(now).compare(&machine(then)), expected);
+    }
+
+    const UUID: &str = "4c4c4544-0042-4a10-8053-b7c04f4b3732";
+
+    #[rstest]
+    #[case::case(&UUID.to_uppercase(), Sameness::Same)]
+    #[case::white_space(" 4c4c4544-0042-4a10-8053-b7c04f4b3732\n", Sameness::Same)]
+    #[case::byte_order("44454c4c-4200-104a-8053-b7c04f4b3732", Sameness::Same)]
+    #[case::byte_order_and_case("44454C4C-4200-104A-8053-B7C04F4B3732", Sameness::Same)]
+    #[case::another_one("4c4c4544-0042-4a10-8053-b7c04f4b3733", Sameness::Different)]
+    #[case::the_rest_is_not_swapped("44454c4c-4200-104a-5380-b7c04f4b3732", Sameness::Different)]
+    fn a_uuid_has_several_spellings(#[case] now: &str, #[case] expected: Sameness) {
+        let machine = |uuid: &str| Machine { system_uuid: uuid.to_owned(), ..Machine::default() };
+        assert_eq!(machine(now).compare(&machine(UUID)), expected);
+        assert_eq!(machine(UUID).compare(&machine(now)), expected);
+        assert!(!machine(now).completes(&machine(UUID)));
     }
 
     #[test]

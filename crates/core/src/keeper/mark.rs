@@ -13,8 +13,13 @@ use super::{
 /// Name of the annotation.
 pub const MARK: &str = "perennial.dev/restored";
 
-/// Maximum size of a mark with `given`, in bytes. All annotations of an object share 256 KiB.
+/// Maximum size of a mark with `given`, in bytes.
 pub const MARK_LIMIT: usize = 128 * 1024;
+/// Maximum size of the keys and values of all annotations of an object, in bytes. The API server
+/// refuses more.
+pub const ANNOTATIONS_LIMIT: usize = 256 * 1024;
+/// Part of it that a mark with `given` leaves to others.
+const SPARED: usize = 32 * 1024;
 
 /// The keys that an incarnation was given.
 ///
@@ -64,11 +69,25 @@ impl Mark {
     /// Returns the value of the annotation. Above the limit `given` is omitted: a later version of
     /// the record then changes none of the given keys on this incarnation.
     pub fn render(&self) -> String {
+        self.render_within(MARK_LIMIT)
+    }
+
+    /// Returns the value of the annotation for a node that will have these annotations, and the
+    /// size of all of them.
+    pub fn render_beside<'a>(&self, others: impl Iterator<Item = (&'a str, &'a str)>) -> (String, usize) {
+        let others = others.filter(|(key, _)| *key != MARK);
+        let taken = MARK.len() + others.map(|(key, value)| key.len() + value.len()).sum::<usize>();
+        let text = self.render_within(MARK_LIMIT.min(ANNOTATIONS_LIMIT.saturating_sub(SPARED + taken)));
+        let size = taken + text.len();
+        (text, size)
+    }
+
+    fn render_within(&self, limit: usize) -> String {
         if self.unlisted {
             return render(self);
         }
         let text = render(&Self { withheld: BTreeSet::new(), ..self.clone() });
-        if text.len() <= MARK_LIMIT {
+        if text.len() <= limit {
             return text;
         }
         render(&Self { given: Kept::new(), unlisted: true, ..self.clone() })
@@ -116,6 +135,21 @@ mod tests {
         let mark = Mark { from: Digest::of(["x"]), complete: true, given, ..Mark::default() };
         assert!(mark.render().len() < 100);
         assert!(Mark::parse(&mark.render()).is_some_and(|m| m.complete && m.given.is_empty() && m.unlisted));
+    }
+
+    #[test]
+    fn a_mark_beside_large_annotations_leaves_out_what_it_gave() {
+        let given: Kept = (0..1000).map(|i| (Key::Label(format!("example.com/key-{i}")), "value".into())).collect();
+        let mark = Mark { from: Digest::of(["x"]), complete: true, given, ..Mark::default() };
+        let blob = |size: usize| "x".repeat(size);
+
+        let (text, size) = mark.render_beside([("blob", blob(1000).as_str())].into_iter());
+        assert_eq!((text.as_str(), size), (mark.render().as_str(), MARK.len() + 1004 + text.len()));
+
+        let (text, size) = mark.render_beside([("blob", blob(220 * 1024).as_str()), (MARK, "old")].into_iter());
+        assert!(text.len() < 100 && size < ANNOTATIONS_LIMIT);
+        assert!(Mark::parse(&text).is_some_and(|mark| mark.render() == text), "it is the same mark later");
+        assert!(mark.render_beside([("blob", blob(262_144).as_str())].into_iter()).1 > ANNOTATIONS_LIMIT);
     }
 
     #[test]

@@ -42,16 +42,19 @@ pub(super) struct Merged {
     pub(super) decided: bool,
 }
 
-/// Merges a node with the visible part of its record. `from` is the digest of the whole content.
-/// Keys in `withheld` stay on the node as they are and are in no set of the mark.
-pub(super) fn merge(
-    node: &Kept,
-    mark: Option<&Mark>,
-    record: &Kept,
-    withheld: &BTreeSet<Key>,
-    from: Digest,
-    how: Merge,
-) -> Merged {
+/// A record as it is merged with a node.
+#[derive(Debug)]
+pub(super) struct RecordKeys<'a> {
+    pub(super) visible: &'a Kept,
+    /// Keys that stay on the node as they are and are in no set of the mark.
+    pub(super) withheld: &'a BTreeSet<Key>,
+    /// Digest of the whole content.
+    pub(super) digest: Digest,
+}
+
+/// Merges a node with the visible part of its record.
+pub(super) fn merge(node: &Kept, mark: Option<&Mark>, record: RecordKeys<'_>, how: Merge) -> Merged {
+    let RecordKeys { visible: record, withheld, digest: from } = record;
     let mut keys: BTreeSet<&Key> = node.keys().chain(record.keys()).collect();
     if let Some(mark) = mark {
         keys.extend(mark.given.keys().chain(&mark.own).chain(&mark.same));

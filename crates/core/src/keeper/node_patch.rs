@@ -24,7 +24,11 @@ pub fn node_patch(node: &Node, restore: &Restore) -> Value {
             Key::Taint { .. } => {}
         }
     }
-    annotations.insert(MARK.into(), json!(restore.mark.render()));
+    let kept = node.annotations.iter().filter(|(key, _)| !annotations.contains_key(*key));
+    let kept = kept.map(|(key, value)| (key.as_str(), value.as_str()));
+    let set = annotations.iter().filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)));
+    let (mark, _) = restore.mark.render_beside(kept.chain(set));
+    annotations.insert(MARK.into(), json!(mark));
     let mut taints = taints(&node.taints, restore);
     if !restore.waits {
         taints.retain(|taint| !is_gate(taint));

@@ -33,7 +33,7 @@ pub struct KeepPolicySpec {
     #[schemars(range(min = -1_000_000, max = 1_000_000))]
     priority: i32,
     /// Nodes that the policy applies to. Empty: all nodes. A returning node is also selected by the
-    /// labels that it will be given back.
+    /// labels that it had when it was captured.
     #[schemars(with = "Option<selector::SelectorMapping>")]
     node_selector: Option<LabelSelector>,
     /// Label keys to keep: keys, prefixes that end in a slash, or patterns with *.
@@ -42,6 +42,9 @@ pub struct KeepPolicySpec {
     /// Label keys not to keep, although a pattern of keep matches them.
     #[schemars(transform = limit_patterns)]
     drop: Option<Patterns>,
+    /// Label keys not to keep, in addition to drop.
+    #[schemars(transform = limit_patterns)]
+    drop_also: Option<Patterns>,
     /// Annotation keys to keep.
     #[schemars(transform = limit_patterns)]
     annotations: Option<Patterns>,
@@ -53,11 +56,11 @@ pub struct KeepPolicySpec {
     /// Value that wins if a returning node has another one than its record: that of the node
     /// (keepExisting) or that of the record (overwrite).
     merge: Option<Merge>,
-    /// Property by which a returning node is recognized: name, providerID, systemUUID, machineID,
-    /// label:KEY or annotation:KEY.
+    /// Property by which a returning node is recognized: auto (the instance on AWS, otherwise the
+    /// name), name, providerID, systemUUID, machineID, label:KEY or annotation:KEY.
     #[schemars(length(max = 400), extend("x-kubernetes-validations" = [{
-        "rule": "self in ['name', 'providerID', 'systemUUID', 'machineID'] || self.matches('^(label|annotation):.+$')",
-        "message": "expected name, providerID, systemUUID, machineID, label:KEY or annotation:KEY",
+        "rule": "self in ['auto', 'name', 'providerID', 'systemUUID', 'machineID'] || self.matches('^(label|annotation):.+$')",
+        "message": "expected auto, name, providerID, systemUUID, machineID, label:KEY or annotation:KEY",
     }]))]
     identity: Option<Identity>,
     /// How long a record is kept after its node disappeared: 30d, 720h, 1h30m.
@@ -98,9 +101,12 @@ impl KeepPolicy {
                 .collect::<Vec<_>>()
         })?;
         let base = base.clone();
+        // A list of its own replaces all of the configuration.
+        let drop_also = if spec.drop.is_some() { Patterns::default() } else { base.drop_also };
         let keeper = Keeper {
             keep: spec.keep.unwrap_or(base.keep),
             drop: spec.drop.unwrap_or(base.drop),
+            drop_also: spec.drop_also.unwrap_or(drop_also),
             annotations: spec.annotations.unwrap_or(base.annotations),
             taints: spec.taints.unwrap_or(base.taints),
             cordon: spec.cordon.unwrap_or(base.cordon),
@@ -145,6 +151,19 @@ mod tests {
         assert!(policy.policy.keeps(&Key::Cordon));
         assert_eq!((policy.priority, policy.policy.name.as_str()), (3, "gpu"));
         assert_eq!(policy.policy.merge, base().merge);
+    }
+
+    #[test]
+    fn a_policy_adds_to_the_dropped_keys_or_replaces_them() {
+        let base = Keeper { drop_also: Patterns::of(&["corp.example.com/*"]), ..base() };
+        let keeps = |spec: Value| {
+            let policy = KeepPolicy::parse("p", &spec, &base).unwrap().policy;
+            ["karpenter.sh/nodepool", "corp.example.com/x", "scratch", "team"].map(|key| policy.keeps(&Key::label(key)))
+        };
+        assert_eq!(keeps(json!({})), [false, false, true, true]);
+        assert_eq!(keeps(json!({"dropAlso": ["scratch"]})), [false, true, false, true]);
+        assert_eq!(keeps(json!({"drop": ["team"]})), [true, true, true, false]);
+        assert_eq!(keeps(json!({"drop": ["team"], "dropAlso": ["scratch"]})), [true, true, false, false]);
     }
 
     #[test]

@@ -1,6 +1,15 @@
-//! The policies in force, and the one that applies to a node.
+//! The policies in force, and the one that applies to a node or to a record.
+//!
+//! A record is judged by the policy that it was captured under, also if that policy selects other
+//! nodes by now. The same policy applies to a node that returns without the labels of its record,
+//! until its own labels select one. While the policy of a record is missing (deleted, invalid or
+//! not readable), the record stays where it is filed and keeps its retention, whatever other
+//! policies select.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::{
     identity::Identified,
@@ -8,7 +17,7 @@ use super::{
     mark::Mark,
     policy::{KeepPolicy, choose},
     record::Record,
-    selection::{Node, Policy},
+    selection::{CONFIG_POLICY, Node, Policy},
 };
 use crate::config::settings::Identity;
 
@@ -17,12 +26,26 @@ use crate::config::settings::Identity;
 pub struct PolicySet {
     default: Arc<Policy>,
     policies: Vec<KeepPolicy>,
+    /// Keys of the labels that policies select nodes by.
+    selectors: Arc<BTreeSet<String>>,
 }
 
 impl PolicySet {
     /// `default` applies to every node that none of the `policies` selects.
     pub fn new(default: Arc<Policy>, policies: Vec<KeepPolicy>) -> Self {
-        Self { default, policies }
+        let mut selectors: BTreeSet<String> = BTreeSet::new();
+        for policy in &policies {
+            selectors.extend(policy.selector.keys().map(str::to_owned));
+            if let Identity::Label(key) = &policy.policy.identity {
+                selectors.insert(key.clone());
+            }
+        }
+        Self { default, policies, selectors: Arc::new(selectors) }
+    }
+
+    /// Returns the keys of the labels that policies select nodes by.
+    pub fn selectors(&self) -> &Arc<BTreeSet<String>> {
+        &self.selectors
     }
 
     /// Returns the policy for a node with these labels.
@@ -35,35 +58,116 @@ impl PolicySet {
         self.for_labels(&node.labels)
     }
 
-    /// Returns the identity of a node. `None` while the node lacks the identifying field.
+    /// Returns the identity of a node whose record is not known. `None` while the node lacks the
+    /// identifying field.
     pub fn identify(&self, node: &Node) -> Option<Identified> {
         Identified::of(&self.for_node(node).identity, node)
     }
 
-    /// Returns the policy for a node with this record.
-    ///
-    /// A node that returns without labels is selected by the labels of its record as well. Labels
-    /// that the node was given and has no longer were removed from it: they do not select it.
-    pub fn for_node_with_record(&self, node: &Node, record: Option<&Record>) -> Arc<Policy> {
-        let plain = self.for_node(node);
-        let Some(record) = record.filter(|record| record.node.uid != node.uid) else { return plain };
-        let mark = Mark::read(&node.annotations);
-        let mut labels = record.labels();
-        labels.retain(|key, _| !mark.as_ref().is_some_and(|mark| mark.covers(&Key::label(key))));
+    /// Returns the policy for a node with this record. `mark` is the mark of the node, if it is
+    /// believed.
+    pub fn for_node_with_record(&self, node: &Node, mark: Option<&Mark>, record: &Record) -> Arc<Policy> {
+        let mut labels = inherited_labels(node, mark, record);
+        let is_bare = !labels.is_empty() && !self.selects_by_labels(&node.labels);
         labels.extend(node.labels.clone());
-        let informed = self.for_labels(&labels);
-        // A policy with another identity would lead to another record.
-        if informed.identity == plain.identity { informed } else { plain }
+        let by_labels = || {
+            let informed = self.for_labels(&labels);
+            if informed.name == CONFIG_POLICY { self.of_missing(record).unwrap_or(informed) } else { informed }
+        };
+        let informed = if is_bare { self.of_record(record).unwrap_or_else(by_labels) } else { by_labels() };
+        if self.belongs(node, &informed, record) { informed } else { self.for_node(node) }
+    }
+
+    /// Whether a record that was found under an identity of a node belongs to the node under this
+    /// policy. The policy may identify nodes by something else by now.
+    fn belongs(&self, node: &Node, policy: &Policy, record: &Record) -> bool {
+        let kind = &policy.identity;
+        let is_its = |identity: Identified| {
+            identity.is_same(&Identified::of_record(record))
+                || Identified::of(kind, &record.described_node()).is_some_and(|theirs| identity.is_same(&theirs))
+        };
+        *kind == self.for_node(node).identity
+            || record.node.uid == node.uid
+            || Identified::of(kind, node).is_some_and(is_its)
     }
 
     /// Returns the policy for a record without a node.
     pub fn for_record(&self, record: Option<&Record>) -> Arc<Policy> {
-        self.for_labels(&record.map(Record::labels).unwrap_or_default())
+        let Some(record) = record else { return Arc::clone(&self.default) };
+        self.of_record(record).unwrap_or_else(|| self.for_labels(&record.selecting_labels()))
     }
 
-    /// Whether any policy identifies nodes by something else than their name.
+    /// Returns the policy that a record was captured under, or its stand-in. `None` if the record
+    /// does not name one: there were no policies, or an earlier version has written it.
+    fn of_record(&self, record: &Record) -> Option<Arc<Policy>> {
+        let name = &record.provenance.policy;
+        if name.is_empty() {
+            return None;
+        }
+        self.named(name).or_else(|| self.of_missing(record))
+    }
+
+    /// Returns the policy of the configuration in the place of the missing policy of a record, with
+    /// the identity and the retention of that policy.
+    fn of_missing(&self, record: &Record) -> Option<Arc<Policy>> {
+        if self.default.name != CONFIG_POLICY || self.has_policy_of(record) {
+            return None;
+        }
+        Some(Arc::new(Policy {
+            name: record.provenance.policy_name().to_owned(),
+            identity: Identified::of_record(record).kind().clone(),
+            retention: record.provenance.retention(),
+            ..(*self.default).clone()
+        }))
+    }
+
+    /// Whether one of these labels selects a policy. A policy without a selector is not selected by
+    /// labels.
+    fn selects_by_labels(&self, labels: &BTreeMap<String, String>) -> bool {
+        choose(&self.policies, labels).is_some_and(|policy| policy.selector.keys().next().is_some())
+    }
+
+    /// Returns the policy of this name, if it is in force.
+    pub fn named(&self, name: &str) -> Option<Arc<Policy>> {
+        if name == self.default.name {
+            return Some(Arc::clone(&self.default));
+        }
+        self.policies.iter().find(|policy| policy.name == name).map(|policy| Arc::clone(&policy.policy))
+    }
+
+    /// Whether the policy that a record was captured under is in force.
+    pub fn has_policy_of(&self, record: &Record) -> bool {
+        self.has_policy(record.provenance.policy_name())
+    }
+
+    /// Whether a policy of this name is in force.
+    pub fn has_policy(&self, name: &str) -> bool {
+        name == CONFIG_POLICY || self.policies.iter().any(|policy| policy.name == name)
+    }
+
+    /// Returns the policy of the configuration.
+    pub fn configured(&self) -> Arc<Policy> {
+        Arc::clone(&self.default)
+    }
+
+    /// Whether a policy in force identifies nodes in this way.
+    pub fn identifies_by(&self, kind: &Identity) -> bool {
+        self.all().any(|policy| policy.identity == *kind)
+    }
+
+    /// Returns the ways in which the policies in force identify nodes.
+    pub fn identities(&self) -> BTreeSet<Identity> {
+        let mut all: BTreeSet<Identity> = self.all().map(|policy| policy.identity.clone()).collect();
+        // A node may have been captured before it reported its provider.
+        if all.contains(&Identity::Auto) {
+            all.insert(Identity::Name);
+        }
+        all
+    }
+
+    /// Whether any policy identifies nodes by something else than their name, on every provider.
     pub fn identities_differ(&self) -> bool {
-        self.all().any(|policy| policy.identity != Identity::Name)
+        self.all().any(|policy| !matches!(policy.identity, Identity::Name | Identity::Auto))
     }
 
     /// Whether any policy reads annotations of nodes other than Perennial's own.
@@ -81,8 +185,21 @@ impl PolicySet {
     }
 }
 
+/// Returns the labels of a record that select a policy for a node that does not have them yet.
+///
+/// Labels that the node was given and has no longer were removed from it: they do not select it.
+pub(super) fn inherited_labels(node: &Node, mark: Option<&Mark>, record: &Record) -> BTreeMap<String, String> {
+    let mut labels =
+        if record.node.uid == node.uid { record.provenance.expected.clone() } else { record.selecting_labels() };
+    labels.retain(|key, _| !node.labels.contains_key(key) && !mark.is_some_and(|mark| mark.covers(&Key::label(key))));
+    labels
+}
+
 impl From<Policy> for PolicySet {
     fn from(policy: Policy) -> Self {
         Self::new(Arc::new(policy), Vec::new())
     }
 }
+
+#[cfg(test)]
+mod tests;

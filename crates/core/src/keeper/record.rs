@@ -13,12 +13,18 @@ use super::{
     hash::Digest,
     keys::{Content, Kept},
     machine::Machine,
+    provenance::{Provenance, Sealed},
 };
 
 /// Label of the ConfigMaps that hold records.
 pub const RECORD_LABEL: &str = "perennial.dev/record";
 /// Value of [`RECORD_LABEL`]: the version of the format.
 pub const RECORD_LABEL_VALUE: &str = "v1";
+
+/// Returns the label selector of all records.
+pub fn record_selector() -> String {
+    format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}")
+}
 /// Key of the record in the data of its ConfigMap.
 pub const RECORD_KEY: &str = "record.json";
 /// Key of the record while the bytes under [`RECORD_KEY`] are quarantined. Those are kept as they
@@ -53,6 +59,8 @@ pub struct Record {
     pub node: Origin,
     /// Identity that the record belongs to, unless it is the name of the node.
     pub identity: Option<String>,
+    /// The policy that it was captured under, and the labels that policies select on.
+    pub provenance: Provenance,
     pub kept: Kept,
     /// Written from a node that was deleted before it was settled: `kept` is the result of the
     /// merge, `before` the content that the node was merged into.
@@ -63,7 +71,7 @@ pub struct Record {
     pub captured_at: Timestamp,
     pub captured_by: String,
     /// Newest first.
-    pub history: Vec<Entry>,
+    pub history: Vec<HistoryEntry>,
 }
 
 /// Protected keys of a machine that no longer holds the identity.
@@ -77,7 +85,7 @@ pub struct Withheld {
 
 /// Former content of a record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct HistoryEntry {
     pub sequence: u64,
     #[serde(rename = "capturedAt")]
     pub captured_at: Timestamp,
@@ -96,7 +104,7 @@ pub struct Entry {
 pub struct Invalid {
     pub why: Fault,
     /// The newest history entry with a valid checksum.
-    pub good: Option<Box<Entry>>,
+    pub good: Option<Box<HistoryEntry>>,
 }
 
 /// Why a record is quarantined.
@@ -150,8 +158,8 @@ impl Record {
     }
 
     /// Returns this record as an entry of the history of its successor.
-    pub fn entry(&self) -> Entry {
-        let mut entry = Entry {
+    pub fn entry(&self) -> HistoryEntry {
+        let mut entry = HistoryEntry {
             sequence: self.sequence,
             captured_at: self.captured_at,
             uid: self.node.uid.clone(),
@@ -192,8 +200,9 @@ impl Record {
         if let Some(map) = value.as_object_mut() {
             map.insert("checksum".to_owned(), serde_json::Value::String(String::new()));
         }
-        let wire: Wire = serde_json::from_value(value).map_err(|error| Fault::Shape(error.to_string()))?;
+        let mut wire: Wire = serde_json::from_value(value).map_err(|error| Fault::Shape(error.to_string()))?;
         check_sequence(wire.sequence)?;
+        wire.captured_under = wire.captured_under.map(Sealed::trusted);
         Ok(wire.into())
     }
 
@@ -229,10 +238,10 @@ fn check_sequence(sequence: u64) -> Result<(), Fault> {
     if sequence < SEQUENCE_LIMIT {
         return Ok(());
     }
-    Err(Fault::Shape(format!("a sequence of {sequence} is beyond anything that was ever written")))
+    Err(Fault::Shape(format!("sequence {sequence} exceeds the maximum")))
 }
 
-impl Entry {
+impl HistoryEntry {
     pub fn is_good(&self) -> bool {
         self.sequence < SEQUENCE_LIMIT && self.checksum == self.sum()
     }
@@ -243,12 +252,12 @@ impl Entry {
 }
 
 /// Reads the history entry by entry, so that an invalid one does not hide the others.
-fn newest_good(record: &serde_json::Value) -> Option<Box<Entry>> {
+fn newest_good(record: &serde_json::Value) -> Option<Box<HistoryEntry>> {
     let entries = record.get("history")?.as_array()?;
     entries
         .iter()
-        .filter_map(|entry| Entry::deserialize(entry).ok())
-        .filter(Entry::is_good)
+        .filter_map(|entry| HistoryEntry::deserialize(entry).ok())
+        .filter(HistoryEntry::is_good)
         .max_by_key(|e| e.sequence)
         .map(Box::new)
 }
@@ -266,6 +275,8 @@ struct Wire {
     node: Origin,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     identity: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "capturedUnder")]
+    captured_under: Option<Sealed>,
     #[serde(default)]
     labels: BTreeMap<String, String>,
     #[serde(default)]
@@ -286,12 +297,14 @@ struct Wire {
     captured_by: String,
     checksum: Digest,
     #[serde(default)]
-    history: Vec<Entry>,
+    history: Vec<HistoryEntry>,
 }
 
 impl Wire {
     fn sum(&self) -> Digest {
-        sum_of(&Self { checksum: Digest::default(), history: Vec::new(), ..self.clone() })
+        // Versions that do not know `captured_under` verify the sum without it.
+        let (checksum, history) = (Digest::default(), Vec::new());
+        sum_of(&Self { checksum, history, captured_under: None, ..self.clone() })
     }
 }
 
@@ -303,6 +316,7 @@ impl From<&Record> for Wire {
             sequence: record.sequence,
             node: record.node.clone(),
             identity: record.identity.clone(),
+            captured_under: Sealed::new(&record.provenance),
             labels,
             annotations,
             taints,
@@ -325,13 +339,14 @@ impl From<Wire> for Record {
             sequence: wire.sequence,
             node: wire.node,
             identity: wire.identity,
+            provenance: wire.captured_under.map(Sealed::verified).unwrap_or_default(),
             kept: Content { labels, annotations, taints, unschedulable }.into(),
             folded: wire.folded,
             before: wire.before.into(),
             withheld: wire.withheld,
             captured_at: wire.captured_at,
             captured_by: wire.captured_by,
-            history: wire.history.into_iter().filter(Entry::is_good).collect(),
+            history: wire.history.into_iter().filter(HistoryEntry::is_good).collect(),
         }
     }
 }

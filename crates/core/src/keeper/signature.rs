@@ -7,18 +7,19 @@
 //!
 //! # Caveats
 //! An older record of the same node that is put back has a valid signature. It is recognized by its
-//! sequence, which the reader must remember.
+//! sequence, which the reader must remember, also while the record is deleted ([`Newest`]).
 
 use std::{collections::BTreeMap, fmt};
 
 use hmac::{Hmac, KeyInit, Mac};
+use jiff::{SignedDuration, Timestamp};
 use sha2::Sha256;
 
 use super::{
     hash::hex,
     record::{Fault, RECORD_KEY},
 };
-use crate::config::settings::Hmac as Mode;
+use crate::{CLOCK_TOLERANCE, config::settings::Hmac as Mode};
 
 /// Name of the Secret with the keys.
 pub const SECRET: &str = "perennial-record-keys";
@@ -34,7 +35,7 @@ pub fn signature_key(key: &str) -> &'static str {
 
 /// The location of signed bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct SignedLocation<'a> {
     pub namespace: &'a str,
     /// Name of the ConfigMap.
     pub name: &'a str,
@@ -78,7 +79,7 @@ impl Keys {
     }
 
     /// Signs with the last key by name: `NAME:HEX`. Returns `None` without keys.
-    pub fn sign(&self, place: &Place<'_>, text: &str) -> Option<String> {
+    pub fn sign(&self, place: &SignedLocation<'_>, text: &str) -> Option<String> {
         let (name, key) = self.0.last_key_value()?;
         let mac = mac(key, place, text)?.finalize().into_bytes();
         Some(format!("{name}:{}", hex(&mac)))
@@ -91,7 +92,13 @@ impl Keys {
     }
 
     /// Verifies the bytes at a location according to the mode.
-    pub fn verify(&self, mode: Mode, place: &Place<'_>, text: &str, signature: Option<&str>) -> Result<(), Fault> {
+    pub fn verify(
+        &self,
+        mode: Mode,
+        place: &SignedLocation<'_>,
+        text: &str,
+        signature: Option<&str>,
+    ) -> Result<(), Fault> {
         match (mode, signature) {
             (Mode::None, _) | (Mode::Sign, None) => Ok(()),
             (Mode::Require, None) => Err(Fault::Unsigned),
@@ -99,7 +106,7 @@ impl Keys {
         }
     }
 
-    fn check(&self, place: &Place<'_>, text: &str, signature: &str) -> Result<(), Fault> {
+    fn check(&self, place: &SignedLocation<'_>, text: &str, signature: &str) -> Result<(), Fault> {
         let (name, digits) = signature.rsplit_once(':').unwrap_or(("", signature));
         let key = self.0.get(name).ok_or_else(|| Fault::UnknownKey(name.to_owned()))?;
         let forged = || Fault::Forged(name.to_owned());
@@ -108,7 +115,7 @@ impl Keys {
     }
 }
 
-fn mac(key: &[u8], place: &Place<'_>, text: &str) -> Option<Hmac<Sha256>> {
+fn mac(key: &[u8], place: &SignedLocation<'_>, text: &str) -> Option<Hmac<Sha256>> {
     let mut mac = Hmac::<Sha256>::new_from_slice(key).ok()?;
     for part in [PURPOSE, place.namespace, place.name, place.key, text] {
         mac.update(&(part.len() as u64).to_be_bytes());
@@ -124,27 +131,42 @@ fn bytes(hex: &str) -> Option<Vec<u8>> {
     (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).ok()).collect()
 }
 
-/// The newest record seen under one data key of one ConfigMap.
+/// The newest record seen under one data key of one ConfigMap, also after that was deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Newest {
     pub uid: String,
     pub resource_version: u64,
     pub sequence: u64,
+    pub captured_at: Timestamp,
+    /// The writer.
+    pub captured_by: String,
 }
 
 impl Newest {
     /// Compares another read of the same data key. A later version of the same object with a
     /// smaller sequence is an older record that was put back; an earlier version is a late event.
-    pub fn see(&mut self, uid: &str, resource_version: u64, sequence: u64) -> Result<(), Fault> {
-        if self.uid != uid {
-            *self = Self { uid: uid.to_owned(), resource_version, sequence };
+    ///
+    /// In an object that was deleted and created again, sequences begin anew. There, a record with a
+    /// smaller sequence that was captured before the newest one is an older record.
+    pub fn see(&mut self, read: Self) -> Result<(), Fault> {
+        let Self { ref uid, resource_version, sequence, .. } = read;
+        if self.uid != *uid {
+            // The clocks of two writers may differ a little.
+            let tolerance = if self.captured_by == read.captured_by { SignedDuration::ZERO } else { CLOCK_TOLERANCE };
+            let is_older = self.captured_at.duration_since(read.captured_at) > tolerance;
+            if resource_version > self.resource_version && sequence < self.sequence && is_older {
+                return Err(Fault::Replayed { found: sequence, seen: self.sequence });
+            }
+            if resource_version > self.resource_version {
+                *self = read;
+            }
             return Ok(());
         }
         if resource_version > self.resource_version && sequence < self.sequence {
             return Err(Fault::Replayed { found: sequence, seen: self.sequence });
         }
         if resource_version > self.resource_version {
-            (self.resource_version, self.sequence) = (resource_version, sequence);
+            *self = read;
         }
         Ok(())
     }

@@ -5,7 +5,8 @@ use std::{borrow::Cow, collections::BTreeMap};
 use super::{
     keys::Kept,
     mark::Mark,
-    record::{Entry, Fault, Invalid, Origin, RECORD_KEY, RECOVERED_KEY, Record},
+    provenance::Provenance,
+    record::{Fault, HistoryEntry, Invalid, Origin, RECORD_KEY, RECOVERED_KEY, Record},
     selection::Node,
 };
 
@@ -25,7 +26,7 @@ pub enum Stored {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Substitute {
     Recovered(Box<Record>),
-    History(Box<Entry>),
+    History(Box<HistoryEntry>),
     Nothing,
 }
 
@@ -36,18 +37,18 @@ impl Stored {
         Self::verified(data, is_for, |_, _| Ok(()), |_, _| Ok(()))
     }
 
-    /// Reads a record. `vouch` verifies the bytes under a data key before anything in them is used,
-    /// including history; `accept` then verifies the record.
+    /// Reads a record. `verify` checks the bytes under a data key before anything in them is used,
+    /// including history; `accept` then checks the record.
     pub fn verified(
         data: &BTreeMap<String, String>,
         is_for: impl Fn(&Record) -> bool,
-        vouch: impl Fn(&'static str, &str) -> Result<(), Fault>,
+        verify: impl Fn(&'static str, &str) -> Result<(), Fault>,
         accept: impl Fn(&'static str, &Record) -> Result<(), Fault>,
     ) -> Self {
         let read = |key: &'static str| -> Result<Record, Invalid> {
             let refused = |why| Invalid { why, good: None };
             let text = data.get(key).ok_or_else(|| refused(Fault::Missing))?;
-            vouch(key, text).map_err(refused)?;
+            verify(key, text).map_err(refused)?;
             let record = Record::decode(text)?;
             if !is_for(&record) {
                 return Err(refused(Fault::Swapped(owner_of(&record))));
@@ -101,7 +102,7 @@ fn owner_of(record: &Record) -> String {
     record.identity.clone().unwrap_or_else(|| format!("node {}", record.node.name))
 }
 
-fn from_history(entry: &Entry, node: &Node) -> Record {
+fn from_history(entry: &HistoryEntry, node: &Node) -> Record {
     let mark = if entry.uid == node.uid { Mark::digest_of(&node.annotations) } else { String::new() };
     Record {
         // The quarantined record had the sequence after its newest entry.
@@ -114,6 +115,7 @@ fn from_history(entry: &Entry, node: &Node) -> Record {
             machine: entry.machine.clone(),
         },
         identity: None,
+        provenance: Provenance::default(),
         kept: Kept::from(entry.content.clone()),
         folded: false,
         before: Kept::new(),

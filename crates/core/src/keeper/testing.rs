@@ -9,6 +9,7 @@ use super::{
     decide::{Decision, Restore, decide},
     keys::{Kept, Key},
     mark::MARK,
+    policy::KeepPolicy,
     policy_set::PolicySet,
     record::Record,
     selection::{Node, Policy},
@@ -19,6 +20,13 @@ use crate::config::settings::Settings;
 /// The policy of the default configuration.
 pub(crate) fn policy() -> Policy {
     Policy::from_settings(&Settings::default().keeper)
+}
+
+/// Returns KeepPolicies over the default configuration.
+pub(crate) fn keep_policies(specs: &[(&str, serde_json::Value)]) -> PolicySet {
+    let base = Settings::default().keeper;
+    let parsed = specs.iter().map(|(name, spec)| KeepPolicy::parse(name, spec, &base).unwrap());
+    PolicySet::new(Arc::new(policy()), parsed.collect())
 }
 
 /// Parses `key=value` pairs separated by spaces.

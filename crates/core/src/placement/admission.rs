@@ -167,6 +167,12 @@ impl IncomingPod {
     }
 }
 
+/// Returns the ordinal of a StatefulSet pod and the class that it gets.
+pub fn ordinal_class(pod: &IncomingPod, start: u32, spec: &Spec, state: &PlacementState) -> Option<(u32, Class)> {
+    let ordinal = ordinal(pod)?;
+    Some((ordinal, class_of(ordinal.checked_sub(start)?, spec.split, state).0))
+}
+
 fn ordinal(pod: &IncomingPod) -> Option<u32> {
     pod.metadata.name.as_deref()?.rsplit_once('-')?.1.parse().ok()
 }

@@ -4,10 +4,11 @@
 //! Never touches a pod that is already placed.
 
 use super::decision::{Action, Decision, WorkloadEvent};
-use super::hold::SpotHold;
+use super::hold::{Hold, SpotHold};
 use super::node_labels::Choice;
 use super::occupancy::{FreeSlots, Group, Occupant, count};
-use super::supply::FallbackAllowance;
+use super::slots::Floor;
+use super::supply::{FallbackAllowance, SpotPod};
 use super::ungate::{UngateReason, after, ungate};
 use super::workload::{EXPECTED_FOR, Managed, Place};
 use super::{Class, FALLBACK, pod_patch};
@@ -74,7 +75,9 @@ pub(super) fn assign(
         filled += 1;
         let wanted = split.next(spots, on_demands);
         let quota_left = on_demands < split.on_demand(n);
-        let falls_back = wanted == Class::Spot && allowance.take(quota_left);
+        let may_wait = workload.now < after(pod.created, workload.settings.gate_timeout);
+        let spot_pod = (wanted == Class::Spot).then(|| allowance.take(quota_left, may_wait));
+        let falls_back = spot_pod == Some(SpotPod::FallsBack);
         let class = if falls_back { Class::OnDemand } else { wanted };
         // A fallback pod takes an on-demand slot while there is one, then the highest spot slot.
         let high = if falls_back && !quota_left { free.highest(Class::Spot, split.spot(n)) } else { None };
@@ -87,16 +90,22 @@ pub(super) fn assign(
             Class::Spot => spots += 1,
             Class::OnDemand => on_demands += 1,
         }
-        if let (Class::Spot, Some(hold)) = (class, hold.next()) {
-            let until = after(pod.created, hold.limit);
+        let reason_to_wait = match (class, spot_pod) {
+            (Class::OnDemand, _) => None,
+            (Class::Spot, Some(SpotPod::AwaitsProbe)) => Some(Hold::for_probe(workload.settings.gate_timeout)),
+            (Class::Spot, _) => hold.next(),
+        };
+        if let Some(Hold { reason, limit }) = reason_to_wait {
+            let until = after(pod.created, limit);
             if workload.now < until {
                 decision.revisit_at(until);
-                then.push(Action::Hold { pod: pod.into(), slot, until, reason: hold.reason });
+                then.push(Action::Hold { pod: pod.into(), slot, until, reason });
                 continue;
             }
         }
         if class == Class::Spot {
             hold.release_one();
+            allowance.sent();
         }
         occupant.gated = false;
         (occupant.class, occupant.slot, occupant.fallback, occupant.pending) =
@@ -108,13 +117,7 @@ pub(super) fn assign(
         if class == Class::OnDemand { first.push(place) } else { then.push(place) }
     }
     if then.iter().any(|action| matches!(action, Action::Place { .. })) && hold.timed_out(group, workload.now) {
-        then.push(WorkloadEvent::warning(
-            "HoldTimedOut",
-            format!(
-                "spot pods of the rollout were started although fewer than {} of its on-demand pods are Ready",
-                split.floor()
-            ),
-        ));
+        then.push(hold_timed_out(split.floor()));
     }
     decision.actions.append(&mut first);
     decision.actions.append(&mut then);
@@ -128,6 +131,12 @@ pub(super) fn assign(
         free.lowest(class).map(|slot| Place { class, slot })
     });
     decision.open.insert(group.set.uid.clone(), places.collect());
+}
+
+fn hold_timed_out(floor: Floor) -> Action {
+    let message =
+        format!("spot pods of the rollout were started although fewer than {floor} of its on-demand pods are Ready");
+    WorkloadEvent::warning("HoldTimedOut", message)
 }
 
 fn reason(class: Class, slot: u32, fallback: bool, falls_back: bool) -> String {

@@ -4,14 +4,14 @@
 //! sorting them. A decision that is made after the effect of another one finds nothing to do.
 
 use super::decision::{Action, Counts, Decision, WorkloadEvent};
-use super::moves::repair;
+use super::moves::{give_way, record_success, repair};
 use super::node_labels::Choice;
 use super::occupancy::{Group, count};
 use super::spec::{AnnotationProblem, Strength};
 use super::state::PlacementState;
-use super::supply::shortage::{allowance, handle_shortage};
+use super::supply::shortage::{allowance, handle_shortage, probe_stage, report_capacity};
 use super::ungate::{UngateReason, ungate};
-use super::workload::{Kind, Managed, Workload};
+use super::workload::{Kind, Managed, PodView, Workload};
 use super::{Class, assign, pod_patch, relabel, stateful};
 
 /// Decides about one workload.
@@ -41,7 +41,19 @@ fn unmanaged(workload: &Workload, problems: &[AnnotationProblem]) -> Decision {
     let gated = workload.pods.iter().filter(|pod| pod.gated && pod.occupies());
     let ungated = gated.map(|pod| ungate(pod, UngateReason::Unmanaged, Strength::Required, &workload.settings));
     decision.actions.extend(ungated);
+    decision.actions.extend(workload.pods.iter().filter(|pod| is_held_back(workload, pod)).map(|pod| Action::Delete {
+        pod: pod.into(),
+        reason: "the workload is not managed, and the pod waits in a class: its replacement has none".to_owned(),
+    }));
     decision
+}
+
+/// Returns whether only the class that Perennial wrote keeps a pod of an unmanaged workload from
+/// being scheduled.
+fn is_held_back(workload: &Workload, pod: &PodView) -> bool {
+    let ours = pod.class.is_some() && pod.choice.class() == pod.class && workload.view.template == Choice::Any;
+    let waits = !pod.gated && pod.node.is_none() && pod.unschedulable.is_some();
+    ours && waits && pod.occupies() && !workload.pending.removed.contains(&pod.uid)
 }
 
 fn deployment(workload: &Managed<'_>) -> Decision {
@@ -53,24 +65,29 @@ fn deployment(workload: &Managed<'_>) -> Decision {
     report(workload, &groups, &mut decision);
 
     let placeable = workload.view.template == Choice::Any;
-    let mut removals = if placeable && !workload.spec.paused {
-        handle_shortage(workload, &mut groups, &mut state, &mut decision)
-    } else {
-        Vec::new()
-    };
-    let mut allowance = allowance(workload, &groups, &state, &mut decision);
+    let mut removals =
+        if placeable { handle_shortage(workload, &mut groups, &mut state, &mut decision) } else { Vec::new() };
+    let mut probe = probe_stage(workload, &groups, &state, &mut decision);
     let busy: Vec<bool> = groups.iter().map(|group| !group.occupants.is_empty()).collect();
     for (index, group) in groups.iter_mut().enumerate() {
         let rollout = busy.iter().enumerate().any(|(other, busy)| *busy && other != index);
+        let mut allowance = allowance(workload, group, &state, probe);
         assign::assign(group, workload, &mut allowance, rollout, &mut decision);
+        probe = allowance.probe;
     }
     if placeable {
         for group in &mut groups {
             relabel::relabel(group, workload, state.breaker.is_open(), &mut decision);
         }
         if removals.is_empty() {
+            removals.extend(give_way(&groups, workload, &mut state, &mut decision));
+        }
+        if removals.is_empty() {
             removals.extend(repair(&groups, workload, &mut state, &mut decision));
         }
+    }
+    if decision.counts.is_exact() && groups.iter().all(Group::settled) {
+        record_success(&mut state);
     }
     finish(workload, &before, &state, removals, decision)
 }
@@ -100,8 +117,12 @@ pub(super) fn finish(
     mut decision: Decision,
 ) -> Decision {
     if before != state {
-        let reason =
-            if before.breaker == state.breaker { "a move started a cooldown" } else { "the spot breaker changed" };
+        let moved_at = |state: &PlacementState| state.last_move.as_ref().map(|last| last.at);
+        let reason = match (before.breaker == state.breaker, moved_at(before) == moved_at(state)) {
+            (false, _) => "the spot breaker changed",
+            (true, false) => "a move started a cooldown",
+            (true, true) => "every replica is in its class",
+        };
         decision.actions.push(pod_patch::save(workload.view, state, reason));
     }
     decision.actions.extend(removals);
@@ -124,6 +145,12 @@ fn counts(groups: &[Group<'_>], workload: &Managed<'_>, short: bool) -> Counts {
         let fallback = count(group.occupants.iter().filter(|occupant| occupant.fallback));
         counts.fallback += fallback;
         counts.unknown += count(group.occupants.iter().filter(|occupant| !occupant.gated && occupant.class.is_none()));
+        let unplaced = |class| group.occupants.iter().filter(move |o| workload.unplaced(o, class).is_some());
+        counts.unplaced_spot += count(unplaced(Class::Spot));
+        counts.unplaced_on_demand += count(unplaced(Class::OnDemand));
+        if workload.spec.strength == Strength::Required {
+            counts.drift += count(group.occupants.iter().filter(|occupant| occupant.is_stray()));
+        }
         let excused = if short { fallback } else { 0 };
         let beyond = group.surplus(Class::OnDemand, split).saturating_sub(excused);
         counts.drift += group.surplus(Class::Spot, split) + beyond;
@@ -143,6 +170,7 @@ fn report(workload: &Managed<'_>, groups: &[Group<'_>], decision: &mut Decision)
             "another writer sets pod-deletion-cost on its pods, so scale-in is not exact; stop that writer",
         )));
     }
+    report_capacity(workload, &occupants(), decision);
     if workload.view.replicas > 0 {
         report_notes(workload, decision);
     }

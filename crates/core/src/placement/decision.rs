@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::Class;
 use super::state::PlacementState;
+use super::supply::Breaker;
 use super::workload::{Place, PodView};
 
 /// One pod, as it was when the decision was made.
@@ -18,11 +19,14 @@ use super::workload::{Place, PodView};
 pub struct PodRef {
     pub name: String,
     pub uid: String,
+    /// Condition of deletions: the pod has not been bound since.
+    #[serde(skip)]
+    pub resource_version: String,
 }
 
 impl From<&PodView> for PodRef {
     fn from(pod: &PodView) -> Self {
-        Self { name: pod.name.clone(), uid: pod.uid.clone() }
+        Self { name: pod.name.clone(), uid: pod.uid.clone(), resource_version: pod.resource_version.clone() }
     }
 }
 
@@ -45,7 +49,7 @@ pub enum Action {
     Relabel { pod: PodRef, slot: u32, fallback: bool, patch: Value, reason: String },
     /// Eviction with the UID as precondition. On 429 the pod stays; the cooldown is already saved.
     Evict { pod: PodRef, reason: String },
-    /// Deletion, with the UID as precondition, of a pod that never ran.
+    /// Deletion of a pod that never ran, with its UID and resourceVersion as preconditions.
     Delete { pod: PodRef, reason: String },
     /// A move is due and blocked. Without `until`, a watched change ends the wait.
     Wait { until: Option<Timestamp>, reason: String },
@@ -101,10 +105,27 @@ pub struct Counts {
     /// On-demand pods in spot slots because spot is short.
     pub fallback: u32,
     pub gated: u32,
-    /// Pods whose class is not known yet.
+    /// Pods on nodes of neither class, and pods without a node and a class.
     pub unknown: u32,
-    /// Replicas in the wrong class. Fallback pods do not count while spot is short.
+    /// Pods of each class for which the scheduler found no node.
+    pub unplaced_spot: u32,
+    pub unplaced_on_demand: u32,
+    /// Replicas in the wrong class or on nodes of neither. Fallback pods do not count while spot is
+    /// short.
     pub drift: u32,
+}
+
+impl Counts {
+    /// Returns whether every replica exists, has a node and is in its class.
+    pub(super) fn is_exact(&self) -> bool {
+        let placed = self.spot == self.desired_spot && self.on_demand == self.desired_on_demand;
+        placed && self.unplaced() == 0 && self.drift + self.fallback + self.gated + self.unknown == 0
+    }
+
+    /// Number of pods for which the scheduler found no node.
+    pub fn unplaced(&self) -> u32 {
+        self.unplaced_spot + self.unplaced_on_demand
+    }
 }
 
 /// Everything to be done about one workload.
@@ -117,12 +138,32 @@ pub struct Decision {
     /// By UID of a ReplicaSet: the places of its next pods, in order. An empty list revokes the
     /// places of earlier decisions.
     pub open: BTreeMap<String, Vec<Place>>,
+    /// A probe is due and would be sent if a node of the class had room for a pod like this one.
+    pub room_for: Option<PodRef>,
 }
 
 impl Decision {
     /// Returns whether no action changes anything: holds, waits and Events only.
     pub fn is_quiet(&self) -> bool {
         self.actions.iter().all(|a| matches!(a, Action::Hold { .. } | Action::Wait { .. } | Action::Report(_)))
+    }
+
+    /// Returns whether a running pod is evicted.
+    pub fn evicts(&self) -> bool {
+        self.actions.iter().any(|action| matches!(action, Action::Evict { .. }))
+    }
+
+    /// Returns the pod that is evicted because a node of the class became usable.
+    pub fn evicted_on_evidence(&self, before: &PlacementState) -> Option<&PodRef> {
+        let saved = self.actions.iter().find_map(|action| match action {
+            Action::Save { state, .. } => Some(state),
+            _ => None,
+        });
+        let evident = matches!(saved.unwrap_or(before).breaker, Breaker::Probing { evidence: true, .. });
+        self.actions.iter().find_map(|action| match action {
+            Action::Evict { pod, .. } if evident => Some(pod),
+            _ => None,
+        })
     }
 
     pub(super) fn revisit_at(&mut self, time: Timestamp) {

@@ -93,13 +93,16 @@ pub fn simulate(split: Split, replicas: u32) -> Simulation {
 pub fn headline(counts: &Counts) -> String {
     let Counts { replicas, desired_spot, desired_on_demand, spot, on_demand, .. } = *counts;
     let mut text = format!("requested: {desired_spot} of {replicas} replicas on spot, {desired_on_demand} on-demand");
-    if (spot, on_demand) == (desired_spot, desired_on_demand) {
+    let exact = (spot, on_demand) == (desired_spot, desired_on_demand);
+    if exact && counts.unplaced() == 0 {
         text.push_str("; running as requested");
     } else {
         let _ = write!(text, "; observed: {spot} on spot, {on_demand} on-demand");
     }
     for (count, what) in [
         (counts.fallback, "on-demand because spot is short"),
+        (counts.unplaced_spot, "unschedulable on spot"),
+        (counts.unplaced_on_demand, "unschedulable on-demand"),
         (counts.gated, "gated"),
         (counts.unknown, "of unknown class"),
     ] {
@@ -130,15 +133,19 @@ fn shortage(workload: &Workload, counts: &Counts) -> Option<String> {
         format!("{:#}", SignedDuration::from_secs(to.duration_since(from).as_secs().max(0)))
     };
     let (fallback, now) = (counts.fallback, workload.now);
+    let on_demand = match counts.unplaced_on_demand {
+        0 => "run on-demand".to_owned(),
+        waiting => format!("placed on-demand, {waiting} on-demand pods wait for capacity"),
+    };
     match workload.state().breaker {
         Breaker::Closed | Breaker::Wary { .. } => None,
         Breaker::Open { since, probe, .. } => {
             let next =
                 if probe > now { format!("next probe in {}", passed(now, probe)) } else { "probe due now".to_owned() };
-            Some(format!("spot has been short for {}: {fallback} run on-demand, {next}", passed(since, now)))
+            Some(format!("spot has been short for {}: {fallback} {on_demand}, {next}", passed(since, now)))
         }
         Breaker::Probing { since, .. } => {
-            Some(format!("probing spot for {}: {fallback} run on-demand meanwhile", passed(since, now)))
+            Some(format!("probing spot for {}: {fallback} {on_demand} meanwhile", passed(since, now)))
         }
     }
 }
@@ -165,6 +172,11 @@ fn at_rest(workload: &Workload, spec: &Spec, counts: &Counts) -> String {
     if gated > 0 {
         return format!("{gated} gated, about to be placed");
     }
+    for (waiting, class) in [(counts.unplaced_spot, Class::Spot), (counts.unplaced_on_demand, Class::OnDemand)] {
+        if waiting > 0 {
+            return format!("{waiting} {class} pods are unschedulable");
+        }
+    }
     if unknown > 0 {
         return format!("{unknown} have neither a node nor a class yet");
     }
@@ -183,8 +195,8 @@ fn at_rest(workload: &Workload, spec: &Spec, counts: &Counts) -> String {
 /// actions.
 pub fn explain(workload: &Workload, spec: &Spec, decision: &Decision) -> Vec<String> {
     let counts = &decision.counts;
-    let (percentage, floor) = (spec.split.percentage(), spec.split.floor());
-    let mut lines = vec![format!("requested: {percentage}% on spot, at least {floor} on-demand"), headline(counts)];
+    let floor = spec.split.floor().of(counts.replicas);
+    let mut lines = vec![format!("requested: {}", spec.split.describe()), headline(counts)];
     if counts.drift > 0 {
         lines.push(format!("{} in the wrong class", counts.drift));
     }
@@ -194,7 +206,8 @@ pub fn explain(workload: &Workload, spec: &Spec, decision: &Decision) -> Vec<Str
     match workload.state().breaker {
         Breaker::Closed | Breaker::Wary { .. } => {}
         Breaker::Open { since, probe, .. } => {
-            lines.push(format!("spot has been short since {since}; next probe at {probe}"));
+            let next = if probe > workload.now { format!("next probe at {probe}") } else { "probe due".to_owned() };
+            lines.push(format!("spot has been short since {since}; {next}"));
         }
         Breaker::Probing { since, .. } => lines.push(format!("probing spot since {since}")),
     }
@@ -210,6 +223,15 @@ pub fn explain(workload: &Workload, spec: &Spec, decision: &Decision) -> Vec<Str
     }
     lines.extend(spec.notes(counts.replicas));
     lines.extend(decision.actions.iter().filter_map(sentence));
+    for action in &decision.actions {
+        if let Action::Report(event) = action
+            && event.warning
+            && event.lasting
+            && !lines.iter().any(|line| line.contains(&event.message))
+        {
+            lines.push(event.message.clone());
+        }
+    }
     lines
 }
 

@@ -9,11 +9,13 @@ use super::Class;
 use super::decision::{Action, Decision, WorkloadEvent};
 use super::occupancy::{Group, Occupant, count};
 use super::schedule::WindowState;
+use super::spec::Strength;
 use super::state::{LastMove, PlacementState};
 use super::ungate::after;
-use super::workload::Managed;
+use super::workload::{Managed, PodView};
 
 const MAX_COOLDOWN: SignedDuration = SignedDuration::from_hours(1);
+const PAUSED: &str = "moves are paused by annotation";
 /// Retry interval of a move that is blocked by something that is not watched.
 pub(super) const RETRY: SignedDuration = SignedDuration::from_secs(30);
 
@@ -23,15 +25,24 @@ pub(super) struct Blocked {
     pub reason: String,
     pub until: Option<Timestamp>,
     pub event: Option<WorkloadEvent>,
+    /// Room on a node of the class would be reason enough for the move.
+    pub needs_room: bool,
 }
 
 impl Blocked {
     pub(super) fn new(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), until: None, event: None }
+        Self { reason: reason.into(), until: None, event: None, needs_room: false }
     }
 
-    fn until(reason: impl Into<String>, until: Timestamp) -> Self {
-        Self { reason: reason.into(), until: Some(until), event: None }
+    pub(super) fn until(reason: impl Into<String>, until: Timestamp) -> Self {
+        Self { until: Some(until), ..Self::new(reason) }
+    }
+
+    /// Returns the wait of a probe, which is retried in any case.
+    pub(super) fn of_probe(self, workload: &Managed<'_>) -> Self {
+        let until = self.until.unwrap_or_else(|| after(workload.now, RETRY));
+        let reason = format!("spot was short and is not probed: {}", self.reason);
+        Self { reason, until: Some(until), ..self }
     }
 
     /// Adds the wait to a decision.
@@ -48,18 +59,27 @@ impl Blocked {
 pub(super) fn may_disrupt(workload: &Managed<'_>, state: &PlacementState) -> Result<(), Blocked> {
     let view = workload.view;
     if workload.spec.paused {
-        return Err(Blocked::new("moves are paused by annotation"));
+        return Err(Blocked::new(PAUSED));
     }
     if view.observed_generation < view.generation {
         return Err(Blocked::new("its controller has not observed the latest change yet"));
     }
     let total = view.replicas;
-    if view.current != total || view.updated != total {
+    if view.current != total || view.updated < view.updated_target {
         return Err(Blocked::new("it is scaling or rolling out"));
     }
     if view.available < total.saturating_sub(view.max_unavailable) {
         let reason = format!("only {} of {total} replicas are available", view.available);
         return Err(Blocked::new(reason));
+    }
+    may_exchange(workload, state)
+}
+
+/// Checks whether a running pod may be evicted now although the workload is not at rest, because
+/// another pod of it waits for the capacity that becomes free.
+pub(super) fn may_exchange(workload: &Managed<'_>, state: &PlacementState) -> Result<(), Blocked> {
+    if workload.spec.paused {
+        return Err(Blocked::new(PAUSED));
     }
     if !workload.pending.removed.is_empty() {
         return Err(Blocked::new("the last eviction is still in progress"));
@@ -67,10 +87,12 @@ pub(super) fn may_disrupt(workload: &Managed<'_>, state: &PlacementState) -> Res
     if let Some(WindowState::Closed { opens }) = workload.spec.window.as_ref().map(|window| window.state(workload.now))
     {
         let reason = "outside the disruption schedule";
-        return Err(Blocked { reason: reason.to_owned(), until: opens, event: None });
+        return Err(Blocked { until: opens, ..Blocked::new(reason) });
     }
-    if let Some(last) = state.last_move {
-        let over = after(last.at, cooldown(workload.settings.cooldown, last.stalled));
+    let stored = state.last_move.as_ref().map(|last| (last.at, last.stalled));
+    let answered = workload.pending.evicted_at.map(|at| (at, stored.map_or(0, |(_, stalled)| stalled)));
+    if let Some((at, stalled)) = stored.max(answered) {
+        let over = after(at, cooldown(workload.settings.cooldown, stalled));
         if workload.now < over {
             return Err(Blocked::until("cooling down after the last move", over));
         }
@@ -89,7 +111,7 @@ pub(super) fn may_disrupt(workload: &Managed<'_>, state: &PlacementState) -> Res
                 names.join(", ")
             );
             let event = WorkloadEvent::lasting_warning("SeveralBudgets", reason.clone());
-            Err(Blocked { reason, until: None, event: Some(event) })
+            Err(Blocked { event: Some(event), ..Blocked::new(reason) })
         }
     }
 }
@@ -100,10 +122,33 @@ fn cooldown(base: SignedDuration, stalled: u32) -> SignedDuration {
     base.checked_mul(1i32 << stalled.min(10)).unwrap_or(MAX_COOLDOWN).min(MAX_COOLDOWN.max(base))
 }
 
-/// Stores a move for the cooldown.
-pub(super) fn record_move(state: &mut PlacementState, drift: u32, now: Timestamp) {
-    let stalled = state.last_move.filter(|last| drift >= last.drift).map_or(0, |last| (last.stalled + 1).min(10));
-    state.last_move = Some(LastMove { at: now, drift, stalled });
+/// Stores a move for the cooldown. A move whose eviction was refused proves nothing about the
+/// effect of moves, so it does not lengthen the cooldown.
+pub(super) fn record_move(state: &mut PlacementState, drift: u32, pod: &PodView, workload: &Managed<'_>) {
+    let refused = |last: &LastMove| {
+        let uid = last.pod.as_deref();
+        workload.pods.iter().any(|pod| pod.occupies() && Some(pod.uid.as_str()) == uid)
+    };
+    let stalled = match &state.last_move {
+        Some(last) if last.drift == 0 || drift < last.drift => 0,
+        Some(last) if refused(last) => last.stalled,
+        Some(last) => (last.stalled + 1).min(10),
+        None => 0,
+    };
+    state.last_move = Some(LastMove { at: workload.now, drift, stalled, pod: Some(pod.uid.clone()) });
+}
+
+/// Stores a probe for the cooldown. The breaker has its own backoff for probes that fail.
+pub(super) fn record_probe(state: &mut PlacementState, now: Timestamp) {
+    state.last_move = Some(LastMove { at: now, drift: 0, stalled: 0, pod: None });
+}
+
+/// Notes that the moves so far had an effect: no replica is in the wrong class any more, or a class
+/// that was short is back.
+pub(super) fn record_success(state: &mut PlacementState) {
+    if let Some(last) = &mut state.last_move {
+        (last.drift, last.stalled) = (0, 0);
+    }
 }
 
 /// Returns a lower bound of the Ready on-demand pods. If fewer replicas are available than cached
@@ -122,7 +167,7 @@ where
 
 /// Selects the pod of a class to evict: unready first, then on a leaving node, then in a slot of
 /// the other class, then the highest slot. Returns None if the eviction would reduce the Ready
-/// on-demand pods below the floor.
+/// on-demand pods below the floor, or if every pod refuses disruption.
 pub(super) fn candidate<'a, 's>(
     occupants: impl Iterator<Item = &'s Occupant<'a>>,
     class: Class,
@@ -133,14 +178,61 @@ where
     'a: 's,
 {
     let split = workload.spec.split;
-    let floor = split.floor().min(workload.view.replicas);
+    let floor = split.floor().of(workload.view.replicas).min(workload.view.replicas);
     let spare = class == Class::Spot || ready_on_demand > floor;
-    let eligible = |occupant: &&Occupant<'_>| occupant.is(class) && !occupant.pending && (spare || !occupant.pod.ready);
+    let eligible = |occupant: &&Occupant<'_>| {
+        occupant.is(class) && !occupant.pending && !occupant.pod.protected && (spare || !occupant.pod.ready)
+    };
     occupants.filter(eligible).max_by_key(|occupant| {
         let leaving = occupant.pod.node.is_some_and(|node| node.leaving);
         let misplaced = occupant.slot.is_none_or(|slot| split.class(slot) != class);
         (!occupant.pod.ready, leaving, misplaced, occupant.slot, &occupant.pod.name)
     })
+}
+
+/// Returns the reason for which no pod can be selected for an eviction.
+pub(super) fn no_candidate<'a, 's>(mut occupants: impl Iterator<Item = &'s Occupant<'a>>) -> Blocked
+where
+    'a: 's,
+{
+    Blocked::new(if occupants.any(|occupant| occupant.pod.protected) {
+        "its pods forbid evictions (karpenter.sh/do-not-disrupt or safe-to-evict), or min-on-demand does"
+    } else {
+        "any eviction would go below min-on-demand"
+    })
+}
+
+/// Evicts a surplus on-demand pod of one ReplicaSet while an on-demand pod of another one waits for
+/// the capacity that becomes free: a rollout without room to surge would wait for ever.
+pub(super) fn give_way(
+    groups: &[Group<'_>],
+    workload: &Managed<'_>,
+    state: &mut PlacementState,
+    decision: &mut Decision,
+) -> Option<Action> {
+    let (split, class) = (workload.spec.split, Class::OnDemand);
+    let surplus = |group: &&Group<'_>| group.surplus(class, split) > 0;
+    // While spot is short, the probe is the pod that gives way.
+    let waits = |group: &Group<'_>| group.occupants.iter().any(|occupant| workload.stuck(occupant, class));
+    let over = groups.iter().find(surplus).filter(|_| !state.breaker.is_open())?;
+    if !groups.iter().filter(|group| !surplus(group)).any(waits) {
+        return None;
+    }
+    if let Err(blocked) = workload.may_give_way(state) {
+        blocked.wait(decision);
+        return None;
+    }
+    let ready = surely_ready(groups.iter().flat_map(|group| &group.occupants), workload);
+    let running = over.occupants.iter().filter(|occupant| !occupant.unbound());
+    let Some(occupant) = candidate(running, class, ready, workload) else {
+        no_candidate(over.occupants.iter()).wait(decision);
+        return None;
+    };
+    let drift = over.surplus(class, split);
+    record_move(state, drift, occupant.pod, workload);
+    decision.revisit_at(after(workload.now, cooldown(workload.settings.cooldown, 0)));
+    let reason = format!("{drift} replicas too many on {class}, and the rollout waits for {class} capacity");
+    Some(Action::Evict { pod: occupant.pod.into(), reason })
 }
 
 /// Evicts at most one pod towards the exact split. Only for a workload with one active ReplicaSet.
@@ -153,10 +245,21 @@ pub(super) fn repair(
     let mut active = groups.iter().filter(|group| group.n() > 0 || !group.occupants.is_empty());
     let (Some(group), None) = (active.next(), active.next()) else { return None };
     let split = workload.spec.split;
-    let class = [Class::Spot, Class::OnDemand].into_iter().find(|class| group.surplus(*class, split) > 0)?;
-    let drift = group.surplus(class, split);
-    let towards = class.other();
+    let surplus = [Class::Spot, Class::OnDemand].into_iter().find(|class| group.surplus(*class, split) > 0);
+    let stray = count(group.occupants.iter().filter(|occupant| occupant.is_stray()));
+    let (drift, towards) = match surplus {
+        Some(class) => (group.surplus(class, split), class.other()),
+        None if stray > 0 && workload.spec.strength == Strength::Required => {
+            (stray, split.next(group.count(Class::Spot), group.count(Class::OnDemand)))
+        }
+        None => return None,
+    };
     if towards == Class::Spot && state.breaker.is_open() {
+        return None;
+    }
+    // Pods on nodes of neither class run: they are not moved to a class that has no node.
+    if surplus.is_none() && workload.nodes.of(towards).total == 0 {
+        Blocked::new(format!("no node is {towards}")).wait(decision);
         return None;
     }
     if !group.settled() {
@@ -171,9 +274,16 @@ pub(super) fn repair(
         blocked.wait(decision);
         return None;
     }
-    let ready = surely_ready(group.occupants.iter(), workload);
-    let Some(occupant) = candidate(group.occupants.iter(), class, ready, workload) else {
-        Blocked::new("any eviction would go below min-on-demand").wait(decision);
+    let found = if let Some(class) = surplus {
+        let ready = surely_ready(group.occupants.iter(), workload);
+        candidate(group.occupants.iter(), class, ready, workload)
+    } else {
+        let strays = group.occupants.iter().filter(|occupant| occupant.is_stray() && !occupant.pending);
+        let strays = strays.filter(|occupant| !occupant.pod.protected);
+        strays.max_by_key(|occupant| (!occupant.pod.ready, occupant.slot, &occupant.pod.name))
+    };
+    let Some(occupant) = found else {
+        no_candidate(group.occupants.iter()).wait(decision);
         return None;
     };
     if drift > (group.n() / 5).max(10) {
@@ -182,8 +292,11 @@ pub(super) fn repair(
             format!("{drift} replicas must move, one at a time; `kubectl rollout restart` is faster"),
         ));
     }
-    record_move(state, drift, workload.now);
+    record_move(state, drift, occupant.pod, workload);
     decision.revisit_at(after(workload.now, cooldown(workload.settings.cooldown, 0)));
-    let reason = format!("{drift} replicas too many on {class}, moving one to {towards}");
+    let reason = match surplus {
+        Some(class) => format!("{drift} replicas too many on {class}, moving one to {towards}"),
+        None => format!("{drift} replicas on nodes of neither class, moving one to {towards}"),
+    };
     Some(Action::Evict { pod: occupant.pod.into(), reason })
 }

@@ -38,6 +38,11 @@ impl<'a> Occupant<'a> {
         !self.gated && self.class == Some(class)
     }
 
+    /// Returns whether the pod runs on a node of neither class, which stays.
+    pub(super) fn is_stray(&self) -> bool {
+        !self.gated && self.class.is_none() && self.pod.node.is_some_and(|node| !node.leaving)
+    }
+
     /// Returns whether the pod is placed but not scheduled.
     pub(super) fn unbound(&self) -> bool {
         !self.gated && self.pod.node.is_none()

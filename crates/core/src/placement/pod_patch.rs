@@ -18,17 +18,21 @@ use super::{CLASS, Class, DELETION_COST, FALLBACK, GATE, SELECTION, SLOT, STATE}
 pub(super) fn place(pod: &PodView, place: Place, fallback: bool, selection: Selection) -> Value {
     let mut annotations = slot_annotations(pod, place.slot, fallback);
     annotations.insert(CLASS.to_owned(), json!(place.class.as_str()));
-    let mut patch = ungate(pod, Some(selection));
-    patch["metadata"]["annotations"] = Value::Object(annotations);
-    patch
+    remove_gate(pod, Some(selection), annotations)
 }
 
-/// Renders the patch that removes the gate and adds a selection, if there is one.
-pub(super) fn ungate(pod: &PodView, selection: Option<Selection>) -> Value {
+/// Renders the patch that removes the gate and assigns a class, if there is one.
+pub(super) fn ungate(pod: &PodView, class: Option<(Class, Selection)>) -> Value {
+    let Some((class, selection)) = class else { return remove_gate(pod, None, Map::new()) };
+    let annotations = Map::from_iter([(CLASS.to_owned(), json!(class.as_str()))]);
+    remove_gate(pod, Some(selection), annotations)
+}
+
+fn remove_gate(pod: &PodView, selection: Option<Selection>, annotations: Map<String, Value>) -> Value {
     let mut spec = Map::new();
     match selection {
-        Some(Selection::NodeSelector(label)) => {
-            spec.insert("nodeSelector".to_owned(), json!({label.key: label.value}));
+        Some(Selection::NodeSelector(labels)) => {
+            spec.insert("nodeSelector".to_owned(), json!(labels));
         }
         Some(Selection::NodeAffinity(affinity)) => {
             spec.insert("affinity".to_owned(), json!({"nodeAffinity": affinity}));
@@ -36,7 +40,11 @@ pub(super) fn ungate(pod: &PodView, selection: Option<Selection>) -> Value {
         None => {}
     }
     spec.insert("schedulingGates".to_owned(), json!([{"$patch": "delete", "name": GATE}]));
-    json!({"metadata": {"resourceVersion": pod.resource_version}, "spec": spec})
+    let mut metadata = Map::from_iter([("resourceVersion".to_owned(), json!(pod.resource_version))]);
+    if !annotations.is_empty() {
+        metadata.insert("annotations".to_owned(), Value::Object(annotations));
+    }
+    json!({"metadata": metadata, "spec": spec})
 }
 
 pub(super) fn relabel(pod: &PodView, slot: u32, fallback: bool, reason: String) -> Action {
@@ -123,9 +131,9 @@ impl<'a> AdmissionPatch<'a> {
         self.annotate(&annotations);
         let affinity = self.pod.spec.affinity.as_ref();
         match labels.select(class, strength, affinity.and_then(|affinity| affinity.get("nodeAffinity"))) {
-            Selection::NodeSelector(label) => {
+            Selection::NodeSelector(labels) => {
                 let mut selector = self.pod.spec.node_selector.clone().unwrap_or_default();
-                selector.insert(label.key, label.value);
+                selector.extend(labels);
                 self.add("/spec/nodeSelector", &json!(selector));
             }
             Selection::NodeAffinity(node_affinity) => {

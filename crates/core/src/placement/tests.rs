@@ -2,6 +2,7 @@
 
 mod controllers;
 mod converge;
+mod liveness;
 mod rules;
 mod shortage;
 mod sim;

@@ -17,6 +17,8 @@ use super::{Class, pod_patch};
 pub enum UngateReason {
     Timeout,
     Uninstall,
+    /// Placement is disabled in the configuration.
+    Disabled,
     /// No replica holds the workload's shard.
     Ownerless,
     /// The workload does not request placement, or its annotations are invalid.
@@ -25,12 +27,20 @@ pub enum UngateReason {
     Refused,
 }
 
+impl UngateReason {
+    /// Returns whether no replica places the workload any more.
+    pub fn is_final(self) -> bool {
+        matches!(self, Self::Uninstall | Self::Disabled)
+    }
+}
+
 /// Decides how a pod is ungated: on-demand for safety, or without a class where Perennial must not
 /// set one.
 pub fn ungate(pod: &PodView, reason: UngateReason, strength: Strength, settings: &PlacementSettings) -> Action {
     let text = match reason {
         UngateReason::Timeout => "gated for too long: ungated on-demand",
         UngateReason::Uninstall => "Perennial is being uninstalled: ungated on-demand",
+        UngateReason::Disabled => "placement is disabled: ungated on-demand",
         UngateReason::Ownerless => "no replica owns the shard of its workload: ungated on-demand",
         UngateReason::Unmanaged => "the workload is not managed: ungated without a class",
         UngateReason::Refused => "its class cannot be set: ungated without a class",
@@ -39,9 +49,10 @@ pub fn ungate(pod: &PodView, reason: UngateReason, strength: Strength, settings:
         || strength == Strength::Preferred
         || pod.choice != Choice::Any;
     let class = (!gate_only).then_some(Class::OnDemand);
-    let selection = class.map(|class| settings.labels.select(class, Strength::Required, pod.node_affinity.as_ref()));
+    let selected =
+        class.map(|class| (class, settings.labels.select(class, Strength::Required, pod.node_affinity.as_ref())));
     let on_refusal = class.map(|_| pod_patch::ungate(pod, None));
-    let patch = pod_patch::ungate(pod, selection);
+    let patch = pod_patch::ungate(pod, selected);
     Action::Ungate { pod: pod.into(), class, patch, on_refusal, reason: text.to_owned() }
 }
 
@@ -53,6 +64,7 @@ pub fn bystander_ungates_at(created: Timestamp, lease_fresh: bool, settings: &Pl
     after(created, patience)
 }
 
-pub(super) fn after(time: Timestamp, wait: SignedDuration) -> Timestamp {
+/// Returns a time later than another one.
+pub fn after(time: Timestamp, wait: SignedDuration) -> Timestamp {
     time.checked_add(wait).unwrap_or(Timestamp::MAX)
 }

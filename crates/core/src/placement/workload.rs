@@ -52,8 +52,37 @@ pub struct Workload {
     /// The PodDisruptionBudgets that select the workload's pods.
     pub pdbs: Vec<PdbView>,
     pub pending: PendingWrites,
+    /// The nodes of the cluster, as far as the workload's pods may use them.
+    pub nodes: ClusterNodes,
     pub settings: Arc<PlacementSettings>,
     pub now: Timestamp,
+}
+
+/// Nodes of the cluster by class.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ClusterNodes {
+    pub spot: ClassNodes,
+    pub on_demand: ClassNodes,
+    /// Nodes of neither class.
+    pub other: u32,
+}
+
+/// Nodes of one class.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ClassNodes {
+    pub total: u32,
+    /// Time at which the newest node that may run a pod of the workload became usable: Ready,
+    /// schedulable, and matched by the pod template.
+    pub usable_since: Option<Timestamp>,
+}
+
+impl ClusterNodes {
+    pub fn of(&self, class: Class) -> ClassNodes {
+        match class {
+            Class::Spot => self.spot,
+            Class::OnDemand => self.on_demand,
+        }
+    }
 }
 
 impl Workload {
@@ -77,14 +106,15 @@ pub(super) struct Managed<'a> {
     pub pods: &'a [PodView],
     pub pdbs: &'a [PdbView],
     pub pending: &'a PendingWrites,
+    pub nodes: ClusterNodes,
     pub settings: &'a PlacementSettings,
     pub now: Timestamp,
 }
 
 impl<'a> Managed<'a> {
     pub(super) fn new(workload: &'a Workload, spec: &'a Spec) -> Self {
-        let Workload { view, replica_sets, pods, pdbs, pending, settings, now, .. } = workload;
-        Self { spec, view, replica_sets, pods, pdbs, pending, settings, now: *now }
+        let Workload { view, replica_sets, pods, pdbs, pending, nodes, settings, now, .. } = workload;
+        Self { spec, view, replica_sets, pods, pdbs, pending, nodes: *nodes, settings, now: *now }
     }
 }
 
@@ -124,6 +154,9 @@ pub struct WorkloadView {
     pub current: u32,
     pub updated: u32,
     pub available: u32,
+    /// Number of updated replicas at which a rollout has ended: all, or those above the partition
+    /// of a StatefulSet.
+    pub updated_target: u32,
     /// `maxUnavailable` as a number, rounded down as the Deployment controller does. 0 for a
     /// StatefulSet.
     pub max_unavailable: u32,
@@ -193,6 +226,8 @@ pub struct PodView {
     pub ordinal: Option<u32>,
     /// The pod got its slot in its own create request and is not in the cache yet.
     pub expected: bool,
+    /// The pod must not be evicted: an annotation for Karpenter or the cluster autoscaler.
+    pub protected: bool,
 }
 
 /// Time for which a pod that got its slot in its own create request counts before it appears in the
@@ -224,6 +259,7 @@ impl PodView {
             node_affinity: None,
             ordinal: None,
             expected: true,
+            protected: false,
         }
     }
 
@@ -270,4 +306,7 @@ pub struct PendingWrites {
     /// UIDs of pods that were evicted or deleted.
     pub removed: BTreeSet<String>,
     pub state: Option<PlacementState>,
+    /// When the last eviction of this process was answered. A request may be on its way for longer
+    /// than a cooldown.
+    pub evicted_at: Option<Timestamp>,
 }

@@ -1,4 +1,5 @@
-//! Explicit-state model of identity: every state of a small world whose nodes are identified by machine.
+//! Explicit-state model of identity: every state of a small world whose nodes are identified by
+//! machine.
 //!
 //! Two names, two machines and one label. Machines leave and return under either name, report their
 //! providerID late, and two nodes may

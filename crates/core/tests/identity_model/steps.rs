@@ -41,7 +41,7 @@ fn outside(state: &State, rules: &Rules) -> Vec<(String, State)> {
             let mut next = state.clone();
             let resource_version = next.next_version();
             next.nodes[at] = Some(Node { machine: machine(hardware(node), true), resource_version, ..node.clone() });
-            all.push((format!("{name} says that it is machine {}", hardware(node)), next));
+            all.push((format!("{name} reports that it is machine {}", hardware(node)), next));
         }
         if state.deleted < world.deletes && state.last[at].is_none() {
             let mut next = state.clone();
@@ -62,7 +62,7 @@ fn outside(state: &State, rules: &Rules) -> Vec<(String, State)> {
 fn creates(state: &State, rules: &Rules, at: usize) -> Vec<(String, State)> {
     let mut all = Vec::new();
     for number in MACHINES {
-        for (says, own) in [(true, false), (true, true), (false, false)] {
+        for (reported, own) in [(true, false), (true, true), (false, false)] {
             let mut next = state.clone();
             next.born += 1;
             let own = own.then(|| format!("{number}x"));
@@ -70,7 +70,7 @@ fn creates(state: &State, rules: &Rules, at: usize) -> Vec<(String, State)> {
                 name: NAMES[at].to_owned(),
                 uid: format!("u{}", next.born),
                 labels: own.clone().map(|value| (KEY.to_owned(), value)).into_iter().collect(),
-                machine: machine(number, says),
+                machine: machine(number, reported),
                 ..Node::default()
             };
             if own.is_some() {
@@ -80,7 +80,7 @@ fn creates(state: &State, rules: &Rules, at: usize) -> Vec<(String, State)> {
                 next.want[usize::from(number - 1)] = Want::Unclear;
             }
             rules.create(&mut next, at, node);
-            all.push((format!("{} comes on machine {number} with {own:?}, says {says}", NAMES[at]), next));
+            all.push((format!("{} comes on machine {number} with {own:?}, reported {reported}", NAMES[at]), next));
         }
     }
     all

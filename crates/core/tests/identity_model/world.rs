@@ -42,7 +42,8 @@ pub(crate) enum Without {
     CaptureOfTheOwner,
     /// The last state of one of several claimants is written.
     RefusalOfLastStates,
-    /// A machine that returns under another name is reconciled before its last state under the former name.
+    /// A machine that returns under another name is reconciled before its last state under the
+    /// former name.
     OrderAcrossNames,
 }
 
@@ -123,7 +124,7 @@ impl Rules {
         decide(&Case::new(phase, Some(node.clone()), stored, rivals, &context))
     }
 
-    /// The rivals of a node, as the cache of the operator knows them.
+    /// The rivals of a node, as in the cache of the operator.
     fn rivals(&self, state: &State, node: &Node, record: Option<&Record>) -> Vec<Rival> {
         let holds = |other: &Node| record.is_some_and(|record| record.node.uid == other.uid);
         let others = self.others(state, node);
@@ -297,8 +298,8 @@ impl State {
     }
 }
 
-/// A person labels a node. The value is expected if no other node claims the machine and the node reports it.
-/// Removing a key from a node before its restore decides nothing (limit B).
+/// A person labels a node. The value is expected if no other node claims the machine and the node
+/// reports it. Removing a key from a node before its restore decides nothing (limit B).
 pub(crate) fn person_wants(state: &mut State, at: usize, node: &Node, value: Option<String>) {
     let mine = usize::from(hardware(node) - 1);
     let mut others = state.nodes.iter().flatten().filter(|other| other.name != node.name);
@@ -310,7 +311,7 @@ pub(crate) fn person_wants(state: &mut State, at: usize, node: &Node, value: Opt
     }
 }
 
-pub(crate) fn machine(number: u8, says: bool) -> Machine {
-    let provider_id = if says { format!("p{number}") } else { String::new() };
+pub(crate) fn machine(number: u8, reported: bool) -> Machine {
+    let provider_id = if reported { format!("p{number}") } else { String::new() };
     Machine { provider_id, system_uuid: format!("s{number}"), machine_id: number.to_string() }
 }

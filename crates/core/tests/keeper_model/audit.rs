@@ -1,10 +1,10 @@
-//! Garbage collection: audits that note absences and delete the records of nodes that stay absent. The real `collect`
-//! decides.
+//! Garbage collection: audits that note absences and delete the records of nodes that stay absent.
+//! The real `collect` decides.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use perennial_core::keeper::collect::{Candidate, Collection, collect};
+use perennial_core::keeper::collect::{Candidate, Collection, NodeList, collect};
 use perennial_testkit::explorer::Successors;
 
 use super::{
@@ -82,7 +82,7 @@ fn act(state: &State, rules: &Rules, out: &mut Successors<State>) {
                 next.write_record(Record::default());
             }
         }
-        Collection::Keep | Collection::NoteAbsence | Collection::ClearAbsence => {}
+        Collection::Keep | Collection::NoteAbsence | Collection::NoteMassAbsence(_) | Collection::ClearAbsence => {}
     }
     out.push(next, || format!("the audit leaves {}", next.record));
 }
@@ -109,7 +109,9 @@ fn decide(rules: &Rules, absent: bool, record: &Record) -> Collection {
         absent_since: since,
         held: false,
         confirmed: false,
+        mass_absence: None,
+        had_node: true,
         retention: RETENTION,
     };
-    collect(&candidate, now, false)
+    collect(&candidate, now, &NodeList::TRUSTED, false)
 }

@@ -14,7 +14,7 @@ pub(crate) struct Config {
     /// The second key is protected, and the name may come back on another machine.
     pub(crate) machines: u8,
     /// Machine fields that a new node reports; the others follow later.
-    pub(crate) born_saying: u8,
+    pub(crate) first_report: u8,
     /// A DELETE handler that timed out may still write.
     pub(crate) zombies: bool,
     pub(crate) overwrite: bool,
@@ -51,7 +51,7 @@ pub(crate) const PLAIN: Config = Config {
     create_webhook: true,
     kubelet_creates: false,
     machines: 1,
-    born_saying: 2,
+    first_report: 2,
     zombies: false,
     overwrite: false,
     unkept_key: 0,
@@ -63,7 +63,7 @@ pub(crate) const PLAIN: Config = Config {
 
 impl Config {
     pub(crate) fn protects_second_key(&self) -> bool {
-        self.kubelet_creates || self.machines > 1 || self.born_saying < 2
+        self.kubelet_creates || self.machines > 1 || self.first_report < 2
     }
 
     const fn webhooks_off(mut self) -> Self {
@@ -88,9 +88,9 @@ impl Config {
     }
 
     /// The second key is protected, and there are this many machines.
-    const fn machines(mut self, machines: u8, born_saying: u8) -> Self {
+    const fn machines(mut self, machines: u8, first_report: u8) -> Self {
         self.machines = machines;
-        self.born_saying = born_saying;
+        self.first_report = first_report;
         self.first([1, 1])
     }
 
@@ -146,10 +146,10 @@ pub(crate) fn small() -> Vec<Config> {
         world("a kubelet's create", Budget { create_failures: 1, ..one }).kubelet(),
         world("another machine", one).machines(2, 2),
         world("another machine, three lives", Budget { changes: 0, deletes: 3, ..NONE }).machines(2, 2),
-        world("machines that say late who they are", one).machines(2, 1),
-        world("machines that say late who they are, three lives", Budget { changes: 0, deletes: 3, ..NONE })
+        world("machines that report late who they are", one).machines(2, 1),
+        world("machines that report late who they are, three lives", Budget { changes: 0, deletes: 3, ..NONE })
             .machines(2, 1),
-        world("a machine that says late who it is", one).machines(1, 0),
+        world("a machine that reports late who it is", one).machines(1, 0),
         world("another machine, webhooks off", one).machines(2, 1).webhooks_off(),
         world("collection", Budget { audits: 2, ages: 1, ..one }),
         world("collection, webhooks off", Budget { audits: 2, ages: 1, ..one }).webhooks_off().values(1, 0),
@@ -189,7 +189,7 @@ pub(crate) fn full() -> Vec<Config> {
         world("two replicas, a kubelet's create", Budget { create_failures: 1, ..one }).replicas(2).kubelet(),
         world("overwrite, everything fails", Budget { faults: 1, refusals: 1, ..failing }).overwrite(),
         world("overwrite, two replicas", Budget { faults: 1, ..one }).overwrite().replicas(2),
-        world("machines that say late who they are", Budget { changes: 1, deletes: 3, ..failing }).machines(2, 1),
+        world("machines that report late who they are", Budget { changes: 1, deletes: 3, ..failing }).machines(2, 1),
         world("another machine, webhooks off", Budget { changes: 1, deletes: 3, faults: 1, ..NONE })
             .machines(2, 1)
             .webhooks_off(),

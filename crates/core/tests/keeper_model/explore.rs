@@ -8,7 +8,7 @@ use super::{
     spec,
     steps::successors,
     world::{
-        Audit, Broken, Creation, Deletion, Event, LOG, Mark, Node, Record, Replica, SAYS_ALL, SLOTS, State, Wishes,
+        Audit, Broken, Creation, Deletion, Event, Expected, LOG, Mark, Node, REPORTS_ALL, Record, Replica, SLOTS, State,
     },
 };
 
@@ -17,7 +17,7 @@ const PREDECESSOR: u8 = 7;
 fn start(config: &Config) -> State {
     let labels = config.first_labels;
     let mut node =
-        Node { uid: 1, rv: 1, labels, hardware: 1, says: config.born_saying.max(SAYS_ALL), ..Node::default() };
+        Node { uid: 1, rv: 1, labels, hardware: 1, reported: config.first_report.max(REPORTS_ALL), ..Node::default() };
     let present = labels != [0, 0];
     let mut record = if present {
         Record { present, uid: 1, rv: 1, labels, machine: node.machine(), ..Record::default() }
@@ -52,7 +52,7 @@ fn start(config: &Config) -> State {
         saved: Node::default(),
         policy: 0,
         left: config.budget,
-        wishes: Wishes { want, seen: want, ..Wishes::default() },
+        expected: Expected { want, seen: want, ..Expected::default() },
         writes: 0,
         broken: Broken::Nothing,
     }
@@ -80,6 +80,6 @@ impl Model for Rules {
     }
 
     fn show(&self, state: &State) -> String {
-        format!("{}, {}, {:?}", state.node, state.record, state.wishes)
+        format!("{}, {}, {:?}", state.node, state.record, state.expected)
     }
 }

@@ -1,13 +1,13 @@
 //! The keeper's rules, explored: every state that a small world can reach, with the real `decide`.
 //!
-//! A world has one node name with two label keys, its record, the watch log, one or two replicas with stale caches,
-//! DELETE and CREATE requests in admission, people, other machines and changing policies, each with
-//! a budget. The guarantees are checked by name in every state. The shortest trace to a violation is printed.
+//! A world has one node name with two label keys, its record, the watch log, one or two replicas
+//! with stale caches, DELETE and CREATE requests in admission, people, other machines and changing
+//! policies, each with a budget. The guarantees are checked by name in every state. The shortest
+//! trace to a violation is printed.
 //!
-//! `cargo test` explores the small worlds and shows for each rule that the guarantees break without it. The large ones
-//! take minutes in a release build:
-//! `cargo test --release -p perennial-core --test keeper_model -- --ignored --nocapture`
-//! (`PERENNIAL_MODEL=part of a name` chooses).
+//! `cargo test` explores the small worlds and shows for each rule that the guarantees break without
+//! it. The large ones take minutes in a release build: `cargo test --release -p perennial-core
+//! --test keeper_model -- --ignored --nocapture` (`PERENNIAL_MODEL=part of a name` chooses).
 
 // States are kept in bytes.
 #![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::trivially_copy_pass_by_ref)]

@@ -7,7 +7,7 @@ use super::{
     rules::{Decision, Rules},
     spec,
     steps::outside,
-    world::{MACHINES, Node, Read, Record, Replica, State},
+    world::{KEYS, MACHINES, Node, Read, Record, Replica, State},
 };
 
 /// Returns whether a conditional write is accepted.
@@ -49,9 +49,9 @@ pub(crate) fn steps(state: &State, rules: &Rules, index: usize, out: &mut Succes
         return;
     }
     if replica.read.done {
-        act(state, rules, index, &node, last, out);
+        act(state, rules, index, (&node, last), out);
     } else {
-        decide(state, rules, index, &node, last, out);
+        decide(state, rules, index, (&node, last), out);
     }
 }
 
@@ -79,8 +79,8 @@ fn watch(state: &State, rules: &Rules, index: usize, out: &mut Successors<State>
         it.read = Read::default();
         it.recall = Record::default();
     } else {
-        let changed =
-            (it.cache.labels, it.cache.mark, it.cache.says) != (event.node.labels, event.node.mark, event.node.says);
+        let changed = (it.cache.labels, it.cache.mark, it.cache.reported)
+            != (event.node.labels, event.node.mark, event.node.reported);
         if it.cache.uid != 0 && changed {
             it.recall = Record::default();
         }
@@ -132,7 +132,7 @@ fn ask(rules: &Rules, node: &Node, last: bool, record: &Record, policy: u8) -> D
 }
 
 /// Reads the record and decides.
-fn decide(state: &State, rules: &Rules, index: usize, node: &Node, last: bool, out: &mut Successors<State>) {
+fn decide(state: &State, rules: &Rules, index: usize, (node, last): (&Node, bool), out: &mut Successors<State>) {
     let decision = ask(rules, node, last, &state.record, state.policy);
     let mut next = *state;
     if decision != Decision::Nothing {
@@ -163,7 +163,8 @@ fn finish_last(state: &mut State, rules: &Rules, index: usize, node: &Node) {
     let it = &mut state.replicas[index];
     it.last = Node::default();
     let alike = record.labels == node.labels && record.machine == node.machine();
-    if record.present && !record.folded && alike && record.withheld == [0; MACHINES] {
+    let whole = record.withheld == [0; MACHINES] && record.ungiven == [false; KEYS];
+    if record.present && !record.folded && alike && whole {
         it.recall = Record { noted: 0, ..record };
     }
     if !it.guessed {
@@ -172,7 +173,7 @@ fn finish_last(state: &mut State, rules: &Rules, index: usize, node: &Node) {
 }
 
 /// Applies a decision.
-fn act(state: &State, rules: &Rules, index: usize, node: &Node, last: bool, out: &mut Successors<State>) {
+fn act(state: &State, rules: &Rules, index: usize, (node, last): (&Node, bool), out: &mut Successors<State>) {
     let read = state.replicas[index].read;
     let decision = ask(rules, node, last, &read.record, state.policy);
     let mut next = *state;
@@ -194,7 +195,7 @@ fn act(state: &State, rules: &Rules, index: usize, node: &Node, last: bool, out:
                 }
                 finish_last(&mut next, rules, index, node);
             } else if same {
-                next.wishes.seen = next.wishes.want;
+                next.expected.seen = next.expected.want;
             }
             out.push(next, || format!("R{index} writes {}", next.record));
         }

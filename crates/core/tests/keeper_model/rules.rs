@@ -1,5 +1,5 @@
-//! The adapter to the real rules: compact states go in, [`decide`] decides, compact decisions come out. Nothing is
-//! nothing.
+//! The adapter to the real rules: compact states go in, [`decide`] decides, compact decisions come
+//! out. Nothing is nothing.
 
 use std::{cell::RefCell, collections::BTreeSet, sync::Arc};
 
@@ -17,6 +17,7 @@ use perennial_core::{
         machine::Machine as RealMachine,
         mark::{MARK, Mark as RealMark},
         policy_set::PolicySet,
+        provenance::Provenance,
         record::{Origin, Record as RealRecord, Withheld},
         selection::{Node as RealNode, Policy},
         stored_record::Stored,
@@ -224,7 +225,10 @@ impl Rules {
             machine: real_machine(machine as u8),
             content: Content::from(&self.kept(&[0, record.withheld[machine]])),
         });
+        let ungiven = self.keys.iter().zip(record.ungiven).filter(|(_, ungiven)| *ungiven);
+        let ungiven = ungiven.map(|(key, _)| key.clone()).collect();
         RealRecord {
+            provenance: Provenance { ungiven, ..Provenance::default() },
             sequence: SEQUENCE,
             node: Origin {
                 name: "n".into(),
@@ -268,6 +272,7 @@ impl Rules {
             mark,
             machine: compact_machine(&next.node.machine) as u8,
             withheld,
+            ungiven: self.keys.each_ref().map(|key| next.provenance.ungiven.contains(key)),
             // Every write clears the absence note.
             noted: 0,
         }

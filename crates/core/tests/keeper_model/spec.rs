@@ -3,7 +3,7 @@
 use super::{
     audit,
     rules::{Decision, Rules},
-    world::{Broken, KEYS, Labels, Mark, NAMES, Node, RECORD_DELETED, Record, SAYS_ALL, SLOTS, State},
+    world::{Broken, KEYS, Labels, Mark, NAMES, Node, RECORD_DELETED, REPORTS_ALL, Record, SLOTS, State},
 };
 
 /// Maximum number of writes without an outside step; more are a livelock.
@@ -40,7 +40,8 @@ fn is_settled(node: &Node, record: &Record) -> bool {
     let content = content_for(node, record);
     let spoken_of = (0..KEYS).all(|key| content[key] == 0 || node.mark.base[key] != 0);
     let given = node.mark.present && node.mark.complete && node.mark.from == content && spoken_of;
-    !record.present || is_owner(node, record) || given
+    let owner = is_owner(node, record) && record.ungiven == [false; KEYS];
+    !record.present || owner || given
 }
 
 /// Returns the last value that node and record agreed on.
@@ -52,63 +53,64 @@ fn base(node: &Node, record: &Record) -> Labels {
 pub(crate) fn person_changes(state: &mut State, rules: &Rules, key: usize, value: u8) {
     let (node, record) = (state.node, state.record);
     let slot = slot(rules, key, node.hardware);
-    let wishes = &mut state.wishes;
+    let expected = &mut state.expected;
     let settled = is_settled(&node, &record);
     // Equal to the record is no decision while an older last state is unprocessed.
     let equal = record.present
         && value == recorded(&record, slot)
         && value != 0
-        && wishes.unsure != 0
+        && expected.unsure != 0
         && !is_owner(&node, &record);
     // A change back to what was given cannot be told from "untouched" (limit B).
-    let back = value == base(&node, &record)[key] && (!settled || wishes.unsure != 0 || state.creation.on);
+    let back = value == base(&node, &record)[key] && (!settled || expected.unsure != 0 || state.creation.on);
     // The record takes precedence until the node is settled.
-    let overwritten = rules.config.overwrite && (!settled || wishes.unsure != 0);
+    let overwritten = rules.config.overwrite && (!settled || expected.unsure != 0);
     // A protected key on a node that has not reported its machine.
-    let unsaid = key == 1 && rules.config.protects_second_key() && node.says < SAYS_ALL;
+    let unsaid = key == 1 && rules.config.protects_second_key() && node.reported < REPORTS_ALL;
     if equal || back || overwritten || unsaid {
-        wishes.want[slot] |= bit(value) | wishes.seen[slot];
+        expected.want[slot] |= bit(value) | expected.seen[slot];
         if record.present {
-            wishes.want[slot] |= bit(recorded(&record, slot));
+            expected.want[slot] |= bit(recorded(&record, slot));
             if record.folded {
-                wishes.want[slot] |= bit(record.before[key]);
+                expected.want[slot] |= bit(record.before[key]);
             }
         }
     } else {
-        wishes.want[slot] = bit(value);
-        wishes.is_certain(slot);
+        expected.want[slot] = bit(value);
+        expected.is_certain(slot);
     }
-    wishes.seen[slot] |= wishes.want[slot];
+    expected.seen[slot] |= expected.want[slot];
 }
 
 /// A DELETE commits. `looked`: admission has processed this very state.
 pub(crate) fn node_is_deleted(state: &mut State, looked: bool) {
     let record = state.record;
-    let wishes = &mut state.wishes;
+    let expected = &mut state.expected;
     if looked {
-        wishes.seen = wishes.want;
+        expected.seen = expected.want;
         return;
     }
-    wishes.unsure |= bit(state.node.uid);
+    expected.unsure |= bit(state.node.uid);
     for slot in 0..SLOTS {
-        wishes.or[slot] |= wishes.seen[slot];
+        expected.or[slot] |= expected.seen[slot];
         if record.present {
-            wishes.or[slot] |= bit(recorded(&record, slot));
+            expected.or[slot] |= bit(recorded(&record, slot));
         }
     }
 }
 
-/// The last state of an incarnation is processed: strict again, unless a later one was captured first.
+/// The last state of an incarnation is processed: strict again, unless a later one was captured
+/// first.
 pub(crate) fn last_state_is_processed(state: &mut State, rules: &Rules, last: &Node) {
     let config = &rules.config;
     // A single replica that never fails must not cause that.
     let excusable = config.replicas > 1 || config.delete_webhook || config.budget.faults > 0;
-    let wishes = &mut state.wishes;
+    let expected = &mut state.expected;
     let overtaken = excusable && state.record.present && state.record.rv > last.rv;
-    if wishes.unsure & bit(last.uid) != 0 && !overtaken {
-        wishes.unsure &= !bit(last.uid);
-        if wishes.unsure == 0 {
-            wishes.or = [0; SLOTS];
+    if expected.unsure & bit(last.uid) != 0 && !overtaken {
+        expected.unsure &= !bit(last.uid);
+        if expected.unsure == 0 {
+            expected.or = [0; SLOTS];
         }
     }
 }
@@ -132,24 +134,24 @@ fn on_the_way(state: &State, rules: &Rules) -> [u8; SLOTS] {
     values
 }
 
-/// A person deletes the record: the order of changes is lost (limit E), so that any pending value may
-/// become the new record.
+/// A person deletes the record: the order of changes is lost (limit E), so that any pending value
+/// may become the new record.
 pub(crate) fn record_is_deleted(state: &mut State, rules: &Rules) {
-    state.wishes.unsure |= RECORD_DELETED;
+    state.expected.unsure |= RECORD_DELETED;
     let on_the_way = on_the_way(state, rules);
     for which in 0..SLOTS {
         let (key, _) = place(which);
         let here = state.node.uid != 0 && !state.deletion.on && slot(rules, key, state.node.hardware) == which;
-        let wishes = &mut state.wishes;
+        let expected = &mut state.expected;
         let only_here = here && state.node.labels[key] != 0 && on_the_way[which] == bit(state.node.labels[key]);
-        wishes.want[which] |= on_the_way[which] | u8::from(!only_here);
-        wishes.or[which] |= on_the_way[which];
-        wishes.seen[which] |= wishes.want[which];
+        expected.want[which] |= on_the_way[which] | u8::from(!only_here);
+        expected.or[which] |= on_the_way[which];
+        expected.seen[which] |= expected.want[which];
     }
 }
 
-/// The record is collected. Correct only if the node was absent for the whole retention; a return between
-/// two audits is the known exception.
+/// The record is collected. Correct only if the node was absent for the whole retention; a return
+/// between two audits is the known exception.
 pub(crate) fn record_is_collected(state: &mut State, rules: &Rules) {
     let tombstone = state.record.is_tombstone();
     let early = state.away < 2 && !state.returned || state.node.uid != 0;
@@ -157,7 +159,7 @@ pub(crate) fn record_is_collected(state: &mut State, rules: &Rules) {
         state.broken = Broken::CollectedEarly;
     }
     record_is_deleted(state, rules);
-    for want in &mut state.wishes.want {
+    for want in &mut state.expected.want {
         *want |= 1;
     }
 }
@@ -167,30 +169,30 @@ pub(crate) fn node_is_created(state: &mut State, rules: &Rules, own: Labels, bel
     let (node, record) = (state.node, state.record);
     for key in (0..KEYS).filter(|_| believed) {
         let slot = slot(rules, key, node.hardware);
-        state.wishes.want[slot] |= bit(own[key]);
-        state.wishes.seen[slot] |= bit(own[key]);
+        state.expected.want[slot] |= bit(own[key]);
+        state.expected.seen[slot] |= bit(own[key]);
     }
     for key in (0..KEYS).filter(|key| own[*key] != 0) {
         let slot = slot(rules, key, node.hardware);
-        let wishes = &mut state.wishes;
+        let expected = &mut state.expected;
         let brought = bit(own[key]);
-        let certain = wishes.want[slot] & 1 == 0 && wishes.or[slot] == 0;
+        let certain = expected.want[slot] & 1 == 0 && expected.or[slot] == 0;
         let marked = node.mark.present && node.mark.base[key] == own[key];
-        let equal = record.present && wishes.unsure != 0 && recorded(&record, slot) == own[key];
+        let equal = record.present && expected.unsure != 0 && recorded(&record, slot) == own[key];
         if rules.config.overwrite && certain {
             // The record takes precedence.
         } else if rules.config.overwrite || marked || equal {
-            wishes.want[slot] |= brought;
+            expected.want[slot] |= brought;
         } else {
-            wishes.want[slot] = brought;
-            wishes.is_certain(slot);
+            expected.want[slot] = brought;
+            expected.is_certain(slot);
         }
-        wishes.seen[slot] |= wishes.want[slot];
+        expected.seen[slot] |= expected.want[slot];
     }
 }
 
-/// The policy keeps a key again. The value on the node is correct; otherwise the recorded one, or a pending
-/// change.
+/// The policy keeps a key again. The value on the node is correct; otherwise the recorded one, or a
+/// pending change.
 pub(crate) fn policy_changes(state: &mut State, rules: &Rules, was: u8) {
     let on_the_way = on_the_way(state, rules);
     for which in 0..SLOTS {
@@ -201,17 +203,17 @@ pub(crate) fn policy_changes(state: &mut State, rules: &Rules, was: u8) {
         let here = state.node.uid != 0 && slot(rules, key, state.node.hardware) == which;
         let live = if here { state.node.labels[key] } else { 0 };
         let theirs = !rules.config.overwrite && live != 0 && state.node.mark.base[key] != live && !state.deletion.on;
-        let wishes = &mut state.wishes;
+        let expected = &mut state.expected;
         let mut set = bit(live);
         if !theirs {
-            set |= wishes.want[which] | wishes.seen[which] | on_the_way[which] | 1;
+            set |= expected.want[which] | expected.seen[which] | on_the_way[which] | 1;
             if state.record.present {
                 set |= bit(recorded(&state.record, which));
             }
-            wishes.or[which] |= set;
+            expected.or[which] |= set;
         }
-        wishes.want[which] = set;
-        wishes.seen[which] |= set;
+        expected.want[which] = set;
+        expected.seen[which] |= set;
     }
 }
 
@@ -235,7 +237,7 @@ pub(crate) fn judge_gift(state: &mut State, rules: &Rules, before: &Labels, node
             state.broken = Broken::ForeignKey;
         }
         let slot = slot(rules, key, node.hardware);
-        let known = state.wishes.want[slot] | state.wishes.or[slot] | state.wishes.seen[slot];
+        let known = state.expected.want[slot] | state.expected.or[slot] | state.expected.seen[slot];
         if key == 1 && rules.config.machines > 1 && node.labels[key] != 0 && known & bit(node.labels[key]) == 0 {
             state.broken = Broken::WrongMachine;
         }
@@ -292,7 +294,7 @@ fn unmet_wish(state: &State, rules: &Rules, which: usize) -> Option<String> {
     let node = &state.node;
     let here = node.uid != 0 && slot(rules, key, node.hardware) == which;
     // A protected key is withheld until the node reports its machine.
-    let waits = key == 1 && rules.config.protects_second_key() && node.says < SAYS_ALL && node.labels[1] == 0;
+    let waits = key == 1 && rules.config.protects_second_key() && node.reported < REPORTS_ALL && node.labels[1] == 0;
     let have = if here && !waits {
         node.labels[key]
     } else if state.record.present {
@@ -300,10 +302,10 @@ fn unmet_wish(state: &State, rules: &Rules, which: usize) -> Option<String> {
     } else {
         0
     };
-    if (state.wishes.want[which] | state.wishes.or[which]) & bit(have) != 0 {
+    if (state.expected.want[which] | state.expected.or[which]) & bit(have) != 0 {
         return None;
     }
-    let wanted = state.wishes.want[which];
+    let wanted = state.expected.want[which];
     let name = match (have, wanted) {
         (0, _) => "G1: lost",
         (_, 1) => "G2: a removal undone",
@@ -315,10 +317,10 @@ fn unmet_wish(state: &State, rules: &Rules, which: usize) -> Option<String> {
 /// G7: a node that leaves and returns unchanged costs at most one write.
 fn leave_and_return(state: &State, rules: &Rules) -> Option<String> {
     let mut node = state.node;
-    let says_less = rules.config.protects_second_key() && node.says < SAYS_ALL;
+    let reports_less = rules.config.protects_second_key() && node.reported < REPORTS_ALL;
     // A key that the policy keeps again may be in the record and not on the node.
     let policy_changed = state.left.policies != rules.config.budget.policies;
-    if node.uid == 0 || says_less || policy_changed {
+    if node.uid == 0 || reports_less || policy_changed {
         return None;
     }
     let (mut record, mut writes) = (state.record, 0);

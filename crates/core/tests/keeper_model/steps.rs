@@ -6,7 +6,9 @@ use super::{
     audit, replica,
     rules::{Decision, Rules},
     spec,
-    world::{Budget, Creation, Deletion, KEYS, Labels, Mark, NAMES, Node, Phase, Read, Record, SAYS_ALL, State, show},
+    world::{
+        Budget, Creation, Deletion, KEYS, Labels, Mark, NAMES, Node, Phase, REPORTS_ALL, Read, Record, State, show,
+    },
 };
 
 /// A step that the operator did not take: its writes count anew.
@@ -51,12 +53,12 @@ fn people(state: &State, rules: &Rules, out: &mut Successors<State>) {
                 outside(out, next, || format!("a person sets {}={value}", NAMES[key]));
             }
         }
-        if state.node.says < SAYS_ALL {
+        if state.node.reported < REPORTS_ALL {
             let mut next = *state;
-            next.node.says += 1;
+            next.node.reported += 1;
             next.node.rv = state.next_rv();
             next.announce(false, next.node);
-            outside(out, next, || format!("the node says more of its machine: {}", next.node));
+            outside(out, next, || format!("the node reports more of its machine: {}", next.node));
         }
     }
     if here
@@ -191,7 +193,7 @@ fn creation(state: &State, rules: &Rules, out: &mut Successors<State>) {
                     labels: *labels,
                     mark: *mark,
                     hardware,
-                    says: rules.config.born_saying,
+                    reported: rules.config.first_report,
                     rv: 0,
                 };
                 begin_create(state, rules, node, out);
@@ -206,8 +208,8 @@ fn creation(state: &State, rules: &Rules, out: &mut Successors<State>) {
 fn begin_create(state: &State, rules: &Rules, node: Node, out: &mut Successors<State>) {
     let own = node.labels;
     if rules.config.create_webhook {
-        // A replica that has seen the predecessor go need not read the record, however late it is, unless a key in it is
-        // protected.
+        // A replica that has seen the predecessor go need not read the record, however late it is,
+        // unless a key in it is protected.
         let protected = |record: &Record| rules.config.protects_second_key() && record.labels[1] != 0;
         let late = state
             .replicas

@@ -1,5 +1,5 @@
-//! The world as the model sees it: one node name, two label keys, one record, everything in small integers so that
-//! millions of states fit into memory.
+//! The world as the model sees it: one node name, two label keys, one record, everything in small
+//! integers so that millions of states fit into memory.
 
 use std::fmt;
 
@@ -32,17 +32,17 @@ pub(crate) struct Node {
     pub(crate) mark: Mark,
     /// The machine that it really runs on, 1 or 2.
     pub(crate) hardware: u8,
-    /// How much it says of that: nothing, all but the providerID, all.
-    pub(crate) says: u8,
+    /// Reported part of it: nothing, all but the providerID, all.
+    pub(crate) reported: u8,
 }
 
-pub(crate) const SAYS_ALL: u8 = 2;
-/// Machines as a record knows them: unknown, and two that each say all but the providerID, or all.
+pub(crate) const REPORTS_ALL: u8 = 2;
+/// Machines in a record: unknown, and two that each report all but the providerID, or all.
 pub(crate) const MACHINES: usize = 5;
 
 impl Node {
     pub(crate) fn machine(&self) -> u8 {
-        if self.says == 0 { 0 } else { (self.hardware - 1) * 2 + self.says }
+        if self.reported == 0 { 0 } else { (self.hardware - 1) * 2 + self.reported }
     }
 }
 
@@ -63,6 +63,8 @@ pub(crate) struct Record {
     pub(crate) machine: u8,
     /// The protected key (the second one) of other machines.
     pub(crate) withheld: [u8; MACHINES],
+    /// Keys that the node of this record was never given, since the policy did not keep them.
+    pub(crate) ungiven: [bool; KEYS],
     /// The audit found no node for it: 1, and 2 once that is longer ago than records are kept.
     pub(crate) noted: u8,
 }
@@ -83,7 +85,8 @@ impl Record {
     }
 }
 
-/// A record as it was read. `fresh`: it has not been written since, so a conditional write will succeed.
+/// A record as it was read. `fresh`: it has not been written since, so a conditional write will
+/// succeed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub(crate) struct Read {
     pub(crate) done: bool,
@@ -109,8 +112,8 @@ pub(crate) struct Replica {
     /// How far it has read the log.
     pub(crate) position: u8,
     pub(crate) read: Read,
-    /// The record as the last state of the node that is gone had it: what its successor, unchanged since, may be given
-    /// without reading the record again.
+    /// The record as the last state of the node that is gone had it: what its successor, unchanged
+    /// since, may be given without reading the record again.
     pub(crate) recall: Record,
 }
 
@@ -170,13 +173,13 @@ pub(crate) struct Budget {
     pub(crate) ages: u8,
 }
 
-/// In [`Wishes::unsure`].
+/// In [`Expected::unsure`].
 pub(crate) const RECORD_DELETED: u8 = 128;
 pub(crate) const SLOTS: usize = 3;
 
 /// Expected values of each slot (the first key, and the second one for each machine), as bit sets.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
-pub(crate) struct Wishes {
+pub(crate) struct Expected {
     pub(crate) want: [u8; SLOTS],
     /// Acceptable as well, while a last state that admission did not see is unprocessed.
     pub(crate) or: [u8; SLOTS],
@@ -222,13 +225,13 @@ pub(crate) struct State {
     pub(crate) saved: Node,
     pub(crate) policy: u8,
     pub(crate) left: Budget,
-    pub(crate) wishes: Wishes,
+    pub(crate) expected: Expected,
     /// Writes of the operator since the last outside step.
     pub(crate) writes: u8,
     pub(crate) broken: Broken,
 }
 
-impl Wishes {
+impl Expected {
     /// The expected value is certain again, unless the order of changes was lost with the record.
     pub(crate) fn is_certain(&mut self, slot: usize) {
         if self.unsure & RECORD_DELETED == 0 {
@@ -347,8 +350,8 @@ impl fmt::Display for Node {
             return f.write_str("no node");
         }
         write!(f, "U{}@{} {} {}", self.uid, self.rv, Shown(&self.labels), self.mark)?;
-        if self.hardware > 0 && (self.hardware > 1 || self.says < SAYS_ALL) {
-            write!(f, " on M{} (says {})", self.hardware, ["nothing", "part", "all"][self.says as usize])?;
+        if self.hardware > 0 && (self.hardware > 1 || self.reported < REPORTS_ALL) {
+            write!(f, " on M{} (reports {})", self.hardware, ["nothing", "part", "all"][self.reported as usize])?;
         }
         Ok(())
     }
@@ -371,6 +374,9 @@ impl fmt::Display for Record {
         }
         if self.withheld != [0; MACHINES] {
             write!(f, " withheld {:?}", self.withheld)?;
+        }
+        if self.ungiven != [false; KEYS] {
+            write!(f, " ungiven {:?}", self.ungiven)?;
         }
         if self.noted > 0 {
             f.write_str([" absent", " absent for long"][usize::from(self.noted > 1)])?;

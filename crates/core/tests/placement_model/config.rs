@@ -40,11 +40,11 @@ pub(crate) fn small() -> Vec<Config> {
         world("scaled", Budget { scales: 2, ..NONE }),
         world("scaled, everything gated", Budget { scales: 2, crashes: 1, ..NONE }).gated(),
         world("a lost node", Budget { losses: 1, scales: 1, ..NONE }),
-        world("pods that nobody saw", Budget { misses: 1, scales: 1, ..NONE }),
+        world("pods that the operator never saw", Budget { misses: 1, scales: 1, ..NONE }),
         world("a create that is refused", Budget { refusals: 1, scales: 1, ..NONE }),
         Config { replicas: 3, ..world("another percentage", Budget { policies: 1, crashes: 1, ..NONE }) },
         world("a rollout", Budget { rollouts: 1, ..NONE }),
-        world("a rollout, a pod that nobody saw", Budget { rollouts: 1, misses: 1, ..NONE }).gated(),
+        world("a rollout, a pod that the operator never saw", Budget { rollouts: 1, misses: 1, ..NONE }).gated(),
         Config {
             percentages: [100, 0],
             replicas: 1,

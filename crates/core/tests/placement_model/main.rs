@@ -1,11 +1,12 @@
 //! Explicit-state model of placement: every state of a small world, with the real `plan`.
 //!
-//! A world has one Deployment with two ReplicaSets and up to six pods, the controllers of Kubernetes one step at a time, an
-//! operator with separately stale caches of pods and Deployment, and people with a budget. The guarantees are
-//! checked by name in every state. The shortest trace to a violation is printed.
+//! A world has one Deployment with two ReplicaSets and up to six pods, the controllers of
+//! Kubernetes one step at a time, an operator with separately stale caches of pods and Deployment,
+//! and people with a budget. The guarantees are checked by name in every state. The shortest trace
+//! to a violation is printed.
 //!
-//! Not modelled: shortage of spot nodes, StatefulSets, timeouts, and faults between the write of a cooldown
-//! and its eviction.
+//! Not modelled: shortage of spot nodes, StatefulSets, timeouts, and faults between the write of a
+//! cooldown and its eviction.
 
 // States are kept in bytes.
 #![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::trivially_copy_pass_by_ref)]

@@ -71,7 +71,7 @@ impl Mutation {
     }
 
     /// Returns whether this number of open places is reported.
-    pub(crate) fn says(self, open: usize) -> bool {
+    pub(crate) fn reports(self, open: usize) -> bool {
         open > 0 || self != Self::SilentWhenFull
     }
 

@@ -1,5 +1,5 @@
-//! The bridge to the real rules: compact states go in, [`decide`] decides, compact decisions come out. Nothing is decided here; a
-//! a mutation alters the input or the output.
+//! The bridge to the real rules: compact states go in, [`decide`] decides, compact decisions come
+//! out. Nothing is decided here; a mutation alters the input or the output.
 
 use std::{cell::RefCell, sync::Arc};
 
@@ -94,7 +94,8 @@ impl Rules {
         let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(48);
         let there = pods.iter().filter(|pod| pod.uid != 0);
         let evicted = there.clone().filter(|pod| pod.evicted && !pod.deleting);
-        let pending = PendingWrites { removed: evicted.map(|pod| uid_text(pod.uid)).collect(), state: None };
+        let pending =
+            PendingWrites { removed: evicted.map(|pod| uid_text(pod.uid)).collect(), ..PendingWrites::default() };
         let mut views: Vec<PodView> = there.map(|pod| pod_view(pod, now)).collect();
         views.extend(expected.iter().filter(|expected| expected.on).map(|expected| expected_view(expected, now)));
         let mut sets: Vec<ReplicaSetView> = (0..2).map(|set| set_view(workload, set)).collect();
@@ -107,12 +108,13 @@ impl Rules {
             pods: views,
             pdbs: Vec::new(),
             pending,
+            nodes: workload::ClusterNodes::default(),
             settings: Arc::clone(&self.settings),
             now,
         });
         let decisions = answer.actions.iter().filter_map(decision).filter_map(|it| self.mutation.distort(it));
         let decisions = decisions.collect();
-        let said = ["r0", "r1"].map(|set| answer.open.get(set).is_some_and(|open| self.mutation.says(open.len())));
+        let said = ["r0", "r1"].map(|set| answer.open.get(set).is_some_and(|open| self.mutation.reports(open.len())));
         let named = answer.open.iter().flat_map(|(set, places)| places.iter().map(move |place| (set, place)));
         let mut open = [(0, 0, 0); 2];
         for (at, (set, place)) in open.iter_mut().zip(named) {
@@ -123,8 +125,10 @@ impl Rules {
 
     fn workload_view(&self, workload: &Workload, now: Timestamp) -> WorkloadView {
         let at = if workload.cooling { now } else { now + LONG_AGO };
-        let state =
-            PlacementState { last_move: Some(LastMove { at, drift: 0, stalled: 0 }), ..PlacementState::default() };
+        let state = PlacementState {
+            last_move: Some(LastMove { at, drift: 0, stalled: 0, pod: None }),
+            ..PlacementState::default()
+        };
         let [current, updated, available] = workload.status.map(u32::from);
         WorkloadView {
             kind: Kind::Deployment,
@@ -138,6 +142,7 @@ impl Rules {
             current,
             updated,
             available,
+            updated_target: workload.replicas.into(),
             max_unavailable: self.config.max_unavailable.into(),
             template: Choice::Any,
             state: Some(state.to_annotation()),
@@ -194,6 +199,7 @@ fn pod_view(pod: &Pod, now: Timestamp) -> PodView {
         node_affinity: None,
         ordinal: None,
         expected: false,
+        protected: false,
     }
 }
 

@@ -50,7 +50,7 @@ fn people(state: &State, rules: &Rules, out: &mut Successors<State>) {
     if let Some(mut next) = spend(state, |left| &mut left.policies) {
         happens(&mut next, Since::Anything);
         next.workload.percentage = 1 - state.workload.percentage;
-        out.push(next, || format!("a person wants {}%", rules.split(&next.workload).percentage()));
+        out.push(next, || format!("a person sets {}%", rules.split(&next.workload).percentage()));
     }
     if let Some(mut next) = spend(state, |left| &mut left.rollouts) {
         happens(&mut next, Since::Rollout);
@@ -66,8 +66,8 @@ fn people(state: &State, rules: &Rules, out: &mut Successors<State>) {
     }
 }
 
-/// Next step of the Deployment controller: how many pods which ReplicaSet is to have. One pod more than asked for in a rollout, and no
-/// fewer available ones.
+/// Next step of the Deployment controller: how many pods which ReplicaSet is to have. One pod more
+/// than asked for in a rollout, and no fewer available ones.
 fn next_scale(state: &State, rules: &Rules) -> Option<(u8, u8)> {
     let workload = &state.workload;
     let (new, old) = (workload.newest, 1 - workload.newest);
@@ -126,7 +126,7 @@ fn create(state: &State, rules: &Rules, set: u8, out: &mut Successors<State>) {
         if let Some(mut refused) = spend(&next, |left| &mut left.refusals) {
             happens(&mut refused, Since::Anything);
             refused.expected[at].refused = true;
-            out.push(refused, || format!("a pod of R{set} is given slot {slot}, and then refused by somebody else"));
+            out.push(refused, || format!("a pod of R{set} is given slot {slot}, and then refused by another webhook"));
         }
         next.add(Pod { choice: class, slot, costs: true, ..fresh });
         out.push(next, || format!("R{set} creates a pod, which is given slot {slot}"));
@@ -198,7 +198,7 @@ fn operator(state: &State, rules: &Rules, out: &mut Successors<State>) {
     let open = if rules.config.gives_places { open_after(state, &plan) } else { [(0, 0, 0); 2] };
     let looked = State { open, ..*state };
     if looked != *state {
-        out.push(looked, || format!("the operator looks, and knows the next places: {open:?}"));
+        out.push(looked, || format!("the operator reconciles and prepares the next places: {open:?}"));
     }
     for decision in plan.decisions {
         carry_out(&looked, rules, decision, out);

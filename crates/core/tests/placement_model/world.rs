@@ -53,8 +53,9 @@ pub(crate) struct Workload {
     pub(crate) newest: u8,
     /// Requested pods of each ReplicaSet.
     pub(crate) wanted: [u8; 2],
-    /// Status that the controllers report: whether each ReplicaSet has as many, whether the Deployment's has nothing to do, and how many replicas,
-    /// updated and available ones there are. Only in what the operator sees; see [`State::reported`].
+    /// Status that the controllers report: whether each ReplicaSet has as many, whether the
+    /// Deployment's has nothing to do, and how many replicas, updated and available ones there are.
+    /// Only in what the operator sees; see [`State::reported`].
     pub(crate) observed: [bool; 2],
     pub(crate) seen: bool,
     pub(crate) status: [u8; 3],

@@ -35,7 +35,8 @@ impl Status {
                 .filter(crate::plane::ProcessState::is_alive)
                 .map_or_else(|| "down".to_owned(), |process| process.pid.to_string());
             let log = folder.logs().join(format!("{name}.log"));
-            println!("{name:<26} {pid:>8} {:>6}  {}", component.port, log.display());
+            let port = if component.port == 0 { "-".to_owned() } else { component.port.to_string() };
+            println!("{name:<26} {pid:>8} {port:>6}  {}", log.display());
         }
         println!("{:<26} {:>8}", "supervisor", state.supervisor.pid);
         println!("export KUBECONFIG={}", folder.kubeconfig().display());

@@ -30,6 +30,12 @@ pub(super) struct Up {
     /// Number of fake nodes to create: node-0, node-1, …
     #[arg(long, value_name = "N", default_value_t = 0)]
     nodes: usize,
+    /// Number of real nodes (real-0, real-1, …) with kubelet, containerd and pods; needs root
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    real_nodes: usize,
+    /// Run kube-proxy for the real nodes, so that ClusterIPs work; needs nft
+    #[arg(long, requires = "real_nodes")]
+    kube_proxy: bool,
     /// Number of API servers, which share one etcd
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=9))]
     apiservers: u8,
@@ -60,6 +66,12 @@ impl Up {
             return Ok(ExitCode::SUCCESS);
         }
         let spec = self.spec();
+        if spec.real_nodes > 0 {
+            crate::plane::check_real_nodes(folder.path())?;
+        }
+        if spec.kube_proxy {
+            crate::node::check_kube_proxy(spec.real_nodes)?;
+        }
         // Done here and not in the supervisor, so that progress is shown on the terminal.
         let programs = self.selection.sources().find(self.selection.kubernetes, &spec.programs())?;
 
@@ -68,6 +80,7 @@ impl Up {
         let step = Progress::start(format!("starting Kubernetes {}", self.selection.kubernetes.version()));
         // Passed as a search path, so that the supervisor uses exactly these programs.
         let mut assets: Vec<_> = programs.iter().filter_map(|(_, path)| path.parent()).collect();
+        assets.sort_unstable();
         assets.dedup();
         let supervisor = detach(&folder, &std::env::join_paths(assets)?)?;
         match wait(&folder, Some(supervisor)) {
@@ -93,6 +106,8 @@ impl Up {
             scheduler: !self.no_scheduler,
             kwok: !self.no_kwok,
             nodes: self.nodes,
+            real_nodes: self.real_nodes,
+            kube_proxy: self.kube_proxy,
             args,
         }
     }

@@ -1,7 +1,7 @@
 //! Command line of each component. Everything that differs from the defaults is set here.
 
 use super::{PlaneFolder, spec::Spec};
-use crate::{component::Component, pki::Pki};
+use crate::{component::Component, node::GATEWAY, pki::Pki, programs::Program};
 
 /// Users of the components, as in production.
 pub(super) const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
@@ -23,8 +23,14 @@ impl CommandContext<'_> {
             Component::ControllerManager => self.controller_manager(port),
             Component::Scheduler => self.scheduler(port),
             Component::Kwok => self.kwok(port),
+            Component::Network
+            | Component::Node(_)
+            | Component::Containerd(_)
+            | Component::Kubelet(_)
+            | Component::KubeProxy => Vec::new(),
         };
-        args.extend(self.spec.args.get(component.program().file_name()).into_iter().flatten().cloned());
+        let name = component.program().map(Program::file_name).unwrap_or_default();
+        args.extend(self.spec.args.get(name).into_iter().flatten().cloned());
         args
     }
 
@@ -51,7 +57,7 @@ impl CommandContext<'_> {
     }
 
     fn api_server(&self, port: u16) -> Vec<String> {
-        vec![
+        let mut args = vec![
             format!("--etcd-servers={}", self.etcd_url),
             self.file("--etcd-cafile", "etcd-ca.crt"),
             self.file("--etcd-certfile", "etcd-client.crt"),
@@ -80,7 +86,24 @@ impl CommandContext<'_> {
             "--endpoint-reconciler-type=none".into(),
             "--max-requests-inflight=3000".into(),
             "--max-mutating-requests-inflight=2000".into(),
-        ]
+        ];
+        if self.spec.real_nodes > 0 {
+            args.extend([
+                self.file("--kubelet-client-certificate", "kubelet-client.crt"),
+                self.file("--kubelet-client-key", "kubelet-client.key"),
+                "--kubelet-preferred-address-types=InternalIP".into(),
+                format!("--egress-selector-config-file={}", self.folder.egress_config().display()),
+            ]);
+            args.extend(if self.spec.kube_proxy {
+                // kube-proxy rejects connections to a Service without endpoints, so the Service
+                // `kubernetes` needs one. See `Forward`.
+                vec![format!("--advertise-address={GATEWAY}"), "--endpoint-reconciler-type=lease".into()]
+            } else {
+                // Webhooks in pods are reached at their own address.
+                vec!["--enable-aggregator-routing=true".into()]
+            });
+        }
+        args
     }
 
     fn controller_manager(&self, port: u16) -> Vec<String> {
@@ -117,11 +140,16 @@ impl CommandContext<'_> {
     }
 
     fn kwok(&self, port: u16) -> Vec<String> {
+        // Real nodes have a kubelet of their own.
+        let manage = match self.spec.real_nodes {
+            0 => "--manage-all-nodes=true",
+            _ => "--manage-nodes-with-label-selector=type=kwok",
+        };
         vec![
             format!("--kubeconfig={}", self.kubeconfig(Component::Kwok)),
             format!("--config={}", self.folder.kwok_config().display()),
             format!("--server-address=127.0.0.1:{port}"),
-            "--manage-all-nodes=true".into(),
+            manage.into(),
             "--node-lease-duration-seconds=40".into(),
             // A pod gets no address if its node has none.
             "--node-ip=10.0.0.1".into(),

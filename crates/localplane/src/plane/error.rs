@@ -2,7 +2,10 @@
 
 use std::{error::Error, fmt, io, path::PathBuf, process::ExitStatus, time::Duration};
 
-use crate::{api::ApiError, component::Component, pki::PkiError, programs::Unavailable, versions::UnknownKubernetes};
+use crate::{
+    api::ApiError, component::Component, node::Unsupported, pki::PkiError, programs::Unavailable,
+    versions::UnknownKubernetes,
+};
 
 #[derive(thiserror::Error)]
 pub enum PlaneError {
@@ -14,6 +17,12 @@ pub enum PlaneError {
     Pki(#[from] PkiError),
     #[error(transparent)]
     Api(#[from] ApiError),
+    #[error(transparent)]
+    RealNodes(#[from] Unsupported),
+    #[error("a plane has at most {max} real nodes, not {0}", max = crate::node::MAX_NODES)]
+    TooManyNodes(usize),
+    #[error("cannot load {archive} into {node}: {reason}", archive = archive.display())]
+    Image { archive: PathBuf, node: String, reason: String },
     #[error("a plane needs at least one API server")]
     NoApiServer,
     #[error("a plane is already running in {dir}{}", supervisor.map(|pid| format!(" (supervisor {pid})")).unwrap_or_default())]

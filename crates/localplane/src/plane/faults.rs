@@ -32,8 +32,9 @@ impl Plane {
         Ok(Backup { path })
     }
 
-    /// Brings etcd back to a backup, as after a disaster: resource versions go back, and whatever was written since is
-    /// gone. The API servers are restarted, since their caches belong to the history that is gone.
+    /// Brings etcd back to a backup, as after a disaster: resource versions go back, and whatever
+    /// was written since is gone. The API servers are restarted, since their caches belong to the
+    /// history that is gone.
     pub fn restore(&self, backup: &Backup) -> Result<(), PlaneError> {
         let servers: Vec<Component> =
             self.components().into_iter().filter(|component| matches!(component, Component::ApiServer(_))).collect();
@@ -52,6 +53,7 @@ impl Plane {
         let mut running: Vec<_> = {
             let mut inner = self.inner();
             inner.ready = false;
+            inner.stop_forward();
             std::mem::take(&mut inner.running).into_iter().collect()
         };
         // Stop clients before servers, and etcd last.

@@ -58,6 +58,7 @@ impl ProcessState {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ComponentState {
+    /// Port on loopback; 0 for the processes of real nodes.
     pub port: u16,
     /// `None` if it is stopped.
     pub process: Option<ProcessState>,

@@ -20,13 +20,14 @@ const POLL_NODES: Duration = Duration::from_millis(300);
 impl Plane {
     /// Waits until this component is healthy. Fails early if it exits.
     pub(super) fn wait_component(&self, component: Component) -> Result<(), PlaneError> {
-        let (api, path) = self.health(component)?;
+        let health = if component.is_of_node() { None } else { Some(self.health(component)?) };
         let deadline = Instant::now() + TIMEOUT;
         loop {
-            let reason = match api.get(path) {
-                Ok(_) => return Ok(()),
-                Err(error) => with_source(&error),
+            let checked = match &health {
+                Some((api, path)) => api.get(path).map(|_| ()).map_err(|error| with_source(&error)),
+                None => self.check_of_node(component),
             };
+            let Err(reason) = checked else { return Ok(()) };
             if let Some(status) = self.inner().ended(component) {
                 let (log, tail) = (self.log_path(component), self.folder.log_tail(component));
                 return Err(PlaneError::Exited { component, status, log, tail });
@@ -85,7 +86,7 @@ impl Plane {
                 .get("/api/v1/nodes?labelSelector=type%3Dkwok&resourceVersion=0")
                 .map_err(|error| with_source(&error))?;
             let nodes = list["items"].as_array().map_or(&[][..], Vec::as_slice);
-            let ready = nodes.iter().filter(|node| is_ready(node) && !(taints_go && is_tainted(node))).count();
+            let ready = nodes.iter().filter(|node| is_schedulable(node, taints_go)).count();
             if ready >= count { Ok(()) } else { Err(format!("{ready} are ready")) }
         })
     }
@@ -95,6 +96,11 @@ impl Inner {
     fn ended(&mut self, component: Component) -> Option<std::process::ExitStatus> {
         self.running.get_mut(&component).and_then(crate::process::Process::ended)
     }
+}
+
+/// Reports whether a node is Ready and, where taints are removed, has lost its not-ready taint.
+pub(super) fn is_schedulable(node: &Value, taints_go: bool) -> bool {
+    is_ready(node) && !(taints_go && is_tainted(node))
 }
 
 fn is_ready(node: &Value) -> bool {

@@ -14,6 +14,7 @@ use crate::{
 /// Components of a plane and their settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[expect(clippy::struct_excessive_bools, reason = "one for each component")]
 pub(crate) struct Spec {
     pub(crate) kubernetes: String,
     pub(crate) api_servers: usize,
@@ -21,6 +22,11 @@ pub(crate) struct Spec {
     pub(crate) scheduler: bool,
     pub(crate) kwok: bool,
     pub(crate) nodes: usize,
+    #[serde(default)]
+    pub(crate) real_nodes: usize,
+    /// ClusterIPs work: kube-proxy runs in the network of the real nodes.
+    #[serde(default)]
+    pub(crate) kube_proxy: bool,
     /// Additional arguments by program name.
     #[serde(default)]
     pub(crate) args: BTreeMap<String, Vec<String>>,
@@ -36,12 +42,24 @@ impl Spec {
             (self.kwok, Component::Kwok),
         ];
         components.extend(rest.into_iter().filter(|(wanted, _)| *wanted).map(|(_, component)| component));
+        if self.real_nodes > 0 {
+            components.push(Component::Network);
+        }
+        for number in 0..self.real_nodes {
+            components.extend([Component::Node(number), Component::Containerd(number), Component::Kubelet(number)]);
+        }
+        if self.kube_proxy {
+            components.push(Component::KubeProxy);
+        }
         components
     }
 
     pub(crate) fn programs(&self) -> Vec<Program> {
-        let mut programs: Vec<_> = self.components().into_iter().map(Component::program).collect();
+        let mut programs: Vec<_> = self.components().into_iter().filter_map(Component::program).collect();
         programs.push(Program::Kubectl);
+        if self.real_nodes > 0 {
+            programs.extend(Program::NODE);
+        }
         programs.sort();
         programs.dedup();
         programs
@@ -67,6 +85,8 @@ impl Builder {
             scheduler: false,
             kwok: false,
             nodes: 0,
+            real_nodes: 0,
+            kube_proxy: false,
             args: BTreeMap::new(),
         };
         Self { kubernetes: None, spec, dir: None, sources: Sources::from_env() }
@@ -124,6 +144,23 @@ impl Builder {
     #[must_use]
     pub fn nodes(mut self, count: usize) -> Self {
         self.spec.nodes = count;
+        self
+    }
+
+    /// Sets the number of real nodes (`real-0`, `real-1`, …), each with a kubelet and containerd in
+    /// namespaces of its own. Needs root; see
+    /// [`real_nodes_supported`](crate::real_nodes_supported).
+    #[must_use]
+    pub fn real_nodes(mut self, count: usize) -> Self {
+        self.spec.real_nodes = count;
+        self
+    }
+
+    /// Runs kube-proxy (nftables) for the real nodes, so that ClusterIPs work. The API server calls
+    /// webhooks at their ClusterIP.
+    #[must_use]
+    pub fn kube_proxy(mut self, run: bool) -> Self {
+        self.spec.kube_proxy = run;
         self
     }
 

@@ -5,9 +5,11 @@ use std::{collections::btree_map::Entry, fs, path::Path};
 use super::{
     Builder, ComponentState, Inner, Plane, PlaneError, PlaneFolder, PlaneState, ProcessState, Spec,
     commands::{CONTROLLER_MANAGER, CommandContext, SCHEDULER, kubeconfig_file},
+    real_nodes::{RealNodes, egress_selector, ensure_kubelet_client},
 };
 use crate::{
     component::Component,
+    node::{MAX_NODES, check_kube_proxy, real_nodes_supported},
     pki::{Identity, Pki, write_private},
     ports::Port,
     process::Process,
@@ -33,6 +35,16 @@ impl Plane {
         if spec.api_servers == 0 {
             return Err(PlaneError::NoApiServer);
         }
+        if spec.real_nodes > MAX_NODES {
+            return Err(PlaneError::TooManyNodes(spec.real_nodes));
+        }
+        if spec.real_nodes > 0 {
+            // Programs are built only for a machine that can run them.
+            real_nodes_supported()?;
+        }
+        if spec.kube_proxy {
+            check_kube_proxy(spec.real_nodes)?;
+        }
         let programs = sources.find(kubernetes, &spec.programs())?;
 
         let temporary = dir.is_none();
@@ -57,6 +69,13 @@ impl Plane {
         }
         let pki = Pki::ensure(folder.pki_folder())?;
         let plane = Self { folder, spec, pki, programs, inner: Inner::default().into(), temporary, lock };
+        if plane.spec.real_nodes > 0 {
+            plane.inner().real_nodes = Some(RealNodes::prepare(plane.dir())?);
+            ensure_kubelet_client(&plane.pki)?;
+            let path = plane.folder.egress_config();
+            let text = egress_selector(&plane.folder.egress_socket());
+            fs::write(&path, text).map_err(PlaneError::file("write", path))?;
+        }
 
         plane.reserve_former_ports()?;
         for attempt in 1.. {
@@ -88,7 +107,8 @@ impl Plane {
 
     fn bring_up(&self) -> Result<(), PlaneError> {
         self.write_kubeconfigs()?;
-        let components = self.components();
+        let (of_nodes, components): (Vec<_>, Vec<_>) =
+            self.components().into_iter().partition(|component| component.is_of_node());
         // The first API server creates the default objects. Starting the others at the same time
         // causes conflicts.
         let (first, rest) = components.split_at(components.len().min(2));
@@ -105,7 +125,14 @@ impl Plane {
         for component in rest {
             self.wait_component(*component)?;
         }
-        self.wait_default_objects()
+        self.wait_default_objects()?;
+        // In this order: each one needs those before it.
+        for component in of_nodes {
+            self.launch(component, &[])?;
+            self.write_state()?;
+            self.wait_component(component)?;
+        }
+        Ok(())
     }
 
     fn mark_ready(&self) -> Result<(), PlaneError> {
@@ -119,11 +146,18 @@ impl Plane {
         if inner.running.get_mut(&component).is_some_and(|process| process.ended().is_none()) {
             return Ok(());
         }
+        if component.is_of_node() {
+            drop(inner);
+            return self.launch_of_node(component, extra_args);
+        }
         let port = inner.port(component).ok_or(PlaneError::NoComponent(component))?;
         let etcd_port = inner.port(Component::Etcd).ok_or(PlaneError::NoComponent(Component::Etcd))?;
         let etcd_url = format!("https://127.0.0.1:{etcd_port}");
         let context = CommandContext { folder: &self.folder, pki: &self.pki, spec: &self.spec, etcd_url: &etcd_url };
-        let program = self.programs.path(component.program()).ok_or(PlaneError::NoComponent(component))?;
+        let program = component
+            .program()
+            .and_then(|program| self.programs.path(program))
+            .ok_or(PlaneError::NoComponent(component))?;
         let mut args = context.args(component, port);
         args.extend_from_slice(extra_args);
         let process = Process::start(program, &args, &self.folder.log(component))
@@ -137,7 +171,7 @@ impl Plane {
     fn reserve_former_ports(&self) -> Result<(), PlaneError> {
         let former = self.folder.state()?.map(|state| state.components).unwrap_or_default();
         let mut inner = self.inner();
-        for component in self.components() {
+        for component in self.components().into_iter().filter(|component| !component.is_of_node()) {
             if let Some(port) = former.get(&component.to_string()).and_then(|state| Port::this(state.port)) {
                 inner.ports.insert(component, port);
             }
@@ -147,7 +181,7 @@ impl Plane {
 
     fn reserve_ports(&self) -> Result<(), PlaneError> {
         let mut inner = self.inner();
-        for component in self.components() {
+        for component in self.components().into_iter().filter(|component| !component.is_of_node()) {
             if let Entry::Vacant(place) = inner.ports.entry(component) {
                 place.insert(Port::any().map_err(|source| PlaneError::Port { component, source })?);
             }
@@ -188,12 +222,13 @@ impl Plane {
     pub(super) fn write_state(&self) -> Result<(), PlaneError> {
         let state = {
             let mut inner = self.inner();
-            let Inner { ports, running, ready } = &mut *inner;
-            let components = ports.iter().map(|(component, port)| {
+            let Inner { ports, running, ready, .. } = &mut *inner;
+            let components = self.components().into_iter().map(|component| {
                 let process = running
-                    .get_mut(component)
+                    .get_mut(&component)
                     .and_then(|process| process.ended().is_none().then(|| ProcessState::of(process.pid())));
-                (component.to_string(), ComponentState { port: port.number(), process })
+                let port = ports.get(&component).map(Port::number).unwrap_or_default();
+                (component.to_string(), ComponentState { port, process })
             });
             PlaneState {
                 ready: *ready,

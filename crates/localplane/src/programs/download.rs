@@ -1,4 +1,8 @@
-//! Downloads official release binaries and checks their published SHA-256.
+//! Downloads official release binaries and checks their SHA-256.
+//!
+//! The expected checksums are part of this repository (`digests.txt`): a checksum from the host of
+//! the download protects from a broken transfer, not from a host that was taken over. A file
+//! without one is refused unless [`TRUST_ENV`] is set.
 
 use std::{
     env, fs,
@@ -17,6 +21,11 @@ use crate::versions::{self, Kubernetes};
 const KUBERNETES_ENV: &str = "LOCALPLANE_DOWNLOAD_BASE";
 const ETCD_ENV: &str = "LOCALPLANE_ETCD_DOWNLOAD_BASE";
 const KWOK_ENV: &str = "LOCALPLANE_KWOK_DOWNLOAD_BASE";
+/// If set, files whose checksum is not part of this repository are checked against the one that
+/// their host publishes.
+pub const TRUST_ENV: &str = "LOCALPLANE_TRUST_PUBLISHED_CHECKSUMS";
+/// Checksums of release files, one per line: the SHA-256, and the end of the address.
+const DIGESTS: &str = include_str!("digests.txt");
 pub(super) const ENVS: [&str; 3] = [KUBERNETES_ENV, ETCD_ENV, KWOK_ENV];
 
 /// Base addresses of the downloads. Mirrors must have the same layout.
@@ -29,6 +38,8 @@ pub struct Downloads {
     /// `{base}/{version}/kwok-{os}-{arch}`, with `.sha256` beside it (kwok publishes none; GitHub's
     /// API provides it).
     pub kwok: String,
+    /// Whether the checksums that the hosts publish are trusted: see [`TRUST_ENV`].
+    pub trust_published: bool,
 }
 
 const OFFICIAL_KWOK: &str = "https://github.com/kubernetes-sigs/kwok/releases/download";
@@ -42,6 +53,7 @@ impl Default for Downloads {
             kubernetes: "https://dl.k8s.io".to_owned(),
             etcd: "https://github.com/etcd-io/etcd/releases/download".to_owned(),
             kwok: OFFICIAL_KWOK.to_owned(),
+            trust_published: false,
         }
     }
 }
@@ -57,6 +69,8 @@ pub(super) enum DownloadError {
     Request { url: String, source: Box<ureq::Error> },
     #[error("{url}: the transfer was interrupted after {got} bytes{}: {source}", expected.map(|n| format!(" of {n}")).unwrap_or_default())]
     Cut { url: String, got: u64, expected: Option<u64>, source: io::Error },
+    #[error("{url}: its SHA-256 is not known here; set {TRUST_ENV}=1 to trust the one that the host publishes")]
+    Unpinned { url: String },
     #[error("{url} contains no SHA-256 for {file}")]
     NoChecksum { url: String, file: String },
     #[error("{url}: checksum mismatch: SHA-256 is {got}, expected {expected}")]
@@ -85,6 +99,7 @@ impl Downloads {
             kubernetes: or(KUBERNETES_ENV, official.kubernetes),
             etcd: or(ETCD_ENV, official.etcd),
             kwok: or(KWOK_ENV, official.kwok),
+            trust_published: env::var_os(TRUST_ENV).is_some_and(|value| !value.is_empty()),
         }
     }
 
@@ -121,8 +136,12 @@ impl Downloads {
         if let Some(reason) = reachability::unreachable(self.base(program)) {
             return Err(DownloadError::Unreachable(reason));
         }
+        let pinned = pinned_checksum(DIGESTS, &release.url);
+        if pinned.is_none() && !self.trust_published {
+            return Err(DownloadError::Unpinned { url: release.url });
+        }
         let step = Progress::start(format!("downloading {program}"));
-        let result = transfer(program, &release, folder, &step);
+        let result = transfer(program, &release, pinned, folder, &step);
         match &result {
             Ok(_) => step.finish(),
             Err(error) => step.fail(&error.to_string()),
@@ -194,7 +213,13 @@ fn agent() -> ureq::Agent {
         .new_agent()
 }
 
-fn transfer(program: Program, release: &Release, folder: &Path, step: &Progress) -> Result<PathBuf, DownloadError> {
+fn transfer(
+    program: Program,
+    release: &Release,
+    pinned: Option<String>,
+    folder: &Path,
+    step: &Progress,
+) -> Result<PathBuf, DownloadError> {
     let agent = agent();
     let file_name = release.url.rsplit('/').next().unwrap_or_default();
     let request = |url: &str| {
@@ -202,12 +227,13 @@ fn transfer(program: Program, release: &Release, folder: &Path, step: &Progress)
     };
 
     // The checksum first: it is small, and without it the download is useless.
-    let sums = request(&release.checksum_url)?
-        .body_mut()
-        .read_to_string()
-        .map_err(|source| DownloadError::Request { url: release.checksum_url.clone(), source: Box::new(source) })?;
-    let expected = published_checksum(&sums, file_name)
-        .ok_or_else(|| DownloadError::NoChecksum { url: release.checksum_url.clone(), file: file_name.to_owned() })?;
+    let published = || {
+        let url = release.checksum_url.clone();
+        let sums = request(&url)?.body_mut().read_to_string();
+        let sums = sums.map_err(|source| DownloadError::Request { url: url.clone(), source: Box::new(source) })?;
+        published_checksum(&sums, file_name).ok_or(DownloadError::NoChecksum { url, file: file_name.to_owned() })
+    };
+    let expected = pinned.map_or_else(published, Ok)?;
 
     let response = request(&release.url)?;
     let length = response.body().content_length();
@@ -253,6 +279,12 @@ fn save(
         step.advance(read as u64);
     }
     Ok(hex(&hash.finalize()))
+}
+
+/// Returns the checksum of the file with this address from a list like [`DIGESTS`].
+fn pinned_checksum(digests: &str, url: &str) -> Option<String> {
+    let lines = digests.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| line.split_once("  ")).find(|(_, file)| url.ends_with(file)).map(|(sum, _)| sum.to_owned())
 }
 
 /// Returns the checksum of `file` from a `.sha256` file, a list (`sum  file` per line), or GitHub's
@@ -317,6 +349,26 @@ mod tests {
         );
         assert_eq!(published_checksum(&text, "kwok-linux-amd64"), Some(sum));
         assert_eq!(published_checksum(&text, "kwok-linux-arm64"), None);
+    }
+
+    #[test]
+    fn a_pinned_checksum_is_found_by_the_end_of_the_address() {
+        let (sum, other) = ("a".repeat(64), "b".repeat(64));
+        let digests =
+            format!("# comment\n{other}  /v1.2.3/bin/linux/amd64/kubelet\n{sum}  /v1.2.3/bin/linux/amd64/kubectl\n");
+        let pinned = |url: &str| pinned_checksum(&digests, url);
+
+        assert_eq!(pinned("https://dl.k8s.io/v1.2.3/bin/linux/amd64/kubectl"), Some(sum.clone()));
+        assert_eq!(pinned("http://mirror/x/v1.2.3/bin/linux/amd64/kubectl"), Some(sum), "a mirror has the same files");
+        assert_eq!(pinned("https://dl.k8s.io/v1.2.4/bin/linux/amd64/kubectl"), None);
+    }
+
+    #[test]
+    fn every_pinned_checksum_is_well_formed() {
+        for line in DIGESTS.lines().filter(|line| !line.starts_with('#')) {
+            let (sum, file) = line.split_once("  ").expect(line);
+            assert!(sum.len() == 64 && sum.bytes().all(|b| b.is_ascii_hexdigit()) && file.starts_with('/'), "{line}");
+        }
     }
 
     #[test]

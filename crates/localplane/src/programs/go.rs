@@ -47,7 +47,7 @@ pub(super) fn build(
     }
     let names = programs.iter().map(|p| p.file_name()).collect::<Vec<_>>().join(", ");
     let step = Progress::start(format!("building {names} ({bundle}) with Go; this takes minutes, but only once"));
-    match compile(&go, bundle, programs, &source, folder, &step) {
+    match compile(&go, command(&go, bundle, programs, &source, folder), &step) {
         Ok(()) => step.finish(),
         Err(error) => {
             step.fail(&error.to_string());
@@ -63,24 +63,20 @@ pub(super) fn build(
         .collect()
 }
 
-fn compile(
-    go: &Path,
-    bundle: Bundle,
-    programs: &[Program],
-    source: &Path,
-    out: &Path,
-    step: &Progress,
-) -> Result<(), BuildError> {
-    let start_error = |source| BuildError::Start { go: go.to_owned(), source };
+/// Returns the command that builds these programs from `source` into the folder `out`.
+fn command(go: &Path, bundle: Bundle, programs: &[Program], source: &Path, out: &Path) -> Command {
     // With the trailing slash, go writes one file per package into the folder.
     let out = format!("{}/", out.display());
-    let mut child = Command::new(go)
+    let mut command = Command::new(go);
+    command
         .args([
             "build",
             "-v",
             "-mod=readonly",
             "-trimpath",
             "-buildvcs=false",
+            "-tags",
+            bundle.tags(),
             "-ldflags",
             &bundle.ldflags(),
             "-o",
@@ -88,17 +84,20 @@ fn compile(
         ])
         .args(programs.iter().map(|program| program.package()))
         .current_dir(source)
-        .env("CGO_ENABLED", "0")
+        .env("CGO_ENABLED", if bundle.needs_cgo() { "1" } else { "0" })
         .env("GOWORK", "off")
         .env("GO111MODULE", "on")
         .env_remove("GOOS")
         .env_remove("GOARCH")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(start_error)?;
+        .stderr(Stdio::piped());
+    command
+}
 
+fn compile(go: &Path, mut command: Command, step: &Progress) -> Result<(), BuildError> {
+    let start_error = |source| BuildError::Start { go: go.to_owned(), source };
+    let mut child = command.spawn().map_err(start_error)?;
     let mut tail = VecDeque::new();
     let mut packages = 0_u32;
     if let Some(stderr) = child.stderr.take() {

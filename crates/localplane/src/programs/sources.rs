@@ -8,7 +8,7 @@ use std::{
 use super::{
     Attempt, Bundle, Downloads, Program, Programs, Unavailable,
     cache::{BundleCache, cache_home},
-    go,
+    debian, go,
 };
 use crate::versions::Kubernetes;
 
@@ -97,9 +97,11 @@ impl Sources {
             }
         }
         if let Some(downloads) = self.downloads.as_ref().filter(|_| !missing.is_empty()) {
-            downloads.probe(&missing);
+            let downloaded: Vec<_> =
+                missing.iter().copied().filter(|program| program.bundle(kubernetes).is_downloaded()).collect();
+            downloads.probe(&downloaded);
         }
-        for bundle in [Bundle::Kubernetes(kubernetes), Bundle::Kwok] {
+        for bundle in Bundle::all(kubernetes) {
             let programs: Vec<_> = missing.iter().copied().filter(|p| p.bundle(kubernetes) == bundle).collect();
             if !programs.is_empty() {
                 found.paths.extend(self.download_or_build(bundle, kubernetes, programs)?);
@@ -150,6 +152,7 @@ impl Sources {
 
         match &self.downloads {
             None => attempts.push(Attempt::new("download", "disabled")),
+            Some(_) if !bundle.is_downloaded() => {}
             Some(downloads) => missing.retain(|program| {
                 let result = downloads
                     .get(*program, kubernetes, &work_dir.path)
@@ -169,6 +172,29 @@ impl Sources {
                     }
                 }
             }),
+        }
+        if missing.is_empty() {
+            return Ok(found);
+        }
+
+        if self.downloads.is_some() || self.build {
+            missing.retain(|program| {
+                if debian::package(*program).is_none() {
+                    return true;
+                }
+                let result = debian::get(*program, &work_dir.path)
+                    .and_then(|file| store.put(*program, &file).map_err(|error| error.to_string()));
+                match result {
+                    Ok(path) => {
+                        found.push((*program, path));
+                        false
+                    }
+                    Err(reason) => {
+                        attempts.push(Attempt::new("a Debian package", reason));
+                        true
+                    }
+                }
+            });
         }
         if missing.is_empty() {
             return Ok(found);

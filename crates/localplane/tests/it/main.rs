@@ -9,5 +9,6 @@ mod cli;
 mod faults;
 mod identities;
 mod lifetime;
+mod real_nodes;
 mod sources;
 mod support;

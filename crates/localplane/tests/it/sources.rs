@@ -28,7 +28,8 @@ fn kubernetes_path(program: &str) -> String {
 
 /// Returns sources with only a cache and this server.
 fn only(cache: &Folder, server: &str) -> Sources {
-    let downloads = Downloads { kubernetes: server.into(), etcd: server.into(), kwok: server.into() };
+    let (kubernetes, etcd, kwok) = (server.into(), server.into(), server.into());
+    let downloads = Downloads { kubernetes, etcd, kwok, trust_published: true };
     Sources::from_env().without_folders().cache(cache.path()).downloads(Some(downloads)).build(false)
 }
 
@@ -68,6 +69,23 @@ fn a_release_is_downloaded_once_and_is_executable() {
     assert_eq!(again.path(Program::Kubectl), Some(path));
     assert_eq!(server.requests().len(), 2, "the checksum and the file, once each: {:?}", server.requests());
     assert_eq!(cached(&cache), ["kubectl"], "no incomplete files are left");
+}
+
+#[test]
+fn a_release_whose_checksum_only_its_host_knows_is_refused() {
+    let cache = Folder::new("unpinned");
+    let body = b"anything".to_vec();
+    let server = Server::start([
+        (kubernetes_path("kubectl"), Reply::Body(body.clone())),
+        (kubernetes_path("kubectl.sha256"), Reply::Body(sha256(&body).into_bytes())),
+    ]);
+    let downloads = Downloads { kubernetes: server.url.clone(), ..Downloads::default() };
+
+    let error = only(&cache, &server.url).downloads(Some(downloads)).find(K, &[Program::Kubectl]).unwrap_err();
+
+    assert!(error.to_string().contains("LOCALPLANE_TRUST_PUBLISHED_CHECKSUMS"), "{error}");
+    assert!(server.requests().is_empty(), "{:?}", server.requests());
+    assert!(cached(&cache).is_empty());
 }
 
 #[test]
@@ -160,6 +178,7 @@ fn unreachable_hosts_cost_less_than_two_seconds_in_total() {
         kubernetes: "https://192.0.2.1".into(),
         etcd: "https://198.51.100.1".into(),
         kwok: "https://kwok.invalid".into(),
+        trust_published: true,
     };
     let sources = Sources::from_env().without_folders().cache(cache.path()).downloads(Some(downloads)).build(false);
 

@@ -94,6 +94,15 @@ pub(crate) fn eventually<T>(what: &str, mut check: impl FnMut() -> Result<T, Str
     }
 }
 
+/// Notes that a test is skipped. `make test` counts the reasons in the file `$SKIPPED_TESTS`.
+pub(crate) fn skip(reason: &str, why: &str) {
+    eprintln!("SKIPPED: {reason}: {why}");
+    let Some(file) = std::env::var_os("SKIPPED_TESTS") else { return };
+    let test = thread::current().name().unwrap_or("a test").to_owned();
+    let mut file = fs::File::options().create(true).append(true).open(file).unwrap();
+    file.write_all(format!("{test}\t{reason}\n").as_bytes()).unwrap();
+}
+
 /// Reports whether a process exists and is not a zombie.
 pub(crate) fn is_alive(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat"))

@@ -1,13 +1,15 @@
 //! The CA bundle of the webhook configurations, where the certificate comes from a directory.
 //!
-//! Replicas see a renewed directory minutes apart: some serve a certificate of the new authority, some still one of the old.
-//! So authorities that another replica added to the bundle stay in it for a while, and no replica reverts another's write.
+//! Replicas see a renewed directory minutes apart: some serve a certificate of the new authority,
+//! some still one of the old. So authorities that another replica added to the bundle stay in it
+//! for a while, and no replica reverts another's write.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
-/// Time for which an authority stays that is not in the directory: longer than a kubelet takes to renew a mounted Secret.
+/// Time for which an authority stays that is not in the directory: longer than a kubelet takes to
+/// renew a mounted Secret.
 const KEEP_FOREIGN_FOR: Duration = Duration::from_mins(10);
 
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";

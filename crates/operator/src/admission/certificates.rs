@@ -1,12 +1,12 @@
 //! The served certificate and its sources: Perennial's Secret, or a directory.
 //!
-//! Owns the swap of the served certificate, which drops no connection: a handshake uses the certificate that is current when
-//! it begins. The keys in the Secret are shared by all replicas.
+//! Owns the swap of the served certificate, which drops no connection: a handshake uses the
+//! certificate that is current when it begins. The keys in the Secret are shared by all replicas.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{Api, PostParams};
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use perennial_core::certs::{Certificates, not_after};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
@@ -21,6 +21,8 @@ use std::time::Duration;
 /// Name of the Secret.
 pub const SECRET: &str = "perennial-webhook-certs";
 const STATE: &str = "certificates.json";
+/// Annotation of the Secret that requests a new authority. Each new value is one request.
+pub const ROTATE: &str = "perennial.dev/rotate";
 
 /// A certificate could not be read, written or served.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +31,10 @@ pub enum CertsError {
     ReadSecret { secret: String, source: kube::Error },
     #[error("could not write Secret {secret}")]
     WriteSecret { secret: String, source: kube::Error },
+    #[error(
+        "there is no Secret {secret}: no operator with webhooks runs, or its certificates come from webhook.certDir"
+    )]
+    NoSecret { secret: String },
     #[error("no response about Secret {secret}")]
     Unanswered { secret: String },
     #[error("could not encode the certificates for the Secret")]
@@ -115,6 +121,11 @@ impl Kept {
     pub fn exists(&self) -> bool {
         self.secret.is_some()
     }
+
+    /// Returns the last request for a rotation.
+    pub fn rotation(&self) -> Option<&str> {
+        self.secret.as_ref()?.metadata.annotations.as_ref()?.get(ROTATE).map(String::as_str)
+    }
 }
 
 impl SecretStore {
@@ -142,6 +153,19 @@ impl SecretStore {
         match answer {
             Ok(secret) => Ok(Some(Kept { certificates: Some(certificates.clone()), secret: Some(secret) })),
             Err(kube::Error::Api(status)) if status.code == 409 || (status.code == 404 && kept.exists()) => Ok(None),
+            Err(source) => Err(CertsError::WriteSecret { secret: SECRET.to_owned(), source }),
+        }
+    }
+
+    /// Requests a new authority from the running operator.
+    pub async fn request_rotation(&self) -> Result<(), CertsError> {
+        let request = serde_json::json!({ROTATE: jiff::Timestamp::now().to_string()});
+        let patch = Patch::Merge(serde_json::json!({"metadata": {"annotations": request}}));
+        match self.within(self.api.patch_metadata(SECRET, &PatchParams::default(), &patch)).await? {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                Err(CertsError::NoSecret { secret: SECRET.to_owned() })
+            }
             Err(source) => Err(CertsError::WriteSecret { secret: SECRET.to_owned(), source }),
         }
     }
@@ -174,7 +198,8 @@ fn secret(before: Option<&Secret>, certificates: &Certificates) -> Result<Secret
     })
 }
 
-/// A directory with certificates of another tool, such as cert-manager: `tls.crt`, `tls.key` and optionally `ca.crt`.
+/// A directory with certificates of another tool, such as cert-manager: `tls.crt`, `tls.key` and
+/// optionally `ca.crt`.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -198,8 +223,9 @@ impl Directory {
 
     /// Reads the files again.
     ///
-    /// Compares contents: mounted Secrets swap a link, so modification times are useless. A pair that does not match (one file
-    /// replaced, the other not yet) is rejected; the old certificate stays in use until the next attempt.
+    /// Compares contents: mounted Secrets swap a link, so modification times are useless. A pair
+    /// that does not match (one file replaced, the other not yet) is rejected; the old certificate
+    /// stays in use until the next attempt.
     pub async fn read(&mut self) -> Result<(), CertsError> {
         let files = Files {
             certificate: read_file(&self.path.join("tls.crt")).await?,

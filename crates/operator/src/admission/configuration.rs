@@ -1,19 +1,23 @@
 //! The webhook configurations: their desired state, and their repair.
 //!
-//! Owns the two objects named `perennial`. Writes are conditional; without a difference nothing is written.
+//! Owns the webhooks in the two objects named `perennial`. The manifests install the objects, so
+//! that the operator's account may update them by name and create none; an operator that may, such
+//! as a cluster admin's, creates them. Writes are conditional; without a difference nothing is
+//! written.
+
+mod requests;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{
-    MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations, ServiceReference, ValidatingWebhook,
-    ValidatingWebhookConfiguration, WebhookClientConfig,
+    MatchCondition, MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations, ServiceReference,
+    ValidatingWebhook, ValidatingWebhookConfiguration, WebhookClientConfig,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement, ObjectMeta};
-use kube::api::{Api, DeleteParams, PostParams, Preconditions};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use kube::api::Api;
 use std::collections::BTreeSet;
-use std::fmt::Debug;
 use std::time::Duration;
+
+use self::requests::{create, is_right, put, read, remove};
 
 /// Name of both objects and of the Service in front of the replicas.
 pub const NAME: &str = "perennial";
@@ -32,13 +36,18 @@ pub enum ConfigurationError {
     Write { kind: &'static str, source: kube::Error },
     #[error("could not delete the {kind}")]
     Delete { kind: &'static str, source: kube::Error },
+    #[error(
+        "the {kind} perennial does not exist and this account may not create it; \
+         apply the manifests or run `perennial webhook enable`"
+    )]
+    Missing { kind: &'static str },
     #[error("no response about the {kind}")]
     Unanswered { kind: &'static str },
 }
 
 /// Address at which the API server reaches the webhooks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
+pub enum WebhookTarget {
     /// The Service `perennial` in Perennial's namespace.
     Service,
     /// A URL prefix, for running outside the cluster.
@@ -50,7 +59,7 @@ pub enum Target {
 pub struct ConfigurationSettings {
     /// Perennial's namespace, whose pods are never changed.
     pub namespace: String,
-    pub target: Target,
+    pub target: WebhookTarget,
     /// `Ignore` or `Fail`.
     pub failure_policy: String,
     pub timeout: Duration,
@@ -66,11 +75,11 @@ impl ConfigurationSettings {
     /// Returns the DNS names that the serving certificate needs.
     pub fn names(&self) -> Vec<String> {
         match &self.target {
-            Target::Service => ["svc", "svc.cluster.local"]
+            WebhookTarget::Service => ["svc", "svc.cluster.local"]
                 .iter()
                 .map(|suffix| format!("{NAME}.{}.{suffix}", self.namespace))
                 .collect(),
-            Target::Url(url) => host(url).into_iter().collect(),
+            WebhookTarget::Url(url) => host(url).into_iter().collect(),
         }
     }
 
@@ -78,7 +87,7 @@ impl ConfigurationSettings {
     pub fn validating(&self, bundle: Option<&[u8]>) -> Option<ValidatingWebhookConfiguration> {
         let webhooks: Vec<ValidatingWebhook> = self
             .node_delete
-            .then(|| self.hook("nodes.delete.perennial.dev", VALIDATE_NODES, bundle, &NODE_DELETE, None))
+            .then(|| self.hook(&NODE_DELETE, bundle, None))
             .into_iter()
             .map(|hook| ValidatingWebhook {
                 admission_review_versions: vec!["v1".to_owned()],
@@ -100,12 +109,8 @@ impl ConfigurationSettings {
 
     /// Returns the desired MutatingWebhookConfiguration, or `None` where there should be none.
     pub fn mutating(&self, bundle: Option<&[u8]>) -> Option<MutatingWebhookConfiguration> {
-        let nodes =
-            self.node_create.then(|| self.hook("nodes.create.perennial.dev", MUTATE_NODES, bundle, &NODE_CREATE, None));
-        let pods = self
-            .pods
-            .as_ref()
-            .map(|selector| self.hook("pods.create.perennial.dev", MUTATE_PODS, bundle, &POD_CREATE, Some(selector)));
+        let nodes = self.node_create.then(|| self.hook(&NODE_CREATE, bundle, None));
+        let pods = self.pods.as_ref().map(|selector| self.hook(&POD_CREATE, bundle, Some(selector)));
         let webhooks: Vec<MutatingWebhook> = nodes
             .into_iter()
             .chain(pods)
@@ -113,7 +118,8 @@ impl ConfigurationSettings {
                 admission_review_versions: vec!["v1".to_owned()],
                 client_config: hook.client,
                 failure_policy: Some(self.failure_policy.clone()),
-                match_conditions: None,
+                match_conditions: (hook.rule.resources.as_deref() == Some(&["pods".to_owned()]))
+                    .then(|| vec![controlled_pods()]),
                 match_policy: Some("Equivalent".to_owned()),
                 name: hook.name,
                 namespace_selector: Some(hook.namespaces),
@@ -128,24 +134,18 @@ impl ConfigurationSettings {
         (!webhooks.is_empty()).then_some(MutatingWebhookConfiguration { metadata, webhooks: Some(webhooks) })
     }
 
-    fn hook(
-        &self,
-        name: &str,
-        path: &str,
-        bundle: Option<&[u8]>,
-        rule: &Rule,
-        selector: Option<&LabelSelector>,
-    ) -> Hook {
+    fn hook(&self, rule: &WebhookRule, bundle: Option<&[u8]>, selector: Option<&LabelSelector>) -> Hook {
+        let path = rule.path;
         let (service, url) = match &self.target {
-            Target::Service => {
+            WebhookTarget::Service => {
                 let (name, namespace) = (NAME.to_owned(), self.namespace.clone());
                 (Some(ServiceReference { name, namespace, path: Some(path.to_owned()), port: Some(443) }), None)
             }
-            Target::Url(base) => (None, Some(format!("{}{path}", base.trim_end_matches('/')))),
+            WebhookTarget::Url(base) => (None, Some(format!("{}{path}", base.trim_end_matches('/')))),
         };
         let ca_bundle = bundle.map(|bundle| ByteString(bundle.to_vec()));
         Hook {
-            name: name.to_owned(),
+            name: rule.name.to_owned(),
             client: WebhookClientConfig { ca_bundle, service, url },
             rule: RuleWithOperations {
                 api_groups: Some(vec![String::new()]),
@@ -185,19 +185,58 @@ struct Hook {
     namespaces: LabelSelector,
 }
 
-struct Rule {
+struct WebhookRule {
+    name: &'static str,
+    path: &'static str,
     operation: &'static str,
     resource: &'static str,
     scope: &'static str,
 }
 
-const NODE_CREATE: Rule = Rule { operation: "CREATE", resource: "nodes", scope: "Cluster" };
-const NODE_DELETE: Rule = Rule { operation: "DELETE", resource: "nodes", scope: "Cluster" };
-const POD_CREATE: Rule = Rule { operation: "CREATE", resource: "pods", scope: "Namespaced" };
+const NODE_CREATE: WebhookRule = WebhookRule {
+    name: "nodes.create.perennial.dev",
+    path: MUTATE_NODES,
+    operation: "CREATE",
+    resource: "nodes",
+    scope: "Cluster",
+};
+const NODE_DELETE: WebhookRule = WebhookRule {
+    name: "nodes.delete.perennial.dev",
+    path: VALIDATE_NODES,
+    operation: "DELETE",
+    resource: "nodes",
+    scope: "Cluster",
+};
+const POD_CREATE: WebhookRule = WebhookRule {
+    name: "pods.create.perennial.dev",
+    path: MUTATE_PODS,
+    operation: "CREATE",
+    resource: "pods",
+    scope: "Namespaced",
+};
+
+/// Returns the condition for pods that can belong to a managed workload. Others, as those of Jobs
+/// and DaemonSets, are created without a call.
+fn controlled_pods() -> MatchCondition {
+    MatchCondition {
+        name: "controlled-by-a-workload".to_owned(),
+        expression: "has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(owner, \
+                     has(owner.controller) && owner.controller && owner.apiVersion == 'apps/v1' && \
+                     owner.kind in ['ReplicaSet', 'StatefulSet'])"
+            .to_owned(),
+    }
+}
 
 fn metadata() -> ObjectMeta {
     let labels = [("app.kubernetes.io/managed-by".to_owned(), "perennial".to_owned())];
-    ObjectMeta { name: Some(NAME.to_owned()), labels: Some(labels.into()), ..ObjectMeta::default() }
+    // AKS leaves configurations with this annotation alone.
+    let annotations = [("admissions.enforcer/disabled".to_owned(), "true".to_owned())];
+    ObjectMeta {
+        name: Some(NAME.to_owned()),
+        labels: Some(labels.into()),
+        annotations: Some(annotations.into()),
+        ..ObjectMeta::default()
+    }
 }
 
 /// Returns the host of a URL, without its port.
@@ -214,6 +253,12 @@ pub struct Present {
 }
 
 impl Present {
+    /// Whether one of the objects has webhooks. The manifests install the objects without any.
+    pub fn has_webhooks(&self) -> bool {
+        let validating = self.validating.iter().flat_map(|object| object.webhooks.iter().flatten()).next().is_some();
+        validating || self.mutating.iter().flat_map(|object| object.webhooks.iter().flatten()).next().is_some()
+    }
+
     /// Returns the CA bundle of the webhooks, or all of them where they differ.
     pub fn bundle(&self) -> Vec<u8> {
         let validating = self.validating.iter().flat_map(|object| object.webhooks.iter().flatten());
@@ -251,9 +296,11 @@ impl Configurations {
         Ok(Present { validating: validating?, mutating: mutating? })
     }
 
-    /// Brings both objects to their desired state. Without a bundle the present one stays, which another tool injects.
+    /// Brings both objects to their desired state. Without a bundle the present one stays, which
+    /// another tool injects.
     ///
-    /// Callers read the configurations first, then the source of the bundle, then repair, so that a bundle never goes back.
+    /// Callers read the configurations first, then the source of the bundle, then repair, so that a
+    /// bundle never goes back.
     pub async fn repair(
         &self,
         settings: &ConfigurationSettings,
@@ -267,10 +314,20 @@ impl Configurations {
         Ok(if first == Repair::Right { second } else { first })
     }
 
-    /// Deletes both objects where they exist.
+    /// Creates both objects without webhooks where they do not exist. A running operator adds the
+    /// webhooks.
+    pub async fn create_empty(&self) -> Result<(), ConfigurationError> {
+        let metadata = metadata();
+        let validating = ValidatingWebhookConfiguration { metadata: metadata.clone(), webhooks: None };
+        create(&self.validating, &validating).await?;
+        create(&self.mutating, &MutatingWebhookConfiguration { metadata, webhooks: None }).await
+    }
+
+    /// Deletes both objects where they exist. An account that may not delete them removes their
+    /// webhooks.
     pub async fn remove(&self) -> Result<(), ConfigurationError> {
-        delete(&self.validating, DeleteParams::default()).await?;
-        delete(&self.mutating, DeleteParams::default()).await
+        remove(&self.validating).await?;
+        remove(&self.mutating).await
     }
 }
 
@@ -278,100 +335,6 @@ impl Configurations {
 pub fn is_carried(settings: &ConfigurationSettings, present: &Present, bundle: &[u8]) -> bool {
     is_right(present.validating.as_ref(), settings.validating(Some(bundle)).as_ref())
         && is_right(present.mutating.as_ref(), settings.mutating(Some(bundle)).as_ref())
-}
-
-/// The common interface of both kinds.
-trait Configuration: kube::Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned {
-    const KIND: &'static str;
-    /// The fields that Perennial decides, apart from labels.
-    fn is_same(&self, other: &Self) -> bool;
-    /// Copies the CA bundles of the present object where the desired one has none.
-    fn inherit(&mut self, present: &Self);
-}
-
-macro_rules! configuration {
-    ($kind:ident) => {
-        impl Configuration for $kind {
-            const KIND: &'static str = stringify!($kind);
-
-            fn is_same(&self, other: &Self) -> bool {
-                self.webhooks == other.webhooks
-            }
-
-            fn inherit(&mut self, present: &Self) {
-                for hook in self.webhooks.iter_mut().flatten().filter(|hook| hook.client_config.ca_bundle.is_none()) {
-                    let same = present.webhooks.iter().flatten().find(|other| other.name == hook.name);
-                    hook.client_config.ca_bundle = same.and_then(|other| other.client_config.ca_bundle.clone());
-                }
-            }
-        }
-    };
-}
-configuration!(ValidatingWebhookConfiguration);
-configuration!(MutatingWebhookConfiguration);
-
-fn is_right<K: Configuration>(present: Option<&K>, desired: Option<&K>) -> bool {
-    let (Some(present), Some(desired)) = (present, desired) else { return present.is_none() && desired.is_none() };
-    let labels = |object: &K| object.meta().labels.clone().unwrap_or_default();
-    let labelled = labels(present);
-    present.is_same(desired) && labels(desired).iter().all(|(key, value)| labelled.get(key) == Some(value))
-}
-
-async fn read<K: Configuration>(api: &Api<K>) -> Result<Option<K>, ConfigurationError> {
-    let failed = |source| ConfigurationError::Read { kind: K::KIND, source };
-    within::<K, _>(api.get_opt(NAME)).await?.map_err(failed)
-}
-
-async fn put<K: Configuration>(
-    api: &Api<K>,
-    present: Option<&K>,
-    desired: Option<K>,
-) -> Result<Repair, ConfigurationError> {
-    let Some(mut desired) = desired else {
-        let Some(present) = present else { return Ok(Repair::Right) };
-        let (uid, resource_version) = (present.meta().uid.clone(), present.meta().resource_version.clone());
-        delete(api, DeleteParams::default().preconditions(Preconditions { resource_version, uid })).await?;
-        return Ok(Repair::Changed);
-    };
-    if let Some(present) = present {
-        desired.inherit(present);
-        if is_right(Some(present), Some(&desired)) {
-            return Ok(Repair::Right);
-        }
-        let ours = desired.meta().labels.clone().unwrap_or_default();
-        let mut metadata = present.meta().clone();
-        metadata.managed_fields = None;
-        metadata.labels.get_or_insert_default().extend(ours);
-        *desired.meta_mut() = metadata;
-    }
-    let params = PostParams { field_manager: Some("perennial".to_owned()), ..PostParams::default() };
-    let answer = if present.is_some() {
-        within::<K, _>(api.replace(NAME, &params, &desired)).await?
-    } else {
-        within::<K, _>(api.create(&params, &desired)).await?
-    };
-    match answer {
-        Ok(_) => {
-            tracing::info!(kind = K::KIND, "webhook configuration repaired");
-            Ok(Repair::Changed)
-        }
-        Err(kube::Error::Api(status)) if status.code == 409 || (status.code == 404 && present.is_some()) => {
-            Ok(Repair::Changed)
-        }
-        Err(source) => Err(ConfigurationError::Write { kind: K::KIND, source }),
-    }
-}
-
-async fn delete<K: Configuration>(api: &Api<K>, params: DeleteParams) -> Result<(), ConfigurationError> {
-    match within::<K, _>(api.delete(NAME, &params)).await? {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
-        Err(source) => Err(ConfigurationError::Delete { kind: K::KIND, source }),
-    }
-}
-
-async fn within<K: Configuration, T>(request: impl Future<Output = T>) -> Result<T, ConfigurationError> {
-    tokio::time::timeout(DEADLINE, request).await.map_err(|_| ConfigurationError::Unanswered { kind: K::KIND })
 }
 
 #[cfg(test)]

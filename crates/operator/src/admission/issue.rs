@@ -29,7 +29,7 @@ pub enum IssueError {
 pub fn create(names: &[String], lifetimes: &Lifetimes, now: i64) -> Result<Certificates, IssueError> {
     let authority = authority(lifetimes, now)?;
     let serving = serving(&authority, names, lifetimes, now)?;
-    Ok(Certificates { version: VERSION, authorities: vec![authority], serving })
+    Ok(Certificates { version: VERSION, authorities: vec![authority], serving, rotation: None })
 }
 
 /// Creates an authority.
@@ -48,6 +48,7 @@ pub fn authority(lifetimes: &Lifetimes, now: i64) -> Result<Authority, IssueErro
         issued: now,
         expires,
         confirmed: false,
+        revoked: false,
         id,
     })
 }
@@ -88,7 +89,8 @@ pub fn serving(
     })
 }
 
-/// Returns the parameters of an authority, which depend on its id alone: its certificate need not be parsed to sign.
+/// Returns the parameters of an authority, which depend on its id alone: its certificate need not
+/// be parsed to sign.
 fn authority_params(id: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -98,7 +100,8 @@ fn authority_params(id: &str) -> CertificateParams {
     params
 }
 
-/// Returns seconds since 1970 as a duration, to be added to that date: rcgen does not export the type of its dates.
+/// Returns seconds since 1970 as a duration, to be added to that date: rcgen does not export the
+/// type of its dates.
 fn since_1970(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }

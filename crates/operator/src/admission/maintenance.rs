@@ -1,7 +1,9 @@
-//! Rotates the served certificate and repairs the webhook configurations, in every replica, without leader election.
+//! Rotates the served certificate and repairs the webhook configurations, in every replica, without
+//! leader election.
 //!
-//! Owns the order of requests: the configurations are read first, then the certificates, and a write to the configurations
-//! is conditional on what was read. So no replica with a stale view removes an authority from a bundle.
+//! Owns the order of requests: the configurations are read first, then the certificates, and a
+//! write to the configurations is conditional on what was read. So no replica with a stale view
+//! removes an authority from a bundle.
 
 use super::ca_bundle::{Others, carries};
 use super::certificates::{CertsError, Directory, Kept, SecretStore, Served};
@@ -21,8 +23,36 @@ use tracing::{info, warn};
 const STEPS: usize = 6;
 /// Longest pause between two checks.
 const PERIOD: Duration = Duration::from_secs(10);
-/// Delay between adding an authority to the configurations and serving its certificate: API servers need a moment to notice.
+/// Delay between adding an authority to the configurations and serving its certificate: API servers
+/// need a moment to notice.
 const NOTICED_AFTER: Duration = Duration::from_secs(2);
+
+/// Number of repairs within [`REPAIR_MEMORY`] that are followed by another check at once. An
+/// installation and a rotation need a few.
+const MANY: u32 = 8;
+/// A repair that was not needed for this long is not counted any more.
+const REPAIR_MEMORY: Duration = Duration::from_mins(5);
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_mins(2);
+
+/// Recent repairs of the configurations. Where another controller undoes them, they become rare.
+#[derive(Debug, Default)]
+struct Repairs {
+    count: u32,
+    last: Option<Instant>,
+}
+
+impl Repairs {
+    /// Counts a repair. Returns the pause until the next check.
+    fn pause(&mut self, now: Instant) -> Duration {
+        if self.last.is_none_or(|last| now.duration_since(last) > REPAIR_MEMORY) {
+            self.count = 0;
+        }
+        self.count = self.count.saturating_add(1);
+        self.last = Some(now);
+        FIRST_PAUSE.saturating_mul(2u32.saturating_pow(self.count.saturating_sub(MANY).min(20))).min(LONGEST_PAUSE)
+    }
+}
 
 /// A check failed. The served certificate stays in use.
 #[derive(Debug, thiserror::Error)]
@@ -96,13 +126,30 @@ impl Maintenance {
 
     /// Checks periodically until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
+        let mut repairs = Repairs::default();
+        let mut reported = None;
         while !stop.is_cancelled() {
-            let again = match self.look().await {
+            let looked = self.look().await;
+            if looked.is_ok() {
+                reported = None;
+            }
+            let again = match looked {
                 Ok(Repair::Right) if !self.is_busy() => self.period(),
                 Ok(Repair::Right) => self.period().min(NOTICED_AFTER / 4),
-                Ok(Repair::Changed) => self.period().min(Duration::from_millis(200)),
+                Ok(Repair::Changed) => {
+                    let pause = repairs.pause(Instant::now());
+                    if repairs.count == MANY {
+                        warn!("another controller changes the webhook configurations; they are repaired less often");
+                    }
+                    if repairs.count < MANY { self.period().min(pause) } else { pause }
+                }
                 Err(error) => {
-                    warn!(error = %Chain(&error), "could not maintain certificates and webhook configurations, retrying");
+                    // Once while it lasts.
+                    let text = Chain(&error).to_string();
+                    if reported.as_ref() != Some(&text) {
+                        warn!(error = text, "could not maintain certificates and webhook configurations, retrying");
+                        reported = Some(text);
+                    }
                     self.period().min(Duration::from_secs(1))
                 }
             };
@@ -130,7 +177,8 @@ impl Maintenance {
         repair.await.map_err(MaintenanceError::Configuration)
     }
 
-    /// Serves the certificate of the directory once it is trusted. Returns the bundle for the configurations.
+    /// Serves the certificate of the directory once it is trusted. Returns the bundle for the
+    /// configurations.
     async fn foreign(&mut self, present: Option<&Present>) -> Result<Option<Vec<u8>>, CertsError> {
         let Some(directory) = &mut self.directory else { return Ok(None) };
         directory.read().await?;
@@ -161,6 +209,11 @@ impl Maintenance {
         for _ in 0..STEPS {
             let now = self.settings.clock.now().as_second();
             self.note(&kept);
+            if let Some(rotated) = self.rotated(&kept, now)? {
+                info!("rotating the authority of the webhooks");
+                kept = self.write(&kept, &rotated).await?;
+                continue;
+            }
             let known_for = |id: &str| {
                 self.confirmed.get(id).map(|since| i64::try_from(since.elapsed().as_secs()).unwrap_or(i64::MAX))
             };
@@ -170,7 +223,7 @@ impl Maintenance {
                 if kept.certificates.is_some() {
                     break;
                 }
-                // The Secret was deleted or corrupted: the served certificate is still valid.
+                // The Secret was corrupted: the served certificate is still valid.
                 let Some(installed) = self.installed.clone() else { break };
                 kept = self.write(&kept, &installed).await?;
                 continue;
@@ -184,6 +237,19 @@ impl Maintenance {
         };
         self.install(&certificates)?;
         Ok(certificates)
+    }
+
+    /// Returns the certificates at the begin of a rotation, or `None` where none is due. A Secret
+    /// that was deleted is such a request: the served certificate is still valid, and is replaced
+    /// without a lost request.
+    fn rotated(&self, kept: &Kept, now: i64) -> Result<Option<Certificates>, MaintenanceError> {
+        let current = match (&kept.certificates, &self.installed) {
+            (Some(current), _) if current.must_rotate(kept.rotation()) => current,
+            (None, Some(installed)) if !kept.exists() => installed,
+            _ => return Ok(None),
+        };
+        let authority = issue::authority(&self.lifetimes, now).map_err(MaintenanceError::Issue)?;
+        Ok(Some(current.clone().rotate(authority, kept.rotation())))
     }
 
     /// Returns the certificates after a step, or `None` where it changes nothing.
@@ -219,6 +285,7 @@ impl Maintenance {
                 carried.then(|| current.clone().confirm())
             }
             Next::DropExpired => Some(current.clone().drop_expired(now)),
+            Next::DropRevoked => Some(current.clone().drop_revoked()),
             Next::Wait { .. } => None,
         })
     }
@@ -253,10 +320,32 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Returns the pause until the next check, which is short enough for the lifetimes. Tests use lifetimes of seconds.
+    /// Returns the pause until the next check, which is short enough for the lifetimes. Tests use
+    /// lifetimes of seconds.
     fn period(&self) -> Duration {
         let shortest = self.lifetimes.serving.min(self.lifetimes.settle * 10).max(0);
         let seconds = Duration::from_secs(u64::try_from(shortest).unwrap_or(u64::MAX));
         (seconds / 20).clamp(Duration::from_millis(200), PERIOD)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repairs_that_are_undone_become_rare() {
+        let (mut repairs, mut now) = (Repairs::default(), Instant::now());
+        let mut pauses = Vec::new();
+        for _ in 0..30 {
+            pauses.push(repairs.pause(now));
+            now += *pauses.last().unwrap();
+        }
+        assert!(pauses[..usize::try_from(MANY).unwrap()].iter().all(|pause| *pause == FIRST_PAUSE), "{pauses:?}");
+        assert!(pauses.windows(2).all(|pair| pair[0] <= pair[1]), "{pauses:?}");
+        assert_eq!(pauses.last(), Some(&LONGEST_PAUSE));
+
+        now += REPAIR_MEMORY * 2;
+        assert_eq!(repairs.pause(now), FIRST_PAUSE, "a repair after a quiet time is done at once");
     }
 }

@@ -1,30 +1,34 @@
-//! The tasks of admission: the server, and the maintenance of its certificate and of the webhook configurations.
+//! The tasks of admission: the server, and the maintenance of its certificate and of the webhook
+//! configurations.
 
-use std::{
-    net::{Ipv6Addr, SocketAddr},
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::Path, sync::Arc, time::Duration};
 
+use anyhow::Context as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Client;
 use perennial_core::{certs::Lifetimes, config::Settings};
+use rustls::{
+    RootCertStore,
+    pki_types::{CertificateDer, pem::PemObject as _},
+};
 use tracing::{error, info, warn};
 
 use super::{
     certificates::Served,
-    configuration::{ConfigurationSettings, Configurations, Target},
+    configuration::{ConfigurationSettings, Configurations, WebhookTarget},
+    limits::Limits,
     maintenance::{Maintenance, MaintenanceSettings, Origin},
     metrics::AdmissionMetrics,
-    server::{Limits, Webhooks},
+    server::Webhooks,
 };
 use crate::runtime::{environment::Environment, tasks::Task};
 
 /// Readiness condition: a certificate is served.
 const CERTIFIED: &str = "webhooks";
 const CERTIFICATE_CHECK: Duration = Duration::from_millis(250);
-/// Time for which admission is still served after the stop. Leases are released at once, but the API server reaches this
-/// process through a Service, and every node needs a moment to learn that it is gone.
+/// Time for which admission is still served after the stop. Leases are released at once, but the
+/// API server reaches this process through a Service, and every node needs a moment to learn that
+/// it is gone.
 pub const LINGER: Duration = Duration::from_secs(3);
 
 /// Binds the port and returns the tasks. `pods` selects the namespaces whose pods are placed.
@@ -38,7 +42,7 @@ pub fn tasks(
     let webhook = &settings.webhook;
     let configuration = ConfigurationSettings {
         namespace: settings.namespace.to_string(),
-        target: webhook.url.clone().map_or(Target::Service, Target::Url),
+        target: webhook.url.clone().map_or(WebhookTarget::Service, WebhookTarget::Url),
         failure_policy: webhook.failure_policy.to_string(),
         timeout: webhook.timeout,
         node_create: true,
@@ -57,8 +61,13 @@ pub fn tasks(
         clock: env.clock.clone(),
     };
     let served = Arc::new(Served::default());
-    let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, webhook.port));
-    let listening = webhooks.listen(address, Arc::clone(&served))?;
+    let address = webhook.address.as_ref().map(|address| address.parse()).transpose();
+    let address = address.context("webhook.address is not an IP address")?;
+    let webhooks = match &webhook.client_ca {
+        Some(file) => webhooks.verify_clients(client_authority(Path::new(file))?),
+        None => webhooks,
+    };
+    let listening = webhooks.listen_on(address, webhook.port, Arc::clone(&served))?;
     info!(address = %listening.address(), "serving admission");
     let stop = env.stop.clone();
     let serve = async move {
@@ -81,13 +90,27 @@ pub fn tasks(
     ])
 }
 
+/// Reads the authorities of `webhook.clientCA`.
+fn client_authority(file: &Path) -> anyhow::Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    let certificates = CertificateDer::pem_file_iter(file);
+    let certificates = certificates.with_context(|| format!("cannot read webhook.clientCA {}", file.display()))?;
+    for certificate in certificates {
+        let certificate = certificate.with_context(|| format!("webhook.clientCA {} is not PEM", file.display()))?;
+        roots.add(certificate).with_context(|| format!("unusable certificate in {}", file.display()))?;
+    }
+    anyhow::ensure!(!roots.is_empty(), "webhook.clientCA {} contains no certificate", file.display());
+    Ok(roots)
+}
+
 pub(crate) fn limits(settings: &Settings) -> Limits {
     // At an address of its own no Service routes requests to this process after the stop.
     let linger = if settings.webhook.url.is_none() { LINGER } else { Duration::ZERO };
     Limits { linger, ..Limits::for_timeout(settings.webhook.timeout) }
 }
 
-/// Removes the webhook configurations where webhooks are off: the API server would only fail open on each request.
+/// Removes the webhook configurations where webhooks are off: the API server would only fail open
+/// on each request.
 pub async fn remove_configurations(client: &Client) {
     if let Err(error) = Configurations::new(client.clone()).remove().await {
         warn!(%error, "webhooks are off, but their configurations could not be removed");

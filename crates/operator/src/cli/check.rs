@@ -1,6 +1,8 @@
 //! `perennial check`: checks of an installation, each with a remedy.
 
 mod access;
+mod certificate;
+mod node_classes;
 mod signatures;
 mod webhooks;
 
@@ -13,7 +15,10 @@ use std::{
 use clap::Args;
 use jiff::Timestamp;
 use kube::Client;
-use perennial_core::{certs::Certificates, config::duration, keeper::stored_record::Stored};
+use perennial_core::{
+    config::duration,
+    keeper::{status::KeepState, stored_record::Stored},
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -22,28 +27,29 @@ use super::{
     terminal::{colours, paint_state},
 };
 use crate::{
-    admission::certificates::SecretStore,
     inspect::{
-        format::span,
-        leases::{LeaseSnapshot, ReplicaGroup, server_time},
+        leases::{LeaseSnapshot, ReplicaGroup, namespaces_of_live_replicas, server_time},
         progress::Progress,
         session::Session,
     },
-    runtime::error_category,
+    runtime::{
+        error_category::{self, Category},
+        error_chain::Chain,
+    },
 };
 
 /// Oldest supported minor version of Kubernetes: scheduling gates are stable since 1.30.
 const OLDEST_MINOR: u32 = 30;
 /// Maximum difference of clocks in seconds: more makes ages and certificate lifetimes misleading.
 const SKEW: i64 = 5;
-const DAY: i64 = 24 * 3600;
 
 #[derive(Debug, Args)]
 pub(super) struct Check {
     /// Repeat the checks until none fails, for at most this long
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "2m", value_parser = parse_duration)]
     wait: Option<Duration>,
-    /// Check the permissions of this ServiceAccount in the namespace of Perennial instead of your own
+    /// Check the permissions of this ServiceAccount in the namespace of Perennial instead of your
+    /// own
     #[arg(long, value_name = "NAME")]
     service_account: Option<String>,
     /// Output format: table, json or yaml
@@ -107,8 +113,8 @@ impl Check {
                 let lines = match self.run_checks(global).await {
                     Ok(lines) => lines,
                     Err(error) => {
-                        let fix = "check --kubeconfig, --context and --config";
-                        vec![CheckResult::fail("cluster", format!("{error:#}"), fix)]
+                        let fix = "check that the cluster is running, and --kubeconfig, --context and --config";
+                        vec![CheckResult::fail("cluster", Chain(error.as_ref()).to_string(), fix)]
                     }
                 };
                 let failed = lines.iter().any(|line| line.severity == CheckSeverity::Fail);
@@ -124,13 +130,15 @@ impl Check {
     }
 
     async fn run_checks(&self, global: &Global) -> anyhow::Result<Vec<CheckResult>> {
-        let session = global.open_session().await?;
+        let session = global.open_session_anywhere().await?;
         let mut lines = vec![version(&session.client).await, clock(&session.client).await];
         lines.extend(access::check(&session, self.service_account.as_deref()).await);
         lines.extend(policies(&session).await);
         lines.push(leases(&session).await);
         lines.extend(webhooks::check(&session).await);
-        lines.push(certificate(&session).await);
+        lines.extend(node_classes::check(&session).await);
+        lines.push(certificate::check(&session).await);
+        lines.extend(nodes(&session).await);
         lines.push(records(&session).await);
         lines.extend(signatures::check(&session).await);
         Ok(lines)
@@ -140,7 +148,7 @@ impl Check {
 fn as_json(lines: &[CheckResult]) -> Value {
     let items: Vec<Value> = lines
         .iter()
-        .map(|line| json!({"result": line.severity.as_str(), "what": line.what, "said": line.message, "fix": line.fix}))
+        .map(|line| json!({"result": line.severity.as_str(), "what": line.what, "message": line.message, "fix": line.fix}))
         .collect();
     json!({"kind": "CheckList", "items": items})
 }
@@ -162,18 +170,18 @@ async fn version(client: &Client) -> CheckResult {
     let ours = env!("CARGO_PKG_VERSION");
     match client.apiserver_version().await {
         Ok(info) => {
-            let said = format!("Kubernetes {}, perennial {ours}", info.git_version);
+            let message = format!("Kubernetes {}, perennial {ours}", info.git_version);
             let minor: String = info.minor.chars().take_while(char::is_ascii_digit).collect();
             if minor.parse::<u32>().is_ok_and(|minor| minor < OLDEST_MINOR) {
                 return CheckResult::warn(
                     "version",
-                    said,
+                    message,
                     format!(
                         "upgrade to Kubernetes 1.{OLDEST_MINOR} or newer for placement; keeping labels works without it"
                     ),
                 );
             }
-            CheckResult::pass("version", said)
+            CheckResult::pass("version", message)
         }
         Err(error) => CheckResult::fail(
             "version",
@@ -188,13 +196,13 @@ async fn clock(client: &Client) -> CheckResult {
     match server_time(client).await {
         Ok(there) => {
             let skew = (Timestamp::now().as_second() - there.as_second()).abs();
-            let said = format!("differs from the API server's clock by {skew} s");
+            let message = format!("differs from the API server's clock by {skew} s");
             if skew <= SKEW {
-                CheckResult::pass("clock", said)
+                CheckResult::pass("clock", message)
             } else {
                 CheckResult::warn(
                     "clock",
-                    said,
+                    message,
                     "synchronize the clock of this machine (NTP); ages and certificate lifetimes depend on it",
                 )
             }
@@ -206,8 +214,19 @@ async fn clock(client: &Client) -> CheckResult {
 }
 
 async fn policies(session: &Session) -> Vec<CheckResult> {
-    let kind = session.client.list_api_group_resources("perennial.dev/v1alpha1").await;
-    let served = kind.is_ok_and(|list| list.resources.iter().any(|resource| resource.kind == "KeepPolicy"));
+    let served = match session.client.list_api_group_resources("perennial.dev/v1alpha1").await {
+        Ok(list) => list.resources.iter().any(|resource| resource.kind == "KeepPolicy"),
+        Err(error) if Category::of(&error) == Category::NotFound => false,
+        Err(error) => {
+            let message =
+                format!("could not determine whether KeepPolicy is installed: {}", error_category::message(&error));
+            return vec![CheckResult::warn(
+                "crds",
+                message,
+                remedy(Category::of(&error), "read the API group perennial.dev"),
+            )];
+        }
+    };
     if !served {
         let fix = "to use different policies for different nodes: perennial manifests crds | kubectl apply -f -";
         return vec![CheckResult::warn(
@@ -219,40 +238,56 @@ async fn policies(session: &Session) -> Vec<CheckResult> {
     let mut lines = vec![CheckResult::pass("crds", "KeepPolicy is installed")];
     for (name, entry) in session.policies.entries() {
         if let Err(problems) = entry.read {
-            let said = format!("KeepPolicy {name} is ignored: {}", problems.join("; "));
-            lines.push(CheckResult::fail("policies", said, format!("kubectl edit keeppolicy {name}")));
+            let message = format!("KeepPolicy {name} is ignored: {}", problems.join("; "));
+            lines.push(CheckResult::fail("policies", message, format!("kubectl edit keeppolicy {name}")));
         }
     }
     lines
 }
 
 async fn leases(session: &Session) -> CheckResult {
-    let namespace = session.settings.namespace.as_str();
+    let namespace = session.settings.lease_namespace();
     let found = match LeaseSnapshot::read(&session.client, namespace).await {
         Ok(found) => found,
         Err(error) => {
-            return CheckResult::fail(
-                "leases",
-                format!("{error:#}"),
-                "grant permission to list leases in this namespace",
-            );
+            let fix = remedy(error.category(), "list leases in this namespace");
+            return CheckResult::fail("leases", error.to_string(), fix);
         }
     };
     if found.groups.is_empty() {
-        let said = format!("no operator holds a Lease in namespace {namespace}");
+        let others = namespaces_of_live_replicas(&session.client).await;
+        let mut message = format!("no operator holds a Lease in namespace {namespace}");
+        if let Some(other) = others.first() {
+            let _ = write!(message, "; one runs in namespace {other}: use --system-namespace {other}");
+        }
         return if session.settings.controller.leader_election.enabled {
-            CheckResult::fail("leases", said, "start the operator or read its log; select another namespace with -n")
+            CheckResult::fail(
+                "leases",
+                message,
+                "start the operator or read its log; select another namespace with --system-namespace",
+            )
         } else {
-            CheckResult::warn("leases", said, "leader election is off: make sure that only one operator runs")
+            CheckResult::warn("leases", message, "leader election is off: make sure that only one operator runs")
         };
     }
     let unheld: Vec<String> = found.groups.iter().flat_map(ReplicaGroup::unheld).collect();
     if !unheld.is_empty() {
-        let said = format!("no replica holds {}", unheld.join(", "));
+        let message = format!("no replica holds {}", unheld.join(", "));
         return CheckResult::fail(
             "leases",
-            said,
+            message,
             "read the operator's log; the Lease of a crashed replica expires after its duration",
+        );
+    }
+    let impaired = found.groups.iter().flat_map(|group| &group.members).filter(|member| member.alive);
+    let impaired: Vec<String> = impaired
+        .filter_map(|member| Some(format!("{} cannot read {}", member.identity, member.impaired.as_ref()?)))
+        .collect();
+    if !impaired.is_empty() {
+        return CheckResult::fail(
+            "leases",
+            impaired.join("; "),
+            "what depends on these resources is paused; check the API server and the permissions of the operator, and read its log",
         );
     }
     let members: usize =
@@ -261,50 +296,75 @@ async fn leases(session: &Session) -> CheckResult {
     CheckResult::pass("leases", format!("{members} replica(s) hold {shards} shard(s)"))
 }
 
-async fn certificate(session: &Session) -> CheckResult {
-    let what = "certificate";
-    if !session.settings.webhook.enabled {
-        return CheckResult::pass(what, "not needed: webhooks are off");
-    }
-    if session.settings.webhook.cert_dir.is_some() {
-        return CheckResult::pass(what, "read from webhook.certDir; renewed by whatever writes it");
-    }
-    match SecretStore::new(session.client.clone(), session.settings.namespace.as_str()).read().await {
-        Err(error) => CheckResult::warn(
-            what,
-            format!("{error}"),
-            "grant permission to get the Secret, which contains the expiry date",
-        ),
-        Ok(kept) => match kept.certificates {
-            None if kept.exists() => CheckResult::fail(
-                what,
-                "the Secret contains no certificates of Perennial",
-                "delete the Secret; the operator creates a new one",
-            ),
-            None => CheckResult::warn(
-                what,
-                "not created yet",
-                "the operator creates it when it starts with webhooks enabled",
-            ),
-            Some(found) => expiry(&found, Timestamp::now().as_second()),
-        },
+/// Returns the remedy of a failed request. Only a rejected one needs a permission.
+fn remedy(category: Category, permission: &str) -> String {
+    match category {
+        Category::Forbidden => format!("grant permission to {permission}"),
+        Category::Unreachable | Category::Server | Category::Throttled => {
+            "check the API server, then run this check again".to_owned()
+        }
+        _ => "read the message; the API server rejected the request".to_owned(),
     }
 }
 
-fn expiry(found: &Certificates, now: i64) -> CheckResult {
-    let left = found.serving.expires - now;
-    let said = format!("the serving certificate expires in {}", span(left));
-    match left {
-        ..=0 => CheckResult::fail(
-            "certificate",
-            "the serving certificate has expired",
-            "read the operator's log; it renews the certificate automatically",
-        ),
-        left if left < 10 * DAY => {
-            CheckResult::warn("certificate", said, "the certificate should have been renewed; read the operator's log")
+fn category_of(error: &anyhow::Error) -> Category {
+    error.downcast_ref::<crate::keeper::apply::Error>().map_or(Category::Refused, crate::keeper::apply::Error::category)
+}
+
+/// Nodes of which nothing is kept, although the policy keeps some of their keys.
+async fn nodes(session: &Session) -> Vec<CheckResult> {
+    let (mut all, mut unidentified, mut contested) = (0_usize, Vec::new(), Vec::new());
+    let read = session
+        .each_pair(None, false, |page| {
+            for look in page.iter().filter(|look| look.node().is_some()) {
+                all += 1;
+                match look.status().state() {
+                    KeepState::Unidentified => unidentified.push(look.name().to_owned()),
+                    KeepState::Contested => contested.push(look.name().to_owned()),
+                    _ => {}
+                }
+            }
+            Ok(())
+        })
+        .await;
+    match read {
+        Err(error) => {
+            let fix = remedy(category_of(&error), "list nodes, and configmaps in this namespace");
+            vec![CheckResult::fail("nodes", Chain(error.as_ref()).to_string(), fix)]
         }
-        _ => CheckResult::pass("certificate", said),
+        Ok(()) => judge_nodes(all, &unidentified, &contested),
     }
+}
+
+fn judge_nodes(all: usize, unidentified: &[String], contested: &[String]) -> Vec<CheckResult> {
+    let some = |names: &[String]| names.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
+    let mut lines = Vec::new();
+    if !unidentified.is_empty() {
+        lines.push(CheckResult::fail(
+            "nodes",
+            format!(
+                "{} of {all} have no identity, so nothing is kept of them: {}",
+                unidentified.len(),
+                some(unidentified)
+            ),
+            "wait until they report it, or set another keeper.identity; `perennial explain NODE` names the missing field",
+        ));
+    }
+    if !contested.is_empty() {
+        lines.push(CheckResult::fail(
+            "nodes",
+            format!(
+                "{} of {all} have the identity of another node, so nothing is restored to them: {}",
+                contested.len(),
+                some(contested)
+            ),
+            "make the identity unique, or set another keeper.identity",
+        ));
+    }
+    if lines.is_empty() {
+        lines.push(CheckResult::pass("nodes", format!("{all}, each with an identity of its own")));
+    }
+    lines
 }
 
 async fn records(session: &Session) -> CheckResult {
@@ -322,15 +382,16 @@ async fn records(session: &Session) -> CheckResult {
         .await;
     match read {
         Err(error) => {
-            CheckResult::fail("records", format!("{error:#}"), "grant permission to list configmaps in this namespace")
+            let fix = remedy(category_of(&error), "list configmaps in this namespace");
+            CheckResult::fail("records", Chain(error.as_ref()).to_string(), fix)
         }
         Ok(()) if bad.is_empty() => CheckResult::pass("records", format!("{all}, all valid")),
         Ok(()) => {
             let some = bad.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
-            let said = format!("{} of {all} are quarantined: {some}", bad.len());
+            let message = format!("{} of {all} are quarantined: {some}", bad.len());
             CheckResult::warn(
                 "records",
-                said,
+                message,
                 "run `perennial explain NODE` for the reason; quarantined records are not restored",
             )
         }
@@ -339,25 +400,16 @@ async fn records(session: &Session) -> CheckResult {
 
 #[cfg(test)]
 mod tests {
-    use perennial_core::certs::Serving;
-
     use super::*;
 
     #[test]
-    fn certificate_result_depends_on_its_remaining_lifetime() {
-        let serving = Serving {
-            authority: String::new(),
-            certificate: String::new(),
-            key: String::new(),
-            issued: 0,
-            expires: 100 * DAY,
-            names: Vec::new(),
-        };
-        let found = Certificates { version: 1, authorities: Vec::new(), serving };
-        let at = |now: i64| expiry(&found, now).severity;
-        assert_eq!(
-            [at(0), at(95 * DAY), at(101 * DAY)],
-            [CheckSeverity::Pass, CheckSeverity::Warn, CheckSeverity::Fail]
-        );
+    fn unidentified_and_contested_nodes_are_both_reported() {
+        let (bare, twins) = (vec!["bare".to_owned()], vec!["twin-1".to_owned(), "twin-2".to_owned()]);
+        let lines = judge_nodes(4, &bare, &twins);
+        let messages: Vec<&str> = lines.iter().map(|line| line.message.as_str()).collect();
+        assert!(messages[0].starts_with("1 of 4") && messages[0].ends_with(": bare"), "{messages:?}");
+        assert!(messages[1].starts_with("2 of 4") && messages[1].ends_with(": twin-1, twin-2"), "{messages:?}");
+        assert!(lines.iter().all(|line| line.severity == CheckSeverity::Fail));
+        assert_eq!(judge_nodes(4, &[], &[])[0].severity, CheckSeverity::Pass);
     }
 }

@@ -1,6 +1,7 @@
 //! `perennial completion`: scripts for shells, and names of nodes and records as candidates.
 //!
-//! Completion never prints an error: without a cluster, a permission or a response in time there are no names.
+//! Completion never prints an error: without a cluster, a permission or a response in time there
+//! are no names.
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode, time::Duration};
 
@@ -109,7 +110,7 @@ pub(super) fn recorded() -> ArgValueCandidates {
 fn names(live: bool) -> Vec<CompletionCandidate> {
     let listing = async {
         let global = partial_flags();
-        let settings = global.load(Vec::new())?.settings;
+        let settings = global.load_for_command(Vec::new())?.settings;
         let client = global.connect().await?;
         let records: Api<k8s_openapi::api::core::v1::ConfigMap> =
             Api::namespaced(client.clone(), settings.namespace.as_str());
@@ -146,6 +147,7 @@ fn partial_flags() -> Global {
     Global {
         kubeconfig: value(&["--kubeconfig"]).map(PathBuf::from),
         context: value(&["--context"]),
+        system_namespace: value(&["--system-namespace"]),
         namespace: value(&["-n", "--namespace"]),
         config: value(&["--config"])
             .map(PathBuf::from)

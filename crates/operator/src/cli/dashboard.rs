@@ -11,12 +11,15 @@ use tokio_util::sync::CancellationToken;
 use super::{Global, output::print_text};
 use crate::{
     dashboard::{self, Guard, Server},
-    inspect::session::record_pages,
+    inspect::{
+        namespace::{other_settings, require_namespace},
+        session::record_pages,
+    },
     keeper::{apply::Cluster, record_keys::Signatures},
     run::{dashboard_tasks, observe, stop_signal},
     runtime::{
         budget::Budget,
-        client::{self, Listeners},
+        client::{self, ClusterNames, Listeners},
         clock::Clock,
         environment::Environment,
         error_chain::Chain,
@@ -31,15 +34,16 @@ use crate::{
     },
 };
 
-/// Serve the dashboard at an unguessable address on localhost until interrupted. The dashboard is read-only
+/// Serve the dashboard at an unguessable address on localhost until interrupted. The dashboard is
+/// read-only
 #[derive(Debug, Args)]
-pub(super) struct Dashboard {
+pub(super) struct DashboardArgs {
     /// Port on 127.0.0.1; 0 selects a free port
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     port: u16,
 }
 
-impl Dashboard {
+impl DashboardArgs {
     pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
         logging::init(&Logging { level: Level::Error, format: LogFormat::Text }, &Sender::default())?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -52,11 +56,17 @@ impl Dashboard {
         let (metrics, budget) = (Metrics::new(), Budget::new(100, 1000));
         // Nothing here writes. If it did, the API server would not store the change.
         let config = client::config(&global.target()).await?;
-        let clock = Clock::system();
+        let (names, clock) = (ClusterNames::of(&global.target()), Clock::system());
         let listeners =
             Listeners { metrics: metrics.clone(), budget: Some(budget.clone()), clock: Some(clock.clone()) };
         let client = client::connect_for_dry_run(config, listeners)?;
-        let (mut settings, _) = global.load_from(&client).await?;
+        let (mut settings, source) = global.load_from(&client).await?;
+        if let Err(why) = &source {
+            eprintln!("{}", other_settings(why));
+        }
+        if let Some(warning) = require_namespace(&client, &settings, &source).await? {
+            eprintln!("{warning}");
+        }
         settings.controller.dry_run = true;
         settings.controller.roles = Role::ALL.iter().copied().collect();
         settings.dashboard.enabled = true;
@@ -68,12 +78,16 @@ impl Dashboard {
         let cluster = Cluster::new(client.clone(), settings.namespace.as_str(), budget.clone(), signatures.clone());
         cluster.list_nodes(&ListParams::default().limit(1)).await?;
         cluster.list_records(&record_pages().limit(1)).await?;
-        let bound =
-            http::bind_loopback(self.port).with_context(|| format!("could not listen on port {}", self.port))?;
+        let bound = http::bind_loopback(self.port)
+            .with_context(|| format!("could not listen on port {}; choose another one with --port", self.port))?;
         let guard = Guard::random();
         let address = format!("http://{}{}", bound.address(), guard.path());
         let ownership = Ownership::none(u32::from(settings.controller.shards));
+        let stop = CancellationToken::new();
         let env = Environment {
+            leases: client.clone(),
+            admission: client.clone(),
+            admission_budget: Budget::unlimited(),
             client,
             budget,
             metrics,
@@ -82,10 +96,11 @@ impl Dashboard {
             identity: "dashboard".to_owned(),
             history: crate::runtime::history::History::default(),
             health: Health::new(),
-            stop: CancellationToken::new(),
+            drained: stop.clone(),
+            stop,
         };
         let (parts, mut tasks) = observe(&settings, &env, ownership, signatures)?;
-        let page = dashboard::Dashboard::new(parts, Server::Command, settings.namespace.as_str(), env.stop.clone());
+        let page = dashboard::Dashboard::new(parts, Server::Command, &settings, names, &env);
         tasks.extend(dashboard_tasks(page, guard, bound, &env.stop));
         let mut tasks = Supervisor::start(tasks);
         print_text(&format!("{address}\n"))?;

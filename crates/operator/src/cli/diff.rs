@@ -16,7 +16,7 @@ use crate::inspect::diff::{Difference, difference};
 #[derive(Debug, Args)]
 pub(super) struct Diff {
     /// Names of the nodes. Defaults to all nodes
-    #[arg(add = super::completion::nodes())]
+    #[arg(value_parser = super::node_name, add = super::completion::nodes())]
     nodes: Vec<String>,
     /// Selector on node labels
     #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = selector, conflicts_with = "nodes")]
@@ -27,7 +27,8 @@ pub(super) struct Diff {
 }
 
 impl Diff {
-    /// Exits with 0 without differences, 1 with differences and 2 on an error, as `kubectl diff` does.
+    /// Exits with 0 without differences, 1 with differences and 2 on an error, as `kubectl diff`
+    /// does.
     pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
         let found = block_on(async {
             let session = global.open_session().await?;

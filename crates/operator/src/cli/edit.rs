@@ -4,10 +4,10 @@ use anyhow::Context as _;
 use perennial_core::keeper::{case::Case, decide::Restore, record::Record, stored_record::Stored};
 
 use crate::{
-    inspect::{look::Look, session::Session},
+    inspect::{inspected_node::InspectedNode, session::Session},
     keeper::{
         Priority,
-        apply::{Error, Held},
+        apply::{Error, LoadedRecord},
     },
     runtime::error_category::Category,
 };
@@ -18,7 +18,7 @@ pub(super) const TRIES: usize = 5;
 /// The case of a node that has a record, read for one attempt.
 pub(super) struct Subject {
     pub(super) case: Case,
-    pub(super) held: Held,
+    pub(super) held: LoadedRecord,
     /// A resourceVersion at which the node was absent.
     absent_at: Option<u64>,
 }
@@ -31,7 +31,7 @@ impl Subject {
             None => Some(session.cluster.now().await?),
         };
         let held = session.record(name, node.as_ref()).await?;
-        let Look { case, held } = session.pair(node, held);
+        let InspectedNode { case, held } = session.pair(node, held);
         let held = held.with_context(|| format!("there is no record for node {name}"))?;
         Ok(Self { case, held, absent_at })
     }
@@ -43,7 +43,8 @@ impl Subject {
         }
     }
 
-    /// Makes the record newer than every last state of an absent node that an operator may still have to write.
+    /// Makes the record newer than every last state of an absent node that an operator may still
+    /// have to write.
     pub(super) fn supersede_last_state(&self, record: &mut Record) {
         record.node.resource_version = record.node.resource_version.max(self.absent_at.unwrap_or_default());
     }

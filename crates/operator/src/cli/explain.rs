@@ -1,59 +1,129 @@
-//! `perennial explain`: why a node, one of its keys or a workload is as it is.
+//! `perennial explain`: why nodes, keys of a node or workloads are as they are.
 
 mod workload;
 
 use std::process::ExitCode;
 
 use clap::Args;
+use serde_json::Value;
 
-use super::{Global, block_on, output::Telling};
-use crate::inspect::explain::{key::KeyExplanation, node::NodeExplanation};
+use self::workload::WorkloadName;
+use super::{
+    Global, block_on, for_each,
+    output::{Telling, print_all},
+    workloads::read as read_workloads,
+};
+use crate::inspect::{
+    explain::{key::KeyExplanation, node::NodeExplanation},
+    session::Session,
+};
 
 #[derive(Debug, Args)]
 pub(super) struct Explain {
-    /// Name of a node, which may be deleted; a key with --node; or deploy/NAME or statefulset/NAME with -n
-    #[arg(add = super::completion::nodes())]
-    what: String,
-    /// Explain a key of this node: a label KEY, annotation:KEY, taint:KEY:EFFECT or cordon:
-    #[arg(long, value_name = "NODE", add = super::completion::nodes())]
+    /// Names of nodes, which may be deleted; keys with --node; or deploy/NAME or statefulset/NAME
+    /// with -n, also as deploy/NAMESPACE/NAME
+    #[arg(required = true, value_name = "WHAT", add = super::completion::nodes())]
+    what: Vec<String>,
+    /// Explain keys of this node: a label KEY, annotation:KEY, taint:KEY:EFFECT or cordon:
+    #[arg(long, value_name = "NODE", value_parser = super::node_name, add = super::completion::nodes())]
     node: Option<String>,
     /// Output format: table, json or yaml
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Telling,
 }
 
+/// The object that an argument without `--node` refers to.
+#[derive(Debug, PartialEq, Eq)]
+enum Subject {
+    Node(String),
+    Workload(WorkloadName),
+}
+
+impl Subject {
+    fn parse(text: &str) -> anyhow::Result<Self> {
+        match text.split_once('/') {
+            None => Ok(Self::Node(text.to_owned())),
+            Some(("node" | "nodes" | "no" | "configmap", _)) => {
+                Ok(Self::Node(super::node_name(text).unwrap_or_default()))
+            }
+            Some((kind, _)) if kind.split_once('.').is_some_and(|(_, group)| group != "apps") => {
+                anyhow::bail!("`{text}` looks like a label key; name its node with --node NODE")
+            }
+            Some((kind, name)) => WorkloadName::parse(kind, name).map(Self::Workload),
+        }
+    }
+}
+
 impl Explain {
     pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
-        if let Some(node) = &self.node {
-            return self.explain_key(node, global);
-        }
-        match self.what.split_once('/') {
-            None => self.explain_node(&self.what, global),
-            Some(("node" | "nodes" | "no", name)) => self.explain_node(name, global),
-            Some((kind, _)) if kind.split_once('.').is_some_and(|(_, group)| group != "apps") => {
-                anyhow::bail!("`{}` looks like a label key; name its node with --node NODE", self.what)
+        block_on(async {
+            let mut shown = Vec::new();
+            let code = match &self.node {
+                Some(node) => {
+                    let session = global.open_session().await?;
+                    let look = session.look(node).await?;
+                    for_each(&self.what, async |key| {
+                        let explanation = KeyExplanation::read(&session, &look, key).await;
+                        shown.push((explanation.to_json(), explanation.to_text()));
+                        Ok(())
+                    })
+                    .await?
+                }
+                None => self.explain_subjects(global, &mut shown).await?,
+            };
+            print_all(self.output, shown)?;
+            Ok(code)
+        })
+    }
+
+    async fn explain_subjects(&self, global: &Global, shown: &mut Vec<(Value, String)>) -> anyhow::Result<ExitCode> {
+        let subjects = self.what.iter().map(|what| Subject::parse(what)).collect::<anyhow::Result<Vec<Subject>>>()?;
+        let has_nodes = subjects.iter().any(|subject| matches!(subject, Subject::Node(_)));
+        let has_workloads = subjects.iter().any(|subject| matches!(subject, Subject::Workload(_)));
+        let session = if has_nodes { Some(global.open_session().await?) } else { None };
+        let workloads = if has_workloads { Some(read_workloads(global, None).await?) } else { None };
+        let mut subjects = subjects.iter();
+        for_each(&self.what, async |_| {
+            match (subjects.next(), &session, &workloads) {
+                (Some(Subject::Node(name)), Some(session), _) => shown.push(explain_node(session, name).await?),
+                (Some(Subject::Workload(name)), _, Some((client, all))) => {
+                    shown.push(workload::explain(name, client, all, global)?);
+                }
+                _ => {}
             }
-            Some((kind, name)) => workload::explain(kind, name, self.output, global),
+            Ok(())
+        })
+        .await
+    }
+}
+
+async fn explain_node(session: &Session, name: &str) -> anyhow::Result<(Value, String)> {
+    let look = session.look(name).await?;
+    let explanation = NodeExplanation::read(session, &look).await;
+    Ok((explanation.to_json(), explanation.to_text()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_accepted_as_they_are_printed() {
+        let node = |name: &str| Subject::Node(name.to_owned());
+        let workload = |kind, namespace: Option<&str>, name: &str| {
+            Subject::Workload(WorkloadName { kind, namespace: namespace.map(str::to_owned), name: name.to_owned() })
+        };
+        for (text, subject) in [
+            ("worker-1", node("worker-1")),
+            ("node/worker-1", node("worker-1")),
+            ("configmap/node-worker-1", node("worker-1")),
+            ("deploy/web", workload("Deployment", None, "web")),
+            ("deployment/shop/web", workload("Deployment", Some("shop"), "web")),
+            ("statefulset.apps/shop/db", workload("StatefulSet", Some("shop"), "db")),
+        ] {
+            assert_eq!(Subject::parse(text).unwrap(), subject, "{text}");
         }
-    }
-
-    fn explain_node(&self, name: &str, global: &Global) -> anyhow::Result<ExitCode> {
-        block_on(async {
-            let session = global.open_session().await?;
-            let look = session.look(name).await?;
-            let explanation = NodeExplanation::read(&session, &look).await;
-            self.output.print(|| explanation.to_json(), || explanation.to_text())?;
-            Ok(ExitCode::SUCCESS)
-        })
-    }
-
-    fn explain_key(&self, node: &str, global: &Global) -> anyhow::Result<ExitCode> {
-        block_on(async {
-            let session = global.open_session().await?;
-            let look = session.look(node).await?;
-            let explanation = KeyExplanation::read(&session, &look, &self.what).await;
-            self.output.print(|| explanation.to_json(), || explanation.to_text())?;
-            Ok(ExitCode::SUCCESS)
-        })
+        assert!(Subject::parse("example.com/team").unwrap_err().to_string().contains("--node"));
+        Subject::parse("pod/x").unwrap_err();
     }
 }

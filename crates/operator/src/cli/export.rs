@@ -15,7 +15,7 @@ use perennial_core::{
 };
 
 use super::{Global, block_on, output::print_text};
-use crate::{inspect::progress::Progress, keeper::apply::Held};
+use crate::{inspect::progress::Progress, keeper::apply::LoadedRecord};
 
 #[derive(Debug, Args)]
 pub(super) struct Export {
@@ -67,7 +67,7 @@ impl Export {
     }
 }
 
-fn record(held: &Held) -> Result<&Record, String> {
+fn record(held: &LoadedRecord) -> Result<&Record, String> {
     match held.stored() {
         Stored::Good(record) | Stored::Bad { good: Substitute::Recovered(record), .. } => Ok(record),
         Stored::Bad { fault, .. } => Err(fault.to_string()),

@@ -1,4 +1,4 @@
-//! `perennial history NODE`: the versions of a record.
+//! `perennial history NODE`: the versions of records.
 
 use std::{fmt::Write as _, process::ExitCode};
 
@@ -12,45 +12,55 @@ use perennial_core::keeper::{
 use serde_json::{Value, json};
 
 use super::{
-    Global, block_on,
-    output::{Telling, change_line},
+    Global, block_on, for_each,
+    output::{Telling, change_line, print_all},
     terminal::colours,
 };
 use crate::inspect::{
     diff::changes,
     format::age,
     history::{Version, versions},
+    session::Session,
 };
 
 #[derive(Debug, Args)]
-pub(super) struct History {
-    /// Name of the node, which may be deleted
-    #[arg(add = super::completion::nodes())]
-    node: String,
+pub(super) struct HistoryArgs {
+    /// Names of the nodes, which may be deleted
+    #[arg(required = true, value_name = "NODE", value_parser = super::node_name, add = super::completion::nodes())]
+    nodes: Vec<String>,
     /// Output format: table, json or yaml
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Telling,
 }
 
-impl History {
+impl HistoryArgs {
     pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
             let session = global.open_session().await?;
-            let look = session.look(&self.node).await?;
-            let held = look.held.as_ref().with_context(|| format!("there is no record for node {}", self.node))?;
-            let versions = match held.stored() {
-                Stored::Good(record) | Stored::Bad { good: Substitute::Recovered(record), .. } => versions(record),
-                Stored::Bad { fault, .. } => {
-                    anyhow::bail!(
-                        "record {} is quarantined: {fault}; run `perennial explain {}` for details",
-                        held.name(),
-                        self.node
-                    )
-                }
-            };
-            self.output.print(|| as_json(&self.node, &versions), || to_text(&self.node, &versions))?;
-            Ok(ExitCode::SUCCESS)
+            let several = self.nodes.len() > 1;
+            let mut shown = Vec::new();
+            let code = for_each(&self.nodes, async |node| {
+                let versions = read(&session, node).await?;
+                let title = if several { format!("{node}:\n") } else { String::new() };
+                shown.push((as_json(node, &versions), title + &to_text(node, &versions)));
+                Ok(())
+            })
+            .await?;
+            print_all(self.output, shown)?;
+            Ok(code)
         })
+    }
+}
+
+async fn read(session: &Session, node: &str) -> anyhow::Result<Vec<Version>> {
+    let look = session.look(node).await?;
+    let held = look.held.as_ref().with_context(|| format!("there is no record for node {node}"))?;
+    match held.stored() {
+        Stored::Good(record) | Stored::Bad { good: Substitute::Recovered(record), .. } => Ok(versions(record)),
+        Stored::Bad { fault, .. } => {
+            let name = held.name();
+            anyhow::bail!("record {name} is quarantined: {fault}; run `perennial explain {node}` for details")
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! `perennial hold`: exclude a record from garbage collection.
+//! `perennial hold`: exclude records from garbage collection.
 
 use std::{collections::BTreeMap, process::ExitCode};
 
@@ -6,14 +6,14 @@ use anyhow::Context as _;
 use clap::Args;
 use perennial_core::keeper::{collect::HOLD, keys::TRUE};
 
-use super::{Global, block_on};
+use super::{Global, block_on, for_each};
 
 #[derive(Debug, Args)]
 pub(super) struct Hold {
-    /// Name of the node, which may be deleted
-    #[arg(add = super::completion::recorded())]
-    node: String,
-    /// Allow garbage collection of the record again
+    /// Names of the nodes, which may be deleted
+    #[arg(required = true, value_name = "NODE", value_parser = super::node_name, add = super::completion::recorded())]
+    nodes: Vec<String>,
+    /// Allow garbage collection of the records again
     #[arg(long)]
     release: bool,
 }
@@ -22,13 +22,16 @@ impl Hold {
     pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
             let session = global.open_session().await?;
-            let node = session.node(&self.node).await?;
-            let held = session.record(&self.node, node.as_ref()).await?;
-            let held = held.with_context(|| format!("there is no record for node {}", self.node))?;
-            let value = (!self.release).then(|| TRUE.to_owned());
-            session.cluster.annotate_record(&held, &BTreeMap::from([(HOLD, value)])).await?;
-            println!("record {} {}", held.name(), if self.release { "released" } else { "held" });
-            Ok(ExitCode::SUCCESS)
+            for_each(&self.nodes, async |name| {
+                let node = session.node(name).await?;
+                let held = session.record(name, node.as_ref()).await?;
+                let held = held.with_context(|| format!("there is no record for node {name}"))?;
+                let value = (!self.release).then(|| TRUE.to_owned());
+                session.cluster.annotate_record(&held, &BTreeMap::from([(HOLD, value)])).await?;
+                println!("record {} {}", held.name(), if self.release { "released" } else { "held" });
+                Ok(())
+            })
+            .await
         })
     }
 }

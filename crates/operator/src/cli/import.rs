@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use perennial_core::keeper::{
@@ -19,9 +19,9 @@ use perennial_core::keeper::{
     collect::HOLD,
     decide::Restore,
     import::{
-        Entry, Found,
+        ImportEntry, ImportInput,
         decide::{ImportDecision, ImportWrite, SkipReason, decide_import},
-        read_object, read_text,
+        read_json_labels, read_json_object, read_object, read_text,
     },
     keys::{Kept, TRUE},
     mark::Mark,
@@ -32,39 +32,53 @@ use super::{
     Global, block_on,
     edit::{TRIES, is_conflict},
     output::{change_line, print_text},
-    terminal::colours,
+    terminal::{colours, confirm},
 };
 use crate::{
     inspect::{diff::changes, progress::Progress, session::Session},
-    keeper::{Priority, apply::Held},
+    keeper::{Priority, apply::LoadedRecord},
 };
 
 #[derive(Debug, Args)]
 pub(super) struct Import {
-    /// File to import: an export, a backup of Nodes or ConfigMaps, or YAML, JSON or CSV with labels of nodes; - reads standard input
+    /// File to import: an export, a backup of Nodes or ConfigMaps, or YAML, JSON or CSV with labels
+    /// of nodes; - reads standard input
     #[arg(short, long, value_name = "FILE")]
     filename: Vec<PathBuf>,
     /// Import the ConfigMaps of another tool in this namespace, and all NodeLabelStates
     #[arg(long, value_name = "NAMESPACE")]
     from: Option<String>,
+    /// Format of the data. `auto` recognizes the formats in docs/migrate; `json-labels` reads every
+    /// ConfigMap as labels in JSON
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    format: DataFormat,
     /// Print what would be written, and write nothing
     #[arg(long)]
     dry_run: bool,
     /// Replace the content of existing records, which is moved to their history
     #[arg(long)]
     force: bool,
-    /// Remove this finalizer of another tool from all nodes; needs --yes
+    /// Remove this finalizer of another tool from all nodes. Asks first, unless --yes is given
     #[arg(long, value_name = "NAME")]
     remove_finalizer: Option<String>,
-    /// Confirm the operation
-    #[arg(short, long)]
+    /// Do not ask for confirmation
+    #[arg(short, long, requires = "remove_finalizer")]
     yes: bool,
+}
+
+/// Format of the data to import.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum DataFormat {
+    #[default]
+    Auto,
+    JsonLabels,
 }
 
 /// Maximum number of entries that are imported concurrently.
 const AT_ONCE: usize = 32;
 
-/// Nodes and records at the start of the import. Saves a request for each object that does not exist.
+/// Nodes and records at the start of the import. Saves a request for each object that does not
+/// exist.
 struct Existing {
     /// Resource version that is newer than every node that did not exist at the start.
     at: u64,
@@ -105,8 +119,8 @@ impl Import {
         if self.filename.is_empty() && self.from.is_none() && self.remove_finalizer.is_none() {
             anyhow::bail!("nothing to import; use -f FILE, or --from NAMESPACE for the data of another tool");
         }
-        if self.remove_finalizer.is_some() && !self.yes && !self.dry_run {
-            anyhow::bail!("this removes a finalizer from nodes, which its owner may depend on; confirm with --yes");
+        if self.remove_finalizer.is_some() && !self.dry_run {
+            confirm(self.yes, "this removes a finalizer from nodes, which its owner may depend on")?;
         }
         block_on(async {
             let session = global.open_session().await?;
@@ -152,8 +166,8 @@ impl Import {
         })
     }
 
-    async fn find(&self, other_tools: &OtherTools, known: &BTreeSet<String>) -> anyhow::Result<Found> {
-        let mut found = Found::default();
+    async fn find(&self, other_tools: &OtherTools, known: &BTreeSet<String>) -> anyhow::Result<ImportInput> {
+        let mut found = ImportInput::default();
         for file in &self.filename {
             let (text, name) = if file.as_os_str() == "-" {
                 let mut text = String::new();
@@ -164,27 +178,38 @@ impl Import {
                     std::fs::read_to_string(file).with_context(|| format!("could not read {}", file.display()))?;
                 (text, file.display().to_string())
             };
-            let read = read_text(&text, &name, known);
+            let read = match self.format {
+                DataFormat::Auto => read_text(&text, &name, known),
+                DataFormat::JsonLabels => read_json_labels(&text, &name),
+            };
             found.entries.extend(read.entries);
             found.refused.extend(read.refused);
             found.unknown += read.unknown;
         }
         if let Some(namespace) = &self.from {
             for object in other_tools.objects(namespace).await? {
-                read_object(&object, known, &mut found);
+                match self.format {
+                    DataFormat::Auto => read_object(&object, known, &mut found),
+                    DataFormat::JsonLabels => read_json_object(&object, "", &mut found),
+                }
             }
         }
         Ok(found)
     }
 
     /// Imports one entry.
-    async fn import(&self, session: &Session, existing: &Existing, entry: &Entry) -> anyhow::Result<ImportOutcome> {
+    async fn import(
+        &self,
+        session: &Session,
+        existing: &Existing,
+        entry: &ImportEntry,
+    ) -> anyhow::Result<ImportOutcome> {
         for attempt in 0..TRIES {
-            let subject = Subject::read(session, existing, entry, attempt > 0).await?;
+            let subject = ImportSubject::read(session, existing, entry, attempt > 0).await?;
             let written = match decide_import(entry, &subject.case, self.force, existing.at) {
                 ImportDecision::Refuse(identity) => {
                     return Ok(ImportOutcome::Refused(format!(
-                        "refused: {}: node {} is away, and the file does not say its {identity}\n",
+                        "refused: {}: node {} is absent, and the file contains no {identity}\n",
                         entry.origin, entry.node
                     )));
                 }
@@ -204,7 +229,7 @@ impl Import {
         anyhow::bail!("gave up on the record of node {} after 5 conflicts", entry.node)
     }
 
-    fn describe(&self, entry: &Entry, written: &ImportWrite) -> String {
+    fn describe(&self, entry: &ImportEntry, written: &ImportWrite) -> String {
         let would = if self.dry_run { "would be " } else { "" };
         let mut text = format!("node/{}: {would}imported ({}, {})\n", entry.node, entry.format.as_str(), entry.origin);
         let colours = colours();
@@ -254,14 +279,14 @@ impl Import {
 }
 
 /// The case of an entry's node, with the ConfigMap of its record.
-struct Subject {
+struct ImportSubject {
     case: Case,
-    held: Option<Held>,
+    held: Option<LoadedRecord>,
 }
 
-impl Subject {
+impl ImportSubject {
     /// `afresh`: after a conflict, the lists that were read at the start are not relied on.
-    async fn read(session: &Session, existing: &Existing, entry: &Entry, afresh: bool) -> anyhow::Result<Self> {
+    async fn read(session: &Session, existing: &Existing, entry: &ImportEntry, afresh: bool) -> anyhow::Result<Self> {
         let node = if afresh || existing.nodes.contains(&entry.node) { session.node(&entry.node).await? } else { None };
         let policies = session.policies.current();
         let held = match entry.record_name(node.as_ref(), &policies) {
@@ -271,12 +296,12 @@ impl Subject {
             _ => None,
         };
         let context = CaseContext { policies: &policies, now: Timestamp::now(), by: "import" };
-        let case = entry.case(node, held.as_ref().map(Held::share), &context);
+        let case = entry.case(node, held.as_ref().map(LoadedRecord::share), &context);
         Ok(Self { case, held })
     }
 }
 
-async fn write(session: &Session, subject: &Subject, written: &ImportWrite, hold: bool) -> anyhow::Result<()> {
+async fn write(session: &Session, subject: &ImportSubject, written: &ImportWrite, hold: bool) -> anyhow::Result<()> {
     let next = session.cluster.write_record(subject.held.as_ref(), &written.record, Priority::Restore).await?;
     if hold {
         session.cluster.annotate_record(&next, &BTreeMap::from([(HOLD, Some(TRUE.to_owned()))])).await?;

@@ -3,9 +3,10 @@
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use perennial_core::config::Loaded;
 
 use super::{Global, output::print_text};
-use crate::manifests::{Install, subject, yaml};
+use crate::manifests::{Install, REPLICAS, share_work, subject, yaml};
 
 #[derive(Debug, Args)]
 pub(super) struct Manifests {
@@ -15,13 +16,14 @@ pub(super) struct Manifests {
     /// Container image of the operator
     #[arg(long)]
     image: Option<String>,
-    /// Number of replicas of the operator
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(i32).range(0..=100))]
+    /// Number of replicas of the operator, and of shards unless controller.shards is set
+    #[arg(long, default_value_t = REPLICAS, value_parser = clap::value_parser!(i32).range(0..=100))]
     replicas: i32,
     /// Include ValidatingAdmissionPolicies, which need Kubernetes 1.30
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     admission_policies: bool,
-    /// Allow a subject to write records: User:NAME, Group:NAME or ServiceAccount:NAMESPACE/NAME. Can be repeated
+    /// Allow a subject to write records: User:NAME, Group:NAME or ServiceAccount:NAMESPACE/NAME.
+    /// Can be repeated
     #[arg(long = "record-writer", value_name = "SUBJECT", value_parser = subject)]
     record_writers: Vec<serde_json::Value>,
     /// Set a key of the config file, for example placement.enabled=false. Can be repeated
@@ -38,7 +40,8 @@ enum Part {
     Crds,
     /// Namespace, ServiceAccount, Roles and bindings
     Permissions,
-    /// ValidatingAdmissionPolicies that restrict writes to records and the operator's writes to nodes
+    /// ValidatingAdmissionPolicies that restrict writes to records and the operator's writes to
+    /// nodes
     Policies,
     /// ConfigMap, Deployment, Service and PodDisruptionBudget
     Workload,
@@ -46,9 +49,15 @@ enum Part {
 
 impl Manifests {
     pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
-        let settings = global.load(self.set)?.settings;
-        let mut install = Install::new(&settings);
-        install.replicas = self.replicas;
+        let Loaded { mut settings, set, .. } = global.load_for_command(self.set)?;
+        if !set.contains("controller.shards") {
+            share_work(&mut settings, self.replicas);
+        }
+        let mut install = Install::new(&settings, self.replicas);
+        let workload = matches!(self.part, Part::All | Part::Workload);
+        if workload && self.image.is_none() {
+            eprintln!("{}", local_image_note());
+        }
         install.image = self.image.unwrap_or(install.image);
         install.admission_policies = self.admission_policies;
         install.record_writers = self.record_writers;
@@ -62,4 +71,12 @@ impl Manifests {
         print_text(&yaml(&objects)?)?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Returns the note for manifests without `--image`: their image has to be on the nodes already.
+fn local_image_note() -> String {
+    format!(
+        "note: no registry has the image {}: load it on every node (`make image`), or name yours with --image",
+        Install::LOCAL_IMAGE
+    )
 }

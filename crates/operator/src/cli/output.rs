@@ -4,7 +4,7 @@ use std::io::Write;
 
 use clap::ValueEnum;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::terminal::{Colour, colours, paint_state};
 use crate::inspect::diff::Change;
@@ -44,6 +44,19 @@ impl Telling {
     }
 }
 
+/// Prints one object, or several as a list.
+pub(super) fn print_all(format: Telling, mut objects: Vec<(Value, String)>) -> anyhow::Result<()> {
+    match objects.as_mut_slice() {
+        [] => Ok(()),
+        [(value, text)] => format.print(|| std::mem::take(value), || std::mem::take(text)),
+        several => {
+            let values: Vec<&Value> = several.iter().map(|(value, _)| value).collect();
+            let texts: Vec<&str> = several.iter().map(|(_, text)| text.as_str()).collect();
+            format.print(|| json!({"kind": "List", "items": values}), || texts.join("\n"))
+        }
+    }
+}
+
 /// Prints text. A closed pipe (`| head`) ends the program: see [`is_broken_pipe`].
 pub(super) fn print_text(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
@@ -56,7 +69,8 @@ pub(super) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
-/// A table in kubectl's layout: no lines, columns three spaces apart. A column is as wide as its widest cell so far.
+/// A table in kubectl's layout: no lines, columns three spaces apart. A column is as wide as its
+/// widest cell so far.
 #[derive(Debug)]
 pub(super) struct Table {
     header: Option<Vec<String>>,
@@ -135,7 +149,8 @@ impl Listing {
         Self { format, kind, table: Table::new(&header[..narrow]), narrow, count: 0, watched: false }
     }
 
-    /// Marks the list as unbounded: JSON and YAML are printed one object after the other, as kubectl does with `-w`.
+    /// Marks the list as unbounded: JSON and YAML are printed one object after the other, as
+    /// kubectl does with `-w`.
     pub(super) fn watched(self, watched: bool) -> Self {
         Self { watched, ..self }
     }

@@ -23,12 +23,13 @@ use super::{
     output::{Telling, change_line},
 };
 use crate::{
-    inspect::{diff::difference, look::Look},
+    inspect::{diff::difference, inspected_node::InspectedNode, join::identities_in_use},
     keeper::{
-        apply::Held,
+        apply::LoadedRecord,
         node::Node,
         policies::{KeepPolicyResource, Policies},
         record_keys::Signatures,
+        record_lookup::choose,
     },
     placement::{
         cache::{NamespaceEntry, WorkloadEntry, deployment, namespace_entry, stateful_set},
@@ -39,7 +40,8 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub(super) struct Plan {
-    /// YAML file with Deployments, StatefulSets, Namespaces, Nodes, records or KeepPolicies; - reads standard input
+    /// YAML file with Deployments, StatefulSets, Namespaces, Nodes, records or KeepPolicies; -
+    /// reads standard input
     #[arg(short, long, value_name = "FILE")]
     filename: PathBuf,
     /// Output format: table, json or yaml
@@ -50,7 +52,7 @@ pub(super) struct Plan {
 impl Plan {
     /// Exits with 1 if an object is invalid.
     pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
-        let settings = global.load(Vec::new())?.settings;
+        let settings = global.load_for_command(Vec::new())?.settings;
         let configured = Configured::new(&settings).context("invalid nodeLabels")?;
         let text = self.read()?;
         // No limit on size: the file is the user's own and may contain a whole cluster.
@@ -110,7 +112,7 @@ fn defaults(objects: &[Value], configured: &Configured) -> anyhow::Result<BTreeM
     namespaces
         .map(|object| {
             let Namespace { metadata } = read(object)?;
-            Ok((metadata.name.clone().unwrap_or_default(), namespace_entry(metadata, configured)))
+            Ok((metadata.name.clone().unwrap_or_default(), namespace_entry(&metadata, configured)))
         })
         .collect()
 }
@@ -146,8 +148,8 @@ impl PlanReport {
         let name = format!("{}/{}", workload.view.kind.as_str().to_ascii_lowercase(), workload.view.name);
         let asked = match defaults {
             Some(namespace) if !namespace.selected => Ok(None),
-            Some(namespace) => parse(&configured.prefixes, &namespace.annotations, &workload.annotations),
-            None => parse(&configured.prefixes, &BTreeMap::new(), &workload.annotations),
+            Some(namespace) => parse(&configured.annotations, &namespace.annotations, &workload.annotations),
+            None => parse(&configured.annotations, &BTreeMap::new(), &workload.annotations),
         };
         match asked {
             Ok(None) => {
@@ -194,7 +196,7 @@ impl PlanReport {
         self.values.push(serde_json::json!({"policy": name, "problems": problems}));
     }
 
-    fn node(&mut self, look: &Look) {
+    fn node(&mut self, look: &InspectedNode) {
         let standing = look.status();
         let _ = writeln!(self.text, "node/{}: {}", look.name(), standing.sentence());
         let mut changed = Vec::new();
@@ -232,36 +234,45 @@ fn policies(objects: &[Value], keeper: &Keeper) -> anyhow::Result<Policies> {
 }
 
 /// Joins the nodes and records of a file.
-fn looks(objects: &[Value], policies: &Policies) -> anyhow::Result<Vec<Look>> {
+fn looks(objects: &[Value], policies: &Policies) -> anyhow::Result<Vec<InspectedNode>> {
     let (mut nodes, mut records) = (Vec::new(), BTreeMap::new());
     for object in objects {
         match object["kind"].as_str() {
             Some("Node") => nodes.push(read::<Node>(object)?.into_view()),
             Some("ConfigMap") if object["metadata"]["labels"][RECORD_LABEL].is_string() => {
-                let held = Held::new(read::<ConfigMap>(object)?, &Signatures::none());
+                let held = LoadedRecord::new(read::<ConfigMap>(object)?, &Signatures::none());
                 records.insert(held.name().to_owned(), held);
             }
             _ => {}
         }
     }
-    let record_of = |node: &selection::Node| policies.current().identify(node).map(|identity| identity.record_name().0);
+    let set = policies.current();
+    let in_use = identities_in_use(records.values());
+    let record_of = |node: &selection::Node| {
+        let found = set.identities_of(node, &in_use).into_iter().filter_map(|identity| {
+            let held: &LoadedRecord = records.get(&identity.record_name().0)?;
+            Some((identity, held.clone()))
+        });
+        let found = choose(&set, node, found.collect()).map(|held| held.name().to_owned());
+        found.or_else(|| Some(set.identify(node)?.record_name().0))
+    };
     let mut claims: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for node in &nodes {
         if let Some(record) = record_of(node) {
             claims.entry(record).or_default().push(node.name.clone());
         }
     }
-    let mut looks: Vec<Look> = nodes
+    let mut looks: Vec<InspectedNode> = nodes
         .into_iter()
         .map(|node| {
             let record = record_of(&node).unwrap_or_default();
             let others = claims.get(&record).into_iter().flatten().filter(|name| **name != node.name);
             let (rivals, held) = (others.cloned().collect(), records.get(&record).cloned());
-            Look::new(policies, Some(node), held, rivals)
+            InspectedNode::new(policies, Some(node), held, rivals)
         })
         .collect();
     records.retain(|name, _| !claims.contains_key(name));
-    looks.extend(records.into_values().map(|held| Look::new(policies, None, Some(held), Vec::new())));
+    looks.extend(records.into_values().map(|held| InspectedNode::new(policies, None, Some(held), Vec::new())));
     Ok(looks)
 }
 

@@ -1,4 +1,4 @@
-//! `perennial restore`: apply a record to its node; the record's values win.
+//! `perennial restore`: apply records to their nodes; the values of the records win.
 
 use std::process::ExitCode;
 
@@ -8,14 +8,18 @@ use perennial_core::keeper::commands::restore_now;
 use super::{
     Global, block_on,
     edit::{Subject, TRIES},
+    for_each,
 };
-use crate::{inspect::format::pairs, runtime::error_category::Category};
+use crate::{
+    inspect::{format::pairs, session::Session},
+    runtime::error_category::Category,
+};
 
 #[derive(Debug, Args)]
 pub(super) struct Restore {
-    /// Name of the node
-    #[arg(add = super::completion::recorded())]
-    node: String,
+    /// Names of the nodes
+    #[arg(required = true, value_name = "NODE", value_parser = super::node_name, add = super::completion::recorded())]
+    nodes: Vec<String>,
     /// Print what would be written, and write nothing
     #[arg(long)]
     dry_run: bool,
@@ -26,30 +30,34 @@ impl Restore {
         block_on(async {
             let session = global.open_session().await?;
             session.require_operator_settings()?;
-            for _ in 0..TRIES {
-                let subject = Subject::read(&session, &self.node).await?;
-                let Some(node) = subject.case.node() else {
-                    anyhow::bail!("node {} does not exist; its record is restored when it is created again", self.node);
-                };
-                subject.record()?;
-                let Some(restore) = restore_now(&subject.case) else {
-                    println!("node/{} already has everything in its record", self.node);
-                    return Ok(ExitCode::SUCCESS);
-                };
-                println!("node:   set {}", pairs(&restore.set));
-                if self.dry_run {
-                    return Ok(ExitCode::SUCCESS);
-                }
-                match session.cluster.patch_node(node, &restore).await {
-                    Err(error) if error.category() == Category::Conflict => {}
-                    done => {
-                        done?;
-                        println!("node/{} restored", self.node);
-                        return Ok(ExitCode::SUCCESS);
-                    }
+            for_each(&self.nodes, async |node| self.restore(&session, node).await).await
+        })
+    }
+
+    async fn restore(&self, session: &Session, name: &str) -> anyhow::Result<()> {
+        for _ in 0..TRIES {
+            let subject = Subject::read(session, name).await?;
+            let Some(node) = subject.case.node() else {
+                anyhow::bail!("node {name} does not exist; its record is restored when it is created again");
+            };
+            subject.record()?;
+            let Some(restore) = restore_now(&subject.case) else {
+                println!("node/{name} already has everything in its record");
+                return Ok(());
+            };
+            println!("node:   set {}", pairs(&restore.set));
+            if self.dry_run {
+                return Ok(());
+            }
+            match session.cluster.patch_node(node, &restore).await {
+                Err(error) if error.category() == Category::Conflict => {}
+                done => {
+                    done?;
+                    println!("node/{name} restored");
+                    return Ok(());
                 }
             }
-            anyhow::bail!("gave up on node {} after 5 conflicts; nothing was written", self.node)
-        })
+        }
+        anyhow::bail!("gave up on node {name} after 5 conflicts; nothing was written")
     }
 }

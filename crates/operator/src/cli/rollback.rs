@@ -8,7 +8,7 @@ use perennial_core::keeper::{
     commands::rollback,
     decide::Restore,
     mark::Mark,
-    record::{Entry, Record},
+    record::{HistoryEntry, Record},
 };
 
 use super::{
@@ -20,9 +20,10 @@ use crate::inspect::format::pairs;
 #[derive(Debug, Args)]
 pub(super) struct Rollback {
     /// Name of the node, which may be deleted
-    #[arg(add = super::completion::recorded())]
+    #[arg(value_parser = super::node_name, add = super::completion::recorded())]
     node: String,
-    /// Sequence number to roll back to, as shown by `perennial history`. Defaults to the previous one
+    /// Sequence number to roll back to, as shown by `perennial history`. Defaults to the previous
+    /// one
     #[arg(long, value_name = "SEQUENCE")]
     to: Option<u64>,
     /// Print what would be written, and write nothing
@@ -35,7 +36,8 @@ impl Rollback {
         block_on(async {
             let session = global.open_session().await?;
             session.require_operator_settings()?;
-            // Chosen once: an attempt that fails between its two writes has already changed the history.
+            // Chosen once: an attempt that fails between its two writes has already changed the
+            // history.
             let mut chosen = None;
             for _ in 0..TRIES {
                 let subject = Subject::read(&session, &self.node).await?;
@@ -77,7 +79,7 @@ impl Rollback {
         })
     }
 
-    fn entry<'a>(&self, record: &'a Record) -> anyhow::Result<&'a Entry> {
+    fn entry<'a>(&self, record: &'a Record) -> anyhow::Result<&'a HistoryEntry> {
         let known = || record.history.iter().map(|entry| entry.sequence.to_string()).collect::<Vec<_>>().join(", ");
         match self.to {
             None => record.history.first().context("the record has no earlier version"),

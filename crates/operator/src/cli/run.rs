@@ -40,7 +40,7 @@ impl Run {
         };
         logging::init(&loaded.settings.logging, &spans)?;
         for warning in &loaded.warnings {
-            warn!(%warning, "config");
+            warn!(%warning, "configuration warning");
         }
         let ran = runtime.block_on(crate::run::run(loaded.settings, &global.target(), dependencies));
         spans.end();

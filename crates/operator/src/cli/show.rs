@@ -9,21 +9,25 @@ use perennial_core::keeper::{
     record::Record,
     stored_record::Stored,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{Global, block_on, output::Telling};
+use super::{
+    Global, block_on, for_each,
+    output::{Telling, print_all},
+};
 use crate::inspect::{
+    collection::RecordLifetime,
     format::{age, pairs},
-    look::Look,
+    inspected_node::InspectedNode,
     records::as_json,
     states::RecordState,
 };
 
 #[derive(Debug, Args)]
 pub(super) struct Show {
-    /// Name of the node, which may be deleted
-    #[arg(add = super::completion::nodes())]
-    node: String,
+    /// Names of the nodes, which may be deleted
+    #[arg(required = true, value_name = "NODE", value_parser = super::node_name, add = super::completion::nodes())]
+    nodes: Vec<String>,
     /// Output format: table, json or yaml
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Telling,
@@ -33,29 +37,36 @@ impl Show {
     pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
             let session = global.open_session().await?;
-            let look = session.look(&self.node).await?;
-            let (node, held) = (look.node(), &look.held);
-            let standing = look.status().sentence();
-            let value = || {
-                json!({
-                    "node": self.node,
-                    "standing": standing,
-                    "live": node.map(|node| json!({
-                        "uid": node.uid,
-                        "kept": look.kept().map(Content::from),
-                        "mark": look.mark(),
-                    })),
-                    "record": held.as_ref().map(as_json),
-                })
-            };
-            let text = || to_text(&self.node, &look, &standing);
-            self.output.print(value, text)?;
-            Ok(ExitCode::SUCCESS)
+            let mut shown = Vec::new();
+            let code = for_each(&self.nodes, async |name| {
+                let look = session.look(name).await?;
+                let standing = look.status().sentence();
+                let max_absent = session.settings.keeper.max_absent;
+                shown.push((to_value(name, &look, &standing), to_text(name, &look, &standing, max_absent)));
+                Ok(())
+            })
+            .await?;
+            print_all(self.output, shown)?;
+            Ok(code)
         })
     }
 }
 
-fn to_text(name: &str, look: &Look, standing: &str) -> String {
+fn to_value(name: &str, look: &InspectedNode, standing: &str) -> Value {
+    json!({
+        "node": name,
+        "standing": standing,
+        "live": look.node().map(|node| json!({
+            "uid": node.uid,
+            "kept": look.kept().map(Content::from),
+            "mark": look.mark(),
+        })),
+        "record": look.held.as_ref().map(as_json),
+        "collection": RecordLifetime::of(look).map(RecordLifetime::to_json),
+    })
+}
+
+fn to_text(name: &str, look: &InspectedNode, standing: &str, max_absent: u32) -> String {
     let held = look.held.as_ref();
     let mut text = String::new();
     let mut line = |key: &str, value: &str| {
@@ -63,7 +74,7 @@ fn to_text(name: &str, look: &Look, standing: &str) -> String {
     };
     let now = Timestamp::now();
     line("Node:", name);
-    line("Standing:", standing);
+    line("Status:", standing);
     line("Live UID:", look.node().map_or("-", |node| &node.uid));
     match held.map(|held| (held, held.stored())) {
         None => line("Record:", "none"),
@@ -76,6 +87,10 @@ fn to_text(name: &str, look: &Look, standing: &str) -> String {
         Some((held, Stored::Bad { fault, .. })) => {
             line("Record:", &format!("{} (Invalid: {fault})", held.name()));
         }
+    }
+    if let Some(lifetime) = RecordLifetime::of(look) {
+        line("Hold:", if lifetime.hold { "yes" } else { "no" });
+        line("Collected:", &lifetime.limited(max_absent).words(now));
     }
     let record = held.and_then(|held| held.stored().good());
     text.push_str(&keys(look.kept(), record));

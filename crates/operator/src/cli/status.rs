@@ -3,18 +3,21 @@
 use std::{fmt::Write as _, process::ExitCode};
 
 use clap::Args;
-use perennial_core::keeper::status::KeepState;
 
 use super::{
     Global, block_on,
     output::Telling,
     terminal::{Colour, colours, paint_state},
 };
-use crate::inspect::{format::span, overview::Overview};
+use crate::inspect::{
+    format::{node_counts, span},
+    overview::Overview,
+};
 
 #[derive(Debug, Args)]
 pub(super) struct Status {
-    /// URL of the metrics of an operator: http://HOST:PORT/metrics. Defaults to its pods, read through the API server
+    /// URL of the metrics of an operator: http://HOST:PORT/metrics. Defaults to its pods, read
+    /// through the API server
     #[arg(long, value_name = "URL")]
     metrics: Option<String>,
     /// Output format: table, json or yaml
@@ -37,24 +40,16 @@ fn to_text(overview: &Overview) -> String {
     let colours = colours();
     let mut text = String::new();
     write_replicas(overview, &mut text, colours);
-    let live: usize =
-        overview.nodes.iter().filter(|(word, _)| **word != KeepState::Away.as_str()).map(|(_, count)| count).sum();
-    let current = overview.nodes.get(KeepState::Current.as_str()).copied().unwrap_or_default();
-    let others: Vec<String> = KeepState::ALL
-        .iter()
-        .filter(|state| **state != KeepState::Current)
-        .map(|state| state.as_str())
-        .filter_map(|word| overview.nodes.get(word).map(|count| format!("{count} {}", paint_state(word, colours))))
-        .collect();
-    let others = if others.is_empty() { String::new() } else { format!(" ({})", others.join(", ")) };
-    let _ = writeln!(text, "Nodes:      {current} of {live} current{others}");
+    let counts = node_counts(&overview.nodes, |state| paint_state(state.as_str(), colours));
+    let _ = writeln!(text, "Nodes:      {counts}");
     let records: Vec<String> = overview
         .records
         .iter()
         .map(|(state, count)| format!("{count} {}", paint_state(state.as_str(), colours)))
         .collect();
     let total: usize = overview.records.values().sum();
-    let _ = writeln!(text, "Records:    {total} in namespace {} ({})", overview.namespace, or_none(&records));
+    let held = if overview.held == 0 { String::new() } else { format!(", {} held", overview.held) };
+    let _ = writeln!(text, "Records:    {total} in namespace {} ({}){held}", overview.namespace, or_none(&records));
     let oldest = overview.lag.oldest.map(|age| format!(", oldest node waiting for {}", span(age))).unwrap_or_default();
     let _ = writeln!(text, "Lag:        {} node(s) with a pending write{oldest}", overview.lag.due);
     let _ = writeln!(

@@ -1,6 +1,6 @@
-//! Colours of a terminal. Output that a program reads has none.
+//! Colours of a terminal, and questions on it. Output that a program reads has neither.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal as _, stderr, stdin};
 
 use crate::inspect::states::{Tone, tone_of};
 
@@ -9,6 +9,24 @@ pub(super) fn colours() -> bool {
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     std::io::stdout().is_terminal() && !plain && !dumb
+}
+
+/// Asks for confirmation of `what`, unless it was given with `--yes`. Fails without a terminal to
+/// ask on.
+pub(super) fn confirm(yes: bool, what: &str) -> anyhow::Result<()> {
+    if yes {
+        return Ok(());
+    }
+    if !stdin().is_terminal() || !stderr().is_terminal() {
+        anyhow::bail!("{what}; confirm with --yes");
+    }
+    eprint!("{what}. Continue? [y/N] ");
+    let mut answer = String::new();
+    stdin().read_line(&mut answer)?;
+    if !matches!(answer.trim(), "y" | "Y" | "yes") {
+        anyhow::bail!("cancelled; nothing was written");
+    }
+    Ok(())
 }
 
 /// Colour of text.

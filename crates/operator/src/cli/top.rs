@@ -1,28 +1,34 @@
 //! `perennial top`: churn, lag and shards, updated continuously.
 
-use std::{fmt::Write as _, io::IsTerminal, process::ExitCode, time::Duration};
+use std::{collections::BTreeMap, fmt::Write as _, io::IsTerminal, process::ExitCode, time::Duration};
 
 use clap::Args;
 use futures::StreamExt;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::{WatchStreamExt, watcher, watcher::Event};
 use perennial_core::{
     config::duration,
-    keeper::record::{RECORD_LABEL, RECORD_LABEL_VALUE},
+    keeper::{record::record_selector, status::KeepState},
 };
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::{Global, block_on, output::print_text};
 use crate::{
-    inspect::{format::span, leases::LeaseSnapshot, progress::Progress},
+    inspect::{
+        format::{node_counts, span},
+        leases::LeaseSnapshot,
+        progress::Progress,
+        session::Session,
+    },
     keeper::{
-        activity::{Board, Counts},
+        activity::{Activity, Counts},
         cache::Cache,
         node::Node,
         policies::Policies,
         record_keys::Signatures,
     },
-    runtime::clock::Clock,
+    runtime::{clock::Clock, error_category::Category, health::Health, watch},
 };
 
 #[derive(Debug, Args)]
@@ -50,7 +56,7 @@ impl ClusterCache {
     fn new(policies: Policies, signatures: Signatures) -> Self {
         let cache = Cache::new(policies, signatures);
         cache.set_policies_known();
-        cache.enable_activity(Board::new(Clock::system(), DRAWN));
+        cache.enable_activity(Activity::new(Clock::system(), DRAWN));
         Self(cache)
     }
 
@@ -67,11 +73,16 @@ impl ClusterCache {
     }
 
     /// Ends the interval and renders it.
-    fn frame(&mut self, interval: Duration, since: Duration, leases: Option<&LeaseSnapshot>) -> String {
+    fn frame(
+        &mut self,
+        interval: Duration,
+        since: Duration,
+        leases: Option<&LeaseSnapshot>,
+        stale: Option<&str>,
+    ) -> String {
         let survey = self.0.survey();
-        let live = survey.current + survey.to_capture + survey.to_restore + survey.unidentified + survey.ignored;
         let counted = self.0.activity(|activity| {
-            activity.churn.turn();
+            activity.churn.end_interval();
             let past: Vec<Counts> = activity.churn.past.iter().copied().collect();
             (past, activity.churn.total)
         });
@@ -80,17 +91,17 @@ impl ClusterCache {
         let mut text = String::new();
         let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
         let _ = writeln!(text, "perennial top, watching for {}", span(seconds));
-        let _ = writeln!(
-            text,
-            "Nodes      {live} live, {} current, {} to capture, {} to restore, {} ignored, {} unidentified",
-            survey.current, survey.to_capture, survey.to_restore, survey.ignored, survey.unidentified
-        );
+        if let Some(stale) = stale {
+            let _ = writeln!(text, "{stale}");
+        }
+        let _ = writeln!(text, "Nodes      {}", node_counts(&survey.nodes, |state| state.to_string()));
         let _ = writeln!(
             text,
             "Records    {}, {} without a node, {} tombstones, {} invalid",
             survey.records, survey.absent, survey.tombstones, survey.bad_records
         );
-        let _ = writeln!(text, "Lag        {} node(s) waiting", survey.to_capture + survey.to_restore);
+        let due = survey.nodes.of(KeepState::Pending) + survey.nodes.of(KeepState::Unsettled);
+        let _ = writeln!(text, "Lag        {due} node(s) waiting");
         let _ = writeln!(text, "           created   deleted   changed   restored   records written");
         for (name, counts) in [("per second", last), ("total", total)] {
             let shown = |count: u64| {
@@ -133,36 +144,108 @@ fn spark(numbers: &[u64]) -> String {
     numbers.iter().map(|number| BARS[usize::try_from(number * 7 / most).unwrap_or(7).min(7)]).collect()
 }
 
+/// Deadline of an answer of the API server.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+
+/// Whether the cache follows the cluster: the API server answers, and both watches work.
+struct Freshness {
+    health: Health,
+    /// The last failures of watches.
+    failures: BTreeMap<&'static str, String>,
+    /// The last time at which nothing failed.
+    good: Timestamp,
+}
+
+impl Freshness {
+    fn new(now: Timestamp) -> Self {
+        Self { health: Health::new(), failures: BTreeMap::new(), good: now }
+    }
+
+    /// Takes in an event of a watch. Returns it, or its failure if the first list is incomplete.
+    fn note<T>(
+        &mut self,
+        what: &'static str,
+        event: Result<T, watcher::Error>,
+        complete: bool,
+    ) -> anyhow::Result<Option<T>> {
+        match event {
+            Ok(event) => {
+                self.health.read(what);
+                Ok(Some(event))
+            }
+            Err(error) => {
+                let why = format!("could not watch {what}: {}", watch::message(&error));
+                anyhow::ensure!(complete, why);
+                let category = watch::category(&error);
+                // An expired watch is listed again.
+                if !matches!(category, Category::NotFound | Category::Refused) {
+                    self.health.unread(what, category);
+                    self.failures.insert(what, why);
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// Returns the line about stale data. `failure`: the API server does not answer now.
+    fn line(&mut self, now: Timestamp, failure: Option<&str>) -> Option<String> {
+        let unreadable = self.health.unreadable();
+        let watches = || unreadable.iter().find_map(|what| self.failures.get(what)).map(String::as_str);
+        match failure.or_else(watches) {
+            None => {
+                self.good = now;
+                None
+            }
+            Some(why) => Some(format!("STALE since {}: {why}", self.good.strftime("%Y-%m-%d %H:%M:%SZ"))),
+        }
+    }
+}
+
+/// Reads the Leases. Also returns why the API server does not answer; a refusal is an answer.
+async fn read_leases(session: &Session) -> (Option<LeaseSnapshot>, Option<String>) {
+    let read = LeaseSnapshot::read(&session.client, session.settings.lease_namespace());
+    match tokio::time::timeout(ANSWER_WITHIN, read).await {
+        Ok(Ok(leases)) => (Some(leases), None),
+        Ok(Err(error)) if error.category() == Category::Forbidden => (None, None),
+        Ok(Err(error)) => (None, Some(error.to_string())),
+        Err(_) => (None, Some(format!("no answer of the API server within {} s", ANSWER_WITHIN.as_secs()))),
+    }
+}
+
 impl Top {
     pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
             let session = global.open_session().await?;
             let mut cache = ClusterCache::new(session.policies.clone(), session.cluster.signatures().clone());
             let nodes = watcher(session.cluster.nodes().clone(), watcher::Config::default()).default_backoff();
-            let config = watcher::Config::default().labels(&format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}"));
+            let config = watcher::Config::default().labels(&record_selector());
             let records = watcher(session.cluster.records().clone(), config).default_backoff();
             let (mut nodes, mut records) = (std::pin::pin!(nodes), std::pin::pin!(records));
             let begun = Instant::now();
             let mut progress = Some(Progress::new("reading nodes and records", false));
             let mut tick = tokio::time::interval_at(begun + self.interval, self.interval);
             tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut freshness = Freshness::new(Timestamp::now());
+            let mut complete = false;
             loop {
+                // A watch that is listed again after a failure does not stop the display.
+                complete |= cache.is_complete();
                 tokio::select! {
-                    Some(event) = nodes.next() => match event {
-                        Ok(event) => cache.on_node(event),
-                        Err(error) if !cache.is_complete() => return Err(anyhow::anyhow!("could not watch nodes: {error}")),
-                        Err(_) => {}
-                    },
-                    Some(event) = records.next() => match event {
-                        Ok(event) => cache.on_record(event),
-                        Err(error) if !cache.is_complete() => return Err(anyhow::anyhow!("could not watch records: {error}")),
-                        Err(_) => {}
-                    },
-                    _ = tick.tick(), if cache.is_complete() => {
+                    Some(event) = nodes.next() => {
+                        if let Some(event) = freshness.note("nodes", event, complete)? {
+                            cache.on_node(event);
+                        }
+                    }
+                    Some(event) = records.next() => {
+                        if let Some(event) = freshness.note("records", event, complete)? {
+                            cache.on_record(event);
+                        }
+                    }
+                    _ = tick.tick(), if complete => {
                         drop(progress.take());
-                        let namespace = session.settings.namespace.as_str();
-                        let leases = LeaseSnapshot::read(&session.client, namespace).await.ok();
-                        let frame = cache.frame(self.interval, begun.elapsed(), leases.as_ref());
+                        let (leases, failure) = read_leases(&session).await;
+                        let stale = freshness.line(Timestamp::now(), failure.as_deref());
+                        let frame = cache.frame(self.interval, begun.elapsed(), leases.as_ref(), stale.as_deref());
                         // Cursor home, then clear to the end: flickers less than clearing first.
                         let redraw = if std::io::stdout().is_terminal() && !self.once { "\x1b[H\x1b[J" } else { "" };
                         print_text(&format!("{redraw}{frame}"))?;
@@ -179,6 +262,33 @@ impl Top {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lost_api_server_is_shown_until_it_answers() {
+        let time = |seconds| Timestamp::from_second(seconds).unwrap();
+        let mut freshness = Freshness::new(time(0));
+        assert_eq!(freshness.line(time(1), None), None);
+        for now in [2, 3] {
+            let line = freshness.line(time(now), Some("connection refused"));
+            assert_eq!(line.as_deref(), Some("STALE since 1970-01-01 00:00:01Z: connection refused"));
+        }
+        assert_eq!(freshness.line(time(4), None), None);
+
+        // The server answers, but refuses a watch.
+        let refused = || Err::<(), _>(watcher::Error::WatchStartFailed(forbidden()));
+        for _ in 0..3 {
+            assert!(freshness.note("nodes", refused(), true).unwrap().is_none());
+        }
+        let line = freshness.line(time(5), None).unwrap();
+        assert!(line.starts_with("STALE since 1970-01-01 00:00:04Z: could not watch nodes: "), "{line}");
+        freshness.note("nodes", Ok(()), true).unwrap();
+        assert_eq!(freshness.line(time(6), None), None);
+        freshness.note("nodes", refused(), false).unwrap_err();
+    }
+
+    fn forbidden() -> kube::Error {
+        kube::Error::Api(Box::new(kube::core::Status::failure("not allowed", "Forbidden").with_code(403)))
+    }
 
     #[test]
     fn numbers_are_rendered_as_bars() {

@@ -1,4 +1,8 @@
-//! `perennial uninstall`: remove the webhooks, taints, gates, Leases and certificates from a cluster.
+//! `perennial uninstall`: remove the webhooks, taints, gates, Leases and certificates from a
+//! cluster, and on request everything that the manifests installed.
+
+mod installed;
+mod running;
 
 use std::{process::ExitCode, time::Duration};
 
@@ -6,25 +10,20 @@ use anyhow::Context as _;
 use clap::Args;
 use futures::TryStreamExt as _;
 use k8s_openapi::api::{
-    apps::v1::Deployment,
     coordination::v1::Lease,
     core::v1::{ConfigMap, Secret},
 };
 use kube::{
     Api, Client,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams},
 };
-use perennial_core::{
-    keeper::record::{RECORD_LABEL, RECORD_LABEL_VALUE},
-    placement::ungate::UngateReason,
-};
-use serde_json::json;
+use perennial_core::{keeper::record::record_selector, placement::ungate::UngateReason};
 
-use super::{Global, block_on};
+use super::{Global, block_on, terminal::confirm};
 use crate::{
     admission::{certificates, configuration::Configurations},
     inspect::{progress::Progress, session::Session},
-    placement::{self, objects::Pod, settings::Configured, ungate::ungate_all},
+    placement::{self, settings::Configured, ungate::ungate_all},
     runtime::{
         budget::Budget,
         error_category::{self, Category},
@@ -32,100 +31,117 @@ use crate::{
     },
 };
 
-/// Exceeds the termination grace period of the operator's pods.
-const STOP_WITHIN: Duration = Duration::from_secs(90);
 /// Maximum number of attempts on conflicts.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(200);
+/// Label of the objects that the operator creates.
+const MANAGED: &str = "app.kubernetes.io/managed-by=perennial";
 
+/// Remove the webhooks, taints, gates, Leases and certificates of Perennial, and list what remains.
+/// Refuses while an operator is running in any namespace
 #[derive(Debug, Args)]
 pub(super) struct Uninstall {
+    /// Also delete everything that the manifests install: RBAC, CRDs with all KeepPolicies,
+    /// policies, Service, Deployment
+    #[arg(long)]
+    all: bool,
     /// Delete the records as well. All kept labels are lost
     #[arg(long)]
     records: bool,
-    /// Confirm the operation
+    /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
     /// Scale this Deployment of the operator to 0 first, and wait until its pods are deleted
-    #[arg(long, value_name = "DEPLOYMENT")]
-    stop: Option<String>,
+    /// [default: perennial]. Can be repeated
+    #[arg(long, value_name = "DEPLOYMENT", num_args = 0..=1, default_missing_value = "perennial")]
+    stop: Vec<String>,
 }
 
 impl Uninstall {
     pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
-            let session = global.open_session().await?;
-            if !self.yes {
-                let records = if self.records { " and every record" } else { "" };
+            let session = global.open_session_anywhere().await?;
+            let records = if self.records { " and every record" } else { "" };
+            let all = if self.all { ", and all that its manifests install" } else { "" };
+            let what = format!("this removes the webhooks, taints, gates and Leases of Perennial{records}{all}");
+            confirm(self.yes, &what)?;
+            let namespace = session.settings.namespace.to_string();
+            for deployment in &self.stop {
+                running::stop(&session.client, &namespace, deployment).await?;
+            }
+            running::require_stopped(&session, !self.stop.is_empty()).await?;
+            self.remove(&session, &namespace).await?;
+            if self.all {
+                installed::remove(&session, self.records).await?;
+            }
+            // An operator that holds no Lease would have created them again by now.
+            let present = Configurations::new(session.client.clone()).read().await;
+            if present.is_ok_and(|present| present.has_webhooks()) {
                 anyhow::bail!(
-                    "this removes the webhooks, taints, gates and Leases of Perennial{records}; confirm with --yes"
+                    "the webhook configurations were created again: an operator is still running; stop it first"
                 );
             }
-            let namespace = session.settings.namespace.to_string();
-            if let Some(deployment) = &self.stop {
-                stop(&session.client, &namespace, deployment).await?;
-            }
-            Configurations::new(session.client.clone()).remove().await?;
-            println!("webhook configurations removed");
-            let nodes = remove_taints(&session).await?;
-            println!("taint removed from {nodes} node(s)");
-            let pods = remove_gates(&session).await?;
-            println!("scheduling gate removed from {pods} pod(s)");
-            remove_all::<Lease>(&session.client, &namespace, "app.kubernetes.io/managed-by=perennial", "leases")
-                .await?;
-            println!("leases removed");
-            let secrets: Api<Secret> = Api::namespaced(session.client.clone(), &namespace);
-            match secrets.delete(certificates::SECRET, &DeleteParams::default()).await {
-                Ok(_) => println!("certificates removed"),
-                Err(kube::Error::Api(status)) if status.code == 404 => {}
-                Err(error) => anyhow::bail!("could not remove the certificates: {}", error_category::message(&error)),
-            }
-            if self.records {
-                let selector = format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}");
-                remove_all::<ConfigMap>(&session.client, &namespace, &selector, "records").await?;
-                println!("records removed");
-            } else {
-                println!("records kept in namespace {namespace}");
-            }
+            print_rest(&session, &namespace).await;
             Ok(ExitCode::SUCCESS)
         })
     }
+
+    async fn remove(&self, session: &Session, namespace: &str) -> anyhow::Result<()> {
+        Configurations::new(session.client.clone()).remove().await?;
+        println!("webhook configurations removed");
+        let nodes = remove_taints(session).await?;
+        println!("taint removed from {nodes} node(s)");
+        let pods = remove_gates(session).await?;
+        println!("scheduling gate removed from {pods} pod(s)");
+        remove_all::<Lease>(&session.client, session.settings.lease_namespace(), MANAGED, "leases").await?;
+        println!("leases removed");
+        let secrets: Api<Secret> = Api::namespaced(session.client.clone(), namespace);
+        match secrets.delete(certificates::SECRET, &DeleteParams::default()).await {
+            Ok(_) => println!("certificates removed"),
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(error) => anyhow::bail!("could not remove the certificates: {}", error_category::message(&error)),
+        }
+        if self.records {
+            let selector = record_selector();
+            remove_all::<ConfigMap>(&session.client, namespace, &selector, "records").await?;
+            println!("records removed");
+        }
+        Ok(())
+    }
 }
 
-/// Scales the operator to 0. A running operator would create its webhooks and Leases again.
-async fn stop(client: &Client, namespace: &str, deployment: &str) -> anyhow::Result<()> {
-    let message = |error: &kube::Error| anyhow::anyhow!(error_category::message(error));
-    let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
-    let none = Patch::Merge(json!({ "spec": { "replicas": 0 } }));
-    let scale = match deployments.patch_scale(deployment, &PatchParams::default(), &none).await {
-        Ok(scale) => scale,
-        Err(kube::Error::Api(status)) if status.code == 404 => {
-            println!("no Deployment {deployment} in namespace {namespace}, nothing to stop");
-            return Ok(());
+/// Prints what is still in the cluster, with the commands that remove it.
+async fn print_rest(session: &Session, namespace: &str) {
+    let mut records = 0;
+    let counted = session
+        .each_record(|page| {
+            records += page.len();
+            Ok(())
+        })
+        .await;
+    let (objects, complete) = installed::remaining(session).await;
+    let complete = complete && counted.is_ok();
+    if records == 0 && objects.is_empty() && complete {
+        println!("nothing of Perennial remains");
+        return;
+    }
+    println!("remaining{}:", if complete { "" } else { ", as far as it can be read" });
+    match counted {
+        Ok(()) if records == 0 => {}
+        Ok(()) => {
+            println!(
+                "  {records} record(s) in namespace {namespace}; `perennial uninstall --yes --records` deletes them"
+            );
         }
-        Err(error) => {
-            return Err(message(&error)).with_context(|| format!("could not scale Deployment {deployment} to 0"));
-        }
-    };
-    let selector = scale.status.and_then(|status| status.selector).unwrap_or_default();
-    anyhow::ensure!(!selector.is_empty(), "Deployment {deployment} has no pod selector in its scale status");
-    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let progress = Progress::new("waiting for the operator's pods to be deleted", false);
-    let gone = async {
-        loop {
-            let left = pods.list_metadata(&ListParams::default().labels(&selector)).await;
-            let left = left.map_err(|error| message(&error)).context("could not list the operator's pods")?;
-            if left.items.is_empty() {
-                return Ok(());
-            }
-            tokio::time::sleep(Duration::from_millis(500)).await;
-        }
-    };
-    let stopped = tokio::time::timeout(STOP_WITHIN, gone).await;
-    drop(progress);
-    match stopped {
-        Ok(stopped) => stopped.map(|()| println!("operator stopped")),
-        Err(_) => anyhow::bail!("the pods of Deployment {deployment} still exist after {}s", STOP_WITHIN.as_secs()),
+        Err(_) => println!("  the records in namespace {namespace}, unless --records was given"),
+    }
+    for object in &objects {
+        println!("  {object}");
+    }
+    if objects.iter().any(|object| !object.is_namespace()) {
+        println!(
+            "`perennial uninstall --yes --all` deletes the objects above; for a release of the chart use `helm uninstall`"
+        );
     }
 }
 

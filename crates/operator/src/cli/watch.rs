@@ -1,31 +1,85 @@
 //! `-w`: changes after a list.
 
-use std::{collections::HashMap, process::ExitCode, time::Duration};
+use std::{
+    collections::HashMap,
+    process::ExitCode,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
 
 use futures::StreamExt;
 use kube::runtime::{WatchStreamExt, watcher};
-use perennial_core::keeper::record::{RECORD_LABEL, RECORD_LABEL_VALUE};
+use perennial_core::keeper::record::record_selector;
 
 use super::output::{Item, Listing};
 use crate::{
-    inspect::{look::Look, session::Session},
-    keeper::apply::Held,
+    inspect::{inspected_node::InspectedNode, session::Session},
+    keeper::apply::LoadedRecord,
+    runtime::watch,
 };
+
+/// Exceeds the longest pause between two attempts of a watch. A failure after a longer pause begins a
+/// new outage: a watch that is resumed may have nothing to deliver.
+const OUTAGE_ENDS_AFTER: Duration = Duration::from_mins(2);
+
+/// Failures of watches, of which each outage is printed once.
+#[derive(Debug, Default)]
+pub(super) struct Outage {
+    last_failure: Mutex<Option<Instant>>,
+}
+
+impl Outage {
+    /// Returns the event. Prints the first failure after an event.
+    pub(super) fn report<T>(&self, event: Result<T, String>) -> Option<T> {
+        match event {
+            Ok(event) => {
+                self.note(None);
+                Some(event)
+            }
+            Err(why) => {
+                if self.note(Some(Instant::now())) {
+                    eprintln!("warning: {why}; changes are not shown until it can be watched again");
+                }
+                None
+            }
+        }
+    }
+
+    /// Takes in a failure, or an event. Returns whether the failure begins an outage.
+    fn note(&self, failed: Option<Instant>) -> bool {
+        let mut last = self.last_failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let before = std::mem::replace(&mut *last, failed);
+        match (failed, before) {
+            (Some(now), Some(before)) => now.duration_since(before) > OUTAGE_ENDS_AFTER,
+            (Some(_), None) => true,
+            (None, _) => false,
+        }
+    }
+}
+
+fn failed(what: &'static str) -> impl Fn(watcher::Error) -> String {
+    move |error| format!("could not watch {what}: {}", watch::message(&error))
+}
 
 /// Prints records as they change, until interrupted.
 pub(super) async fn records(
     session: &Session,
     mut listing: Listing,
-    item: impl Fn(&Held) -> Option<Item>,
+    item: impl Fn(&LoadedRecord) -> Option<Item>,
 ) -> anyhow::Result<ExitCode> {
     let config = watcher::Config::default().labels(&record_label());
     let events = watcher(session.cluster.records().clone(), config).default_backoff();
     let mut events = std::pin::pin!(events);
+    let outage = Outage::default();
     let mut seen: HashMap<String, u64> = HashMap::new();
     while let Some(event) = events.next().await {
-        let (held, fresh) = match event {
-            Ok(watcher::Event::InitApply(config_map)) => (Held::new(config_map, session.cluster.signatures()), false),
-            Ok(watcher::Event::Apply(config_map)) => (Held::new(config_map, session.cluster.signatures()), true),
+        let (held, fresh) = match outage.report(event.map_err(failed("records"))) {
+            Some(watcher::Event::InitApply(config_map)) => {
+                (LoadedRecord::new(config_map, session.cluster.signatures()), false)
+            }
+            Some(watcher::Event::Apply(config_map)) => {
+                (LoadedRecord::new(config_map, session.cluster.signatures()), true)
+            }
             _ => continue,
         };
         let known = seen.insert(held.name().to_owned(), held.resource_version());
@@ -41,20 +95,24 @@ pub(super) async fn nodes(
     session: &Session,
     selector: Option<&str>,
     mut listing: Listing,
-    item: impl Fn(&Look) -> Option<Item>,
+    ages: &[usize],
+    item: impl Fn(&InspectedNode) -> Option<Item>,
 ) -> anyhow::Result<ExitCode> {
     let config = selector.map_or_else(watcher::Config::default, |selector| watcher::Config::default().labels(selector));
+    let (lost_nodes, lost_records) = (Outage::default(), Outage::default());
     let nodes = watcher(session.cluster.nodes().clone(), config).default_backoff().map(|event| {
         let changed = |node: crate::keeper::node::Node| Some(node.into_view().name);
-        match event {
-            Ok(watcher::Event::Apply(node) | watcher::Event::Delete(node)) => changed(node),
+        match lost_nodes.report(event.map_err(failed("nodes"))) {
+            Some(watcher::Event::Apply(node) | watcher::Event::Delete(node)) => changed(node),
             _ => None,
         }
     });
     let config = watcher::Config::default().labels(&record_label());
-    let records = watcher(session.cluster.records().clone(), config).default_backoff().map(|event| match event {
-        Ok(watcher::Event::Apply(config_map) | watcher::Event::Delete(config_map)) => {
-            Some(Held::new(config_map, session.cluster.signatures()).node_name().to_owned())
+    let records = watcher(session.cluster.records().clone(), config).default_backoff().map(|event| match lost_records
+        .report(event.map_err(failed("records")))
+    {
+        Some(watcher::Event::Apply(config_map) | watcher::Event::Delete(config_map)) => {
+            Some(LoadedRecord::new(config_map, session.cluster.signatures()).node_name().to_owned())
         }
         _ => None,
     });
@@ -74,8 +132,9 @@ pub(super) async fn nodes(
         }
         let look = session.pair(node, held);
         let Some(item) = item(&look) else { continue };
-        // A change of the age alone is not printed.
-        let same = [item.row[..4].to_vec(), item.row[5..].to_vec()].concat();
+        // A change of ages alone is not printed.
+        let cells = item.row.iter().enumerate().filter(|(column, _)| !ages.contains(column));
+        let same: Vec<String> = cells.map(|(_, cell)| cell.clone()).collect();
         if printed.get(&name) != Some(&same) {
             printed.insert(name, same);
             listing.page(vec![item])?;
@@ -85,5 +144,21 @@ pub(super) async fn nodes(
 }
 
 fn record_label() -> String {
-    format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}")
+    record_selector()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outage_is_reported_once() {
+        let (outage, begun) = (Outage::default(), Instant::now());
+        let fails_at = |seconds| outage.note(Some(begun + Duration::from_secs(seconds)));
+
+        assert_eq!([fails_at(0), fails_at(1), fails_at(31)], [true, false, false]);
+        // After an event, or after a resumed watch that had nothing to deliver, it is another one.
+        outage.note(None);
+        assert_eq!([fails_at(32), fails_at(33), fails_at(300)], [true, false, true]);
+    }
 }

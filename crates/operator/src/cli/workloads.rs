@@ -13,9 +13,13 @@ use super::{
     Global, block_on,
     nodes::selector,
     output::{Format, Item, Listing},
+    watch::Outage,
 };
 use crate::{
-    inspect::progress::Progress,
+    inspect::{
+        namespace::{other_settings, require_namespace},
+        progress::Progress,
+    },
     placement::{
         cache::key_of,
         settings::Configured,
@@ -40,7 +44,7 @@ pub(super) struct Workloads {
 }
 
 /// One workload with placement annotations.
-pub(super) struct WorkloadRow {
+pub(super) struct PlannedWorkload {
     pub(super) workload: Workload,
     /// The requested placement and the plan for it, or why the annotations are invalid.
     pub(super) plan: Result<(Spec, Decision), String>,
@@ -66,14 +70,20 @@ impl Workloads {
             let mut printed: HashMap<String, String> =
                 rows.iter().map(|row| (key_of(&row.workload.view).to_string(), significant(&item(row)))).collect();
             let mut changes = std::pin::pin!(changes(&client, self.selector.as_deref()));
+            let outage = Outage::default();
             while let Some(change) = changes.next().await {
+                let Some(change) = outage.report(change) else { continue };
                 all.apply(change);
                 let debounce = tokio::time::sleep(DEBOUNCE);
                 let mut debounce = std::pin::pin!(debounce);
                 loop {
                     tokio::select! {
                         () = &mut debounce => break,
-                        Some(change) = changes.next() => all.apply(change),
+                        Some(change) = changes.next() => {
+                            if let Some(change) = outage.report(change) {
+                                all.apply(change);
+                            }
+                        }
                     }
                 }
                 if !all.cache.is_synced() {
@@ -92,12 +102,12 @@ impl Workloads {
         })
     }
 
-    fn rows(&self, all: &Snapshot, global: &Global) -> Vec<WorkloadRow> {
+    fn rows(&self, all: &Snapshot, global: &Global) -> Vec<PlannedWorkload> {
         let selected = |namespace: &str| {
             self.all_namespaces || global.namespace.as_ref().is_none_or(|wanted| namespace == wanted.as_str())
         };
         let workloads = all.cache.workloads().filter(|workload| selected(&workload.view.namespace));
-        let mut rows: Vec<WorkloadRow> = workloads.filter_map(|workload| row(all, &workload.key)).collect();
+        let mut rows: Vec<PlannedWorkload> = workloads.filter_map(|workload| row(all, &workload.key)).collect();
         rows.sort_by_cached_key(|row| key_of(&row.workload.view));
         rows
     }
@@ -109,7 +119,7 @@ fn significant(item: &Item) -> String {
     format!("{counts:?} {}", why.concat().replace(|letter: char| letter.is_ascii_digit(), ""))
 }
 
-fn item(row: &WorkloadRow) -> Item {
+fn item(row: &PlannedWorkload) -> Item {
     let view = &row.workload.view;
     let name = format!("{}/{}", view.kind.as_str().to_ascii_lowercase(), view.name);
     let dash = || "-".to_owned();
@@ -120,11 +130,11 @@ fn item(row: &WorkloadRow) -> Item {
                 counts.replicas.to_string(),
                 format!("{}/{}", counts.spot, counts.desired_spot),
                 format!("{}/{}", counts.on_demand, counts.desired_on_demand),
-                counts.ready_on_demand.to_string(),
+                format!("{}/{}", ready(&row.workload), counts.replicas),
                 counts.drift.to_string(),
                 counts.fallback.to_string(),
                 why(&row.workload, spec, decision),
-                format!("{}% on spot, at least {} on-demand", spec.split.percentage(), spec.split.floor()),
+                spec.split.describe(),
             ]
         }
         Err(problems) => {
@@ -139,12 +149,25 @@ fn item(row: &WorkloadRow) -> Item {
     }
 }
 
+/// Number of replicas of both classes that are Ready.
+pub(crate) fn ready(workload: &Workload) -> usize {
+    workload.pods.iter().filter(|pod| pod.occupies() && pod.ready).count()
+}
+
 /// Connects, and reads all nodes, workloads and pods.
 pub(super) async fn read(global: &Global, selector: Option<&str>) -> anyhow::Result<(kube::Client, Snapshot)> {
     // `-n` selects workloads here, not the namespace of Perennial.
     let global = Global { namespace: None, ..global.clone() };
     let client = global.connect().await?;
-    let (settings, _) = global.load_from(&client).await?;
+    let (settings, source) = global.load_from(&client).await?;
+    match &source {
+        Err(why) => eprintln!("{}", other_settings(why)),
+        // The namespace matters only for the settings.
+        Ok(_) => match require_namespace(&client, &settings, &source).await {
+            Err(why) => eprintln!("{}", other_settings(&format!("{why:#}"))),
+            Ok(warning) => warning.iter().for_each(|warning| eprintln!("{warning}")),
+        },
+    }
     let configured = Configured::new(&settings).context("invalid nodeLabels")?;
     let mut progress = Progress::new("nodes, workloads and pods", false);
     let all = Snapshot::read(&client, configured, selector, Timestamp::now(), |count| progress.advance(count)).await?;
@@ -152,17 +175,17 @@ pub(super) async fn read(global: &Global, selector: Option<&str>) -> anyhow::Res
 }
 
 /// Returns `None` for a workload without placement annotations.
-pub(super) fn row(all: &Snapshot, key: &str) -> Option<WorkloadRow> {
+pub(super) fn row(all: &Snapshot, key: &str) -> Option<PlannedWorkload> {
     let workload = all.observe(key)?;
     let plan = match &workload.spec {
         Ok(None) => return None,
         Ok(Some(spec)) => Ok((spec.clone(), decide(&workload))),
         Err(problems) => Err(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
     };
-    Some(WorkloadRow { workload, plan })
+    Some(PlannedWorkload { workload, plan })
 }
 
-pub(super) fn as_json(row: &WorkloadRow) -> Value {
+pub(super) fn as_json(row: &PlannedWorkload) -> Value {
     let view = &row.workload.view;
     let (decision, why, problems) = match &row.plan {
         Ok((spec, decision)) => (Some(decision), Some(why(&row.workload, spec, decision)), None),
@@ -173,6 +196,7 @@ pub(super) fn as_json(row: &WorkloadRow) -> Value {
         "kind": view.kind.as_str(),
         "name": view.name,
         "counts": decision.map(|decision| decision.counts),
+        "ready": ready(&row.workload),
         "why": why,
         "actions": decision.map(|decision| &decision.actions),
         "problems": problems,

@@ -11,7 +11,7 @@ use axum::{
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Dashboard, list_window::ListQuery, node, workload};
+use super::{Dashboard, list_window::ListQuery, node, policies, workload};
 use crate::{inspect::states, runtime::error_chain::Chain};
 
 /// Error of a request.
@@ -37,7 +37,8 @@ pub(super) async fn overview(State(dashboard): State<Arc<Dashboard>>) -> Respons
 }
 
 pub(super) async fn nodes(State(dashboard): State<Arc<Dashboard>>, Query(query): Query<ListQuery>) -> Response {
-    Json(dashboard.nodes(&query)).into_response()
+    let stale = dashboard.stale().await;
+    Json(dashboard.nodes(&query, stale.as_ref())).into_response()
 }
 
 #[derive(Debug, Deserialize)]
@@ -56,13 +57,21 @@ pub(super) async fn node(State(dashboard): State<Arc<Dashboard>>, Query(named): 
     }
 }
 
+/// Returns the KeepPolicies and the policy of the configuration, in order of precedence.
+pub(super) async fn policies(State(dashboard): State<Arc<Dashboard>>) -> Response {
+    let mut value = policies::policies(&dashboard);
+    value["stale"] = json!(dashboard.stale().await);
+    Json(value).into_response()
+}
+
 /// Returns names, labels and colours of all states.
 pub(super) async fn states() -> Response {
     Json(states::catalog()).into_response()
 }
 
 pub(super) async fn workloads(State(dashboard): State<Arc<Dashboard>>, Query(query): Query<ListQuery>) -> Response {
-    Json(dashboard.workloads(&query)).into_response()
+    let stale = dashboard.stale().await;
+    Json(dashboard.workloads(&query, stale.as_ref())).into_response()
 }
 
 #[derive(Debug, Deserialize)]
@@ -77,7 +86,10 @@ pub(super) async fn workload(
     Query(WorkloadNamed { kind, namespace, name }): Query<WorkloadNamed>,
 ) -> Response {
     match workload::workload(&dashboard, &kind, &namespace, &name) {
-        Ok(value) => Json(value).into_response(),
+        Ok(mut value) => {
+            value["stale"] = json!(dashboard.stale().await);
+            Json(value).into_response()
+        }
         Err(error) => error.into_response(),
     }
 }

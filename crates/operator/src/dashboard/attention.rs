@@ -3,7 +3,7 @@
 use perennial_core::keeper::status::KeepState;
 use serde::Serialize;
 
-use super::{Dashboard, Server, overview::OverviewState, shell_quoted};
+use super::{Dashboard, Server, freshness::Stale, overview::OverviewState, shell_quoted};
 use crate::{inspect::states::WorkloadState, keeper::cache::Row};
 
 /// Maximum number of names in a problem.
@@ -31,6 +31,7 @@ enum Level {
 
 pub(super) fn list(dashboard: &Dashboard, rows: &[Row], overview: &OverviewState) -> Vec<Problem> {
     let mut problems = Vec::new();
+    problems.extend(overview.stale.as_ref().map(about_staleness));
     problems.extend(without_owner(dashboard, overview));
     problems.extend(about_nodes(rows));
     problems.extend(about_policies(dashboard));
@@ -41,6 +42,17 @@ pub(super) fn list(dashboard: &Dashboard, rows: &[Row], overview: &OverviewState
 
 fn counted(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
+}
+
+fn about_staleness(stale: &Stale) -> Problem {
+    Problem {
+        level: Level::Bad,
+        title: stale.title.clone(),
+        detail: format!("Everything on this page may be outdated: {}.", stale.why),
+        about: Vec::new(),
+        link: String::new(),
+        command: "perennial check".to_owned(),
+    }
 }
 
 /// Shards that no replica owns.
@@ -54,6 +66,7 @@ fn without_owner(dashboard: &Dashboard, overview: &OverviewState) -> Option<Prob
         command: "perennial check".to_owned(),
     };
     match &overview.groups {
+        Err(_) if overview.stale.is_some() => None,
         Err(why) => Some(Problem { level: Level::Warn, ..problem("The owners of shards are unknown", why.clone()) }),
         // An operator that serves this page runs, even without a Lease.
         Ok(groups) if groups.is_empty() && dashboard.server == Server::Command => Some(problem(
@@ -80,7 +93,7 @@ fn about_nodes(rows: &[Row]) -> Vec<Problem> {
             command: format!("perennial explain {}", shell_quoted(&first.name)),
         });
     };
-    let in_state = |state: KeepState| rows.iter().filter(|row| row.state == state.as_str()).collect::<Vec<_>>();
+    let in_state = |state: KeepState| rows.iter().filter(|row| row.state == state).collect::<Vec<_>>();
     add(
         Level::Bad,
         rows.iter().filter(|row| row.bad).collect(),
@@ -120,7 +133,7 @@ fn about_nodes(rows: &[Row]) -> Vec<Problem> {
 }
 
 fn about_policies(dashboard: &Dashboard) -> Option<Problem> {
-    let entries = dashboard.parts.keeper.policies.entries();
+    let entries = dashboard.parts.keeper.policies().entries();
     let bad: Vec<String> =
         entries.iter().filter(|(_, entry)| entry.read.is_err()).map(|(name, _)| name.clone()).collect();
     let first = bad.first()?;
@@ -147,7 +160,7 @@ fn about_workloads(overview: &OverviewState) -> Vec<Problem> {
         (
             WorkloadState::Fallback,
             Level::Warn,
-            ["workload runs on-demand for lack of spot", "workloads run on-demand for lack of spot"],
+            ["workload runs on-demand: no spot capacity", "workloads run on-demand: no spot capacity"],
             "Spot is retried with growing pauses.".to_owned(),
         ),
         (
@@ -187,13 +200,18 @@ mod tests {
     use super::*;
     use crate::keeper::Key;
 
-    fn row(name: &str, state: &'static str, bad: bool) -> Row {
+    fn row(name: &str, state: KeepState, bad: bool) -> Row {
         Row { name: Key::from(name), state, record: None, bad }
     }
 
     #[test]
     fn healthy_nodes_need_no_attention() {
-        assert_eq!(about_nodes(&[row("a", "Current", false), row("b", "Away", false), row("c", "Pending", false)]), []);
+        let rows = [
+            row("a", KeepState::Current, false),
+            row("b", KeepState::Away, false),
+            row("c", KeepState::Pending, false),
+        ];
+        assert_eq!(about_nodes(&rows), []);
     }
 
     #[test]
@@ -205,7 +223,7 @@ mod tests {
 
     #[test]
     fn problem_counts_all_nodes_and_names_the_first() {
-        let rows: Vec<Row> = (0..7).map(|n| row(&format!("n{n}"), "Unsettled", n == 6)).collect();
+        let rows: Vec<Row> = (0..7).map(|n| row(&format!("n{n}"), KeepState::Unsettled, n == 6)).collect();
         let problems = about_nodes(&rows);
         assert_eq!(problems.len(), 2);
         assert_eq!((problems[0].level, problems[0].about.as_slice()), (Level::Bad, ["n6".to_owned()].as_slice()));

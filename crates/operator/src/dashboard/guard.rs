@@ -1,6 +1,7 @@
 //! Access to the page, and the security headers of every response.
 //!
-//! A request must name localhost as its host, which prevents DNS rebinding, and contain the token if there is one.
+//! A request must name localhost as its host, which prevents DNS rebinding, and contain the token
+//! if there is one.
 
 use std::sync::Arc;
 
@@ -30,7 +31,8 @@ const HEADERS: [(HeaderName, &str); 7] = [
 pub struct Guard(Option<Arc<str>>);
 
 impl Guard {
-    /// Admits every request to localhost. For servers that are reached through an authorized port-forward.
+    /// Admits every request to localhost. For servers that are reached through an authorized
+    /// port-forward.
     pub fn open() -> Self {
         Self(None)
     }

@@ -6,11 +6,17 @@ use std::{
     time::Duration,
 };
 
+use perennial_core::config::LabelSelector;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{Dashboard, workload};
+use super::{
+    Dashboard,
+    freshness::Stale,
+    row::{Column, RowFigures, Sort},
+    workload,
+};
 use crate::keeper::cache::Row;
 
 /// Maximum number of rows in a response.
@@ -25,6 +31,14 @@ pub(super) struct ListQuery {
     /// Words that the name must contain.
     q: String,
     state: String,
+    /// Name of a policy.
+    policy: String,
+    /// `true`: only nodes whose record is held.
+    hold: String,
+    /// Label selector, as for `kubectl -l`.
+    l: String,
+    /// Column to sort by, with `-` before it for the reverse order.
+    sort: String,
     from: usize,
     count: usize,
 }
@@ -72,7 +86,7 @@ pub(super) struct CachedRows {
 impl Dashboard {
     pub(super) fn rows(&self) -> Arc<Vec<Row>> {
         let mut memo = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        let cache = &self.parts.keeper.cache;
+        let cache = self.parts.keeper.cache();
         let version = cache.activity(|activity| activity.version()).unwrap_or_default();
         if let Some((cached_version, at, rows)) = &memo.cached
             && (*cached_version == version || at.elapsed() < FRESH_FOR)
@@ -87,36 +101,57 @@ impl Dashboard {
     }
 
     /// Returns a window of the list of nodes.
-    pub(super) fn nodes(&self, query: &ListQuery) -> Value {
+    pub(super) fn nodes(&self, query: &ListQuery, stale: Option<&Stale>) -> Value {
         let rows = self.rows();
-        let (matched, states, window) = query.window(&rows, |row| &row.name, |row| row.state);
-        let cache = &self.parts.keeper.cache;
+        let keeper = &self.parts.keeper;
+        let (cache, policies) = (keeper.cache(), keeper.policies().current());
+        let (selector, problem) = match LabelSelector::parse(&query.l) {
+            Ok(selector) => (selector, None),
+            Err(problem) => (LabelSelector::default(), Some(problem)),
+        };
+        let now = keeper.clock().now();
+        let figures =
+            |row: &Row| cache.activity(|activity| RowFigures::new(row, activity, &policies)).unwrap_or_default();
+        // Without such a filter, only the figures of the window are computed.
+        let hold = query.hold == "true";
+        let by_figures = hold || !query.policy.is_empty() || !query.l.is_empty();
+        let sorts = Sort::parse(&query.sort);
+        let mut listed: Vec<(&Row, Option<RowFigures>)> = if by_figures || sorts.by != Column::Name {
+            rows.iter()
+                .map(|row| (row, figures(row)))
+                .filter(|(_, figures)| {
+                    (!hold || figures.hold)
+                        && (query.policy.is_empty() || figures.policy == query.policy)
+                        && (query.l.is_empty() || selector.matches(&figures.labels))
+                })
+                .map(|(row, figures)| (row, Some(figures)))
+                .collect()
+        } else {
+            rows.iter().map(|row| (row, None)).collect()
+        };
+        sorts.apply(&mut listed);
+        let (matched, states, window) = query.window(&listed, |(row, _)| &row.name, |(row, _)| row.state);
         let items: Vec<Value> = window
             .into_iter()
-            .map(|row| {
-                let record = row.record.as_ref();
-                let note = record.and_then(|name| cache.activity(|activity| activity.record(name).copied())?);
-                json!({
-                    "name": &*row.name,
-                    "state": row.state,
-                    "bad": row.bad,
-                    "keys": note.map(|note| note.keys),
-                    "sequence": note.map(|note| note.sequence),
-                    "capturedAt": note.and_then(|note| note.captured_at),
-                })
-            })
+            .map(|(row, known)| known.clone().unwrap_or_else(|| figures(row)).to_json(row, now))
             .collect();
-        json!({"total": rows.len(), "matched": matched, "states": states, "from": query.from, "items": items})
+        let states: BTreeMap<&str, usize> = states.into_iter().map(|(state, count)| (state.as_str(), count)).collect();
+        json!({
+            "total": rows.len(), "matched": matched, "states": states, "from": query.from, "items": items,
+            "policies": keeper.policies().entries().into_keys().collect::<Vec<_>>(), "problem": problem,
+            "synced": cache.is_synced(), "stale": stale,
+        })
     }
 
     /// Returns a window of the list of workloads.
-    pub(super) fn workloads(&self, query: &ListQuery) -> Value {
+    pub(super) fn workloads(&self, query: &ListQuery, stale: Option<&Stale>) -> Value {
         let rows = workload::rows(self);
         let (matched, states, window) = query.window(&rows, |row| &row.key, |row| row.state);
         let items: Vec<Value> = window.into_iter().map(workload::WorkloadRow::to_json).collect();
         json!({
             "total": rows.len(), "matched": matched, "states": states, "from": query.from, "items": items,
             "enabled": self.parts.placer.is_some(),
+            "stale": stale,
             "synced": self.parts.placer.as_ref().is_some_and(|placer| placer.is_synced()),
         })
     }
@@ -131,7 +166,11 @@ mod tests {
         let all: Vec<(String, &'static str)> =
             (0..1000).map(|n| (format!("Node-{n:04}"), if n % 10 == 0 { "Away" } else { "Current" })).collect();
         let wanted = |q: &str, state: &str, from, count| {
-            ListQuery { q: q.to_owned(), state: state.to_owned(), from, count }.window(&all, |row| &row.0, |row| row.1)
+            ListQuery { q: q.to_owned(), state: state.to_owned(), from, count, ..ListQuery::default() }.window(
+                &all,
+                |row| &row.0,
+                |row| row.1,
+            )
         };
         let names = |window: Vec<&(String, &'static str)>| window.iter().map(|row| row.0.clone()).collect::<Vec<_>>();
 

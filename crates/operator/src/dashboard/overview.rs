@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeMap, sync::PoisonError, time::Duration};
 
-use perennial_core::keeper::status::KeepState;
+use perennial_core::keeper::status::NodeCounts;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{Dashboard, INTERVAL, LEASES_EVERY, Server, attention, workload};
+use super::{Dashboard, INTERVAL, LEASES_EVERY, Server, attention, freshness::Stale, workload};
 use crate::{
     inspect::leases::{LeaseSnapshot, ReplicaGroup},
     keeper::activity::Counts,
@@ -19,7 +19,9 @@ const RECENT: usize = 50;
 
 /// Data of one overview.
 pub(super) struct OverviewState {
-    pub(super) states: BTreeMap<&'static str, usize>,
+    pub(super) nodes: NodeCounts,
+    /// Why the data may be outdated, if it may.
+    pub(super) stale: Option<Stale>,
     pub(super) workloads: workload::Sums,
     /// Groups of replicas, or why the Leases could not be read.
     pub(super) groups: Result<Vec<Value>, String>,
@@ -31,12 +33,13 @@ pub(super) struct OverviewState {
 pub(super) async fn overview(dashboard: &Dashboard) -> Value {
     let (groups, unheld) = leases(dashboard).await;
     let keeper = &dashboard.parts.keeper;
-    let mut states: BTreeMap<&'static str, usize> = BTreeMap::new();
+    let stale = dashboard.stale().await;
+    let mut nodes = NodeCounts::default();
     let rows = dashboard.rows();
     for row in rows.iter() {
-        *states.entry(row.state).or_default() += 1;
+        nodes.add(row.state);
     }
-    let cache = &keeper.cache;
+    let cache = keeper.cache();
     let (survey, synced) = (cache.survey(), cache.is_synced());
     let counted = |counts: &Counts| json!([counts.created, counts.deleted, counts.restored, counts.written]);
     let (churn, recent): (Vec<Value>, Vec<Value>) = cache
@@ -45,19 +48,18 @@ pub(super) async fn overview(dashboard: &Dashboard) -> Value {
             (churn, activity.recent().take(RECENT).map(|event| json!(**event)).collect())
         })
         .unwrap_or_default();
-    let known = OverviewState { states, workloads: workload::sums(dashboard), groups, unheld, synced };
+    let known = OverviewState { nodes, stale, workloads: workload::sums(dashboard), groups, unheld, synced };
     let attention = attention::list(dashboard, &rows, &known);
-    let count =
-        |states: &[KeepState]| states.iter().filter_map(|state| known.states.get(state.as_str())).sum::<usize>();
-    // As in perennial_nodes_current_ratio: a node without a record is current.
-    let current = count(&[KeepState::Current, KeepState::NoRecord]);
-    let live = rows.len() - count(&[KeepState::Away, KeepState::Ignored]);
+    let states: BTreeMap<&str, usize> = known.nodes.iter().map(|(state, count)| (state.as_str(), count)).collect();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "servedBy": match dashboard.server { Server::Operator => "operator", Server::Command => "command" },
+        "cluster": dashboard.names.cluster,
+        "context": dashboard.names.context,
         "namespace": dashboard.namespace,
         "synced": known.synced,
-        "nodes": {"live": live, "current": current, "states": known.states},
+        "stale": known.stale,
+        "nodes": {"live": known.nodes.managed(), "current": known.nodes.current(), "states": states},
         "records": {
             "all": survey.records, "away": survey.absent, "tombstones": survey.tombstones, "invalid": survey.bad_records,
         },
@@ -72,23 +74,15 @@ pub(super) async fn overview(dashboard: &Dashboard) -> Value {
 
 /// Returns the groups of replicas and the shards without an owner, from a cache of a few seconds.
 async fn leases(dashboard: &Dashboard) -> (Result<Vec<Value>, String>, Vec<String>) {
-    let mut known = dashboard.leases.lock().await;
-    if known.as_ref().is_none_or(|(at, _)| at.elapsed() >= LEASES_EVERY) {
-        let reading = LeaseSnapshot::read(&dashboard.parts.keeper.client, &dashboard.namespace);
-        let read = match tokio::time::timeout(LEASES_WITHIN, reading).await {
-            Ok(read) => read.map_err(|error| format!("{error:#}")),
-            Err(_) => Err("the API server does not respond".to_owned()),
-        };
-        *known = Some((Instant::now(), read));
-    }
-    match known.as_ref().map(|(_, read)| read) {
-        Some(Ok(found)) => (
-            Ok(found.groups.iter().map(group_json).collect()),
-            found.groups.iter().flat_map(ReplicaGroup::unheld).collect(),
-        ),
-        Some(Err(why)) => (Err(why.clone()), Vec::new()),
-        None => (Ok(Vec::new()), Vec::new()),
-    }
+    dashboard
+        .with_leases(|read| match read {
+            Ok(found) => (
+                Ok(found.groups.iter().map(group_json).collect()),
+                found.groups.iter().flat_map(ReplicaGroup::unheld).collect(),
+            ),
+            Err(why) => (Err(why.clone()), Vec::new()),
+        })
+        .await
 }
 
 fn group_json(group: &ReplicaGroup) -> Value {
@@ -99,7 +93,23 @@ fn group_json(group: &ReplicaGroup) -> Value {
 }
 
 impl Dashboard {
-    pub(super) fn cached_workloads(&self) -> std::sync::MutexGuard<'_, workload::CachedRows> {
+    /// Calls a function with the Leases, or with the reason why they could not be read.
+    pub(super) async fn with_leases<T>(&self, on: impl FnOnce(&Result<LeaseSnapshot, String>) -> T) -> T {
+        let mut known = self.leases.lock().await;
+        if let Some((at, read)) = known.as_ref()
+            && at.elapsed() < LEASES_EVERY
+        {
+            return on(read);
+        }
+        let reading = LeaseSnapshot::read(self.parts.keeper.client(), &self.lease_namespace);
+        let read = match tokio::time::timeout(LEASES_WITHIN, reading).await {
+            Ok(read) => read.map_err(|error| error.to_string()),
+            Err(_) => Err("the API server does not respond".to_owned()),
+        };
+        on(&known.insert((Instant::now(), read)).1)
+    }
+
+    pub(super) fn cached_workloads(&self) -> std::sync::MutexGuard<'_, workload::CachedWorkloads> {
         self.workloads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

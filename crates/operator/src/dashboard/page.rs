@@ -34,10 +34,12 @@ files! {
     "node.js": JS,
     "nodes.js": JS,
     "overview.js": JS,
+    "policies.js": JS,
     "requests.js": JS,
     "safe_html.js": JS,
     "states.js": JS,
     "stream.js": JS,
+    "theme.js": JS,
     "workload.js": JS,
     "workloads.js": JS,
 }

@@ -1,7 +1,7 @@
 //! Updates as server-sent events.
 //!
-//! `overview`: the overview, when it changes. `happened`: one activity. `missed`: the browser was too slow and must
-//! reload.
+//! `overview`: the overview, when it changes. `happened`: one activity. `missed`: the browser was
+//! too slow and must reload.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -16,14 +16,14 @@ use axum::{
 use tokio::sync::{OwnedSemaphorePermit, broadcast, watch};
 
 use super::Dashboard;
-use crate::keeper::activity::Happening;
+use crate::keeper::activity::ActivityEvent;
 
 /// Time between keep-alive events, by which both ends notice a broken connection.
 const ALIVE_EVERY: Duration = Duration::from_secs(10);
 
 struct Subscription {
     dashboard: Arc<Dashboard>,
-    happenings: broadcast::Receiver<Arc<Happening>>,
+    happenings: broadcast::Receiver<Arc<ActivityEvent>>,
     overview: watch::Receiver<Arc<str>>,
     _permit: OwnedSemaphorePermit,
 }
@@ -32,7 +32,7 @@ pub(super) async fn stream(State(dashboard): State<Arc<Dashboard>>) -> Response 
     let Ok(permit) = Arc::clone(&dashboard.streams).try_acquire_owned() else {
         return (StatusCode::SERVICE_UNAVAILABLE, "Too many connections; retry later.\n").into_response();
     };
-    let happenings = dashboard.parts.keeper.cache.activity(|activity| activity.listen());
+    let happenings = dashboard.parts.keeper.cache().activity(|activity| activity.listen());
     let Some(happenings) = happenings else { return StatusCode::NOT_FOUND.into_response() };
     let mut overview = dashboard.overview.subscribe();
     // Sends the current overview at once.

@@ -44,7 +44,7 @@ impl WorkloadRow {
 
 /// Rows of the last evaluation.
 #[derive(Debug, Default)]
-pub(super) struct CachedRows(Option<(Instant, Arc<Vec<WorkloadRow>>)>);
+pub(super) struct CachedWorkloads(Option<(Instant, Arc<Vec<WorkloadRow>>)>);
 
 /// Totals over all workloads.
 #[derive(Debug, Default, Serialize)]
@@ -177,7 +177,7 @@ pub(super) fn workload(dashboard: &Dashboard, kind: &str, namespace: &str, name:
     let state = workload.state();
     let (slots, others) = slots(placer, &workload, spec);
     value["asked"] = json!({
-        "percentage": spec.split.percentage(), "floor": spec.split.floor(), "paused": spec.paused,
+        "percentage": spec.split.percentage(), "floor": spec.split.floor().to_string(), "paused": spec.paused,
         "fallbackAfter": spec.fallback_after.to_string(), "strength": spec.strength,
     });
     value["lines"] = json!(explain(&workload, spec, &decision));

@@ -8,7 +8,7 @@ use perennial_core::keeper::{
     status::KeepStatus,
 };
 
-use super::look::Look;
+use super::inspected_node::InspectedNode;
 
 /// The write that is due for one node.
 pub(crate) struct Difference {
@@ -27,7 +27,7 @@ pub(crate) struct Change {
 }
 
 /// Returns `None` if no write is due.
-pub(crate) fn difference(look: &Look) -> Option<Difference> {
+pub(crate) fn difference(look: &InspectedNode) -> Option<Difference> {
     let (what, before, after) = match look.status() {
         KeepStatus::Pending(kind, next) => {
             let before = look.record().map(|record| record.kept).unwrap_or_default();

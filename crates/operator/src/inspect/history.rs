@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use perennial_core::keeper::{
     keys::Kept,
-    record::{Entry, Record},
+    record::{HistoryEntry, Record},
     stored_record::{Stored, Substitute},
 };
 
@@ -15,8 +15,8 @@ pub(crate) struct Version {
     pub(crate) kept: Kept,
 }
 
-impl From<&Entry> for Version {
-    fn from(entry: &Entry) -> Self {
+impl From<&HistoryEntry> for Version {
+    fn from(entry: &HistoryEntry) -> Self {
         Self {
             sequence: entry.sequence,
             captured_at: entry.captured_at,
@@ -37,7 +37,8 @@ pub(crate) fn versions(record: &Record) -> Vec<Version> {
     std::iter::once(current).chain(record.history.iter().map(Version::from)).collect()
 }
 
-/// Returns the versions of a stored record, newest first. A quarantined record has those of its substitute.
+/// Returns the versions of a stored record, newest first. A quarantined record has those of its
+/// substitute.
 pub(crate) fn stored_versions(stored: Option<&Stored>) -> Vec<Version> {
     match stored {
         Some(Stored::Good(record) | Stored::Bad { good: Substitute::Recovered(record), .. }) => versions(record),

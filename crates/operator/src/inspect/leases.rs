@@ -11,9 +11,9 @@ use perennial_core::coordination::shards::{shard_of, shards_in_force};
 
 use super::format::span;
 use crate::runtime::{
-    error_category,
+    error_category::{self, Category},
     lease::state,
-    lease_metadata::{GROUP, SHARD, announcement, shard_lease},
+    lease_metadata::{GROUP, IMPAIRED, SHARD, announcement, shard_lease},
 };
 
 /// Leases in the namespace of Perennial at one time of the API server.
@@ -36,9 +36,13 @@ pub(crate) struct Replica {
     pub(crate) identity: String,
     pub(crate) shards: u32,
     pub(crate) since: i64,
+    /// Time of the last renewal in microseconds since 1970.
+    pub(crate) renewed: i64,
     /// Seconds since the last renewal.
     pub(crate) silent: i64,
     pub(crate) alive: bool,
+    /// Resources that it cannot read, separated by commas.
+    pub(crate) impaired: Option<String>,
 }
 
 #[derive(Debug)]
@@ -81,16 +85,55 @@ pub(crate) async fn server_time(client: &Client) -> anyhow::Result<Timestamp> {
     Ok(rfc2822::parse(date.to_str()?)?.timestamp())
 }
 
+/// The Leases could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("could not list leases in namespace {namespace}: {}", error_category::message(cause))]
+pub(crate) struct LeaseListError {
+    namespace: String,
+    cause: Box<kube::Error>,
+}
+
+impl LeaseListError {
+    pub(crate) fn category(&self) -> Category {
+        Category::of(&self.cause)
+    }
+}
+
+/// Returns the namespaces in which a live replica renews its Lease. Empty without permission to
+/// list all Leases.
+pub(crate) async fn namespaces_of_live_replicas(client: &Client) -> BTreeSet<String> {
+    let Ok(all) = LeaseSnapshot::read_all(client).await else { return BTreeSet::new() };
+    all.into_iter()
+        .filter(|(_, snapshot)| snapshot.live_members().next().is_some())
+        .map(|(namespace, _)| namespace)
+        .collect()
+}
+
 impl LeaseSnapshot {
-    pub(crate) async fn read(client: &Client, namespace: &str) -> anyhow::Result<Self> {
+    pub(crate) async fn read(client: &Client, namespace: &str) -> Result<Self, LeaseListError> {
         let now = server_time(client).await.unwrap_or_else(|_| Timestamp::now());
         let api: Api<Lease> = Api::namespaced(client.clone(), namespace);
         let leases = api
             .list(&ListParams::default().labels(GROUP))
             .await
-            .map_err(|error| anyhow::anyhow!(error_category::message(&error)))
-            .with_context(|| format!("could not list leases in namespace {namespace}"))?;
+            .map_err(|error| LeaseListError { namespace: namespace.to_owned(), cause: Box::new(error) })?;
         Ok(Self::of(leases.items, now))
+    }
+
+    /// Reads the Leases of every namespace.
+    pub(crate) async fn read_all(client: &Client) -> Result<BTreeMap<String, Self>, kube::Error> {
+        let now = server_time(client).await.unwrap_or_else(|_| Timestamp::now());
+        let api: Api<Lease> = Api::all(client.clone());
+        let mut leases: BTreeMap<String, Vec<Lease>> = BTreeMap::new();
+        for lease in api.list(&ListParams::default().labels(GROUP)).await?.items {
+            leases.entry(lease.metadata.namespace.clone().unwrap_or_default()).or_default().push(lease);
+        }
+        Ok(leases.into_iter().map(|(namespace, leases)| (namespace, Self::of(leases, now))).collect())
+    }
+
+    /// Returns the replicas that renewed their Lease in time.
+    pub(crate) fn live_members(&self) -> impl Iterator<Item = &Replica> {
+        self.groups.iter().flat_map(|group| &group.members).filter(|member| member.alive)
     }
 
     fn of(leases: Vec<Lease>, now: Timestamp) -> Self {
@@ -126,9 +169,14 @@ impl ReplicaGroup {
             let seen = state(lease);
             let silent = seen.renewed.map_or(i64::MAX, |at| (now.as_microsecond() - at).max(0) / 1_000_000);
             let limit = seen.lease.map_or(15, |lease| i64::try_from(lease.as_secs()).unwrap_or(i64::MAX));
-            if let Some(told) = announcement(lease) {
-                let (identity, since) = (told.member.identity, told.member.since);
-                members.push(Replica { identity, shards: told.member.shards, since, silent, alive: silent <= limit });
+            if let Some(announced) = announcement(lease) {
+                let (identity, since) = (announced.member.identity, announced.member.since);
+                let (shards, renewed) = (announced.member.shards, seen.renewed.unwrap_or_default());
+                let annotations = lease.metadata.annotations.as_ref();
+                let impaired = annotations.and_then(|annotations| annotations.get(IMPAIRED)).cloned();
+                let impaired = impaired.filter(|resources| !resources.is_empty());
+                let alive = silent <= limit;
+                members.push(Replica { identity, shards, since, renewed, silent, alive, impaired });
             } else if lease.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(SHARD)) {
                 let held = !seen.holder.is_empty() && silent <= limit;
                 let lease = lease.metadata.name.clone().unwrap_or_default();
@@ -155,10 +203,11 @@ impl ReplicaGroup {
                 identity: member.identity.clone(),
                 shards: member.shards,
                 since: member.since,
+                impaired: member.impaired.is_some(),
             })
             .collect();
-        let told = shards_in_force(&members);
-        told.unwrap_or_else(|| u32::try_from(self.shards.len().max(1)).unwrap_or(1))
+        let announced = shards_in_force(&members);
+        announced.unwrap_or_else(|| u32::try_from(self.shards.len().max(1)).unwrap_or(1))
     }
 
     /// Leases of shards without an owner.
@@ -192,6 +241,12 @@ impl ShardOwner {
                 span(*seconds)
             ),
         }
+    }
+
+    /// Returns why no operator works on the node. `elects`: operators hold Leases; without leader
+    /// election nothing is known about them.
+    pub(crate) fn unattended(&self, elects: bool) -> Option<String> {
+        (elects && !self.is_attended()).then(|| self.sentence())
     }
 
     pub(crate) fn is_attended(&self) -> bool {

@@ -13,8 +13,6 @@ use super::leases::LeaseSnapshot;
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Length of the random suffix that a replica's identity has after the name of its pod.
 const RANDOM_END: usize = 17;
-/// Default metrics port of the operator.
-const PORT: u16 = 8080;
 
 /// Value of each metric, summed over all labels.
 #[derive(Clone, Debug, Default)]
@@ -31,19 +29,18 @@ impl Samples {
         Ok(Self::parse(&text))
     }
 
-    /// Reads the metrics of all live replicas. Skips those that cannot be read.
+    /// Reads the metrics of all live replicas at this port. Skips those that cannot be read.
     pub(crate) async fn of_members(
         client: &Client,
         namespace: &str,
+        port: u16,
         leases: Option<&LeaseSnapshot>,
     ) -> BTreeMap<String, Self> {
         let mut found = BTreeMap::new();
         let members = leases.into_iter().flat_map(|found| &found.groups).flat_map(|group| &group.members);
         for member in members.filter(|member| member.alive) {
-            let Some(end) = member.identity.len().checked_sub(RANDOM_END) else { continue };
-            let Some(pod) = member.identity.get(..end) else { continue };
-            let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}:{PORT}/proxy/metrics");
-            let Ok(request) = Request::get(path).body(Vec::new()) else { continue };
+            let Some(pod) = pod_of(&member.identity) else { continue };
+            let Ok(request) = Request::get(path(namespace, pod, port)).body(Vec::new()) else { continue };
             if let Ok(Ok(text)) = tokio::time::timeout(DEADLINE, client.request_text(request)).await {
                 found.insert(pod.to_owned(), Self::parse(&text));
             }
@@ -100,6 +97,15 @@ impl Samples {
     }
 }
 
+/// Returns the name of the pod of a replica.
+fn pod_of(identity: &str) -> Option<&str> {
+    identity.get(..identity.len().checked_sub(RANDOM_END)?)
+}
+
+fn path(namespace: &str, pod: &str, port: u16) -> String {
+    format!("/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy/metrics")
+}
+
 /// Sends an HTTP/1.0 request, whose response ends with the connection.
 async fn get(url: &str) -> anyhow::Result<String> {
     let uri: Uri = url.parse().context("invalid URL")?;
@@ -121,6 +127,13 @@ async fn get(url: &str) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn metrics_are_read_from_the_configured_port_of_the_pod() {
+        let pod = pod_of("perennial-7d4b-x2x9q-0123456789abcdef").unwrap();
+        assert_eq!(path("system", pod, 9090), "/api/v1/namespaces/system/pods/perennial-7d4b-x2x9q:9090/proxy/metrics");
+        assert_eq!(pod_of("short"), None);
+    }
 
     #[test]
     fn samples_are_summed_over_labels() {

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use kube::Api;
-use perennial_core::keeper::{status::KeepState, stored_record::Stored};
+use perennial_core::keeper::{
+    status::{KeepState, NodeCounts},
+    stored_record::Stored,
+};
 use serde_json::{Value, json};
 
 use super::{leases::LeaseSnapshot, operator_metrics::Samples, session::Session, states::RecordState};
@@ -17,8 +20,10 @@ pub(crate) struct Overview {
     pub(crate) leases: Option<LeaseSnapshot>,
     /// Why the Leases could not be read, if they could not.
     pub(crate) unread: Option<String>,
-    pub(crate) nodes: BTreeMap<&'static str, usize>,
+    pub(crate) nodes: NodeCounts,
     pub(crate) records: BTreeMap<RecordState, usize>,
+    /// Number of records that are excluded from garbage collection.
+    pub(crate) held: usize,
     pub(crate) lag: Lag,
     pub(crate) webhooks: Vec<String>,
     pub(crate) policies: usize,
@@ -41,12 +46,12 @@ pub(crate) struct Lag {
 impl Overview {
     pub(crate) async fn read(session: &Session, metrics: Option<&str>) -> anyhow::Result<Self> {
         let namespace = session.settings.namespace.to_string();
-        let (leases, unread) = match LeaseSnapshot::read(&session.client, &namespace).await {
+        let (leases, unread) = match LeaseSnapshot::read(&session.client, session.settings.lease_namespace()).await {
             Ok(found) => (Some(found), None),
-            Err(error) => (None, Some(format!("{error:#}"))),
+            Err(error) => (None, Some(error.to_string())),
         };
         let now = leases.as_ref().map_or_else(Timestamp::now, |found| found.now);
-        let mut nodes: BTreeMap<&'static str, usize> = BTreeMap::new();
+        let (mut nodes, mut on_hold) = (NodeCounts::default(), 0);
         let mut records: BTreeMap<RecordState, usize> = BTreeMap::new();
         let mut lag = Lag::default();
         session
@@ -54,6 +59,7 @@ impl Overview {
                 for look in page {
                     if let Some(held) = &look.held {
                         *records.entry(RecordState::of(held.stored())).or_default() += 1;
+                        on_hold += usize::from(held.is_on_hold());
                     }
                     if let Some(Stored::Good(record)) = look.stored() {
                         let age = now.as_second() - record.captured_at.as_second();
@@ -61,7 +67,7 @@ impl Overview {
                         lag.hour += usize::from(age < 3600);
                     }
                     let status = look.status();
-                    *nodes.entry(status.state().as_str()).or_default() += 1;
+                    nodes.add(status.state());
                     lag.due += usize::from(status.is_due());
                     if let (Some(node), KeepState::Unsettled) = (look.node(), status.state()) {
                         let age = now.as_second() - node.created;
@@ -73,9 +79,10 @@ impl Overview {
             .await?;
         let entries = session.policies.entries();
         let bad = entries.iter().filter(|(_, entry)| entry.read.is_err()).map(|(name, _)| name.clone()).collect();
+        let port = session.settings.metrics.port;
         let samples = match metrics {
             Some(url) => BTreeMap::from([(url.to_owned(), Samples::from_url(url).await?)]),
-            None => Samples::of_members(&session.client, &namespace, leases.as_ref()).await,
+            None => Samples::of_members(&session.client, &namespace, port, leases.as_ref()).await,
         };
         Ok(Self {
             webhooks: webhooks(&session.client).await,
@@ -84,6 +91,7 @@ impl Overview {
             unread,
             nodes,
             records,
+            held: on_hold,
             lag,
             policies: entries.len(),
             bad_policies: bad,
@@ -117,8 +125,11 @@ impl Overview {
             "kind": "Status",
             "namespace": self.namespace,
             "groups": groups,
-            "nodes": self.nodes,
+            "nodes": self.nodes.iter().map(|(state, count)| (state.as_str(), count)).collect::<BTreeMap<_, _>>(),
+            "live": self.nodes.managed(),
+            "current": self.nodes.current(),
             "records": self.records,
+            "held": self.held,
             "lag": {"due": self.lag.due, "oldestUnsettledSeconds": self.lag.oldest},
             "writes": {"lastMinute": self.lag.minute, "lastHour": self.lag.hour},
             "webhooks": self.webhooks,

@@ -9,8 +9,8 @@ use std::{
 
 use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A status line on standard error, shown after one second. Not shown if standard error is not a terminal or if output
-/// appears on the same terminal meanwhile.
+/// A status line on standard error, shown after one second. Not shown if standard error is not a
+/// terminal or if output appears on the same terminal meanwhile.
 #[derive(Debug)]
 pub(crate) struct Progress {
     what: &'static str,

@@ -3,21 +3,26 @@
 use futures::TryStreamExt as _;
 use kube::api::ListParams;
 use perennial_core::{
-    config::Settings,
+    config::{Identity, Settings},
     keeper::{
         identity::{Identified, RecordName},
-        record::{RECORD_LABEL, RECORD_LABEL_VALUE},
+        record::record_selector,
         selection,
     },
 };
 
-use super::{look::Look, progress::Progress};
+use super::{
+    inspected_node::InspectedNode,
+    namespace::{SettingsSource, other_settings},
+    progress::Progress,
+};
 use crate::{
     keeper::{
         Priority,
-        apply::{Cluster, Held},
+        apply::{Cluster, LoadedRecord},
         policies::Policies,
         record_keys::Signatures,
+        record_lookup::read_record,
     },
     runtime::{
         budget::Budget,
@@ -31,8 +36,8 @@ pub(crate) struct Session {
     pub(crate) client: kube::Client,
     pub(crate) cluster: Cluster,
     pub(crate) settings: Settings,
-    /// The settings were read from the operator's config file or ConfigMap.
-    pub(crate) configured: bool,
+    /// Where the settings were read, or why that is unknown.
+    pub(crate) source: Result<SettingsSource, String>,
     pub(crate) policies: Policies,
     /// Why the operator's settings or policies could not be read.
     unsure: Option<String>,
@@ -41,9 +46,8 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// `installed` is whether the settings are the operator's own, or why that could not be determined.
-    pub(crate) async fn open(client: kube::Client, settings: Settings, installed: Result<bool, String>) -> Self {
-        let configured = installed.as_ref().is_ok_and(|found| *found);
+    /// `source` is where the settings were read, or why the operator's own could not be read.
+    pub(crate) async fn open(client: kube::Client, settings: Settings, source: Result<SettingsSource, String>) -> Self {
         let budget = Budget::new(1000, 1000);
         let mut warnings = Vec::new();
         let (signatures, trouble) = Signatures::for_command(&client, &settings).await;
@@ -55,14 +59,15 @@ impl Session {
         }
         let cluster = Cluster::new(client.clone(), settings.namespace.as_str(), budget, signatures);
         let policies = Policies::new(&settings.keeper);
-        let unsure = installed.err().or(policies.read_all(&client).await.err());
+        let unsure = source.as_ref().err().cloned().or(policies.read_all(&client).await.err());
         if let Some(why) = &unsure {
-            warnings.push(format!("warning: the operator may use other settings: {why}"));
+            warnings.push(other_settings(why));
         }
-        Self { client, cluster, settings, configured, policies, unsure, warnings }
+        Self { client, cluster, settings, source, policies, unsure, warnings }
     }
 
-    /// Fails unless the operator's own settings and policies were read. Every command that writes must call it.
+    /// Fails unless the operator's own settings and policies were read. Every command that writes
+    /// must call it.
     pub(crate) fn require_operator_settings(&self) -> anyhow::Result<()> {
         match &self.unsure {
             Some(why) => anyhow::bail!("cannot read the operator's configuration; refusing to write: {why}"),
@@ -74,8 +79,9 @@ impl Session {
         Ok(self.cluster.read_node(name, Priority::Restore).await?)
     }
 
-    /// Reads a node, its record and other nodes with the same identity. Fails if neither node nor record exists.
-    pub(crate) async fn look(&self, name: &str) -> anyhow::Result<Look> {
+    /// Reads a node, its record and other nodes with the same identity. Fails if neither node nor
+    /// record exists.
+    pub(crate) async fn look(&self, name: &str) -> anyhow::Result<InspectedNode> {
         let node = self.node(name).await?;
         let held = self.record(name, node.as_ref()).await?;
         if node.is_none() && held.is_none() {
@@ -84,17 +90,19 @@ impl Session {
                 self.settings.namespace
             );
         }
-        let identity = node.as_ref().and_then(|node| self.policies.current().identify(node));
+        let filed = held.as_ref().and_then(|held| held.stored().good()).map(Identified::of_record);
+        let own = || self.policies.current().identify(node.as_ref()?);
+        let identity = node.as_ref().and_then(|_| filed.or_else(own));
         let rivals = match identity.filter(|identity| identity.text().is_some()) {
             Some(identity) => self.rivals(name, &identity).await?,
             None => Vec::new(),
         };
-        Ok(Look::new(&self.policies, node, held, rivals))
+        Ok(InspectedNode::new(&self.policies, node, held, rivals))
     }
 
     /// Combines a node and a record that were already read.
-    pub(crate) fn pair(&self, node: Option<selection::Node>, held: Option<Held>) -> Look {
-        Look::new(&self.policies, node, held, Vec::new())
+    pub(crate) fn pair(&self, node: Option<selection::Node>, held: Option<LoadedRecord>) -> InspectedNode {
+        InspectedNode::new(&self.policies, node, held, Vec::new())
     }
 
     async fn rivals(&self, name: &str, identity: &Identified) -> anyhow::Result<Vec<String>> {
@@ -113,26 +121,40 @@ impl Session {
     }
 
     /// Returns the record of a node, which may be deleted.
-    pub(crate) async fn record(&self, name: &str, node: Option<&selection::Node>) -> anyhow::Result<Option<Held>> {
-        let known = match node {
-            Some(node) => self.policies.current().identify(node),
-            None => Some(Identified::named(name)),
-        };
-        let Some(identity) = known else { return Ok(None) };
-        if let Some(held) = self.cluster.read_record(&identity.record_name(), Priority::Restore).await? {
+    pub(crate) async fn record(
+        &self,
+        name: &str,
+        node: Option<&selection::Node>,
+    ) -> anyhow::Result<Option<LoadedRecord>> {
+        if let Some(node) = node {
+            let policies = self.policies.current();
+            // The policy that a record was captured under may be deleted, or identify nodes in
+            // another way by now.
+            let former = [Identity::Name, Identity::ProviderId, Identity::SystemUuid, Identity::MachineId].into();
+            let identities = policies.identities_of(node, &former);
+            let found = read_record(&policies, &self.cluster, identities, node, Priority::Restore).await?;
+            if found.is_some() || !self.has_identified_records().await? {
+                return Ok(found);
+            }
+            return self.record_from(name).await;
+        }
+        let named = Identified::named(name).record_name();
+        if let Some(held) = self.cluster.read_record(&named, Priority::Restore).await? {
             return Ok(Some(held));
         }
-        if node.is_some() {
-            return Ok(None);
-        }
-        // With another identity than the name, only the record contains the name of a deleted node. The name of the record is
-        // accepted as well.
+        // With another identity than the name, only the record contains the name of a deleted node.
+        // The name of the record is accepted as well.
         let direct = self.cluster.read_record(&RecordName(name.to_owned()), Priority::Restore).await;
         if let Ok(Some(held)) = direct
             && held.is_labelled()
         {
             return Ok(Some(held));
         }
+        self.record_from(name).await
+    }
+
+    /// Searches all records for one that was written from a node of this name.
+    async fn record_from(&self, name: &str) -> anyhow::Result<Option<LoadedRecord>> {
         let mut found = None;
         let mut progress = Progress::new("records", false);
         self.each_record(|page| {
@@ -145,7 +167,10 @@ impl Session {
     }
 
     /// Calls a function with each page of records.
-    pub(crate) async fn each_record(&self, mut on: impl FnMut(Vec<Held>) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    pub(crate) async fn each_record(
+        &self,
+        mut on: impl FnMut(Vec<LoadedRecord>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         let list = |params: ListParams| async move { self.cluster.list_records(&params).await };
         let mut pages = std::pin::pin!(pages(record_pages(), list));
         while let Some(page) = pages.try_next().await? {
@@ -170,7 +195,7 @@ impl Session {
 }
 
 pub(crate) fn record_pages() -> ListParams {
-    ListParams::default().labels(&format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}")).limit(PAGE)
+    ListParams::default().labels(&record_selector()).limit(PAGE)
 }
 
 pub(crate) fn node_pages(selector: Option<&str>) -> ListParams {

@@ -1,12 +1,14 @@
-//! Names, labels and colours of all states. The dashboard reads them from the API, tables from here.
+//! Names, labels and colours of all states. The dashboard reads them from the API, tables from
+//! here.
 
 use std::fmt;
 
-use perennial_core::keeper::{status::KeepState, stored_record::Stored};
+use perennial_core::keeper::{explain::Cause, status::KeepState, stored_record::Stored};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use crate::keeper::activity::What;
+use super::explain::key::is_default;
+use crate::keeper::activity::ActivityKind;
 
 /// Colour of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -61,6 +63,8 @@ pub(crate) enum KeyOrigin {
     Removed,
     Excluded,
     Foreign,
+    /// On the node, and in no record.
+    NotCaptured,
 }
 
 impl RecordState {
@@ -108,7 +112,7 @@ impl WorkloadState {
 }
 
 impl KeyOrigin {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Restored,
         Self::Kept,
         Self::New,
@@ -116,9 +120,42 @@ impl KeyOrigin {
         Self::Waiting,
         Self::Withheld,
         Self::Removed,
+        Self::NotCaptured,
         Self::Excluded,
         Self::Foreign,
     ];
+
+    /// Returns the origin of a key, or why it is missing. `is_there`: the node has the key.
+    pub(crate) fn of(cause: &Cause, is_there: bool) -> Self {
+        match cause {
+            Cause::Kept { given: true, .. } => Self::Restored,
+            Cause::Kept { .. } | Cause::OwnValue { node: Some(_), .. } => Self::Kept,
+            // Written by programs, which write it again.
+            Cause::Dropped { policy, pattern } if is_default(policy, pattern) => Self::Foreign,
+            Cause::OurDomain | Cause::ActionLabel | Cause::Controllers { .. } => Self::Foreign,
+            Cause::Dropped { .. } | Cause::NotKept { .. } | Cause::Ignored => Self::Excluded,
+            Cause::ToCapture { .. } => Self::New,
+            Cause::ToGive { .. } => Self::Due,
+            Cause::Waits { .. } => Self::Waiting,
+            Cause::Removed { .. }
+            | Cause::BeingRemoved { .. }
+            | Cause::OwnValue { node: None, .. }
+            | Cause::NeverSeen => Self::Removed,
+            Cause::Unidentified { .. }
+            | Cause::Newer { .. }
+            | Cause::Quarantined { .. }
+            | Cause::Contested { .. }
+            | Cause::AnotherMachine { .. }
+            | Cause::MachineUnknown { .. }
+            | Cause::Unwritable { .. } => {
+                if is_there {
+                    Self::NotCaptured
+                } else {
+                    Self::Withheld
+                }
+            }
+        }
+    }
 
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -131,6 +168,7 @@ impl KeyOrigin {
             Self::Removed => "removed",
             Self::Excluded => "excluded",
             Self::Foreign => "foreign",
+            Self::NotCaptured => "not captured",
         }
     }
 
@@ -143,8 +181,9 @@ impl KeyOrigin {
             Self::Waiting => (Tone::Muted, "restored when the node is created again"),
             Self::Withheld => (Tone::Bad, "in the record, and not restored"),
             Self::Removed => (Tone::Muted, "removed from the node, and stays removed"),
-            Self::Excluded => (Tone::Muted, "excluded by the policy"),
+            Self::Excluded => (Tone::Muted, "excluded by the policy or an annotation"),
             Self::Foreign => (Tone::Muted, "written by programs, not kept"),
+            Self::NotCaptured => (Tone::Bad, "on the node, and in no record"),
         }
     }
 }
@@ -165,19 +204,26 @@ fn node_display(state: KeepState) -> (Tone, &'static str) {
     }
 }
 
-const ACTIVITIES: [What; 7] =
-    [What::Restored, What::Returned, What::Joined, What::Left, What::Captured, What::Quarantined, What::Forgotten];
+const ACTIVITIES: [ActivityKind; 7] = [
+    ActivityKind::Restored,
+    ActivityKind::Returned,
+    ActivityKind::Joined,
+    ActivityKind::Left,
+    ActivityKind::Captured,
+    ActivityKind::Quarantined,
+    ActivityKind::Forgotten,
+];
 
 /// Returns the colour of an activity, and the predicate of its sentence.
-fn activity_display(what: What) -> (Tone, &'static str) {
+fn activity_display(what: ActivityKind) -> (Tone, &'static str) {
     match what {
-        What::Restored => (Tone::Good, "was restored"),
-        What::Returned => (Tone::Good, "was created again"),
-        What::Joined => (Tone::Info, "was created"),
-        What::Left => (Tone::Changed, "was deleted"),
-        What::Captured => (Tone::Info, "was captured"),
-        What::Quarantined => (Tone::Bad, "has a quarantined record"),
-        What::Forgotten => (Tone::Muted, "has no record any more"),
+        ActivityKind::Restored => (Tone::Good, "was restored"),
+        ActivityKind::Returned => (Tone::Good, "was created again"),
+        ActivityKind::Joined => (Tone::Info, "was created"),
+        ActivityKind::Left => (Tone::Changed, "was deleted"),
+        ActivityKind::Captured => (Tone::Info, "was captured"),
+        ActivityKind::Quarantined => (Tone::Bad, "has a quarantined record"),
+        ActivityKind::Forgotten => (Tone::Muted, "has no record any more"),
     }
 }
 

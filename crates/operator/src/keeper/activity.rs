@@ -3,18 +3,22 @@
 //!
 //! For `top` and the dashboard. No decision depends on it, and without them nothing is recorded.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use perennial_core::keeper::{keys::Kept, mark::Mark, selection, stored_record::Stored};
 use serde::{Serialize, Serializer};
 use tokio::sync::broadcast;
 
-use super::{Key, apply::Held};
+use super::{Key, apply::LoadedRecord};
 use crate::runtime::{clock::Clock, map::HashMap};
 
 /// Number of events that are kept for new listeners.
-const REMEMBERED: usize = 100;
+const KEPT_EVENTS: usize = 100;
 /// Number of events that are buffered for a slow listener.
 const BACKLOG: usize = 256;
 /// Maximum number of keys that an event lists.
@@ -61,7 +65,7 @@ impl Churn {
     }
 
     /// Ends the current interval.
-    pub fn turn(&mut self) {
+    pub fn end_interval(&mut self) {
         let now = std::mem::take(&mut self.now);
         self.total.add(now);
         self.past.push_back(now);
@@ -73,12 +77,12 @@ impl Churn {
 
 /// An event of a node or its record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Happening {
+pub struct ActivityEvent {
     pub number: u64,
     pub at: Timestamp,
     #[serde(serialize_with = "as_text")]
     pub node: Key,
-    pub what: What,
+    pub what: ActivityKind,
     /// Number of keys that it affects.
     pub keys: usize,
     /// The first of these keys.
@@ -91,7 +95,7 @@ fn as_text<S: Serializer>(key: &Key, serializer: S) -> Result<S::Ok, S::Error> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum What {
+pub enum ActivityKind {
     /// A node without a record was created.
     Joined,
     /// A node with a record was created.
@@ -107,38 +111,72 @@ pub enum What {
     Forgotten,
 }
 
-/// State of a live node, to detect changes.
+/// Figures of a live node, and its state to detect changes.
 #[derive(Clone, Debug)]
-struct NodeNote {
+pub struct NodeNote {
     uid: String,
     mark: bool,
+    /// Its condition Ready. `None` if it is unknown.
+    pub ready: Option<bool>,
+    pub labels: PackedLabels,
+}
+
+/// Labels as one text, since there are many nodes: `key=value` in the order of the keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PackedLabels(Box<str>);
+
+impl PackedLabels {
+    pub fn new(labels: &BTreeMap<String, String>) -> Self {
+        let pairs: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        Self(pairs.join("\n").into())
+    }
+
+    pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.lines().filter_map(|line| line.split_once('='))
+    }
+
+    pub fn unpack(&self) -> BTreeMap<String, String> {
+        self.pairs().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+    }
 }
 
 /// Figures of a record.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct RecordNote {
     pub sequence: u64,
     pub captured_at: Option<Timestamp>,
     pub keys: usize,
-    bad: bool,
+    /// Its labels, and those that policies select its node by.
+    pub labels: PackedLabels,
+    /// The policy that it was captured under, and the retention of that policy.
+    pub policy: Box<str>,
+    pub retention: Duration,
+    /// The record has no keys.
+    pub tombstone: bool,
+    /// The record is excluded from garbage collection.
+    pub held: bool,
+    /// Time since which garbage collection finds no node for it.
+    pub absent_since: Option<Timestamp>,
+    /// The record is quarantined.
+    pub bad: bool,
 }
 
 /// Recent activity of nodes and records.
 #[derive(Debug)]
-pub struct Board {
+pub struct Activity {
     clock: Clock,
     nodes: HashMap<Key, NodeNote>,
     records: HashMap<String, RecordNote>,
     pub churn: Churn,
     /// Oldest first.
-    recent: VecDeque<Arc<Happening>>,
+    recent: VecDeque<Arc<ActivityEvent>>,
     number: u64,
     /// Increases with every change of a node or a record.
     version: u64,
-    tell: broadcast::Sender<Arc<Happening>>,
+    sender: broadcast::Sender<Arc<ActivityEvent>>,
 }
 
-impl Board {
+impl Activity {
     /// Keeps the counts of the last `intervals` intervals.
     pub fn new(clock: Clock, intervals: usize) -> Self {
         Self {
@@ -149,17 +187,17 @@ impl Board {
             recent: VecDeque::new(),
             number: 0,
             version: 0,
-            tell: broadcast::Sender::new(BACKLOG),
+            sender: broadcast::Sender::new(BACKLOG),
         }
     }
 
     /// Returns the events from now on.
-    pub fn listen(&self) -> broadcast::Receiver<Arc<Happening>> {
-        self.tell.subscribe()
+    pub fn listen(&self) -> broadcast::Receiver<Arc<ActivityEvent>> {
+        self.sender.subscribe()
     }
 
     /// Returns the latest events, newest first.
-    pub fn recent(&self) -> impl Iterator<Item = &Arc<Happening>> {
+    pub fn recent(&self) -> impl Iterator<Item = &Arc<ActivityEvent>> {
         self.recent.iter().rev()
     }
 
@@ -171,11 +209,23 @@ impl Board {
         self.records.get(name)
     }
 
-    /// Records a node from the watch. Without `news` it comes from a list and is no event.
-    pub(super) fn saw_node(&mut self, key: &Key, node: &selection::Node, has_record: bool, news: bool) {
+    pub fn node(&self, name: &str) -> Option<&NodeNote> {
+        self.nodes.get(name)
+    }
+
+    /// Records a node from the watch, with its condition Ready. Without `news` it comes from a list
+    /// and is no event.
+    pub(super) fn on_node(
+        &mut self,
+        key: &Key,
+        (node, ready): (&selection::Node, Option<bool>),
+        has_record: bool,
+        news: bool,
+    ) {
         self.version += 1;
         let mark = Mark::read(&node.annotations).filter(|mark| !mark.given.is_empty() || mark.unlisted);
-        let seen = NodeNote { uid: node.uid.clone(), mark: mark.is_some() };
+        let labels = PackedLabels::new(&node.labels);
+        let seen = NodeNote { uid: node.uid.clone(), mark: mark.is_some(), ready, labels };
         let before = self.nodes.insert(Arc::clone(key), seen);
         if !news {
             return;
@@ -185,36 +235,59 @@ impl Board {
             self.churn.now.changed += 1;
         } else {
             self.churn.now.created += 1;
-            let what = if has_record { What::Returned } else { What::Joined };
-            self.happened(key, what, &Kept::new());
+            let what = if has_record { ActivityKind::Returned } else { ActivityKind::Joined };
+            self.publish(key, what, &Kept::new());
         }
         if let Some(mark) = mark
             && !(same && before.is_some_and(|before| before.mark))
         {
             self.churn.now.restored += 1;
-            self.happened(key, What::Restored, &mark.given);
+            self.publish(key, ActivityKind::Restored, &mark.given);
         }
     }
 
     /// Records the deletion of a node.
-    pub(super) fn saw_delete(&mut self, key: &Key) {
+    pub(super) fn on_node_deleted(&mut self, key: &Key) {
         self.version += 1;
         self.nodes.remove(key);
         self.churn.now.deleted += 1;
-        self.happened(key, What::Left, &Kept::new());
+        self.publish(key, ActivityKind::Left, &Kept::new());
     }
 
     /// Records a record from the watch.
-    pub(super) fn saw_record(&mut self, held: &Held, news: bool) {
+    pub(super) fn on_record(&mut self, held: &LoadedRecord, news: bool) {
         self.version += 1;
         let nothing = Kept::new();
+        let quarantined = RecordNote {
+            sequence: 0,
+            captured_at: None,
+            keys: 0,
+            labels: PackedLabels::default(),
+            policy: Box::default(),
+            retention: Duration::MAX,
+            tombstone: false,
+            held: held.is_on_hold(),
+            absent_since: held.absent_since(),
+            bad: true,
+        };
         let (seen, kept) = match held.stored() {
             Stored::Good(record) => {
-                let (sequence, captured_at) = (record.sequence, Some(record.captured_at));
-                (RecordNote { sequence, captured_at, keys: record.kept.len(), bad: false }, &record.kept)
+                let note = RecordNote {
+                    sequence: record.sequence,
+                    captured_at: Some(record.captured_at),
+                    keys: record.kept.len(),
+                    labels: PackedLabels::new(&record.selecting_labels()),
+                    policy: record.provenance.policy_name().into(),
+                    retention: record.provenance.retention(),
+                    tombstone: record.is_tombstone(),
+                    bad: false,
+                    ..quarantined
+                };
+                (note, &record.kept)
             }
-            Stored::Bad { .. } => (RecordNote { sequence: 0, captured_at: None, keys: 0, bad: true }, &nothing),
+            Stored::Bad { .. } => (quarantined, &nothing),
         };
+        let (sequence, bad) = (seen.sequence, seen.bad);
         let before = self.records.insert(held.name().to_owned(), seen);
         if !news {
             return;
@@ -222,19 +295,19 @@ impl Board {
         self.churn.now.written += 1;
         let node: Key = Arc::from(held.node_name());
         match before {
-            Some(before) if seen.bad && before.bad => {}
+            Some(before) if bad && before.bad => {}
             // Only other content is an event: garbage collection annotates the same object.
-            Some(before) if !seen.bad && before.sequence == seen.sequence => {}
-            _ if seen.bad => self.happened(&node, What::Quarantined, kept),
-            _ => self.happened(&node, What::Captured, kept),
+            Some(before) if !bad && before.sequence == sequence => {}
+            _ if bad => self.publish(&node, ActivityKind::Quarantined, kept),
+            _ => self.publish(&node, ActivityKind::Captured, kept),
         }
     }
 
     /// Records the deletion of a record.
-    pub(super) fn lost_record(&mut self, name: &str, node: &str) {
+    pub(super) fn on_record_deleted(&mut self, name: &str, node: &str) {
         self.version += 1;
         if self.records.remove(name).is_some() {
-            self.happened(&Arc::from(node), What::Forgotten, &Kept::new());
+            self.publish(&Arc::from(node), ActivityKind::Forgotten, &Kept::new());
         }
     }
 
@@ -249,10 +322,10 @@ impl Board {
         self.records.retain(|name, _| is_there(name));
     }
 
-    fn happened(&mut self, node: &Key, what: What, kept: &Kept) {
+    fn publish(&mut self, node: &Key, what: ActivityKind, kept: &Kept) {
         self.number += 1;
         let some = kept.iter().take(NAMED).map(|(key, value)| format!("{key}={value}")).collect();
-        let happening = Arc::new(Happening {
+        let event = Arc::new(ActivityEvent {
             number: self.number,
             at: self.clock.now(),
             node: Arc::clone(node),
@@ -260,86 +333,14 @@ impl Board {
             keys: kept.len(),
             some,
         });
-        self.recent.push_back(Arc::clone(&happening));
-        while self.recent.len() > REMEMBERED {
+        self.recent.push_back(Arc::clone(&event));
+        while self.recent.len() > KEPT_EVENTS {
             self.recent.pop_front();
         }
         // Fails only without listeners.
-        let _ = self.tell.send(happening);
+        let _ = self.sender.send(event);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use perennial_core::keeper::{keys::Key as KeptKey, mark::MARK};
-
-    use super::*;
-
-    fn board() -> Board {
-        Board::new(Clock::from_fn(|| Timestamp::UNIX_EPOCH), 3)
-    }
-
-    fn node(uid: &str, given: &[(&str, &str)]) -> selection::Node {
-        let mut annotations = BTreeMap::new();
-        if !given.is_empty() {
-            let given = given.iter().map(|(k, v)| (KeptKey::label(k), (*v).to_owned())).collect();
-            annotations.insert(MARK.to_owned(), Mark { given, ..Mark::default() }.render());
-        }
-        selection::Node { name: "n1".into(), uid: uid.into(), annotations, ..selection::Node::default() }
-    }
-
-    fn said(board: &Board) -> Vec<(What, usize)> {
-        let mut said: Vec<(What, usize)> = board.recent().map(|h| (h.what, h.keys)).collect();
-        said.reverse();
-        said
-    }
-
-    #[test]
-    fn what_was_there_already_did_not_happen() {
-        let (mut board, key) = (board(), Key::from("n1"));
-        board.saw_node(&key, &node("u1", &[("team", "ml")]), true, false);
-        assert!(said(&board).is_empty());
-        assert_eq!(board.churn.now, Counts::default());
-    }
-
-    #[test]
-    fn a_restore_is_told_once_for_each_incarnation() {
-        let (mut board, key) = (board(), Key::from("n1"));
-        let mut hears = board.listen();
-        board.saw_node(&key, &node("u1", &[]), true, true);
-        board.saw_node(&key, &node("u1", &[("team", "ml")]), true, true);
-        board.saw_node(&key, &node("u1", &[("team", "ml")]), true, true);
-        board.saw_delete(&key);
-        // The webhook restores it in the create request.
-        board.saw_node(&key, &node("u2", &[("team", "ml")]), true, true);
-        let expected =
-            [(What::Returned, 0), (What::Restored, 1), (What::Left, 0), (What::Returned, 0), (What::Restored, 1)];
-        assert_eq!(said(&board), expected);
-        assert_eq!((board.churn.now.created, board.churn.now.deleted, board.churn.now.restored), (2, 1, 2));
-        assert_eq!(hears.try_recv().unwrap().what, What::Returned);
-        assert_eq!(hears.try_recv().unwrap().some, ["team=ml"]);
-    }
-
-    #[test]
-    fn only_so_many_intervals_are_remembered() {
-        let mut board = board();
-        for count in 0..5 {
-            board.churn.now.created = count;
-            board.churn.turn();
-        }
-        let past: Vec<u64> = board.churn.past.iter().map(|counts| counts.created).collect();
-        assert_eq!((past.as_slice(), board.churn.total.created), ([2, 3, 4].as_slice(), 10));
-    }
-
-    #[test]
-    fn only_so_much_is_remembered() {
-        let (mut board, key) = (board(), Key::from("n1"));
-        for _ in 0..300 {
-            board.saw_delete(&key);
-        }
-        let numbers: Vec<u64> = board.recent().map(|happening| happening.number).collect();
-        assert_eq!((numbers.len(), numbers[0]), (REMEMBERED, 300));
-    }
-}
+mod tests;

@@ -1,265 +1,380 @@
-//! The keeper: watch events become requests to reconcile nodes, `decide` decides,
-//! [`apply`](super::apply) writes.
-//!
-//! # Guarantees
-//! A pending last state is written before any decision about its successor. A node is read once
-//! more before it is captured. A node is restored only from a record that was read after it, or, if
-//! it has not changed since its creation, from the last state of its predecessor
-//! ([`recall_cache`](super::recall_cache)). A failure delays only the node that it concerns.
+//! The keeper: builds its parts, and hands out what the rest of the operator needs of them.
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::{Client, runtime::watcher::Event};
-use perennial_core::{config::Gate, keeper::selection};
+use kube::{Client, Resource as _, runtime::watcher::Event};
+use perennial_core::{
+    admission_review::{AdmissionRequest, AdmissionResponse},
+    config::{Role, Settings},
+};
 use tokio::{sync::Notify, time::Instant};
-use tracing::{Span, debug, field, info_span, warn};
+use tracing::warn;
 
 use super::{
-    Key, Priority, Work,
-    apply::{Cluster, Error, Held},
-    cache::{Cache, Requests},
+    Key,
+    activity::Activity,
+    apply::Cluster,
+    cache::{Cache, Survey},
+    cases::Cases,
+    gc::{CollectionLimits, Collector},
+    intake::Intake,
+    losses::Losses,
     metrics::KeeperMetrics,
     node::Node,
-    policies::{self, Policies},
+    pending_restores::PendingRestores,
+    policies::{KeepPolicyResource, Policies},
+    policy_status::PolicyReporter,
+    reconcile::NodeReconciler,
+    record_keys::Signatures,
+    replan::Replanner,
+    reports::Reports,
+    resign::Signer,
+    webhook::NodeAdmission,
 };
 use crate::runtime::{
+    budget::Lane,
     clock::Clock,
+    environment::Environment,
     error_category::Category,
-    error_chain::Chain,
-    events::{About, Events},
-    jitter::Jitter,
+    events::Events,
     ownership::Ownership,
-    reconciler::{Action, Reconcile, Reconciler, RetryPolicy},
-    reporter::{CategorizedError, Reporter, Retry, log_failure},
-    traces,
+    reconciler::{Reconciler, RetryPolicy},
+    reporter::Reporter,
 };
 
 /// Name of the controller and its queue in metrics.
 pub const CONTROLLER: &str = "keeper";
-/// Minimum time between two captures of a node. Of a burst of changes, the first and the last state
-/// are captured.
-const CAPTURE_PAUSE: Duration = Duration::from_secs(1);
-/// Number of changes back and forth after which a node is captured less often.
-pub(super) const FLAPS: u32 = 3;
-pub(super) const FLAP_MEMORY: Duration = Duration::from_mins(5);
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_mins(1);
-pub const RETRY: RetryPolicy = RetryPolicy {
-    backoff: (FIRST_PAUSE, LONGEST_PAUSE),
+const RETRY: RetryPolicy = RetryPolicy {
+    backoff: (Duration::from_millis(100), Duration::from_mins(1)),
     immediate_conflicts: 3,
-    longest_conflict: LONGEST_PAUSE,
+    longest_conflict: Duration::from_mins(1),
     refused: (Duration::from_secs(270), Duration::from_secs(330)),
     forbidden: (Duration::from_secs(30), Duration::from_mins(1)),
 };
 
+/// Longest time that a stop waits for last states to be written.
+pub const DRAIN_WITHIN: Duration = Duration::from_secs(15);
+const DRAIN_CHECK: Duration = Duration::from_millis(10);
+/// Time without an event of the watch of nodes after which all of them count as delivered.
+const QUIET_FOR: Duration = Duration::from_millis(100);
+/// The same in a cluster whose nodes change all the time.
+const LONGEST_ARRIVAL: Duration = Duration::from_millis(500);
+/// Time for which the owner of a shard is trusted to write a last state.
+const FOREIGN_AGE: Duration = Duration::from_mins(1);
+
 /// The writes that this process may send.
 #[derive(Clone, Copy, Debug)]
-pub struct Duties {
-    pub capture: bool,
-    pub restore: bool,
+pub(super) struct Duties {
+    pub(super) capture: bool,
+    pub(super) restore: bool,
     /// Log writes instead of sending them.
-    pub dry_run: bool,
+    pub(super) dry_run: bool,
 }
 
-/// The parts of the keeper. All of them are passed in.
+impl Duties {
+    fn new(settings: &Settings) -> Self {
+        let controller = &settings.controller;
+        Self {
+            capture: controller.roles.contains(&Role::Capture),
+            restore: controller.roles.contains(&Role::Restore),
+            dry_run: controller.dry_run,
+        }
+    }
+
+    pub(super) fn may_write_records(self) -> bool {
+        self.capture && !self.dry_run
+    }
+}
+
+/// The parts of the keeper.
 #[expect(missing_debug_implementations, reason = "kube's client has none")]
 pub struct Keeper {
-    pub client: Client,
-    pub cluster: Cluster,
-    pub policies: Policies,
-    pub cache: Cache,
-    pub reconciler: Reconciler<Key, Priority>,
-    pub clock: Clock,
-    pub jitter: Jitter,
-    pub metrics: KeeperMetrics,
-    pub events: Events,
-    pub reporter: Reporter,
-    pub duties: Duties,
-    /// Requests of the webhooks, with a budget of their own, since the API server waits for them.
-    pub admission: Cluster,
-    /// Deadline of a webhook call. Below the deadline of the admission server, which is below the
-    /// timeout of the webhook.
-    pub admission_deadline: Duration,
-    /// The shards that this replica owns.
-    pub ownership: Ownership,
-    pub gate: Gate,
-    pub gate_timeout: Duration,
-    /// Name of the writer in records.
-    pub identity: String,
-    /// Notified when the policies in force change.
-    pub replan: Notify,
-    pub state: Mutex<State>,
-}
-
-/// State of the work on nodes.
-#[derive(Debug, Default)]
-pub struct State {
-    pub(super) captured: HashMap<Key, Instant>,
-    /// Number of recent changes back and forth of a node's labels, and the time of the last one.
-    pub(super) flaps: HashMap<Key, (u32, Instant)>,
-    /// Number of key changes after which all records were last verified.
-    pub(super) verified_after: u64,
-}
-
-/// Result of reconciling a node.
-pub(super) enum Done {
-    /// The node needs nothing.
-    Quiet,
-    /// Something was written.
-    Wrote,
-    /// The node or its record changed meanwhile.
-    Again,
+    client: Client,
+    cluster: Cluster,
+    policies: Policies,
+    cache: Arc<Cache>,
+    intake: Arc<Intake>,
+    nodes: NodeReconciler,
+    losses: Losses,
+    admission: NodeAdmission,
+    restores: Arc<PendingRestores>,
+    collector: Collector,
+    signer: Signer,
+    replanner: Replanner,
+    policy_reporter: PolicyReporter,
+    clock: Clock,
+    metrics: KeeperMetrics,
+    ownership: Ownership,
+    gate_timeout: Duration,
 }
 
 impl Keeper {
+    /// Builds the keeper without starting it.
+    pub fn new(
+        settings: &Settings,
+        env: &Environment,
+        ownership: Ownership,
+        events: Events,
+        signatures: Signatures,
+    ) -> Arc<Self> {
+        let Environment { client, budget, metrics, clock, jitter, identity, .. } = env.clone();
+        let (namespace, duties) = (settings.namespace.as_str(), Duties::new(settings));
+        let policies = Policies::new(&settings.keeper);
+        let cache = Arc::new(Cache::new(policies.clone(), signatures.clone()));
+        let cluster = Cluster::new(client.clone(), namespace, budget.lane(Lane::First), signatures.clone());
+        let cases = Cases::new(policies.clone(), Arc::clone(&cache), clock.clone(), identity);
+        let backoff = &settings.controller.retry;
+        let retry = RETRY.with_backoff(backoff.initial_backoff, backoff.max_backoff);
+        let reconciler = Reconciler::new(CONTROLLER, retry, ownership.clone(), jitter.clone(), metrics.clone());
+        let reporter = Reporter::new(metrics.clone(), events.clone());
+        let metrics = KeeperMetrics::register(&metrics);
+        let reports = Reports::new(events.clone(), metrics.clone());
+        let intake = Arc::new(Intake::new(cluster.clone(), Arc::clone(&cache), reconciler, ownership.clone()));
+        let restores = Arc::new(PendingRestores::new(metrics.clone(), reports.clone()));
+        Arc::new(Self {
+            restores: Arc::clone(&restores),
+            nodes: NodeReconciler {
+                cluster: cluster.clone(),
+                cache: Arc::clone(&cache),
+                cases: cases.clone(),
+                intake: Arc::clone(&intake),
+                reports: reports.clone(),
+                reporter: reporter.clone(),
+                duties,
+                ownership: ownership.clone(),
+                metrics: metrics.clone(),
+                draining: AtomicBool::new(false),
+            },
+            losses: Losses {
+                cluster: cluster.clone(),
+                cache: Arc::clone(&cache),
+                cases: cases.clone(),
+                ownership: ownership.clone(),
+                clock: clock.clone(),
+                reports: reports.clone(),
+            },
+            admission: NodeAdmission {
+                cluster: Cluster::new(env.admission.clone(), namespace, env.admission_budget.clone(), signatures),
+                cache: Arc::clone(&cache),
+                cases: cases.clone(),
+                reports,
+                reporter: reporter.clone(),
+                metrics: metrics.clone(),
+                restores: Arc::clone(&restores),
+                gate: settings.keeper.gate,
+                deadline: settings.webhook.timeout * 3 / 5,
+                dry_run: duties.dry_run,
+            },
+            collector: Collector {
+                cluster: cluster.clone(),
+                cache: Arc::clone(&cache),
+                cases: cases.clone(),
+                intake: Arc::clone(&intake),
+                duties,
+                ownership: ownership.clone(),
+                reporter: reporter.clone(),
+                metrics: metrics.clone(),
+                limits: CollectionLimits::new(settings, &clock),
+            },
+            signer: Signer {
+                cluster: cluster.clone(),
+                cache: Arc::clone(&cache),
+                intake: Arc::clone(&intake),
+                duties,
+                ownership: ownership.clone(),
+                reporter,
+                verified_after: AtomicU64::new(0),
+            },
+            replanner: Replanner {
+                policies: policies.clone(),
+                cluster: cluster.clone(),
+                cache: Arc::clone(&cache),
+                cases,
+                intake: Arc::clone(&intake),
+                duties,
+                jitter,
+                ownership: ownership.clone(),
+                moves: Notify::new(),
+                changed: Notify::new(),
+            },
+            policy_reporter: PolicyReporter {
+                policies: policies.clone(),
+                cluster: cluster.clone(),
+                cache: Arc::clone(&cache),
+                clock: clock.clone(),
+                events,
+                ownership: ownership.clone(),
+                dry_run: duties.dry_run,
+            },
+            client,
+            cluster,
+            policies,
+            cache,
+            intake,
+            clock,
+            metrics,
+            ownership,
+            gate_timeout: settings.keeper.gate_timeout,
+        })
+    }
+
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    pub fn policies(&self) -> &Policies {
+        &self.policies
+    }
+
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    pub fn ownership(&self) -> &Ownership {
+        &self.ownership
+    }
+
+    /// Records activity for the dashboard, with the counts of the last `intervals` intervals.
+    pub fn enable_activity(&self, intervals: usize) {
+        self.cache.enable_activity(Activity::new(self.clock.clone(), intervals));
+    }
+
     pub fn on_node(&self, event: Event<Node>) {
-        self.enqueue(self.cache.on_node(event));
+        if let Event::Apply(node) | Event::InitApply(node) = &event {
+            self.restores.seen(node.meta(), |name, uid| self.cache.contains_incarnation(name, uid));
+        }
+        self.intake.on_node(event);
+        self.losses.report_dropped();
     }
 
     pub fn on_record(&self, event: Event<ConfigMap>) {
-        self.enqueue(self.cache.on_record(event));
-    }
-
-    /// Caches a node from a response, as if the watch had delivered it.
-    pub(super) fn learn_node(&self, node: &selection::Node) {
-        self.enqueue(self.cache.learn_node(node));
-    }
-
-    /// Caches a record from a response.
-    pub(super) fn learn_record(&self, held: &Held) {
-        self.enqueue(self.cache.learn_record(held));
-    }
-
-    pub fn on_policy(&self, event: Event<policies::KeepPolicyResource>) {
-        if self.policies.on_event(event) {
-            self.on_policies();
+        if let Event::Delete(record) = &event {
+            self.losses.on_record_deleted(record);
+        }
+        let ends_list = matches!(event, Event::InitDone);
+        if ends_list {
+            self.losses.on_list_end();
+        }
+        self.intake.on_record(event);
+        if ends_list {
+            self.losses.report_lost();
         }
     }
 
-    /// The policies in force are known, or have changed.
-    pub fn on_policies(&self) {
-        self.replan.notify_one();
+    pub fn on_policy(&self, event: Event<KeepPolicyResource>) {
+        self.replanner.on_policy(event);
     }
 
-    /// Caches every node again whenever the policies in force change. Only affected nodes are
-    /// reconciled.
+    /// Uses the configuration for all nodes where KeepPolicies do not exist. Where they cannot be
+    /// read, nothing is captured or restored.
+    pub fn on_policy_watch_failure(&self, category: Category) {
+        self.replanner.on_watch_failure(category);
+    }
+
+    /// Applies policy changes to all nodes.
     pub async fn follow_policies(&self) {
-        loop {
-            self.replan.notified().await;
-            if let Err(error) = self.replan_all().await {
-                warn!(category = error.category().as_str(), error = %Chain(&error), "policy change not applied yet, retrying");
-                tokio::time::sleep(self.jitter.backoff(3, FIRST_PAUSE, LONGEST_PAUSE)).await;
-                self.replan.notify_one();
-            }
-        }
-    }
-
-    async fn replan_all(&self) -> Result<(), Error> {
-        let known = self.cache.policies_are_known();
-        // Records are moved before any decision under a new identity, but not while policies cannot
-        // be read.
-        let differ = self.policies.identities_differ() || self.cache.has_other_identities();
-        if differ && self.policies.are_known() {
-            self.migrate().await?;
-        } else if differ {
-            warn!("KeepPolicies cannot be read: no record is moved to another identity");
-        }
-        if known || self.policies.has_any() {
-            self.each_node(|node| {
-                self.enqueue(self.cache.reconsider(&node));
-            })
-            .await?;
-        }
-        self.cache.set_policies_known();
-        self.resync();
-        Ok(())
+        self.replanner.run().await;
     }
 
     pub fn is_synced(&self) -> bool {
         self.cache.is_synced()
     }
 
-    /// Requests all nodes that may need work, from the cache. Sends no requests.
+    /// Queues all nodes that may need work, from the cache. Sends no requests.
     pub fn resync(&self) {
-        let requests = self.cache.everything();
-        debug!(nodes = requests.len(), "resync");
-        self.enqueue(requests);
+        self.intake.resync();
     }
 
-    /// Adds nodes to the queue that this replica owns.
-    pub(super) fn enqueue(&self, requests: Requests) {
-        for (key, priority) in requests {
-            if !self.ownership.is_ours(self.ownership.shard_of(&key)) {
-                self.cache.take_hot(&key);
-                continue;
+    /// Reconciles nodes until the queue is closed.
+    pub async fn work(self: Arc<Self>) {
+        self.intake.reconciler().work(&self.nodes).await;
+    }
+
+    /// Writes the pending last states of the owned shards, and nothing else. Ends when all are
+    /// written, or after [`DRAIN_WITHIN`].
+    pub async fn drain(&self) {
+        let start = Instant::now();
+        self.nodes.draining.store(true, Ordering::Relaxed);
+        self.intake.resync();
+        loop {
+            let is_ours = |name: &Key| self.ownership.is_ours(self.ownership.shard_of(name));
+            let pending = self.cache.pending_names().iter().filter(|name| is_ours(name)).count();
+            let elapsed = start.elapsed();
+            // Deletions that were committed before the stop may still be on their way.
+            let quiet = elapsed.min(self.cache.silent_for()) >= QUIET_FOR || elapsed >= LONGEST_ARRIVAL;
+            if !self.cache.is_synced() || pending == 0 && quiet {
+                return;
             }
-            let pause = if priority == Priority::Capture { self.capture_pause(&key) } else { Duration::ZERO };
-            self.reconciler.add_after(&key, priority, pause);
+            if elapsed >= DRAIN_WITHIN {
+                warn!(last_states = pending, "stopping before all last states were written");
+                return;
+            }
+            tokio::time::sleep(DRAIN_CHECK).await;
         }
     }
 
-    fn capture_pause(&self, key: &Key) -> Duration {
-        let state = self.lock();
-        let flaps = state.flaps.get(key).map_or(0, |(count, _)| *count);
-        let pause = if flaps < FLAPS { CAPTURE_PAUSE } else { CAPTURE_PAUSE * 2u32.pow((flaps - FLAPS + 2).min(6)) };
-        state.captured.get(key).map_or(Duration::ZERO, |at| pause.saturating_sub(at.elapsed()))
+    /// Settles last states of other replicas that have waited for long.
+    pub async fn settle_foreign_last_states(&self) {
+        self.nodes.settle_foreign_last_states(FOREIGN_AGE).await;
     }
 
-    /// Works until the queue is closed.
-    pub async fn work(self: Arc<Self>) {
-        self.reconciler.work(&*self).await;
+    /// Ends every worker once its current reconciliation is over.
+    pub fn close(&self) {
+        self.intake.reconciler().close();
     }
 
-    pub(super) fn report(&self, node: &str, error: &Error, retry: Retry) {
-        let report = self.reporter.failure(error, retry, Some(About::node(node, "")));
-        log_failure!(report, node = node);
+    /// Answers a Node CREATE.
+    pub async fn admit_create(&self, request: AdmissionRequest) -> AdmissionResponse {
+        self.admission.create(request).await
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Reconcile for Keeper {
-    type Key = Key;
-    type Priority = Priority;
-    type Error = Error;
-
-    fn shard_key(key: &Key) -> &str {
-        key
+    /// Answers a Node DELETE.
+    pub async fn admit_delete(&self, request: AdmissionRequest) -> AdmissionResponse {
+        self.admission.delete(request).await
     }
 
-    fn span(&self, key: &Key) -> Span {
-        info_span!(target: traces::TARGET, "keeper", node = &**key, outcome = field::Empty)
+    /// Garbage-collects records.
+    pub async fn collect_garbage(&self) {
+        self.collector.run().await;
     }
 
-    async fn reconcile(&self, work: &Work, _term: u64) -> Result<Action, Error> {
-        Ok(match self.settle(work).await? {
-            Done::Quiet | Done::Wrote => Action::Done,
-            Done::Again => Action::Requeue,
-        })
+    /// Signs records with the newest key.
+    pub async fn keep_signed(&self) {
+        self.signer.run().await;
     }
 
-    fn report(&self, key: &Key, error: &Error, retry: Retry) {
-        self.report(key, error, retry);
-    }
-}
-
-impl CategorizedError for Error {
-    fn category(&self) -> Category {
-        self.category()
+    /// Ungates nodes that have been gated for too long.
+    pub async fn ungate_overdue(&self) {
+        self.nodes.ungate_overdue(self.gate_timeout).await;
     }
 
-    fn retry_after(&self) -> Option<Duration> {
-        self.retry_after()
+    /// Updates the status of KeepPolicies.
+    pub async fn report_policies(&self) {
+        self.policy_reporter.run().await;
     }
 
-    fn missing_permission(&self) -> Option<&'static str> {
-        self.missing_permission()
+    /// Updates the gauges, and drops what has expired.
+    pub fn survey(&self) -> Survey {
+        self.intake.expire();
+        let survey = self.cache.survey();
+        self.metrics.set_gauges(&survey);
+        self.metrics.set_pending(self.cache.pending());
+        self.intake.reconciler().report_depth();
+        survey
     }
 }

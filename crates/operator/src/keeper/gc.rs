@@ -1,85 +1,248 @@
-//! Garbage collection: lists all nodes and records page by page, repairs the cache, notes which
-//! records have no node, and deletes those whose node stays absent.
+//! Garbage collection: lists all nodes and then all records page by page, repairs the cache, notes
+//! which records have no node, and deletes those whose node stays absent.
+//!
+//! Memory: the identities of live nodes, and the records that need a request.
 
 use std::{
     collections::{BTreeMap, HashSet},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use futures::TryStreamExt as _;
 use jiff::Timestamp;
-use kube::api::ListParams;
-use perennial_core::keeper::{
-    case::Case,
-    collect::{ABSENT_SINCE, Candidate, Collection, collect, is_mass_absence},
-    policy_set::PolicySet,
-    record::{RECORD_LABEL, RECORD_LABEL_VALUE},
+use perennial_core::{
+    config::Settings,
+    keeper::{
+        collect::{
+            ABSENT_SINCE, AbsentLimit, AuditTime, Audits, Candidate, ClockGuard, Collection, MASS_ABSENCE, NodeList,
+            Tally, Trust, collect,
+        },
+        identity::{Identified, RecordName},
+    },
 };
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::{
     Key, Priority,
-    apply::{Error, Held, PAGE_OF_RECORDS},
-    controller::Keeper,
+    apply::{Cluster, Error, LoadedRecord},
+    cache::Cache,
+    cases::Cases,
+    controller::Duties,
+    intake::Intake,
+    metrics::KeeperMetrics,
 };
-use crate::runtime::{
-    error_chain::Chain,
-    pages::{PAGE, pages},
-};
+use crate::runtime::{clock::Clock, error_chain::Chain, ownership::Ownership, reporter::Reporter};
 
-impl Keeper {
-    /// Lists everything and collects old records. A failure is logged, and the next run tries
-    /// again.
-    pub async fn audit(&self) {
-        if let Err(error) = self.try_audit().await {
-            warn!(category = error.category().as_str(), error = %Chain(&error), "garbage collection ended early");
-            self.reporter.count(error.category());
+/// Maximum number of records that one run changes or deletes, and again of those over the limit.
+const BATCH: usize = 20_000;
+/// Number of failures in a row after which a run ends.
+const FAILURES: u32 = 10;
+
+/// Garbage-collects records.
+#[derive(Debug)]
+pub(super) struct Collector {
+    pub(super) cluster: Cluster,
+    pub(super) cache: Arc<Cache>,
+    pub(super) cases: Cases,
+    pub(super) intake: Arc<Intake>,
+    pub(super) duties: Duties,
+    pub(super) ownership: Ownership,
+    pub(super) reporter: Reporter,
+    pub(super) metrics: KeeperMetrics,
+    pub(super) limits: CollectionLimits,
+}
+
+/// The limit of absent records, the last audits, and the clock.
+#[derive(Debug)]
+pub(super) struct CollectionLimits {
+    clock: Clock,
+    started: Instant,
+    guard: Mutex<ClockGuard>,
+    /// Maximum number of records of absent nodes. 0: no limit.
+    max_absent: usize,
+    audits: Mutex<Audits>,
+}
+
+impl CollectionLimits {
+    pub(super) fn new(settings: &Settings, clock: &Clock) -> Self {
+        let (now, period) = (clock.now(), settings.controller.audit_period);
+        Self {
+            clock: clock.clone(),
+            started: Instant::now(),
+            guard: Mutex::new(ClockGuard::new(period, now)),
+            max_absent: usize::try_from(settings.keeper.max_absent).unwrap_or(usize::MAX),
+            audits: Mutex::new(Audits::new(period, now)),
         }
     }
 
-    async fn try_audit(&self) -> Result<(), Error> {
-        // Records are listed first: a node that is created meanwhile is then in the list of nodes.
-        let policies = self.policies.current();
-        let mut records = Vec::new();
-        self.each_record(|held| records.push(Old::new(&held, self, &policies))).await?;
-        let mut present: HashSet<Key> = HashSet::new();
-        let mut nodes = 0usize;
-        self.each_node(|node| {
-            nodes += 1;
-            let identity = policies.identify(&node);
-            present.extend(identity.map(|identity| self.cache.record_key(&identity.record_name().0)));
-            self.learn_node(&node);
-        })
-        .await?;
+    /// Returns the time of an audit that begins now.
+    fn audit_time(&self) -> AuditTime {
+        let mut guard = self.guard.lock().unwrap_or_else(PoisonError::into_inner);
+        guard.judge(self.clock.now(), self.started.elapsed(), self.clock.ahead())
+    }
 
-        for record in &mut records {
-            record.candidate.present = present.contains(&*record.name);
+    fn audits(&self) -> MutexGuard<'_, Audits> {
+        self.audits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Everything that a run found.
+struct Findings {
+    tally: Tally,
+    /// Records that may need a request, depending on whether the list of nodes is trusted.
+    records: Vec<Old>,
+    over_limit: AbsentLimit<Old>,
+    /// Absent records that a mass absence protects.
+    doubted: usize,
+    /// There are more records than one run handles.
+    is_full: bool,
+}
+
+/// Why a record is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    Retention,
+    Limit,
+}
+
+impl Collector {
+    /// Lists everything, then collects old records. A failure is logged, and the next run tries
+    /// again.
+    pub(super) async fn run(&self) {
+        // The retention, the identity and the content of a record depend on them.
+        if !self.cases.policies.are_known() {
+            warn!("KeepPolicies cannot be read: no record is collected");
+            return;
         }
-        let absent = records.iter().filter(|record| !record.candidate.present && !record.candidate.tombstone).count();
-        let known = records.iter().filter(|record| !record.candidate.tombstone).count();
-        let mass = is_mass_absence(nodes, known, absent);
-        self.metrics.set_mass_absence(mass);
-        if mass {
-            warn!(nodes, records = known, absent, "most nodes are absent: no record is deleted");
+        loop {
+            match self.try_run().await {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    let category = error.category().as_str();
+                    warn!(category, error = %Chain(&error), "garbage collection ended early");
+                    self.reporter.count(error.category());
+                    return;
+                }
+            }
         }
-        debug!(nodes, records = known, absent, "audit");
-        let now = self.clock.now();
-        for record in records {
+    }
+
+    /// Returns whether another run has more to do.
+    async fn try_run(&self) -> Result<bool, Error> {
+        let AuditTime { now, trusted } = self.limits.audit_time();
+        if !trusted {
+            let ahead = self.limits.clock.ahead().as_secs();
+            warn!(ahead, "the time has jumped, or the API server's differs from this machine's: no record is deleted");
+        }
+        let found = self.list(now).await?;
+        self.limits.audits().complete();
+        let (tally, list) = (found.tally, found.tally.node_list());
+        self.report(&tally, &list, found.doubted);
+        let (mut failures, mut done) = (0, 0usize);
+        let over_limit = found.over_limit.exceeding(&list).into_iter().map(|record| (record, Some(Reason::Limit)));
+        for (record, reason) in found.records.into_iter().map(|record| (record, None)).chain(over_limit) {
             if self.ownership.may_act(&record.node).is_none() {
                 continue;
             }
-            match collect(&record.candidate, now, mass) {
-                Collection::Keep => {}
-                Collection::NoteAbsence => self.annotate(&record, Some(now)).await?,
-                Collection::ClearAbsence => self.annotate(&record, None).await?,
-                Collection::Delete => self.collect(&record).await?,
+            let acted = match reason {
+                Some(_) if !trusted => Ok(()),
+                Some(reason) => self.collect(&record, reason).await,
+                None => self.act(&record, AuditTime { now, trusted }, &list).await,
+            };
+            match acted {
+                Ok(()) => (failures, done) = (0, done + 1),
+                Err(error) => {
+                    failures += 1;
+                    let (node, category) = (&*record.node, error.category());
+                    warn!(node, category = category.as_str(), error = %Chain(&error), "record not collected yet");
+                    self.reporter.count(category);
+                }
+            }
+            if failures >= FAILURES {
+                warn!(failures, "garbage collection ended early");
+                return Ok(false);
             }
         }
-        Ok(())
+        Ok(found.is_full && done > 0 && trusted && self.duties.may_write_records())
     }
 
-    async fn annotate(&self, record: &Old, since: Option<Timestamp>) -> Result<(), Error> {
-        if self.duties.dry_run || !self.duties.capture {
+    /// Lists nodes, then records. A node that is created meanwhile is in the cache, or is found by
+    /// the read before its record is deleted.
+    async fn list(&self, now: Timestamp) -> Result<Findings, Error> {
+        let mut live: HashSet<Key> = HashSet::new();
+        let mut nodes = 0usize;
+        self.intake
+            .each_node(|node| {
+                nodes += 1;
+                let identities = self.cases.identities_of(&node);
+                live.extend(identities.iter().map(|identity| self.cache.record_key(&identity.record_name().0)));
+                self.intake.learn_node(&node);
+            })
+            .await?;
+        let peak = self.cache.take_peak();
+        let tally = self.limits.audits().begin(nodes, peak, now);
+        let over_limit = AbsentLimit::new(self.limits.max_absent, BATCH);
+        let mut found = Findings { tally, records: Vec::new(), over_limit, doubted: 0, is_full: false };
+        let trusted = NodeList { nodes, trust: Trust::Full };
+        self.intake
+            .each_record(|held| {
+                let case = self.cases.absent(&held);
+                let mut candidate = Candidate::new(&case, held.annotations());
+                candidate.present = live.contains(held.name()) || self.cache.has_live_node(&held);
+                found.tally.count(&candidate, held.created());
+                found.doubted += usize::from(!candidate.present && !candidate.held && trusted.doubts(&candidate));
+                let became_absent = found.tally.became_absent(&candidate);
+                let old = || Old::new(&held, &self.cache, candidate.clone(), became_absent);
+                found.over_limit.count(&candidate, nodes, old);
+                if became_absent || collect(&candidate, now, &trusted, false) != Collection::Keep {
+                    if found.records.len() < BATCH {
+                        found.records.push(old());
+                    } else {
+                        found.is_full = true;
+                    }
+                }
+            })
+            .await?;
+        Ok(found)
+    }
+
+    fn report(&self, tally: &Tally, list: &NodeList, doubted: usize) {
+        let (nodes, records, absent) = (list.nodes, tally.records(), tally.absent());
+        let became_absent = tally.recently_absent();
+        self.metrics.set_mass_absence(list.trust != Trust::Full || doubted > 0);
+        if list.trust != Trust::Full {
+            warn!(nodes, records, absent, became_absent, "most nodes are absent: no record is deleted by its age");
+        } else if doubted > 0 {
+            warn!(nodes, records, absent, doubted, "records of a mass absence are not deleted by their age");
+        }
+        debug!(nodes, records, absent, became_absent, "garbage collection");
+    }
+
+    async fn act(&self, record: &Old, time: AuditTime, list: &NodeList) -> Result<(), Error> {
+        let now = time.now;
+        match collect(&record.candidate, now, list, record.became_absent) {
+            Collection::Keep => Ok(()),
+            Collection::NoteAbsence => self.annotate(record, Absence::Since(now)).await,
+            Collection::NoteMassAbsence(before) => {
+                let since = record.candidate.absent_since.unwrap_or(now);
+                self.annotate(record, Absence::InMass { since, before }).await
+            }
+            Collection::ClearAbsence => self.annotate(record, Absence::Over).await,
+            Collection::Delete if !time.trusted => Ok(()),
+            Collection::Delete => self.collect(record, Reason::Retention).await,
+        }
+    }
+
+    /// Whether the node of a record exists. Another machine may use its name.
+    async fn is_present(&self, record: &Old) -> Result<bool, Error> {
+        let node = self.cluster.read_node(&record.node, Priority::Collect).await?;
+        let is_its = |identity: &Identified| *identity.record_name().0 == *record.name;
+        Ok(node.is_some_and(|node| self.cases.identities_of(&node).iter().any(is_its)))
+    }
+
+    async fn annotate(&self, record: &Old, absence: Absence) -> Result<(), Error> {
+        if !self.duties.may_write_records() {
             return Ok(());
         }
         let Some(held) = self.cluster.read_record(&record.record_name(), Priority::Collect).await? else {
@@ -88,86 +251,119 @@ impl Keeper {
         if held.resource_version() != record.resource_version {
             return Ok(());
         }
-        self.note_absence(&held, since).await
-    }
-
-    /// Sets or clears the time since which the node of a record is absent.
-    pub(super) async fn note_absence(&self, held: &Held, since: Option<Timestamp>) -> Result<(), Error> {
-        info!(node = held.node_name(), absent = since.is_some(), "absence of the node recorded");
-        let since = since.map(|since| since.to_string());
-        let written = self.cluster.annotate_record(held, &BTreeMap::from([(ABSENT_SINCE, since)])).await?;
-        self.learn_record(&written);
-        Ok(())
+        note_absence(&self.cluster, &self.intake, &held, absence).await
     }
 
     /// Deletes a record, after another check that its node does not exist.
-    async fn collect(&self, record: &Old) -> Result<(), Error> {
-        if self.duties.dry_run || !self.duties.capture {
+    async fn collect(&self, record: &Old, reason: Reason) -> Result<(), Error> {
+        if !self.duties.may_write_records() {
             info!(node = &*record.node, "would delete the record");
             return Ok(());
         }
-        if !record.candidate.tombstone && self.cluster.read_node(&record.node, Priority::Collect).await?.is_some() {
+        if !record.candidate.tombstone && self.is_present(record).await? {
             return Ok(());
         }
         let Some(held) = self.cluster.read_record(&record.record_name(), Priority::Collect).await? else {
             return Ok(());
         };
-        if held.resource_version() != record.resource_version {
+        let is_back = !record.candidate.tombstone && self.cache.has_live_node(&held);
+        if is_back || held.resource_version() != record.resource_version {
             return Ok(());
         }
         self.cluster.delete_record(&held).await?;
-        info!(node = &*record.node, tombstone = record.candidate.tombstone, "record deleted: its node stayed absent");
-        self.metrics.record_collected();
-        Ok(())
-    }
-
-    pub(super) async fn each_record(&self, mut on: impl FnMut(Held)) -> Result<(), Error> {
-        let params =
-            ListParams::default().labels(&format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}")).limit(PAGE_OF_RECORDS);
-        let list = |params: ListParams| async move { self.cluster.list_records(&params).await };
-        let mut pages = std::pin::pin!(pages(params, list));
-        while let Some(page) = pages.try_next().await? {
-            for held in page {
-                self.learn_record(&held);
-                on(held);
+        let (node, tombstone) = (&*record.node, record.candidate.tombstone);
+        match reason {
+            Reason::Retention => {
+                info!(node, tombstone, "record deleted: its node stayed absent");
+                self.metrics.record_collected();
             }
-        }
-        Ok(())
-    }
-
-    pub(super) async fn each_node(
-        &self,
-        mut on: impl FnMut(perennial_core::keeper::selection::Node),
-    ) -> Result<(), Error> {
-        let list = |params: ListParams| async move { self.cluster.list_nodes(&params).await };
-        let mut pages = std::pin::pin!(pages(ListParams::default().limit(PAGE), list));
-        while let Some(page) = pages.try_next().await? {
-            page.into_iter().for_each(&mut on);
+            Reason::Limit => {
+                info!(
+                    node,
+                    limit = self.limits.max_absent,
+                    "record deleted: more nodes are absent than keeper.maxAbsent"
+                );
+                self.metrics.record_over_limit();
+            }
         }
         Ok(())
     }
 }
 
-/// A record in one run. There may be very many, so names are shared with the cache.
+/// The absence of a node, as its record holds it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Absence {
+    Over,
+    Since(Timestamp),
+    /// In a mass absence, with this number of nodes before it.
+    InMass {
+        since: Timestamp,
+        before: usize,
+    },
+}
+
+/// Writes the absence of the node of a record.
+pub(super) async fn note_absence(
+    cluster: &Cluster,
+    intake: &Intake,
+    held: &LoadedRecord,
+    absence: Absence,
+) -> Result<(), Error> {
+    let (since, before) = match absence {
+        Absence::Over => (None, None),
+        Absence::Since(since) => (Some(since.to_string()), None),
+        Absence::InMass { since, before } => (Some(since.to_string()), Some(before.to_string())),
+    };
+    let (node, absent, in_mass) = (held.node_name(), since.is_some(), before.is_some());
+    info!(node, absent, in_mass, "absence of the node recorded");
+    let annotations = BTreeMap::from([(ABSENT_SINCE, since), (MASS_ABSENCE, before)]);
+    let written = cluster.annotate_record(held, &annotations).await?;
+    intake.learn_record(&written);
+    Ok(())
+}
+
+/// A record in one run. Its names are shared with the cache.
+#[derive(Clone, Debug)]
 struct Old {
     name: Arc<str>,
     node: Key,
     resource_version: u64,
     candidate: Candidate,
+    became_absent: bool,
 }
 
 impl Old {
-    fn new(held: &Held, keeper: &Keeper, policies: &PolicySet) -> Self {
-        let case = Case::absent(Some(held.share()), &keeper.context(policies));
+    fn new(held: &LoadedRecord, cache: &Cache, candidate: Candidate, became_absent: bool) -> Self {
         Self {
-            name: keeper.cache.record_key(held.name()),
-            node: keeper.cache.node_key(held.node_name()),
+            name: cache.record_key(held.name()),
+            node: cache.node_key(held.node_name()),
             resource_version: held.resource_version(),
-            candidate: Candidate::new(&case, held.annotations()),
+            candidate,
+            became_absent,
         }
     }
 
-    fn record_name(&self) -> perennial_core::keeper::identity::RecordName {
-        perennial_core::keeper::identity::RecordName(self.name.to_string())
+    fn record_name(&self) -> RecordName {
+        RecordName(self.name.to_string())
+    }
+}
+
+impl PartialEq for Old {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Old {}
+
+impl PartialOrd for Old {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Old {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.name.cmp(&other.name)
     }
 }

@@ -2,12 +2,13 @@
 
 use std::{sync::atomic::AtomicU64, time::Duration};
 
+use perennial_core::keeper::status::KeepState;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
 };
 
-use super::cache::Survey;
+use super::cache::{Pending, Survey};
 use crate::runtime::{
     labels::label_values,
     metrics::{Metrics, histogram},
@@ -19,7 +20,7 @@ label_values! {
 
     pub enum NodeState { Settled = "settled", Unsettled = "unsettled", Ignored = "ignored" }
 
-    pub enum RecordState {
+    pub enum RecordPresence {
         /// Its node exists.
         Present = "present",
         /// Its node does not exist.
@@ -35,24 +36,26 @@ struct ViaLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct NodeLabels {
+struct NodeStateLabels {
     state: NodeState,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RecordLabels {
-    state: RecordState,
+    state: RecordPresence,
 }
 
 /// Handles to the keeper's metrics. Clones share them.
 #[derive(Clone, Debug)]
 pub struct KeeperMetrics {
-    nodes: Family<NodeLabels, Gauge>,
+    nodes: Family<NodeStateLabels, Gauge>,
     nodes_current_ratio: Gauge<f64, AtomicU64>,
     records: Family<RecordLabels, Gauge>,
     records_invalid: Gauge,
     records_unsigned: Gauge,
+    records_created: Counter,
     records_collected: Counter,
+    records_over_limit: Counter,
     captures: Family<ViaLabels, Counter>,
     restores: Family<ViaLabels, Counter>,
     labels_restored: Counter,
@@ -60,6 +63,10 @@ pub struct KeeperMetrics {
     label_flaps: Counter,
     protected_refusals: Counter,
     mass_absence: Gauge,
+    last_states_pending: Gauge,
+    last_states_pending_bytes: Gauge,
+    last_states_dropped: Counter,
+    records_lost: Counter,
 }
 
 impl KeeperMetrics {
@@ -70,7 +77,9 @@ impl KeeperMetrics {
             records: Family::default(),
             records_invalid: Gauge::default(),
             records_unsigned: Gauge::default(),
+            records_created: Counter::default(),
             records_collected: Counter::default(),
+            records_over_limit: Counter::default(),
             captures: Family::default(),
             restores: Family::default(),
             labels_restored: Counter::default(),
@@ -78,6 +87,10 @@ impl KeeperMetrics {
             label_flaps: Counter::default(),
             protected_refusals: Counter::default(),
             mass_absence: Gauge::default(),
+            last_states_pending: Gauge::default(),
+            last_states_pending_bytes: Gauge::default(),
+            last_states_dropped: Counter::default(),
+            records_lost: Counter::default(),
         };
         all.register("perennial_nodes", "Nodes by state", &own.nodes);
         all.register(
@@ -92,7 +105,13 @@ impl KeeperMetrics {
             "Records that the newest key has not signed, where records are signed",
             &own.records_unsigned,
         );
+        all.register("perennial_records_created", "Records created", &own.records_created);
         all.register("perennial_records_collected", "Records collected after retention", &own.records_collected);
+        all.register(
+            "perennial_records_over_limit",
+            "Records of absent nodes deleted before their retention since there were more than keeper.maxAbsent",
+            &own.records_over_limit,
+        );
         all.register("perennial_captures", "Captures: node to record", &own.captures);
         all.register("perennial_restores", "Restores: record to node", &own.restores);
         all.register("perennial_labels_restored", "Labels restored", &own.labels_restored);
@@ -116,6 +135,26 @@ impl KeeperMetrics {
             "1 while too many nodes are absent for records to be collected",
             &own.mass_absence,
         );
+        all.register(
+            "perennial_last_states_pending",
+            "Last states of deleted nodes that wait for their record to be written",
+            &own.last_states_pending,
+        );
+        all.register(
+            "perennial_last_states_pending_bytes",
+            "Memory that pending last states take",
+            &own.last_states_pending_bytes,
+        );
+        all.register(
+            "perennial_last_states_dropped",
+            "Last states that were dropped because the size limit was reached before they were written",
+            &own.last_states_dropped,
+        );
+        all.register(
+            "perennial_records_lost",
+            "Records of absent nodes that another client deleted",
+            &own.records_lost,
+        );
         own.export_at_zero();
         own
     }
@@ -123,9 +162,9 @@ impl KeeperMetrics {
     /// A counter that appears with its first event has no rate for it.
     fn export_at_zero(&self) {
         for &state in NodeState::ALL {
-            self.nodes.get_or_create(&NodeLabels { state }).set(0);
+            self.nodes.get_or_create(&NodeStateLabels { state }).set(0);
         }
-        for &state in RecordState::ALL {
+        for &state in RecordPresence::ALL {
             self.records.get_or_create(&RecordLabels { state }).set(0);
         }
         for &via in Via::ALL {
@@ -155,8 +194,30 @@ impl KeeperMetrics {
         self.protected_refusals.inc_by(keys as u64);
     }
 
+    pub(super) fn record_created(&self) {
+        self.records_created.inc();
+    }
+
     pub(super) fn record_collected(&self) {
         self.records_collected.inc();
+    }
+
+    pub(super) fn record_over_limit(&self) {
+        self.records_over_limit.inc();
+    }
+
+    pub(super) fn set_pending(&self, pending: Pending) {
+        let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        self.last_states_pending.set(count(pending.states));
+        self.last_states_pending_bytes.set(count(pending.bytes));
+    }
+
+    pub(super) fn last_state_dropped(&self) {
+        self.last_states_dropped.inc();
+    }
+
+    pub(super) fn records_lost(&self, records: usize) {
+        self.records_lost.inc_by(records as u64);
     }
 
     pub(super) fn set_mass_absence(&self, absent: bool) {
@@ -166,20 +227,19 @@ impl KeeperMetrics {
     /// Sets the gauges of nodes and records.
     pub(super) fn set_gauges(&self, survey: &Survey) {
         let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-        let node = |state, n| self.nodes.get_or_create(&NodeLabels { state }).set(count(n));
-        node(NodeState::Settled, survey.current + survey.to_capture);
-        node(NodeState::Unsettled, survey.to_restore + survey.unidentified);
-        node(NodeState::Ignored, survey.ignored);
+        let node = |state, n| self.nodes.get_or_create(&NodeStateLabels { state }).set(count(n));
+        let is_unsettled = |state| matches!(state, KeepState::Unsettled | KeepState::Unidentified);
+        node(NodeState::Settled, survey.nodes.sum(|state| state.is_managed() && !is_unsettled(state)));
+        node(NodeState::Unsettled, survey.nodes.sum(is_unsettled));
+        node(NodeState::Ignored, survey.nodes.of(KeepState::Ignored));
         let record = |state, n| self.records.get_or_create(&RecordLabels { state }).set(count(n));
-        record(RecordState::Present, survey.records.saturating_sub(survey.absent));
-        record(RecordState::Absent, survey.absent);
-        record(RecordState::Tombstone, survey.tombstones);
-        record(RecordState::Invalid, survey.bad_records);
+        record(RecordPresence::Present, survey.records.saturating_sub(survey.absent));
+        record(RecordPresence::Absent, survey.absent);
+        record(RecordPresence::Tombstone, survey.tombstones);
+        record(RecordPresence::Invalid, survey.bad_records);
         self.records_invalid.set(count(survey.bad_records));
         self.records_unsigned.set(count(survey.unsigned));
-        let all = survey.current + survey.to_capture + survey.to_restore + survey.unidentified;
-        #[expect(clippy::cast_precision_loss)]
-        self.nodes_current_ratio.set(if all == 0 { 1.0 } else { survey.current as f64 / all as f64 });
+        self.nodes_current_ratio.set(survey.nodes.current_ratio());
     }
 }
 
@@ -198,9 +258,15 @@ mod tests {
         "perennial_label_flaps_total 0",
         "perennial_records_invalid 0",
         "perennial_records_unsigned 0",
+        "perennial_records_created_total 0",
         "perennial_records_collected_total 0",
+        "perennial_records_over_limit_total 0",
         "perennial_protected_refusals_total 0",
         "perennial_mass_absence 0",
+        "perennial_last_states_pending 0",
+        "perennial_last_states_pending_bytes 0",
+        "perennial_last_states_dropped_total 0",
+        "perennial_records_lost_total 0",
     ];
 
     #[test]

@@ -1,47 +1,62 @@
 //! Moves records to the names that a changed identity setting gives them.
+//!
+//! # Guarantees
+//! Captures and restores go on meanwhile: a node is looked up under every identity in use. A record
+//! is written under its new name before the old one is deleted, with its history, its withheld keys
+//! and its annotations. A record that cannot be moved delays no other one.
 
-use perennial_core::keeper::{case::Case, commands::migrate, identity::RecordName, record::Record};
+use futures::TryStreamExt as _;
+use perennial_core::keeper::{identity::RecordName, record::Record};
 use tracing::{info, warn};
 
 use super::{
     Priority,
-    apply::{Error, Held},
-    controller::Keeper,
+    apply::{Error, LoadedRecord},
+    replan::Replanner,
 };
-use crate::runtime::error_category::Category;
+use crate::runtime::{error_category::Category, error_chain::Chain};
 
-impl Keeper {
-    /// Moves the records whose name differs under the identity in force.
-    pub(super) async fn migrate(&self) -> Result<(), Error> {
-        let mut moves: Vec<(Held, Record)> = Vec::new();
-        let policies = self.policies.current();
-        self.each_record(|held| {
-            let case = Case::absent(Some(held.share()), &self.context(&policies));
-            moves.extend(migrate(&case).map(|moved| (held, moved)));
-        })
-        .await?;
-        for (held, moved) in moves {
-            let RecordName(to) = moved.name();
-            if self.duties.dry_run || !self.duties.capture {
-                info!(node = held.node_name(), from = held.name(), to, "would move the record to its new identity");
-                continue;
-            }
-            match self.cluster.write_record(None, &moved, Priority::Capture).await {
-                Ok(_) => {
-                    self.cluster.delete_record(&held).await?;
-                    info!(node = held.node_name(), from = held.name(), to, "record moved to its new identity");
+impl Replanner {
+    /// Moves the records of this replica's nodes whose name differs under the identity in force.
+    /// Returns whether all of them were moved.
+    pub(super) async fn migrate(&self) -> Result<bool, Error> {
+        let mut pages = std::pin::pin!(self.cluster.all_records());
+        let mut complete = true;
+        while let Some(page) = pages.try_next().await? {
+            for held in page {
+                if let Some(moved) = self.cases.moved(&held)
+                    && self.ownership.may_act(held.node_name()).is_some()
+                {
+                    complete &= self.move_one(&held, &moved).await;
                 }
-                Err(error) if error.category() == Category::Conflict => {
-                    warn!(
-                        node = held.node_name(),
-                        from = held.name(),
-                        to,
-                        "a record of this identity exists already; both are kept"
-                    );
-                }
-                Err(error) => return Err(error),
             }
         }
-        Ok(())
+        Ok(complete)
+    }
+
+    /// Moves a record. Returns false if another attempt may succeed.
+    async fn move_one(&self, held: &LoadedRecord, moved: &Record) -> bool {
+        let RecordName(to) = moved.name();
+        let (node, from) = (held.node_name(), held.name());
+        if !self.duties.may_write_records() {
+            info!(node, from, to, "would move the record to its new identity");
+            return true;
+        }
+        match self.cluster.move_record(held, moved, &[], Priority::Collect).await {
+            Ok(written) => {
+                self.intake.learn_record(&written);
+                info!(node, from, to, "record moved to its new identity");
+                true
+            }
+            Err(error @ Error::WriteRecord { .. }) if error.category() == Category::Conflict => {
+                warn!(node, from, to, "a record of this identity exists already; both are kept");
+                true
+            }
+            Err(error) => {
+                let category = error.category().as_str();
+                warn!(node, from, to, category, error = %Chain(&error), "record not moved yet, retrying");
+                false
+            }
+        }
     }
 }

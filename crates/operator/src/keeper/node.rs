@@ -1,5 +1,5 @@
-//! The wire format of a Node, reduced to the fields that Perennial reads. Other fields, above all
-//! managedFields, are skipped while parsing.
+//! The wire format of a Node, reduced to the fields that Perennial reads. Other fields are skipped
+//! while parsing; of managedFields only the managers of labels are read.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -7,7 +7,7 @@ use k8s_openapi::{
     ClusterResourceScope,
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
-use perennial_core::keeper::{keys::Taint, machine::Machine, selection};
+use perennial_core::keeper::{keys::Taint, machine::Machine, selection, writers::Writers};
 use serde::{Deserialize, Serialize};
 
 /// A Node with the fields that Perennial reads.
@@ -18,9 +18,16 @@ pub struct Node {
     taints: Vec<Taint>,
     unschedulable: bool,
     machine: Machine,
+    writers: Writers,
+    ready: Option<bool>,
 }
 
 impl Node {
+    /// Returns its condition Ready. `None` if it is unknown.
+    pub fn ready(&self) -> Option<bool> {
+        self.ready
+    }
+
     pub fn taints(&self) -> &[Taint] {
         &self.taints
     }
@@ -43,6 +50,7 @@ impl Node {
             machine: self.machine,
             created: self.metadata.creation_timestamp.map_or(0, |time| time.0.as_second()),
             terminating: self.metadata.deletion_timestamp.is_some(),
+            writers: self.writers,
         }
     }
 }
@@ -50,16 +58,16 @@ impl Node {
 #[derive(Deserialize)]
 struct Wire {
     #[serde(default)]
-    metadata: Meta,
+    metadata: NodeMeta,
     #[serde(default)]
     spec: Spec,
     #[serde(default)]
-    status: Status,
+    status: NodeStatus,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Meta {
+struct NodeMeta {
     name: Option<String>,
     uid: Option<String>,
     resource_version: Option<String>,
@@ -67,6 +75,7 @@ struct Meta {
     annotations: Option<BTreeMap<String, String>>,
     creation_timestamp: Option<Time>,
     deletion_timestamp: Option<Time>,
+    managed_fields: Writers,
 }
 
 #[derive(Default, Deserialize)]
@@ -80,8 +89,27 @@ struct Spec {
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Status {
+struct NodeStatus {
     node_info: Option<NodeInfo>,
+    conditions: Option<Vec<NodeCondition>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct NodeCondition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+}
+
+impl NodeCondition {
+    fn is_true(&self) -> Option<bool> {
+        match self.status.as_str() {
+            "True" => Some(true),
+            "False" => Some(false),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -96,6 +124,8 @@ struct NodeInfo {
 impl From<Wire> for Node {
     fn from(wire: Wire) -> Self {
         let info = wire.status.node_info.unwrap_or_default();
+        let conditions = wire.status.conditions.unwrap_or_default();
+        let ready = conditions.iter().find(|condition| condition.kind == "Ready").and_then(NodeCondition::is_true);
         Self {
             metadata: ObjectMeta {
                 name: wire.metadata.name,
@@ -107,6 +137,7 @@ impl From<Wire> for Node {
                 deletion_timestamp: wire.metadata.deletion_timestamp,
                 ..ObjectMeta::default()
             },
+            writers: wire.metadata.managed_fields,
             taints: wire.spec.taints.unwrap_or_default(),
             unschedulable: wire.spec.unschedulable.unwrap_or_default(),
             machine: Machine {
@@ -114,6 +145,7 @@ impl From<Wire> for Node {
                 system_uuid: info.system_uuid,
                 machine_id: info.machine_id,
             },
+            ready,
         }
     }
 }

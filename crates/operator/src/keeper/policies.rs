@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, PoisonError, RwLock},
+    time::Duration,
 };
 
 use kube::runtime::watcher::Event;
@@ -17,8 +18,11 @@ use perennial_core::{
 use serde_json::Value;
 
 pub use super::policy_resource::KeepPolicyResource;
-use super::{policy_resource::RawStatus, recall_cache::Packed};
+use super::{policy_resource::RawStatus, recall_cache::PackedNode};
 use crate::runtime::error_category::{self, Category};
+
+/// Interval at which a request checks whether the policies are known, right after the start.
+const KNOWN_CHECK: Duration = Duration::from_millis(20);
 
 /// A KeepPolicy of the cluster.
 #[derive(Clone, Debug)]
@@ -46,10 +50,13 @@ struct PolicyState {
     default: Arc<Policy>,
     /// The valid policies.
     set: Arc<PolicySet>,
-    /// The list was read, or could not be.
-    asked: bool,
     /// The list was read, or the kind does not exist.
     known: bool,
+    /// The last attempt to read the list failed.
+    failed: bool,
+    /// A policy has read annotations since the start. Its records hold them, also while it is
+    /// missing: a node that is packed without them would seem to have lost them.
+    has_read_annotations: bool,
 }
 
 impl PolicyState {
@@ -57,6 +64,7 @@ impl PolicyState {
     fn update_set(&mut self) -> bool {
         let valid = self.entries.values().filter_map(|entry| entry.read.clone().ok()).collect();
         let set = PolicySet::new(Arc::clone(&self.default), valid);
+        self.has_read_annotations |= set.reads_annotations();
         let changed = set != *self.set;
         self.set = Arc::new(set);
         changed
@@ -66,13 +74,15 @@ impl PolicyState {
 impl Policies {
     pub fn new(keeper: &Keeper) -> Self {
         let default = Arc::new(Policy::from_settings(keeper));
+        let set = PolicySet::new(Arc::clone(&default), Vec::new());
         let state = PolicyState {
             entries: BTreeMap::new(),
             listing: None,
-            set: Arc::new(PolicySet::new(Arc::clone(&default), Vec::new())),
+            has_read_annotations: set.reads_annotations(),
+            set: Arc::new(set),
             default,
-            asked: false,
             known: false,
+            failed: false,
         };
         Self { keeper: Arc::new(keeper.clone()), state: Arc::new(RwLock::new(state)) }
     }
@@ -104,7 +114,7 @@ impl Policies {
             }
             Event::InitDone => {
                 state.entries = state.listing.take().unwrap_or_default();
-                state.asked = true;
+                state.failed = false;
                 let first = !std::mem::replace(&mut state.known, true);
                 return state.update_set() || first;
             }
@@ -121,19 +131,42 @@ impl Policies {
         false
     }
 
-    /// Uses the configuration for all nodes: the CRD is not installed, or the policies cannot be
-    /// read. Returns whether that is new.
-    pub fn on_missing(&self, category: Category) -> bool {
+    /// Uses the configuration for all nodes: the CRD is not installed. Returns whether that is new.
+    pub fn on_absent(&self) -> bool {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        let news = !state.asked || category == Category::NotFound && !state.known;
-        state.asked = true;
-        state.known |= category == Category::NotFound;
-        news
+        state.failed = false;
+        !std::mem::replace(&mut state.known, true)
     }
 
-    /// Whether the policies were read, or the CRD is not installed.
+    /// Records that the policies could not be read. Policies that were read before stay in force.
+    pub fn on_failure(&self) {
+        self.state.write().unwrap_or_else(PoisonError::into_inner).failed = true;
+    }
+
+    /// Whether the policies were read, or the CRD is not installed. Otherwise it is not known which
+    /// keys of a node are kept: nothing may be captured or restored.
     pub fn are_known(&self) -> bool {
         self.state.read().unwrap_or_else(PoisonError::into_inner).known
+    }
+
+    /// Whether it must be found out if the CRD is installed.
+    pub(super) fn must_be_discovered(&self) -> bool {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        state.failed && !state.known
+    }
+
+    /// Waits until the policies are known. Returns false at once while they cannot be read.
+    pub async fn wait_until_known(&self) -> bool {
+        loop {
+            let (known, failed) = {
+                let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+                (state.known, state.failed)
+            };
+            if known || failed {
+                return known;
+            }
+            tokio::time::sleep(KNOWN_CHECK).await;
+        }
     }
 
     fn read(&self, resource: KeepPolicyResource) -> (String, Entry) {
@@ -158,10 +191,14 @@ impl Policies {
         Arc::clone(&self.state.read().unwrap_or_else(PoisonError::into_inner).set)
     }
 
-    /// Packs a node with everything that any policy in force may read: its record may select
-    /// another policy.
-    pub fn pack(&self, node: &Node) -> Packed {
-        Packed::new(node, self.current().reads_annotations())
+    /// Packs a node with everything that any policy may read: its record may select another policy,
+    /// and one that is not known yet may keep annotations.
+    pub fn pack(&self, node: &Node) -> PackedNode {
+        let with_annotations = {
+            let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+            !state.known || state.has_read_annotations
+        };
+        PackedNode::new(node, with_annotations)
     }
 
     /// Whether some nodes are identified by something else than their name.

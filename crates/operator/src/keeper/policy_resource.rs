@@ -62,13 +62,13 @@ struct KeepPolicyStatus {
     records: Option<i64>,
     /// Ready: the policy is in force.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
-    conditions: Option<Vec<Condition>>,
+    conditions: Option<Vec<ConditionSchema>>,
 }
 
 #[derive(JsonSchema)]
 #[schemars(rename_all = "camelCase")]
 #[expect(dead_code, reason = "only its schema is used")]
-struct Condition {
+struct ConditionSchema {
     r#type: String,
     #[schemars(extend("enum" = ["True", "False", "Unknown"]))]
     status: String,

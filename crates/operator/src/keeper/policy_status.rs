@@ -1,17 +1,37 @@
 //! The status of KeepPolicies: whether they are in force, and the number of nodes they apply to.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tracing::{debug, warn};
 
-use super::{controller::Keeper, policies::Entry};
-use crate::runtime::events::{About, Severity};
+use super::{
+    apply::Cluster,
+    cache::Cache,
+    policies::{Entry, Policies},
+};
+use crate::runtime::{
+    clock::Clock,
+    events::{EventObject, Events, Severity},
+    ownership::Ownership,
+};
 
-impl Keeper {
+/// Reports the status of KeepPolicies.
+#[derive(Debug)]
+pub(super) struct PolicyReporter {
+    pub(super) policies: Policies,
+    pub(super) cluster: Cluster,
+    pub(super) cache: Arc<Cache>,
+    pub(super) clock: Clock,
+    pub(super) events: Events,
+    pub(super) ownership: Ownership,
+    pub(super) dry_run: bool,
+}
+
+impl PolicyReporter {
     /// Updates the status of every policy, if it changed.
-    pub async fn report_policies(&self) {
+    pub(super) async fn run(&self) {
         // Only the owner of the shard of the policy's name reports it.
         let entries: BTreeMap<String, Entry> = self.policies.entries();
         for (name, entry) in entries {
@@ -20,11 +40,11 @@ impl Keeper {
             }
             let counts = self.cache.matched(&name);
             let wanted = status(&entry, counts, self.clock.now());
-            if wanted == entry.status || self.duties.dry_run {
+            if wanted == entry.status || self.dry_run {
                 continue;
             }
             if let Err(problems) = &entry.read {
-                let about = About {
+                let about = EventObject {
                     api_version: "perennial.dev/v1alpha1",
                     kind: "KeepPolicy",
                     namespace: None,

@@ -14,11 +14,11 @@ use perennial_core::keeper::selection::{self, DOMAIN};
 use super::Key;
 use crate::runtime::map::HashMap;
 
-/// A node in a few hundred bytes instead of thousands.
+/// A node in a few hundred bytes instead of thousands. Clones share them.
 #[derive(Clone, Debug)]
-pub struct Packed(Box<[u8]>);
+pub struct PackedNode(Arc<[u8]>);
 
-impl Packed {
+impl PackedNode {
     /// Packs a node. Annotations of others, the largest part of a node, are dropped unless `looks`
     /// is set.
     pub fn new(node: &selection::Node, looks: bool) -> Self {
@@ -26,16 +26,16 @@ impl Packed {
         let annotations: BTreeMap<&String, &String> = node.annotations.iter().filter(|(key, _)| ours(key)).collect();
         let parts = (
             (&node.name, &node.uid, node.resource_version, node.created, node.terminating),
-            (&node.labels, annotations, &node.taints, node.unschedulable, &node.machine),
+            (&node.labels, annotations, &node.taints, node.unschedulable, &node.machine, &node.writers),
         );
         // Cannot fail: maps of strings and numbers.
-        Self(serde_json::to_vec(&parts).unwrap_or_default().into_boxed_slice())
+        Self(serde_json::to_vec(&parts).unwrap_or_default().into())
     }
 
     pub fn unpack(&self) -> selection::Node {
         let (
             (name, uid, resource_version, created, terminating),
-            (labels, annotations, taints, unschedulable, machine),
+            (labels, annotations, taints, unschedulable, machine, writers),
         ) = serde_json::from_slice(&self.0).unwrap_or_default();
         selection::Node {
             name,
@@ -48,6 +48,7 @@ impl Packed {
             machine,
             created,
             terminating,
+            writers,
         }
     }
 
@@ -61,7 +62,7 @@ const ROOM: usize = 6 << 20;
 
 /// Recent last states by node name.
 #[derive(Debug, Default)]
-pub struct Past {
+pub struct RecallCache {
     names: HashMap<Key, VecDeque<Last>>,
     /// Names in the order of arrival.
     order: VecDeque<Key>,
@@ -72,7 +73,7 @@ pub struct Past {
 
 #[derive(Debug)]
 struct Last {
-    node: Packed,
+    node: PackedNode,
     watch: u64,
     successor: Successor,
 }
@@ -86,8 +87,8 @@ enum Successor {
     Changed,
 }
 
-impl Past {
-    pub fn push(&mut self, name: &Key, node: Packed) {
+impl RecallCache {
+    pub fn push(&mut self, name: &Key, node: PackedNode) {
         self.bytes += node.size();
         let last = Last { node, watch: self.watch, successor: Successor::None };
         self.names.entry(Arc::clone(name)).or_default().push_back(last);
@@ -150,8 +151,8 @@ mod tests {
         selection::Node { name: name.to_owned(), uid: uid.to_owned(), ..selection::Node::default() }
     }
 
-    fn packed(name: &str, uid: &str) -> Packed {
-        Packed::new(&node(name, uid), false)
+    fn packed(name: &str, uid: &str) -> PackedNode {
+        PackedNode::new(&node(name, uid), false)
     }
 
     fn uid(node: Option<selection::Node>) -> Option<String> {
@@ -164,23 +165,23 @@ mod tests {
         full.labels.insert("team".to_owned(), "ml".to_owned());
         full.machine.provider_id = "aws:///i-1".to_owned();
         full.annotations.insert("perennial.dev/restored".to_owned(), "{}".to_owned());
-        assert_eq!(Packed::new(&full, false).unpack(), full);
+        assert_eq!(PackedNode::new(&full, false).unpack(), full);
 
         full.annotations.insert("someone.else/blob".to_owned(), "x".to_owned());
-        assert_ne!(Packed::new(&full, false).unpack(), full, "what nobody looks at is left out");
-        assert_eq!(Packed::new(&full, true).unpack(), full);
+        assert_ne!(PackedNode::new(&full, false).unpack(), full, "annotations that no policy reads are dropped");
+        assert_eq!(PackedNode::new(&full, true).unpack(), full);
     }
 
     #[test]
     fn the_predecessor_is_recalled_until_its_successor_changes() {
-        let mut past = Past::default();
+        let mut past = RecallCache::default();
         let name: Key = Arc::from("n");
         past.push(&name, packed("n", "1"));
         assert_eq!(uid(past.before_next("n")).as_deref(), Some("1"));
         assert_eq!(past.before_unchanged("n"), None);
         past.changed("n", true);
         assert_eq!(uid(past.before_unchanged("n")).as_deref(), Some("1"));
-        assert_eq!(past.before_next("n"), None, "it has been followed");
+        assert_eq!(past.before_next("n"), None, "it has a successor");
         past.changed("n", false);
         assert_eq!(past.before_unchanged("n"), None);
         past.push(&name, packed("n", "2"));
@@ -189,7 +190,7 @@ mod tests {
 
     #[test]
     fn nothing_is_recalled_across_an_interruption() {
-        let mut past = Past::default();
+        let mut past = RecallCache::default();
         past.push(&Arc::from("n"), packed("n", "1"));
         past.interrupted();
         assert_eq!(past.before_next("n"), None);
@@ -198,13 +199,13 @@ mod tests {
 
     #[test]
     fn the_oldest_make_room() {
-        let mut past = Past::default();
+        let mut past = RecallCache::default();
         let mut large = node("", "u");
         large.labels.insert("blob".to_owned(), "x".repeat(ROOM / 4));
         for number in 0..8 {
             let name: Key = Arc::from(format!("n{number}"));
             large.name = name.to_string();
-            past.push(&name, Packed::new(&large, false));
+            past.push(&name, PackedNode::new(&large, false));
         }
         assert!(past.bytes <= ROOM);
         assert!(past.before_next("n0").is_none() && past.before_next("n7").is_some());

@@ -1,77 +1,106 @@
 //! Reconciles one node: builds its case, decides, and applies the decision.
+//!
+//! # Guarantees
+//! A pending last state is written before any decision about its successor, or used as the record
+//! that it will become while the write fails. A node is read once more before it is captured. A
+//! node is restored only from a record that was read after it, or, if it has not changed since its
+//! creation, from the last state of its predecessor ([`recall_cache`](super::recall_cache)).
 
-use std::sync::Arc;
+mod last_states;
 
-use perennial_core::{
-    config::Identity,
-    keeper::{
-        case::{Case, CaseContext, Phase, Rival},
-        decide::{Decision, Reason, RecordWrite, Restore, decide},
-        identity::Identified,
-        keys::Kept,
-        policy_set::PolicySet,
-        record::Record,
-        selection::{self, ignored},
-        stored_record::Stored,
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
-use tokio::time::Instant;
-use tracing::{debug, info, warn};
+
+use perennial_core::keeper::{
+    case::{Case, Phase},
+    decide::{Decision, Reason, RecordWrite, Restore, decide},
+    identity::Identified,
+    keys::Kept,
+    record::Record,
+    selection::{self, ignored},
+};
+use tracing::{Span, debug, field, info, info_span, warn};
 
 use super::{
     Key, Priority, Work,
-    apply::{Error, Held},
-    controller::{Done, Keeper},
-    metrics::Via,
+    apply::{Cluster, Error, LoadedRecord},
+    cache::Cache,
+    cases::Cases,
+    controller::Duties,
+    gc::{Absence, note_absence},
+    intake::{FLAPS, Intake},
+    metrics::{KeeperMetrics, Via},
+    reports::Reports,
 };
 use crate::runtime::{
     error_category::Category,
-    events::{About, Severity},
+    events::EventObject,
+    ownership::Ownership,
+    reconciler::{Action, Reconcile},
+    reporter::{CategorizedError, Reporter, Retry, log_failure},
+    traces,
 };
 
-impl Keeper {
-    pub(super) async fn settle(&self, work: &Work) -> Result<Done, Error> {
-        let mut wrote = self.settle_all_last(&work.key).await?;
-        // The same machine may have left under another name. Its last state comes first.
-        let left = self.cache.left_as(&work.key);
-        if let Some(left) = left.filter(|left| self.ownership.may_act(left).is_some()) {
-            wrote |= self.settle_all_last(&left).await?;
-        }
+/// Reconciles nodes with their records.
+#[derive(Debug)]
+pub(super) struct NodeReconciler {
+    pub(super) cluster: Cluster,
+    pub(super) cache: Arc<Cache>,
+    pub(super) cases: Cases,
+    pub(super) intake: Arc<Intake>,
+    pub(super) reports: Reports,
+    pub(super) reporter: Reporter,
+    pub(super) duties: Duties,
+    pub(super) ownership: Ownership,
+    pub(super) metrics: KeeperMetrics,
+    /// The process stops: only last states are written.
+    pub(super) draining: AtomicBool,
+}
+
+/// Result of reconciling a node.
+enum Done {
+    /// The node needs nothing.
+    Quiet,
+    /// Something was written.
+    Wrote,
+    /// The node or its record changed meanwhile.
+    Again,
+}
+
+impl NodeReconciler {
+    /// Reconciles the last states of a name, then its live node.
+    async fn settle(&self, work: &Work) -> Result<Done, Error> {
+        let wrote = match self.settle_predecessors(&work.key).await {
+            Ok(wrote) => wrote,
+            // The successor does not wait for the write.
+            Err(error) if error.is_failed_write() => {
+                self.settle_before_write(&work.key).await?;
+                // The successor has the keys now. A last state that can never be written must not
+                // prevent its captures.
+                if error.is_too_large()
+                    && self.cache.contains_node(&work.key)
+                    && let Some(last) = self.cache.next_last(&work.key)
+                {
+                    self.cache.finish_last(&work.key, &last.uid);
+                    self.reports.last_state_too_large(&last, &error);
+                    return Ok(Done::Again);
+                }
+                return Err(error);
+            }
+            Err(error) => return Err(error),
+        };
         // A node missing from the cache is deleted; a new one arrives as an event.
-        if !self.cache.contains_node(&work.key) {
+        if self.draining.load(Ordering::Relaxed) || !self.cache.contains_node(&work.key) {
             return Ok(if wrote { Done::Wrote } else { Done::Quiet });
         }
         match self.settle_live(&work.key, work.priority).await? {
             Done::Quiet if wrote => Ok(Done::Wrote),
             done => Ok(done),
-        }
-    }
-
-    /// Writes the last states of a name, in order. Returns whether anything was written.
-    async fn settle_all_last(&self, key: &Key) -> Result<bool, Error> {
-        let mut wrote = false;
-        loop {
-            let next = self.cache.next_last(key);
-            let Some(last) = next else { return Ok(wrote) };
-            wrote |= matches!(self.settle_last(&last).await?, Done::Wrote);
-            self.cache.finish_last(key, &last.uid);
-        }
-    }
-
-    /// Writes the last state of a deleted node, unless the record holds it.
-    async fn settle_last(&self, node: &selection::Node) -> Result<Done, Error> {
-        let policies = self.policies.current();
-        let Some(identity) = policies.identify(node).filter(|_| !ignored(node)) else { return Ok(Done::Quiet) };
-        let held = self.cluster.read_record(&identity.record_name(), Priority::LastState).await?;
-        self.report_invalid_record(node, held.as_ref());
-        let rivals = self.rivals(node, &identity, held.as_ref());
-        let case = Case::gone(node.clone(), held.as_ref().map(Held::share), rivals, &self.context(&policies));
-        match decide(&case) {
-            Decision::WriteRecord(kind, next) if self.duties.capture => {
-                self.write(&case, kind, held.as_ref(), &next).await?;
-                Ok(Done::Wrote)
-            }
-            _ => Ok(Done::Quiet),
         }
     }
 
@@ -94,19 +123,35 @@ impl Keeper {
             (node, held, false)
         };
 
-        let policies = self.policies.current();
-        let Some(identity) = policies.identify(&node).filter(|_| !ignored(&node)) else { return Ok(Done::Quiet) };
-        if held.as_ref().is_some_and(|held| held.name() != identity.record_name().0) {
-            self.enqueue(self.cache.reconsider(&node));
-            return Ok(Done::Again);
+        if ignored(&node) {
+            return Ok(Done::Quiet);
         }
-        self.report_invalid_record(&node, held.as_ref());
-        let rivals = self.rivals(&node, &identity, held.as_ref());
-        let case = Case::live(node, held.as_ref().map(Held::share), rivals, &self.context(&policies));
-
+        // Another record may belong to this state of the node. It is read after the node, which is
+        // then read once more before it is captured.
+        let (held, from_watch) = if from_watch || self.is_only_record(&node, held.as_ref()) {
+            (held, from_watch)
+        } else {
+            (self.record_of(&node, priority).await?, true)
+        };
+        self.reports.invalid_record(&node, held.as_ref());
+        let lost_label = |held: &LoadedRecord| !held.is_labelled() && held.stored().good().is_some();
+        if held.as_ref().is_some_and(lost_label) && self.duties.may_write_records() {
+            match self.label_record(&node).await {
+                Ok(true) => return Ok(Done::Again),
+                Ok(false) => {}
+                // The node is restored all the same.
+                Err(error) if error.is_failed_write() => self.report_failure(key, &error, Retry::default()),
+                Err(error) => return Err(error),
+            }
+        }
+        if let Some(held) = &held {
+            self.cache.remember(held);
+        }
+        let case = self.cases.live(node, held.as_ref());
         if !case.rivals().is_empty() && !case.has_newer_record() {
-            self.report_conflict(&case);
+            self.reports.conflict(&case);
         }
+
         match decide(&case) {
             Decision::Nothing(reason) => self.rest(key, &case, reason, held.as_ref()).await,
             Decision::WriteRecord(kind, next) if self.duties.capture => {
@@ -117,7 +162,7 @@ impl Keeper {
             }
             Decision::PatchNode(_) if self.duties.restore => {
                 let held = if from_watch { held } else { self.record_of(case.subject(), Priority::Restore).await? };
-                let case = case.with_record(held.as_ref().map(Held::share), &self.context(&policies));
+                let case = self.cases.with_record(&case, held.as_ref());
                 let sequence = case.record().map(|record| record.sequence);
                 match decide(&case) {
                     Decision::PatchNode(restore) => self.restore(key, &case, &restore, sequence).await,
@@ -129,12 +174,12 @@ impl Keeper {
     }
 
     /// Ends the work on a node that needs no write of its labels or its record.
-    async fn rest(&self, key: &Key, case: &Case, reason: Reason, held: Option<&Held>) -> Result<Done, Error> {
+    async fn rest(&self, key: &Key, case: &Case, reason: Reason, held: Option<&LoadedRecord>) -> Result<Done, Error> {
         let node = case.subject();
         debug!(node = &**key, ?reason, "nothing to do");
         match reason {
             Reason::Absent | Reason::Ignored | Reason::Unidentified | Reason::Contested => return Ok(Done::Quiet),
-            Reason::MachineUnknown => self.report_wait(&About::node(&node.name, &node.uid)),
+            Reason::MachineUnknown => self.reports.waits(node),
             Reason::NoRecord | Reason::Current | Reason::Older if node.is_gated() => {
                 self.ungate(node).await?;
                 return Ok(Done::Wrote);
@@ -144,7 +189,7 @@ impl Keeper {
         // The node exists: clear `absent-since`, also between two runs of garbage collection.
         let may_write = self.duties.capture && !self.duties.dry_run && reason != Reason::NewerRecord;
         if let Some(held) = held.filter(|held| held.is_noted_absent() && may_write) {
-            self.note_absence(held, None).await?;
+            note_absence(&self.cluster, &self.intake, held, Absence::Over).await?;
             return Ok(Done::Wrote);
         }
         self.cache.note_clean(key, node, held);
@@ -157,7 +202,7 @@ impl Keeper {
         key: &Key,
         case: &Case,
         kind: RecordWrite,
-        (held, next): (Option<&Held>, &Record),
+        (held, next): (Option<&LoadedRecord>, &Record),
     ) -> Result<Done, Error> {
         let node = case.subject();
         let written = self.write(case, kind, held, next).await;
@@ -169,35 +214,53 @@ impl Keeper {
             return Ok(Done::Again);
         }
         written?;
-        self.lock().captured.insert(Arc::clone(key), Instant::now());
-        self.note_flap(key, node, held, next);
-        self.report_withheld(node, held, next);
+        self.intake.note_capture(key);
+        if let Some(before) = held.and_then(|held| held.stored().good()) {
+            self.note_flap(key, node, before, next);
+            if !self.duties.dry_run {
+                self.reports.withheld(node, before, next);
+            }
+        }
         Ok(Done::Wrote)
     }
 
     /// Returns the restore of a node whose predecessor's last state is cached, without reading the
     /// record.
     fn restore_by_recall(&self, node: &selection::Node) -> Option<(Case, Restore)> {
-        if !self.duties.restore || node.is_gated() {
+        if !self.duties.restore || node.is_gated() || self.cases.has_other_records(node) {
             return None;
         }
-        let record = self.cache.recall(node)?;
-        let stored = Arc::new(Stored::Good(Box::new(record)));
-        let case = Case::live(node.clone(), Some(stored), Vec::new(), &self.context(&self.policies.current()));
+        let case = self.cases.recalled(node.clone(), self.cache.recall(node)?);
         match decide(&case) {
-            Decision::PatchNode(restore) if case.policy().identity == Identity::Name => Some((case, restore)),
+            Decision::PatchNode(restore) if case.identity().is_some_and(Identified::is_name) => Some((case, restore)),
             _ => None,
         }
     }
 
-    pub(super) fn context<'a>(&'a self, policies: &'a PolicySet) -> CaseContext<'a> {
-        CaseContext { policies, now: self.clock.now(), by: &self.identity }
+    /// Detects labels that are set back and forth. They are reported once, captured less and less
+    /// often, and never reverted.
+    fn note_flap(&self, key: &Key, node: &selection::Node, before: &Record, next: &Record) {
+        let back = before.kept != next.kept
+            && before.history.first().is_some_and(|entry| Kept::from(entry.content.clone()) == next.kept);
+        if !back {
+            return;
+        }
+        self.metrics.labels_flapped();
+        if self.intake.note_flap(key) == FLAPS {
+            self.reports.flapping(node, before, next);
+        }
     }
 
-    async fn record_of(&self, node: &selection::Node, priority: Priority) -> Result<Option<Held>, Error> {
-        match self.policies.current().identify(node) {
-            Some(identity) => self.cluster.read_record(&identity.record_name(), priority).await,
-            None => Ok(None),
+    async fn record_of(&self, node: &selection::Node, priority: Priority) -> Result<Option<LoadedRecord>, Error> {
+        self.cases.read_record(&self.cluster, node, priority).await
+    }
+
+    /// Whether no other record than this one may belong to a node.
+    fn is_only_record(&self, node: &selection::Node, held: Option<&LoadedRecord>) -> bool {
+        let names = self.cases.identities_of(node).into_iter().map(|identity| identity.record_name());
+        match held {
+            Some(held) => names.map(|name| name.0).eq([held.name()]),
+            None => names.count() <= 1,
         }
     }
 
@@ -209,7 +272,7 @@ impl Keeper {
         };
         warn!(node = node.name, record = held.name(), "record without its label found; the label is restored");
         let labelled = self.cluster.label_record(&held).await?;
-        self.learn_record(&labelled);
+        self.intake.learn_record(&labelled);
         Ok(true)
     }
 
@@ -220,24 +283,33 @@ impl Keeper {
         };
         let same = case.is_same_in(&now);
         if !same {
-            self.learn_node(&now);
+            self.intake.learn_node(&now);
         }
         Ok(same)
     }
 
-    async fn write(&self, case: &Case, kind: RecordWrite, held: Option<&Held>, next: &Record) -> Result<(), Error> {
+    async fn write(
+        &self,
+        case: &Case,
+        kind: RecordWrite,
+        held: Option<&LoadedRecord>,
+        next: &Record,
+    ) -> Result<(), Error> {
         let node = &case.subject().name;
         if self.duties.dry_run {
             info!(node, act = kind.as_str(), sequence = next.sequence, "would write the record");
             return Ok(());
         }
         let priority = if case.phase() == Phase::Gone { Priority::LastState } else { Priority::Capture };
-        let written = self.cluster.write_record(held, next, priority).await?;
+        let written = self.cluster.write_or_move_record(held, next, priority).await?;
         info!(node, act = kind.as_str(), sequence = next.sequence, labels = next.kept.len(), "record written");
         if kind == RecordWrite::Capture {
             self.metrics.captured(Via::Watch);
         }
-        self.learn_record(&written);
+        if held.is_none() {
+            self.metrics.record_created();
+        }
+        self.intake.learn_record(&written);
         Ok(())
     }
 
@@ -257,100 +329,80 @@ impl Keeper {
         if let Some(since) = waits_since {
             self.metrics.restore_took(since.elapsed());
         }
-        let about = About::node(&node.name, &node.uid);
-        if set + removed > 0 {
-            self.events.occurred(about.clone(), Severity::Normal, "Restored", || summary(restore));
-        }
-        if restore.waits {
-            self.report_wait(&about);
-        }
-        self.learn_node(&patched);
+        self.reports.restored(node, restore);
+        self.intake.learn_node(&patched);
         Ok(Done::Wrote)
     }
 
-    fn report_wait(&self, about: &About) {
-        self.events.occurred(about.clone(), Severity::Normal, "RestoreWaits", || {
-            "protected labels are restored once the node reports its providerID, systemUUID and machineID".to_owned()
-        });
-    }
-
-    /// Reports protected keys that stay with another machine when a node takes over its record.
-    fn report_withheld(&self, node: &selection::Node, held: Option<&Held>, next: &Record) {
-        let Some(Stored::Good(before)) = held.map(Held::stored) else { return };
-        let refused: Vec<String> = next
-            .withheld
-            .iter()
-            .filter(|entry| !before.withheld.contains(entry))
-            .flat_map(|entry| Kept::from(entry.content.clone()).into_keys())
-            .map(|key| key.to_string())
-            .collect();
-        if refused.is_empty() || self.duties.dry_run {
-            return;
-        }
-        self.metrics.protected_keys_withheld(refused.len());
-        warn!(node = node.name, keys = refused.join(", "), "protected keys belong to another machine; not restored");
-        self.events.occurred(About::node(&node.name, &node.uid), Severity::Warning, "Withheld", || {
-            format!("not restored, since they belong to another machine: {}", refused.join(", "))
-        });
-    }
-
-    /// Reports a quarantined record in the log and as an Event.
-    pub(super) fn report_invalid_record(&self, node: &selection::Node, held: Option<&Held>) {
-        let Some((held, fault)) = held.and_then(|held| Some((held, held.stored().fault()?))) else { return };
-        warn!(node = node.name, record = held.name(), error = %fault, "record quarantined; its bytes are kept");
-        self.events.occurred(About::node(&node.name, &node.uid), Severity::Warning, "RecordInvalid", || {
-            format!(
-                "record {} cannot be trusted: {fault}. Its bytes are kept; nothing is restored from it",
-                held.name()
-            )
-        });
-    }
-
-    /// Reports that several live nodes have one identity.
-    fn report_conflict(&self, case: &Case) {
-        let node = case.subject();
-        self.events.occurred(About::node(&node.name, &node.uid), Severity::Warning, "IdentityConflict", || {
-            format!(
-                "{} is also the identity of {}: nothing is restored until only one of them has it",
-                case.identity().and_then(Identified::text).unwrap_or_default(),
-                case.rival_names()
-            )
-        });
-    }
-
-    /// Returns the other live nodes with the same identity.
-    pub(super) fn rivals(&self, node: &selection::Node, identity: &Identified, held: Option<&Held>) -> Vec<Rival> {
-        let record = held.and_then(|held| held.stored().record_for(node));
-        let uid = record.as_ref().map(|record| record.node.uid.as_str());
-        self.cache.rivals(&identity.record_name(), uid, &node.name)
-    }
-
     /// Removes the gate taint from a node that is settled, or has been gated for too long.
-    pub(super) async fn ungate(&self, node: &selection::Node) -> Result<(), Error> {
+    async fn ungate(&self, node: &selection::Node) -> Result<(), Error> {
         if self.duties.dry_run {
             info!(node = node.name, "would remove the gate taint");
             return Ok(());
         }
         let patched = self.cluster.ungate_node(node).await?;
         info!(node = node.name, "gate taint removed");
-        self.learn_node(&patched);
+        self.intake.learn_node(&patched);
         Ok(())
+    }
+
+    /// Ungates nodes that have been gated for longer than `limit`, including those of other
+    /// replicas: a node must not stay gated because the owner of its shard is down.
+    pub(super) async fn ungate_overdue(&self, limit: Duration) {
+        for name in self.cache.overdue(limit) {
+            let ungated = async {
+                match self.cluster.read_node(&name, Priority::Restore).await? {
+                    Some(node) if node.is_gated() => self.ungate(&node).await,
+                    _ => Ok(()),
+                }
+            };
+            if let Err(error) = ungated.await {
+                self.report_failure(&name, &error, Retry::default());
+            }
+        }
+    }
+
+    fn report_failure(&self, node: &str, error: &Error, retry: Retry) {
+        let report = self.reporter.failure(error, retry, Some(EventObject::node(node, "")));
+        log_failure!(report, node = node);
     }
 }
 
-/// Returns the message of the Event of a restore.
-fn summary(restore: &Restore) -> String {
-    let list = |keys: Vec<String>| {
-        let more = keys.len().saturating_sub(10);
-        let shown = keys.into_iter().take(10).collect::<Vec<_>>().join(", ");
-        if more > 0 { format!("{shown} and {more} more") } else { shown }
-    };
-    let mut parts = Vec::new();
-    if !restore.set.is_empty() {
-        parts.push(format!("gave back {}", list(restore.set.keys().map(ToString::to_string).collect())));
+impl Reconcile for NodeReconciler {
+    type Key = Key;
+    type Priority = Priority;
+    type Error = Error;
+
+    fn shard_key(key: &Key) -> &str {
+        key
     }
-    if !restore.remove.is_empty() {
-        parts.push(format!("removed {}", list(restore.remove.iter().map(ToString::to_string).collect())));
+
+    fn span(&self, key: &Key) -> Span {
+        info_span!(target: traces::TARGET, "keeper", node = &**key, outcome = field::Empty)
     }
-    parts.join("; ")
+
+    async fn reconcile(&self, work: &Work, _term: u64) -> Result<Action, Error> {
+        Ok(match self.settle(work).await? {
+            Done::Quiet | Done::Wrote => Action::Done,
+            Done::Again => Action::Requeue,
+        })
+    }
+
+    fn report(&self, key: &Key, error: &Error, retry: Retry) {
+        self.report_failure(key, error, retry);
+    }
+}
+
+impl CategorizedError for Error {
+    fn category(&self) -> Category {
+        self.category()
+    }
+
+    fn retry_after(&self) -> Option<Duration> {
+        self.retry_after()
+    }
+
+    fn missing_permission(&self) -> Option<&'static str> {
+        self.missing_permission()
+    }
 }

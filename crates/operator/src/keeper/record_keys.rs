@@ -4,6 +4,7 @@
 //! covers.
 
 use std::{
+    collections::VecDeque,
     fmt,
     sync::{
         Arc, Mutex, PoisonError, RwLock,
@@ -18,7 +19,7 @@ use perennial_core::{
     config::settings::{Hmac, Settings},
     keeper::{
         record::{Fault, RECORD_KEY, RECOVERED_KEY, Record},
-        signature::{BadKeys, Keys, Newest, Place, SECRET},
+        signature::{BadKeys, Keys, Newest, SECRET, SignedLocation},
     },
 };
 use tokio::time::Instant;
@@ -29,21 +30,23 @@ use crate::runtime::{
     budget::Budget,
     error_category::Category,
     map::HashMap,
-    request::{Failure, ask},
+    request::{Failure, send},
 };
 
 /// Time for which a key that is not in the Secret is not looked up again.
 const ABSENT_FOR: Duration = Duration::from_millis(200);
+/// Maximum number of deleted records whose sequence is remembered.
+const DELETED: usize = 10_000;
 /// Pause between attempts to read the keys at startup.
 const TRY_EVERY: Duration = Duration::from_secs(2);
 
 /// Why the keys cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeysError {
-    #[error("could not read the Secret {SECRET} in namespace {namespace}, which `records.hmac` asks for")]
+    #[error("could not read the Secret {SECRET} in namespace {namespace}, which `records.hmac` requires")]
     Read { namespace: String, source: Failure },
     #[error(
-        "`records.hmac` asks for the Secret {SECRET} in namespace {namespace}, which is not there: \
+        "`records.hmac` requires the Secret {SECRET} in namespace {namespace}, which is not there: \
          kubectl create secret generic {SECRET} -n {namespace} --from-literal=key-1=\"$(openssl rand -hex 32)\""
     )]
     Missing { namespace: String },
@@ -54,15 +57,15 @@ pub enum KeysError {
 /// A record must be signed, and the keys could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`records.hmac` asks for a signature, and the Secret {SECRET} could not be read: you need to be allowed to get it"
+    "`records.hmac` requires a signature, and the Secret {SECRET} could not be read: you need to be allowed to get it"
 )]
 pub struct CannotSign;
 
 /// Signs and verifies records. Clones share the keys.
 #[derive(Clone, Debug)]
-pub struct Signatures(Arc<Inner>);
+pub struct Signatures(Arc<SignatureState>);
 
-struct Inner {
+struct SignatureState {
     mode: Hmac,
     namespace: String,
     secrets: Option<Api<Secret>>,
@@ -70,16 +73,41 @@ struct Inner {
     keys: RwLock<Option<Keys>>,
     /// Number of changes of the keys.
     changes: AtomicU64,
-    /// The newest record seen under each data key of each ConfigMap.
-    newest: Mutex<HashMap<(String, &'static str), Newest>>,
-    asked: tokio::sync::Mutex<Option<Instant>>,
+    seen: Mutex<Seen>,
+    last_read: tokio::sync::Mutex<Option<Instant>>,
     /// Keys that are not in the Secret.
     absent: tokio::sync::Mutex<HashMap<String, Instant>>,
 }
 
-impl fmt::Debug for Inner {
+/// The newest record seen under each data key of each ConfigMap.
+#[derive(Debug, Default)]
+struct Seen {
+    newest: HashMap<(String, &'static str), Newest>,
+    /// Names and UIDs of deleted ConfigMaps, oldest first. A deleted record may be created again
+    /// from an older copy.
+    deleted: VecDeque<(String, String)>,
+}
+
+impl Seen {
+    /// Records a deletion. The oldest of too many deleted ConfigMaps are forgotten.
+    fn deleted(&mut self, name: &str, uid: &str) {
+        self.deleted.push_back((name.to_owned(), uid.to_owned()));
+        if self.deleted.len() > DELETED
+            && let Some((name, uid)) = self.deleted.pop_front()
+        {
+            for key in [RECORD_KEY, RECOVERED_KEY] {
+                let place = (name.clone(), key);
+                if self.newest.get(&place).is_some_and(|newest| newest.uid == uid) {
+                    self.newest.remove(&place);
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for SignatureState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inner").field("mode", &self.mode).finish_non_exhaustive()
+        f.debug_struct("SignatureState").field("mode", &self.mode).finish_non_exhaustive()
     }
 }
 
@@ -90,14 +118,14 @@ impl Signatures {
     }
 
     fn new(mode: Hmac, namespace: String, secrets: Option<Api<Secret>>) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(SignatureState {
             mode,
             namespace,
             secrets,
             keys: RwLock::default(),
             changes: AtomicU64::new(0),
-            newest: Mutex::default(),
-            asked: tokio::sync::Mutex::default(),
+            seen: Mutex::default(),
+            last_read: tokio::sync::Mutex::default(),
             absent: tokio::sync::Mutex::default(),
         }))
     }
@@ -161,7 +189,7 @@ impl Signatures {
     async fn refresh(&self) -> Result<(), KeysError> {
         let Some(secrets) = &self.0.secrets else { return Ok(()) };
         let namespace = self.0.namespace.clone();
-        let read = ask(&Budget::unlimited(), Priority::Restore, secrets.get_opt(SECRET)).await;
+        let read = send(&Budget::unlimited(), Priority::Restore, secrets.get_opt(SECRET)).await;
         let secret = read.map_err(|source| KeysError::Read { namespace: namespace.clone(), source })?;
         let secret = secret.ok_or_else(|| KeysError::Missing { namespace: namespace.clone() })?;
         let data = secret.data.unwrap_or_default().into_iter().map(|(name, key)| (name, key.0));
@@ -179,12 +207,12 @@ impl Signatures {
 
     /// Reads the Secret, unless it was read less than `age` ago.
     pub async fn refresh_after(&self, age: Duration) -> Result<(), KeysError> {
-        let mut asked = self.0.asked.lock().await;
-        if asked.is_some_and(|at| at.elapsed() < age) {
+        let mut last_read = self.0.last_read.lock().await;
+        if last_read.is_some_and(|at| at.elapsed() < age) {
             return Ok(());
         }
         let refreshed = self.refresh().await;
-        *asked = Some(Instant::now());
+        *last_read = Some(Instant::now());
         refreshed
     }
 
@@ -193,22 +221,22 @@ impl Signatures {
     pub async fn look_for(&self, key: &str) -> Result<(), KeysError> {
         let mut absent = self.0.absent.lock().await;
         absent.retain(|_, at| at.elapsed() < ABSENT_FOR);
-        if absent.contains_key(key) || self.knows(key) {
+        if absent.contains_key(key) || self.has_key(key) {
             return Ok(());
         }
         self.refresh().await?;
-        if !self.knows(key) {
+        if !self.has_key(key) {
             absent.insert(key.to_owned(), Instant::now());
         }
         Ok(())
     }
 
-    fn knows(&self, key: &str) -> bool {
+    fn has_key(&self, key: &str) -> bool {
         self.keys().is_some_and(|keys| keys.names().any(|name| name == key))
     }
 
     /// Verifies the signature of bytes.
-    pub fn vouch(&self, name: &str, key: &str, text: &str, signature: Option<&str>) -> Result<(), Fault> {
+    pub fn verify(&self, name: &str, key: &str, text: &str, signature: Option<&str>) -> Result<(), Fault> {
         let keys = self.0.keys.read().unwrap_or_else(PoisonError::into_inner);
         match keys.as_ref() {
             Some(keys) => keys.verify(self.0.mode, &self.place(name, key), text, signature),
@@ -226,24 +254,28 @@ impl Signatures {
         if self.0.mode == Hmac::None {
             return Ok(());
         }
-        let mut newest = self.0.newest.lock().unwrap_or_else(PoisonError::into_inner);
-        let sequence = record.sequence;
-        let first = || Newest { uid: uid.to_owned(), resource_version, sequence };
-        newest.entry((name.to_owned(), key)).or_insert_with(first).see(uid, resource_version, sequence)
+        let read = Newest {
+            uid: uid.to_owned(),
+            resource_version,
+            sequence: record.sequence,
+            captured_at: record.captured_at,
+            captured_by: record.captured_by.clone(),
+        };
+        let mut seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.newest.entry((name.to_owned(), key)).or_insert_with(|| read.clone()).see(read)
     }
 
     /// Returns the largest sequence that was seen in a ConfigMap. The next write continues from it.
     pub fn newest_sequence(&self, name: &str, uid: &str) -> u64 {
-        let newest = self.0.newest.lock().unwrap_or_else(PoisonError::into_inner);
-        let seen = [RECORD_KEY, RECOVERED_KEY].into_iter().filter_map(|key| newest.get(&(name.to_owned(), key)));
+        let seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = [RECORD_KEY, RECOVERED_KEY].into_iter().filter_map(|key| seen.newest.get(&(name.to_owned(), key)));
         seen.filter(|seen| seen.uid == uid).map(|seen| seen.sequence).max().unwrap_or_default()
     }
 
-    /// Forgets a deleted ConfigMap.
-    pub fn forget(&self, name: &str) {
-        let mut newest = self.0.newest.lock().unwrap_or_else(PoisonError::into_inner);
-        for key in [RECORD_KEY, RECOVERED_KEY] {
-            newest.remove(&(name.to_owned(), key));
+    /// Takes note that a ConfigMap was deleted. Its sequence is remembered for some time.
+    pub fn on_deleted(&self, name: &str, uid: &str) {
+        if self.0.mode != Hmac::None {
+            self.0.seen.lock().unwrap_or_else(PoisonError::into_inner).deleted(name, uid);
         }
     }
 
@@ -262,7 +294,7 @@ impl Signatures {
         keys.as_ref().is_some_and(|keys| !keys.is_current(signature))
     }
 
-    fn place<'a>(&'a self, name: &'a str, key: &'a str) -> Place<'a> {
-        Place { namespace: &self.0.namespace, name, key }
+    fn place<'a>(&'a self, name: &'a str, key: &'a str) -> SignedLocation<'a> {
+        SignedLocation { namespace: &self.0.namespace, name, key }
     }
 }

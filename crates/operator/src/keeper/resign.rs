@@ -1,20 +1,45 @@
 //! Signs records again after `records.hmac` was enabled or a new key was added.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use perennial_core::{config::settings::Hmac, keeper::identity::RecordName};
 use tracing::{info, warn};
 
-use super::{Priority, apply::Error, controller::Keeper};
-use crate::runtime::{error_category::Category, error_chain::Chain};
+use super::{
+    Priority,
+    apply::{Cluster, Error},
+    cache::Cache,
+    controller::Duties,
+    intake::Intake,
+};
+use crate::runtime::{error_category::Category, error_chain::Chain, ownership::Ownership, reporter::Reporter};
 
 /// Interval at which the keys are read again.
 const KEYS_EVERY: Duration = Duration::from_secs(30);
 
-impl Keeper {
+/// Keeps records signed with the newest key.
+#[derive(Debug)]
+pub(super) struct Signer {
+    pub(super) cluster: Cluster,
+    pub(super) cache: Arc<Cache>,
+    pub(super) intake: Arc<Intake>,
+    pub(super) duties: Duties,
+    pub(super) ownership: Ownership,
+    pub(super) reporter: Reporter,
+    /// Number of key changes after which all records were last verified.
+    pub(super) verified_after: AtomicU64,
+}
+
+impl Signer {
     /// Reads the keys periodically, and signs the records of this replica that the newest key has
     /// not signed.
-    pub async fn keep_signed(&self) {
+    pub(super) async fn run(&self) {
         let signatures = self.cluster.signatures();
         if signatures.mode() == Hmac::None {
             return;
@@ -26,10 +51,9 @@ impl Keeper {
         // The keys have changed since records were last verified: verify all of them again. Some
         // may be valid now, others no longer.
         let changes = signatures.changes();
-        let verified_after = self.lock().verified_after;
-        if verified_after != changes {
-            match self.each_record(|_| {}).await {
-                Ok(()) => self.lock().verified_after = changes,
+        if self.verified_after.load(Ordering::Relaxed) != changes {
+            match self.intake.each_record(|_| {}).await {
+                Ok(()) => self.verified_after.store(changes, Ordering::Relaxed),
                 Err(error) => self.report_failure(&error),
             }
         }
@@ -39,7 +63,7 @@ impl Keeper {
     }
 
     async fn sign_unsigned(&self) -> Result<(), Error> {
-        if self.duties.dry_run || !self.duties.capture {
+        if !self.duties.may_write_records() {
             return Ok(());
         }
         let unsigned = self.cache.unsigned();
@@ -51,11 +75,11 @@ impl Keeper {
             let name = RecordName(record.to_string());
             let Some(held) = self.cluster.read_record(&name, Priority::Collect).await? else { continue };
             if !held.is_unsigned() {
-                self.learn_record(&held);
+                self.intake.learn_record(&held);
                 continue;
             }
             match self.cluster.sign_record(&held).await {
-                Ok(written) => self.learn_record(&written),
+                Ok(written) => self.intake.learn_record(&written),
                 // The writer of the conflicting version has signed it.
                 Err(error) if error.category() == Category::Conflict => continue,
                 Err(error) => return Err(error),

@@ -1,84 +1,41 @@
 //! The keeper's tasks: its watches, its workers and its periodic work.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use kube::Api;
+use kube::{Api, Resource as _};
 use perennial_core::{
-    config::{Role, Settings, settings::Hmac},
-    keeper::record::{RECORD_LABEL, RECORD_LABEL_VALUE},
+    config::{Settings, settings::Hmac},
+    keeper::{record::record_selector, status::KeepState},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::{
-    apply::{Cluster, PAGE_OF_RECORDS},
-    cache::Cache,
-    controller::{CONTROLLER, Duties, Keeper, RETRY, State},
-    metrics::KeeperMetrics,
-    policies::{self, Policies},
-    record_keys::Signatures,
-};
+use super::{apply::PAGE_OF_RECORDS, cache::Survey, controller::Keeper, policies};
 use crate::{
     placement::reconcile::Placer,
-    runtime::{
-        budget::Budget, environment::Environment, error_category::Category, events::Events, health::Health,
-        ownership::Ownership, reconciler::Reconciler, reporter::Reporter, tasks::Task, watch::Watch,
-    },
+    runtime::{environment::Environment, error_category::Category, health::Health, tasks::Task, watch::Watch},
 };
 
-/// Readiness condition: nodes, records and policies have been listed.
+/// Readiness condition: nodes and records have been listed, and policies unless they cannot be
+/// read.
 const SYNCED: &str = "caches";
+/// The watch of policies, in logs and in the health of the process.
+const POLICIES: &str = "keeppolicies";
+/// Interval at which it is checked whether KeepPolicies exist at all, while they cannot be read.
+const DISCOVERY_PERIOD: Duration = Duration::from_secs(5);
 /// Liveness condition: the runtime makes progress.
 const LOOPS: &str = "loops";
 const SYNC_CHECK: Duration = Duration::from_millis(50);
 const GAUGES_PERIOD: Duration = Duration::from_secs(2);
+/// Longest time from the start to the first audit. Nodes that left while no replica ran are noted
+/// by it.
+const FIRST_AUDIT: Duration = Duration::from_mins(2);
 /// How often the cache is searched for records that the current key has not signed.
 const RESIGN_PERIOD: Duration = Duration::from_secs(3);
 
 impl Keeper {
-    /// Builds the keeper without starting it.
-    pub fn new(
-        settings: &Settings,
-        env: &Environment,
-        ownership: Ownership,
-        events: Events,
-        signatures: Signatures,
-    ) -> Arc<Self> {
-        let Environment { client, budget, metrics, clock, jitter, identity, .. } = env.clone();
-        let (controller, namespace) = (&settings.controller, settings.namespace.as_str());
-        let policies = Policies::new(&settings.keeper);
-        Arc::new(Self {
-            cache: Cache::new(policies.clone(), signatures.clone()),
-            cluster: Cluster::new(client.clone(), namespace, budget, signatures.clone()),
-            client: client.clone(),
-            admission: Cluster::new(client, namespace, Budget::unlimited(), signatures),
-            admission_deadline: settings.webhook.timeout * 3 / 5,
-            policies,
-            reconciler: Reconciler::new(CONTROLLER, RETRY, ownership.clone(), jitter.clone(), metrics.clone()),
-            reporter: Reporter::new(metrics.clone(), events.clone()),
-            clock,
-            jitter,
-            metrics: KeeperMetrics::register(&metrics),
-            events,
-            duties: Duties {
-                capture: controller.roles.contains(&Role::Capture),
-                restore: controller.roles.contains(&Role::Restore),
-                dry_run: controller.dry_run,
-            },
-            ownership,
-            gate: settings.keeper.gate,
-            gate_timeout: settings.keeper.gate_timeout,
-            identity,
-            replan: tokio::sync::Notify::new(),
-            state: Mutex::new(State::default()),
-        })
-    }
-
     /// Returns the tasks that fill the caches. Placement sees the nodes of the same watch.
-    pub fn watch_tasks(self: &Arc<Self>, env: &Environment, placer: Option<Arc<Placer>>) -> [Task; 5] {
+    pub fn watch_tasks(self: &Arc<Self>, env: &Environment, placer: Option<Arc<Placer>>) -> [Task; 6] {
         env.health.expect(SYNCED);
         let synced = report_synced(Arc::clone(self), env.health.clone(), env.stop.clone());
         let keeper = Arc::clone(self);
@@ -88,6 +45,7 @@ impl Keeper {
             self.watch_nodes(env, placer),
             self.watch_records(env),
             self.watch_policies(env),
+            self.discover_policies(env),
             Task::until(&env.stop, "policy changes", policies),
         ]
     }
@@ -105,11 +63,12 @@ impl Keeper {
             std::future::ready(())
         }));
         let keeper = Arc::clone(self);
-        tasks.push(Task::every(stop, "keeper audit", controller.audit_period, move || {
+        let first = controller.audit_period.min(FIRST_AUDIT);
+        tasks.push(Task::every_after(stop, "keeper audit", (first, controller.audit_period), move || {
             let keeper = Arc::clone(&keeper);
-            async move { keeper.audit().await }
+            async move { keeper.collect_garbage().await }
         }));
-        if self.cluster.signatures().mode() != Hmac::None {
+        if self.cluster().signatures().mode() != Hmac::None {
             let keeper = Arc::clone(self);
             tasks.push(Task::every(stop, "record signatures", RESIGN_PERIOD, move || {
                 let keeper = Arc::clone(&keeper);
@@ -128,21 +87,26 @@ impl Keeper {
         tasks.push(Task::every(stop, "gate timeouts and policy status", GAUGES_PERIOD, move || {
             let keeper = Arc::clone(&keeper);
             async move {
-                keeper.free_overdue().await;
+                keeper.ungate_overdue().await;
+                keeper.settle_foreign_last_states().await;
                 keeper.report_policies().await;
             }
         }));
-        let (keeper, stop) = (Arc::clone(self), stop.clone());
+        let (keeper, stop, drained) = (Arc::clone(self), stop.clone(), env.drained.clone());
         tasks.push(Task::new("keeper queue", async move {
             stop.cancelled().await;
-            keeper.reconciler.close();
+            drained.run_until_cancelled(keeper.drain()).await;
+            drained.cancel();
+            keeper.close();
         }));
         tasks
     }
 
     fn watch_nodes(self: &Arc<Self>, env: &Environment, placer: Option<Arc<Placer>>) -> Task {
         let (keeper, metrics) = (Arc::clone(self), env.metrics.clone());
-        let watch = Watch::new("nodes", self.cluster.nodes().clone(), &env.jitter, &env.stop).observed_by(&env.history);
+        let nodes = self.cluster().nodes().clone();
+        let watch =
+            Watch::new("nodes", nodes, &env.jitter, &env.drained).observed_by(&env.history).reported_to(&env.health);
         let on_event = move |event| {
             if let Some(placer) = &placer {
                 placer.on_node(&event);
@@ -154,9 +118,10 @@ impl Keeper {
 
     fn watch_records(self: &Arc<Self>, env: &Environment) -> Task {
         let (keeper, metrics) = (Arc::clone(self), env.metrics.clone());
-        let watch = Watch::new("records", self.cluster.records().clone(), &env.jitter, &env.stop)
-            .labels(&format!("{RECORD_LABEL}={RECORD_LABEL_VALUE}"))
-            .page_size(PAGE_OF_RECORDS);
+        let watch = Watch::new("records", self.cluster().records().clone(), &env.jitter, &env.drained)
+            .labels(&record_selector())
+            .page_size(PAGE_OF_RECORDS)
+            .reported_to(&env.health);
         let on_event = move |event| keeper.on_record(event);
         Task::new("watch of records", watch.run(on_event, move |category| metrics.failed(category)))
     }
@@ -164,18 +129,35 @@ impl Keeper {
     fn watch_policies(self: &Arc<Self>, env: &Environment) -> Task {
         let (keeper, missing) = (Arc::clone(self), Arc::clone(self));
         let api = Api::<policies::KeepPolicyResource>::all(env.client.clone());
-        let watch = Watch::new("keeppolicies", api, &env.jitter, &env.stop);
-        let on_error = move |category| {
-            if matches!(category, Category::NotFound | Category::Forbidden) && missing.policies.on_missing(category) {
-                missing.on_policies();
-            }
-        };
+        let watch = Watch::new(POLICIES, api, &env.jitter, &env.stop).reported_to(&env.health);
+        let on_error = move |category| missing.on_policy_watch_failure(category);
         Task::new("watch of policies", watch.run(move |event| keeper.on_policy(event), on_error))
+    }
+
+    /// Returns the task that tells KeepPolicies that may not be read from those that do not exist:
+    /// without permission the API server answers 403 to both.
+    fn discover_policies(self: &Arc<Self>, env: &Environment) -> Task {
+        let (keeper, client) = (Arc::clone(self), env.client.clone());
+        Task::every(&env.stop, "discovery of KeepPolicies", DISCOVERY_PERIOD, move || {
+            let (keeper, client) = (Arc::clone(&keeper), client.clone());
+            async move {
+                if !keeper.policies().must_be_discovered() {
+                    return;
+                }
+                let version = policies::KeepPolicyResource::api_version(&());
+                let found = tokio::time::timeout(DISCOVERY_PERIOD, client.list_api_group_resources(&version)).await;
+                if let Ok(Err(error)) = found
+                    && Category::of(&error) == Category::NotFound
+                {
+                    keeper.on_policy_watch_failure(Category::NotFound);
+                }
+            }
+        })
     }
 }
 
 async fn follow_ownership(keeper: Arc<Keeper>, stop: CancellationToken) {
-    let mut changes = keeper.ownership.changes();
+    let mut changes = keeper.ownership().changes();
     while let Some(owned) = stop.run_until_cancelled(changes.next()).await {
         let owned: Vec<u32> = owned.into_keys().collect();
         info!(shards = ?owned, "owned shards changed");
@@ -183,13 +165,24 @@ async fn follow_ownership(keeper: Arc<Keeper>, stop: CancellationToken) {
     }
 }
 
-/// Reports readiness once nodes, records and policies have been listed. It never goes back.
+/// Reports readiness once nodes, records and policies have been listed. It never goes back. While
+/// policies cannot be read, nothing is captured or restored, but the rest works.
 async fn report_synced(keeper: Arc<Keeper>, health: Health, stop: CancellationToken) {
-    while !keeper.is_synced() {
+    while !(keeper.is_synced() || keeper.cache().is_listed() && health.is_unreadable(POLICIES)) {
         if stop.run_until_cancelled(tokio::time::sleep(SYNC_CHECK)).await.is_none() {
             return;
         }
     }
     health.set(SYNCED, true);
+    let Survey { nodes, records, absent, .. } = keeper.cache().survey();
+    info!(
+        nodes = nodes.managed(),
+        current = nodes.current(),
+        to_capture = nodes.of(KeepState::Pending),
+        to_restore = nodes.of(KeepState::Unsettled),
+        records,
+        absent,
+        "nodes and records listed"
+    );
     stop.cancelled().await;
 }

@@ -6,101 +6,160 @@
 //! the controller does the rest. No write is started after the deadline. A forged review cannot
 //! write false content, since the captured state is read from the API server.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use perennial_core::{
-    admission_review::{AdmissionRequest, AdmissionResponse},
+    admission_review::{AdmissionRequest, AdmissionResponse, FailOpen},
+    config::Gate,
     keeper::{
-        admission::{KUBELETS, admit},
-        case::{Case, Phase, Rival},
-        decide::{Decision, RecordWrite, decide},
-        identity::Identified,
+        admission::{KUBELETS, admit, admit_before_write},
+        case::{Case, Rival},
+        decide::{Decision, RecordWrite, capture_again, decide},
+        record::Record,
         selection::{self, ignored},
         stored_record::Stored,
     },
 };
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::{
     Priority,
-    apply::{Error, Held},
-    controller::Keeper,
-    metrics::Via,
+    apply::{Cluster, Error, LoadedRecord},
+    cache::Cache,
+    cases::Cases,
+    metrics::{KeeperMetrics, Via},
     node::Node,
+    pending_restores::{AnsweredCreate, PendingRestores},
+    reports::Reports,
 };
-use crate::runtime::{error_category::Category, error_chain::Chain};
+use crate::runtime::{error_category::Category, error_chain::Chain, reporter::Reporter};
 
-impl Keeper {
+/// Longest time that the admission of a DELETE waits for the watch of nodes.
+const WATCH_LAG: Duration = Duration::from_millis(500);
+const WATCH_CHECK: Duration = Duration::from_millis(5);
+
+/// Answers admission reviews of nodes.
+#[derive(Debug)]
+pub(super) struct NodeAdmission {
+    /// Requests with a budget of their own, since the API server waits for the answer.
+    pub(super) cluster: Cluster,
+    pub(super) cache: Arc<Cache>,
+    pub(super) cases: Cases,
+    pub(super) reports: Reports,
+    pub(super) reporter: Reporter,
+    pub(super) metrics: KeeperMetrics,
+    pub(super) restores: Arc<PendingRestores>,
+    pub(super) gate: Gate,
+    /// Below the deadline of the admission server, which is below the timeout of the webhook.
+    pub(super) deadline: Duration,
+    pub(super) dry_run: bool,
+}
+
+impl NodeAdmission {
     /// Answers a Node CREATE.
-    pub async fn admit_create(&self, request: AdmissionRequest) -> AdmissionResponse {
+    pub(super) async fn create(&self, request: AdmissionRequest) -> AdmissionResponse {
         let (Some(object), Some(mut node)) = (&request.object, read(request.object.as_ref())) else {
             return AdmissionResponse::allowed();
         };
         if node.name.is_empty() {
             node.name = request.name.clone().unwrap_or_default();
         }
-        if self.duties.dry_run || ignored(&node) {
+        // Without a name, which the API server generates later, there is no identity to restore by.
+        if self.dry_run || ignored(&node) || node.name.is_empty() {
             return AdmissionResponse::allowed();
         }
-        let recalled = self.cache.recall_for_create(&node.name);
-        let stored = match recalled {
-            Some(record) => Some(Arc::new(Stored::Good(Box::new(record)))),
+        if let Err(reason) = self.policies_are_known(&node).await {
+            return AdmissionResponse::failed_open(reason);
+        }
+        let is_plain = !self.cases.has_other_records(&node);
+        let recalled = self.cache.recall_for_create(&node.name).filter(|_| is_plain);
+        let held = match &recalled {
+            Some(_) => None,
             None => match self.read_for_create(&node).await {
-                Some(held) => held.as_ref().map(Held::share),
-                None => return AdmissionResponse::allowed(),
+                Ok(held) => held,
+                Err(reason) => return AdmissionResponse::failed_open(reason),
             },
         };
-        let policies = self.policies.current();
-        let rivals = policies.identify(&node).map(|identity| self.rivals(&node, &identity, None)).unwrap_or_default();
         let by_kubelet = request.user_info.groups.iter().any(|group| group == KUBELETS);
-        let phase = Phase::Creating { by_kubelet };
-        let case = Case::new(phase, Some(node), stored, rivals, &self.context(&policies));
-        let admitted = admit(object, &case, self.gate);
+        let creating = |stored| self.cases.creating(node.clone(), by_kubelet, held.as_ref(), stored);
+        // Last states of predecessors that are not written yet come first, unless a later one may be
+        // missing: the controller restores the node then.
+        let is_known = recalled.is_none() && self.cache.is_fresh_without(&node.name);
+        let pending = is_known.then(|| self.cases.pending_record(&node, held.as_ref())).flatten();
+        let (case, admitted) = if let Some(pending) = pending {
+            let case = creating(Some(pending));
+            let written = held.as_ref().and_then(|held| held.stored().record_for(&node));
+            let admitted = admit_before_write(object, &case, written.as_deref(), self.gate);
+            (case, admitted)
+        } else {
+            let recalled = recalled.map(|record| Arc::new(Stored::Good(Box::new(record))));
+            let case = creating(recalled.or_else(|| held.as_ref().map(LoadedRecord::share)));
+            let admitted = admit(object, &case, self.gate);
+            (case, admitted)
+        };
 
         if let Some(restore) = &admitted.restore
             && !request.dry_run
         {
             let (set, withheld, complete) = (restore.set.len(), restore.withheld.len(), restore.mark.complete);
             if set > 0 {
-                info!(node = case.subject().name, set, withheld, complete, "restored in the create");
-                self.metrics.restored(Via::Admission, set);
+                self.restores.expect(&case.subject().name, AnsweredCreate { set, withheld, complete });
             }
         }
         AdmissionResponse::patched(admitted.patch)
     }
 
-    /// Reads the record for a node that is being created. `None` if it cannot be read: the create
-    /// passes unchanged.
-    async fn read_for_create(&self, node: &selection::Node) -> Option<Option<Held>> {
-        let identity = self.policies.current().identify(node);
-        let Some(name) = identity.map(|identity| identity.record_name()) else { return Some(None) };
-        let read = self.admission.read_record(&name, Priority::Restore);
-        match tokio::time::timeout(self.admission_deadline, read).await {
-            Ok(Ok(held)) => Some(held),
+    /// Reads the record for a node that is being created. If it cannot be read, the create passes
+    /// unchanged.
+    async fn read_for_create(&self, node: &selection::Node) -> Result<Option<LoadedRecord>, FailOpen> {
+        let read = self.cases.read_record(&self.cluster, node, Priority::Restore);
+        match tokio::time::timeout(self.deadline, read).await {
+            Ok(Ok(held)) => Ok(held),
             Ok(Err(error)) => {
                 self.failed_open(node, &error);
-                None
+                Err(FailOpen::Error)
             }
             Err(_) => {
-                debug!(node = node.name, "record not read before the deadline; the create passes unchanged");
-                None
+                warn!(node = node.name, "record not read before the deadline; the create passes unchanged");
+                Err(FailOpen::Deadline)
             }
         }
     }
 
     /// Answers a Node DELETE. `oldObject` is the node that is being deleted. Called again if it
     /// changes before the delete commits.
-    pub async fn admit_delete(&self, request: AdmissionRequest) -> AdmissionResponse {
+    pub(super) async fn delete(&self, request: AdmissionRequest) -> AdmissionResponse {
         let Some(node) = read(request.old_object.as_ref()) else { return AdmissionResponse::allowed() };
-        if request.dry_run || self.duties.dry_run || ignored(&node) || node.name.is_empty() {
+        if request.dry_run || self.dry_run || ignored(&node) || node.name.is_empty() {
             return AdmissionResponse::allowed();
         }
-        match tokio::time::timeout(self.admission_deadline, self.capture_last(&node)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => self.failed_open(&node, &error),
-            Err(_) => warn!(node = node.name, "last state not captured before the deadline; the delete passes"),
+        if let Err(reason) = self.policies_are_known(&node).await {
+            return AdmissionResponse::failed_open(reason);
         }
-        AdmissionResponse::allowed()
+        match tokio::time::timeout(self.deadline, self.capture_last(&node)).await {
+            Ok(Ok(())) => AdmissionResponse::allowed(),
+            Ok(Err(error)) => {
+                self.failed_open(&node, &error);
+                AdmissionResponse::failed_open(FailOpen::Error)
+            }
+            Err(_) => {
+                warn!(node = node.name, "last state not captured before the deadline; the delete passes");
+                AdmissionResponse::failed_open(FailOpen::Deadline)
+            }
+        }
+    }
+
+    /// Checks that it is known which keys of a node are kept. If not, the request passes unchanged, and
+    /// the controller does the rest once it is.
+    async fn policies_are_known(&self, node: &selection::Node) -> Result<(), FailOpen> {
+        let reason = match tokio::time::timeout(self.deadline, self.cases.policies_are_known()).await {
+            Ok(true) => return Ok(()),
+            Ok(false) => FailOpen::Error,
+            Err(_) => FailOpen::Deadline,
+        };
+        debug!(node = node.name, "KeepPolicies are not known; the request passes unchanged");
+        Err(reason)
     }
 
     /// Captures the last state that a review reports. Anyone who reaches the port can send a
@@ -109,26 +168,27 @@ impl Keeper {
     async fn capture_last(&self, reported: &selection::Node) -> Result<(), Error> {
         let (mut node, mut confirmed) = (reported.clone(), false);
         loop {
-            let policies = self.policies.current();
-            let Some(identity) = policies.identify(&node) else { return Ok(()) };
-            let held = self.admission.read_record(&identity.record_name(), Priority::LastState).await?;
-            self.report_invalid_record(&node, held.as_ref());
-            let rivals = self.confirmed_rivals(&node, &identity, held.as_ref()).await?;
+            let identities = self.cases.identities_of(&node);
+            let held = self.cases.read_record(&self.cluster, &node, Priority::LastState).await?;
+            self.reports.invalid_record(&node, held.as_ref());
+            let rivals = self.confirmed_rivals(&node, held.as_ref()).await?;
+            // Last states of predecessors that are not written yet come first, in the same write.
+            let stored =
+                self.cases.pending_record(&node, held.as_ref()).or_else(|| held.as_ref().map(LoadedRecord::share));
             let last = |node: &selection::Node| {
-                let stored = held.as_ref().map(Held::share);
-                decide(&Case::gone(node.clone(), stored, rivals.clone(), &self.context(&policies)))
+                self.last_write(&self.cases.gone(node.clone(), stored.clone(), rivals.clone()))
             };
-            let Decision::WriteRecord(mut kind, mut next) = last(&node) else { return Ok(()) };
+            let Some((mut kind, mut next)) = last(&node) else { return Ok(()) };
             if !confirmed {
                 let Some(live) = self.confirm(reported).await? else { return Ok(()) };
                 (node, confirmed) = (live, true);
-                if policies.identify(&node).as_ref() != Some(&identity) {
+                if self.wait_for_watch(&node).await || self.cases.identities_of(&node) != identities {
                     continue;
                 }
-                let Decision::WriteRecord(again, record) = last(&node) else { return Ok(()) };
-                (kind, next) = (again, record);
+                let Some(again) = last(&node) else { return Ok(()) };
+                (kind, next) = again;
             }
-            match self.admission.write_record(held.as_ref(), &next, Priority::LastState).await {
+            match self.cluster.write_or_move_record(held.as_ref(), &next, Priority::LastState).await {
                 Ok(_) => {
                     info!(
                         node = reported.name,
@@ -139,6 +199,9 @@ impl Keeper {
                     if kind == RecordWrite::Capture {
                         self.metrics.captured(Via::Admission);
                     }
+                    if held.is_none() {
+                        self.metrics.record_created();
+                    }
                     return Ok(());
                 }
                 // Concurrent write: read and decide again, until the deadline.
@@ -148,15 +211,39 @@ impl Keeper {
         }
     }
 
+    /// Returns the write that a last state needs. If the capture of an earlier state may be in
+    /// flight, a record with the same content is written too: that capture must not land after the
+    /// node is gone.
+    fn last_write(&self, case: &Case) -> Option<(RecordWrite, Box<Record>)> {
+        let recorded = case.record().map(|record| record.node.resource_version);
+        match decide(case) {
+            Decision::WriteRecord(kind, next) => Some((kind, next)),
+            _ if self.cache.may_be_overtaken(case.subject(), recorded) => {
+                capture_again(case).map(|next| (RecordWrite::Capture, next))
+            }
+            _ => None,
+        }
+    }
+
+    /// Waits until the watch has delivered this incarnation of the node, and so the last states of
+    /// all its predecessors. Returns whether it had to wait. A watch that lags further is not
+    /// waited for.
+    async fn wait_for_watch(&self, node: &selection::Node) -> bool {
+        let is_current = || self.cache.is_current(node);
+        if !self.cache.is_synced() || is_current() {
+            return false;
+        }
+        let latest = Instant::now() + WATCH_LAG.min(self.deadline / 4);
+        while !is_current() && Instant::now() < latest {
+            tokio::time::sleep(WATCH_CHECK).await;
+        }
+        true
+    }
+
     /// Returns the rivals of a node that is being deleted. The watch may lag behind, so rivals that
     /// hold the record are looked up in the API server.
-    async fn confirmed_rivals(
-        &self,
-        node: &selection::Node,
-        identity: &Identified,
-        held: Option<&Held>,
-    ) -> Result<Vec<Rival>, Error> {
-        let rivals = self.rivals(node, identity, held);
+    async fn confirmed_rivals(&self, node: &selection::Node, held: Option<&LoadedRecord>) -> Result<Vec<Rival>, Error> {
+        let rivals = self.cases.rivals(node, held);
         let record = held.and_then(|held| held.stored().record_for(node));
         if record.is_none_or(|record| record.node.uid == node.uid) {
             return Ok(rivals);
@@ -164,7 +251,7 @@ impl Keeper {
         let mut confirmed = Vec::new();
         for rival in rivals {
             let exists =
-                !rival.holds_record || self.admission.read_node(&rival.name, Priority::LastState).await?.is_some();
+                !rival.holds_record || self.cluster.read_node(&rival.name, Priority::LastState).await?.is_some();
             confirmed.extend(exists.then_some(rival));
         }
         Ok(confirmed)
@@ -172,7 +259,7 @@ impl Keeper {
 
     /// Reads the node that is being deleted. `None` if this incarnation does not exist.
     async fn confirm(&self, reported: &selection::Node) -> Result<Option<selection::Node>, Error> {
-        let live = self.admission.read_node(&reported.name, Priority::LastState).await?;
+        let live = self.cluster.read_node(&reported.name, Priority::LastState).await?;
         let live = live.filter(|live| live.uid == reported.uid);
         if live.is_none() {
             debug!(

@@ -1,7 +1,7 @@
 //! Minimum permissions of the operator's account, by feature.
 //!
-//! A test runs the operator with exactly these permissions and compares them with the requests in the
-//! audit log. It fails on an unused and on a missing verb.
+//! A test runs the operator with exactly these permissions and compares them with the requests in
+//! the audit log. It fails on an unused and on a missing verb.
 
 use perennial_core::keeper::signature;
 use serde::Serialize;
@@ -79,16 +79,10 @@ impl Permissions {
         }
     }
 
-    /// Returns the permissions for Perennial's webhook configurations. `create` cannot be restricted to a
-    /// name; `delete` is needed when webhooks are disabled.
+    /// Returns the permissions for Perennial's webhook configurations. They are installed without
+    /// webhooks: `create` cannot be restricted to a name, so the account does not have it.
     pub fn webhooks() -> Self {
-        Self {
-            cluster: vec![
-                Rule::new(ADMISSION, WEBHOOKS, &["get", "update", "delete"]).named(NAME),
-                Rule::new(ADMISSION, WEBHOOKS, &["create"]),
-            ],
-            namespaced: Vec::new(),
-        }
+        Self { cluster: vec![Rule::new(ADMISSION, WEBHOOKS, &["get", "update"]).named(NAME)], namespaced: Vec::new() }
     }
 
     /// Returns the permissions to remove existing webhook configurations if webhooks are disabled.
@@ -112,8 +106,8 @@ impl Permissions {
         Self { cluster: Vec::new(), namespaced: vec![Rule::new("", &["secrets"], &["get"]).named(signature::SECRET)] }
     }
 
-    /// Returns the permissions to read workloads, to place, move and replace their pods, and to annotate
-    /// workloads.
+    /// Returns the permissions to read workloads, to place, move and replace their pods, and to
+    /// annotate workloads.
     pub fn placement() -> Self {
         Self {
             cluster: vec![
@@ -128,9 +122,10 @@ impl Permissions {
         }
     }
 
-    /// Returns the permissions to remove gates from pods if placement is disabled.
+    /// Returns the permissions to release pods if placement is disabled: to remove gates, and to
+    /// replace pods that wait in a class.
     pub fn no_placement() -> Self {
-        Self { cluster: vec![Rule::new("", &["pods"], &["list", "patch"])], namespaced: Vec::new() }
+        Self { cluster: vec![Rule::new("", &["pods"], &["list", "patch", "delete"])], namespaced: Vec::new() }
     }
 
     /// Returns the roles and their bindings to the account of the same name.
@@ -167,7 +162,7 @@ pub fn uninstall() -> Permissions {
         cluster: vec![
             Rule::new("", &["nodes"], &["list", "patch"]),
             Rule::new("perennial.dev", &["keeppolicies"], &["list"]),
-            Rule::new("", &["pods"], &["list", "patch"]),
+            Rule::new("", &["pods"], &["list", "patch", "delete"]),
             Rule::new(ADMISSION, WEBHOOKS, &["delete"]).named(NAME),
         ],
         namespaced: vec![

@@ -1,9 +1,12 @@
-//! ValidatingAdmissionPolicies: rules that RBAC cannot express. A user who can write ConfigMaps cannot
-//! write node labels, and Perennial's account can change only the parts of a node that it needs.
+//! ValidatingAdmissionPolicies: rules that RBAC cannot express. A user who can write ConfigMaps
+//! cannot write node labels, and Perennial's account can change only the parts of an object that it
+//! needs.
 //!
 //! # Guarantees
-//! Requests of other accounts to nodes never match. Requests to ConfigMaps match only in Perennial's
-//! namespace, and only for records and the configuration.
+//! Requests of other accounts never match, except to records, the configuration and Perennial's
+//! namespace itself.
+
+mod account;
 
 use perennial_core::{
     config::{
@@ -18,6 +21,7 @@ use perennial_core::{
 };
 use serde_json::{Value, json};
 
+pub(crate) use self::account::DELETABLE;
 use super::{labels, workload::CONFIG_MAP};
 
 /// Group and resources that exist only in RBAC. Their verbs authorize additional writers.
@@ -26,15 +30,16 @@ pub(super) const RECORDS: &str = "records";
 const CONFIGS: &str = "configs";
 const RECORD_POLICY: &str = "perennial-records";
 const NODE_POLICY: &str = "perennial-nodes";
-const UNINSTALL: &str = "perennial-uninstall";
+pub(super) const UNINSTALL: &str = "perennial-uninstall";
 /// Labels that the kubelet sets and that must not change.
 const FIXED_LABELS: &str = "['kubernetes.io/hostname', 'kubernetes.io/os', 'kubernetes.io/arch']";
 /// Fields of a node's spec except its taints and its cordon.
 const FIXED_SPEC: [&str; 5] = ["podCIDR", "podCIDRs", "providerID", "configSource", "externalID"];
 
-/// Returns both policies with their bindings for this account.
+/// Returns all policies with their bindings for this account.
 pub(super) fn policies(namespace: &str, account: &str) -> Vec<Value> {
-    let policies = [(RECORD_POLICY, records(namespace, account)), (NODE_POLICY, nodes(namespace, account))];
+    let mut policies = vec![(RECORD_POLICY, records(namespace, account)), (NODE_POLICY, nodes(namespace, account))];
+    policies.extend(account::policies(namespace, account));
     let object = |kind: &str, name: &str, spec: Value| {
         let metadata = json!({ "name": name, "labels": labels() });
         json!({ "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": metadata, "spec": spec })
@@ -70,19 +75,18 @@ pub(super) fn writer_rules() -> Value {
     json!([{ "apiGroups": [GROUP], "resources": [RECORDS], "verbs": ["create", "update", "delete"] }])
 }
 
-fn user(namespace: &str, account: &str) -> String {
+pub(super) fn user(namespace: &str, account: &str) -> String {
     format!("system:serviceaccount:{namespace}:{account}")
 }
 
-/// Returns the policy for records and the configuration. Records are read by name, so a name matches as
-/// well as the label. Each verb is authorized separately, so that an account that deletes a namespace can
-/// delete everything in it.
+/// Returns the policy for records and the configuration. Records are read by name, so a name
+/// matches as well as the label. Each verb is authorized separately, so that an account that
+/// deletes a namespace can delete everything in it.
 fn records(namespace: &str, account: &str) -> Value {
     let ours = user(namespace, account);
     let concerned = format!(
-        "[object, oldObject].exists(o, o != null && (o.metadata.name == '{CONFIG_MAP}' || \
-         o.metadata.name.startsWith('node-') || o.metadata.name.startsWith('id-') || \
-         (has(o.metadata.labels) && '{RECORD_LABEL}' in o.metadata.labels)))"
+        "[object, oldObject].exists(o, o != null && (o.metadata.name == '{CONFIG_MAP}' || {}))",
+        is_record("o")
     );
     let may = format!(
         "authorizer.group('{GROUP}').resource(variables.record ? '{RECORDS}' : '{CONFIGS}').namespace('{namespace}')\
@@ -108,10 +112,18 @@ fn records(namespace: &str, account: &str) -> Value {
             "messageExpression": format!(
                 "'only Perennial and users with permission to ' + request.operation.lowerAscii() + ' ' + \
                  (variables.record ? '{RECORDS}' : '{CONFIGS}') + '.{GROUP} in namespace {namespace} can change this: \
-                 see docs/security.md'"
+                 see docs/explain/security.md'"
             ),
         }],
     })
+}
+
+/// Returns the expression that is true for a record.
+pub(super) fn is_record(object: &str) -> String {
+    format!(
+        "{object}.metadata.name.startsWith('node-') || {object}.metadata.name.startsWith('id-') || \
+         (has({object}.metadata.labels) && '{RECORD_LABEL}' in {object}.metadata.labels)"
+    )
 }
 
 /// Returns the policy for requests of Perennial's accounts to nodes.
@@ -168,13 +180,15 @@ fn nodes(namespace: &str, account: &str) -> Value {
     })
 }
 
-/// Restricts a rule to updates. Other operations have nothing to compare and are denied by another rule.
-fn guarded(expression: &str) -> String {
+/// Restricts a rule to updates. Other operations have nothing to compare and are denied by another
+/// rule.
+pub(super) fn guarded(expression: &str) -> String {
     format!("!variables.update || ({expression})")
 }
 
-/// Returns an expression that is true if `may` holds for every key that was set, changed or removed.
-fn unchanged(now: &str, before: &str, may: &str) -> String {
+/// Returns an expression that is true if `may` holds for every key that was set, changed or
+/// removed.
+pub(super) fn unchanged(now: &str, before: &str, may: &str) -> String {
     format!(
         "variables.{now}.all(k, k in variables.{before} && variables.{before}[k] == variables.{now}[k] || {may}) && \
          variables.{before}.all(k, k in variables.{now} || {may})"

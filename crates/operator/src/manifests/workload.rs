@@ -1,5 +1,7 @@
-//! The config, the Deployment, its Service and its disruption budget. Satisfies PodSecurity `restricted`.
+//! The config, the Deployment, its Service and its disruption budget. Satisfies PodSecurity
+//! `restricted`.
 
+use perennial_core::keeper::selection::GATE_TAINT;
 use serde_json::{Value, json};
 
 use super::{Install, NAME, labels};
@@ -7,6 +9,8 @@ use super::{Install, NAME, labels};
 /// Path of the config file in the container.
 const CONFIG_DIR: &str = "/etc/perennial";
 pub(super) const CONFIG_MAP: &str = "perennial-config";
+/// Time between SIGTERM and SIGKILL after failed probes.
+const FROZEN_GRACE_SECONDS: u32 = 5;
 
 pub(super) fn namespace(install: &Install) -> Value {
     json!({
@@ -85,12 +89,15 @@ fn deployment(install: &Install) -> Value {
                 "spec": {
                     "serviceAccountName": NAME,
                     "enableServiceLinks": false,
+                    "nodeSelector": { "kubernetes.io/os": "linux" },
                     "securityContext": {
                         "runAsNonRoot": true,
                         "runAsUser": 65532,
                         "runAsGroup": 65532,
                         "seccompProfile": { "type": "RuntimeDefault" },
                     },
+                    // A new node has the gate taint until the operator removes it.
+                    "tolerations": [{ "key": GATE_TAINT, "operator": "Exists" }],
                     "containers": [container(install)],
                     "volumes": [{ "name": "config", "configMap": { "name": CONFIG_MAP } }],
                     "topologySpreadConstraints": [{
@@ -132,8 +139,16 @@ fn container(install: &Install) -> Value {
     });
     if install.metrics_port.is_some() {
         let get = |path: &str| json!({ "path": path, "port": "metrics" });
-        container["startupProbe"] = json!({ "httpGet": get("/livez"), "periodSeconds": 1, "failureThreshold": 60 });
-        container["livenessProbe"] = json!({ "httpGet": get("/livez"), "periodSeconds": 10, "failureThreshold": 3 });
+        // A process that does not answer does not stop either: it is killed after 5 s instead of
+        // the 30 s of the pod.
+        let grace = FROZEN_GRACE_SECONDS;
+        container["startupProbe"] = json!({
+            "httpGet": get("/livez"), "periodSeconds": 1, "failureThreshold": 60, "terminationGracePeriodSeconds": grace,
+        });
+        container["livenessProbe"] = json!({
+            "httpGet": get("/livez"), "periodSeconds": 6, "timeoutSeconds": 3, "failureThreshold": 3,
+            "terminationGracePeriodSeconds": grace,
+        });
         container["readinessProbe"] = json!({ "httpGet": get("/readyz"), "periodSeconds": 2, "failureThreshold": 3 });
     }
     container

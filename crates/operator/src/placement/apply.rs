@@ -6,6 +6,8 @@
 //! that the next decision is based on them.
 
 mod cluster;
+mod pace;
+mod room;
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,16 +19,20 @@ use perennial_core::placement::{
     workload::{PodView, Workload},
 };
 use serde_json::Value;
-use tracing::{debug, info};
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
 
 pub use self::cluster::{Cluster, Error, Eviction, ListedPods, Saved};
+use self::pace::{DeletePace, EvictionPace};
 use super::{
+    Key,
     cache::{SharedCache, WorkloadEntry, about, key_of},
     metrics::{MoveResult, PlacementMetrics},
     reconcile::PlacerParts,
 };
 use crate::runtime::{
     error_category::Category,
+    error_chain::Chain,
     events::{Events, Severity},
     jitter::Jitter,
     request::Failure,
@@ -36,6 +42,8 @@ use crate::runtime::{
 const BLOCKED_PAUSE: Duration = Duration::from_secs(30);
 /// Retry interval after an eviction that is impossible for now.
 const CANNOT_EVICT_PAUSE: Duration = Duration::from_mins(5);
+/// Maximum number of nodes that are searched for room at a time.
+const ROOM_NODES: usize = 5;
 /// Maximum number of parallel writes to the pods of one workload.
 const PARALLEL_WRITES: usize = 32;
 /// Maximum number of pod writes per decision. The rest follows after a new permit and a new
@@ -49,6 +57,8 @@ pub(super) struct Applier {
     events: Events,
     metrics: PlacementMetrics,
     jitter: Jitter,
+    pace: EvictionPace,
+    delete_pace: DeletePace,
     dry_run: bool,
 }
 
@@ -60,6 +70,8 @@ impl Applier {
             events: parts.events.clone(),
             metrics,
             jitter: parts.jitter.clone(),
+            pace: EvictionPace::default(),
+            delete_pace: DeletePace::default(),
             dry_run: parts.dry_run,
         }
     }
@@ -77,12 +89,22 @@ impl Applier {
         writes.truncate(MAX_WRITES);
         let writing = writes.into_iter().map(|action| self.write_pod(workload, action).boxed()).collect();
         if let Some(error) = in_parallel(writing).await.into_iter().find_map(Result::err) {
+            if error.failure().is_refusal() {
+                self.cache.mark_refused(&key_of(&workload.view));
+            }
             return Err(error);
         }
         if !complete {
             return Ok(Some(Duration::ZERO));
         }
         let key = key_of(&workload.view);
+        if let Some(wait) = decision.evicts().then(|| self.pace.take(Instant::now())).flatten() {
+            return Ok(Some(wait.mul_f64(1.0 + self.jitter.fraction())));
+        }
+        let replaces = rest.iter().any(|action| matches!(action, Action::Delete { .. }));
+        if let Some(wait) = replaces.then(|| self.delete_pace.take(&key, workload)).flatten() {
+            return Ok(Some(wait));
+        }
         for action in rest {
             match action {
                 Action::Save { patch, reason, .. } => {
@@ -97,7 +119,11 @@ impl Applier {
                     }
                 }
                 Action::Delete { pod, reason } => {
-                    self.cluster.delete(&workload.view.namespace, pod).await?;
+                    // A pod that has changed may be bound by now: the next decision looks again.
+                    let deleted = self.cluster.delete(&workload.view.namespace, pod).await?;
+                    if !deleted {
+                        continue;
+                    }
                     self.cache.mark_removed(&pod.uid);
                     info!(workload = &*key, pod = pod.name, reason, "deleted unschedulable pod");
                 }
@@ -105,6 +131,22 @@ impl Applier {
             }
         }
         Ok(None)
+    }
+
+    /// Searches a spot node with room for a pod like this one, and stores the result. Without room
+    /// on a node, the node is no evidence of capacity. Returns whether there is room.
+    pub(super) async fn find_room(&self, key: &Key, namespace: &str, pod: &PodRef) -> Result<bool, Error> {
+        let (mut full, mut found) = (Vec::new(), false);
+        for node in self.cache.spot_nodes(key, ROOM_NODES) {
+            if self.cluster.has_room(&node, namespace, &pod.name).await? {
+                found = true;
+                break;
+            }
+            full.push(node);
+        }
+        debug!(workload = &**key, found, full = full.len(), "searched room on spot nodes");
+        self.cache.store_room(key, full, found);
+        Ok(found)
     }
 
     async fn write_pod(&self, workload: &Workload, action: &Action) -> Result<(), Error> {
@@ -191,11 +233,13 @@ impl Applier {
         let key = key_of(&workload.view);
         let answer = self.cluster.evict(&workload.view.namespace, pod).await.inspect_err(|_| {
             count(MoveResult::Failed);
+            self.cache.mark_evicted(&key);
         })?;
         match answer {
             Eviction::Done => {
                 count(MoveResult::Evicted);
                 self.cache.mark_removed(&pod.uid);
+                self.cache.mark_evicted(&key);
                 info!(workload = &*key, pod = pod.name, reason, "evicted pod");
                 self.events.occurred(about(&workload.view), Severity::Normal, "Moved", || {
                     format!("evicted pod {}: {reason}", pod.name)
@@ -230,18 +274,36 @@ impl Applier {
         }
         info!(workload = &*entry.key, pods = unlabelled.len(), "adopting unmanaged pods");
         let namespace = &workload.view.namespace;
+        let (mut adopted, mut refused, mut failed) = (false, None, None);
         let adopting = unlabelled.iter().map(|pod| self.cluster.adopt(namespace, pod).boxed()).collect();
         for (pod, answer) in unlabelled.iter().zip(in_parallel(adopting).await) {
             match answer {
-                Ok(answer) => self.cache.store_pod(answer),
+                Ok(answer) => {
+                    adopted = true;
+                    self.cache.store_pod(answer);
+                }
                 // The pod is gone. It never had the label, so the watch does not deliver that.
                 Err(error) if matches!(error.category(), Category::NotFound | Category::Conflict) => {
                     self.cache.remove_pod(&pod.uid);
                 }
-                Err(error) => return Err(error),
+                // The pod counts as it was listed. Others of the workload are still placed.
+                Err(error) if error.failure().is_refusal() => {
+                    warn!(workload = &*entry.key, pod = pod.name, error = %Chain(&error), "could not label pod");
+                    refused = Some(error);
+                }
+                // Without the label the watch does not deliver the pod: a cached one would become
+                // stale. It is missing instead, so that the pods are read again.
+                Err(error) => {
+                    self.cache.remove_pod(&pod.uid);
+                    failed = Some(error);
+                }
             }
         }
-        Ok(())
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        // Without a success the permission is missing.
+        refused.filter(|error| !adopted && error.category() == Category::Forbidden).map_or(Ok(()), Err)
     }
 }
 

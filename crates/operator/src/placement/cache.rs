@@ -16,11 +16,14 @@ use std::{
     sync::Arc,
 };
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::core::SelectorExt as _;
 use perennial_core::placement::{
-    spec::parse,
-    workload::{NodeView, PdbView, PendingWrites, PodView, ReplicaSetView, RequestedSpec, Workload, WorkloadView},
+    Class,
+    spec::{AnnotationRules, parse},
+    workload::{
+        ClusterNodes, NodeView, PdbView, PendingWrites, PodView, ReplicaSetView, RequestedSpec, Workload, WorkloadView,
+    },
 };
 
 pub use self::{
@@ -31,9 +34,12 @@ pub use self::{
     shared::{OverduePod, OwnerLookup, SharedCache, Step},
     watched::Watched,
 };
-use self::{nodes::Nodes, watched::Lists};
-use super::{Key, reservations::Reservations, settings::Configured};
-use crate::runtime::{events::About, map::HashMap};
+use self::{
+    nodes::{Nodes, PodConstraints},
+    watched::Lists,
+};
+use super::{Key, refusals::Refusals, reservations::Reservations, settings::Configured};
+use crate::runtime::{events::EventObject, map::HashMap};
 
 /// Keys of the workloads to be reconciled.
 pub type Affected = Vec<Key>;
@@ -52,8 +58,8 @@ pub fn key_of(workload: &WorkloadView) -> Key {
 }
 
 /// Returns the object that Events of a workload refer to.
-pub fn about(workload: &WorkloadView) -> About {
-    About {
+pub fn about(workload: &WorkloadView) -> EventObject {
+    EventObject {
         api_version: "apps/v1",
         kind: workload.kind.as_str(),
         namespace: Some(workload.namespace.clone()),
@@ -65,6 +71,11 @@ pub fn about(workload: &WorkloadView) -> About {
 /// Parses a resourceVersion for comparison.
 pub fn version(text: &str) -> u64 {
     text.parse().unwrap_or_default()
+}
+
+/// Returns whether the breaker of a workload is open.
+fn is_short(workload: &WorkloadEntry) -> bool {
+    workload.view.state.is_some() && workload.view.state().breaker.is_open()
 }
 
 #[derive(Debug, Default)]
@@ -82,13 +93,33 @@ pub struct Cache {
     pdbs: HashMap<String, BTreeMap<String, PdbEntry>>,
     nodes: Nodes,
     reservations: Reservations,
+    refusals: Refusals,
+    room: HashMap<Key, RoomFindings>,
     lists: Lists,
+}
+
+/// Time for which a node without room for a workload's pods is no evidence of capacity.
+const FULL_FOR: SignedDuration = SignedDuration::from_mins(5);
+
+/// Results of comparing the requests of a workload's pods with the room on nodes.
+#[derive(Debug, Default)]
+struct RoomFindings {
+    /// Nodes without room, and when that was found.
+    full: HashMap<String, Timestamp>,
+    /// When room was last searched for, and found.
+    searched: Option<Timestamp>,
+    found: Option<Timestamp>,
 }
 
 impl Cache {
     /// Returns whether every list was read: an object that is not in the cache does not exist.
     pub fn is_synced(&self) -> bool {
         self.lists.is_synced()
+    }
+
+    /// Returns whether the nodes were listed, so that their label schemes are known.
+    pub fn has_nodes(&self) -> bool {
+        self.lists.has_nodes()
     }
 
     /// Returns every workload, or none before the cache is synced.
@@ -124,6 +155,10 @@ impl Cache {
         self.namespaces.get(name)
     }
 
+    pub fn refusals(&mut self) -> &mut Refusals {
+        &mut self.refusals
+    }
+
     pub fn reservations(&mut self) -> &mut Reservations {
         &mut self.reservations
     }
@@ -136,9 +171,9 @@ impl Cache {
     }
 
     /// Returns the requested placement of a cached workload.
-    pub fn spec(&self, workload: &WorkloadEntry, prefixes: &[String]) -> RequestedSpec {
+    pub fn spec(&self, workload: &WorkloadEntry, rules: &AnnotationRules) -> RequestedSpec {
         match self.namespaces.get(&workload.view.namespace) {
-            Some(namespace) if namespace.selected => parse(prefixes, &namespace.annotations, &workload.annotations),
+            Some(namespace) if namespace.selected => parse(rules, &namespace.annotations, &workload.annotations),
             _ => Ok(None),
         }
     }
@@ -165,9 +200,11 @@ impl Cache {
         let pdbs = pdbs
             .filter(|(_, pdb)| pdb.selector.as_ref().is_some_and(|s| s.matches(&workload.template_labels)))
             .map(|(name, pdb)| PdbView { name: name.clone(), disruptions_allowed: pdb.allowed });
+        let nodes = if is_short(workload) { self.nodes_for(workload) } else { self.nodes.counts() };
         Some(Workload {
             view: workload.view.clone(),
-            spec: self.spec(workload, &configured.prefixes),
+            nodes,
+            spec: self.spec(workload, &configured.annotations),
             replica_sets,
             pods: owners.flat_map(|owner| self.pods_of(owner)).collect(),
             pdbs: pdbs.collect(),
@@ -177,6 +214,46 @@ impl Cache {
         })
     }
 
+    /// Returns the nodes as far as the pods of a workload may use them. Room that was found on a
+    /// spot node counts as a new node.
+    fn nodes_for(&self, workload: &WorkloadEntry) -> ClusterNodes {
+        let mut nodes = self.nodes.for_pods(self.constraints(workload));
+        let found = self.room.get(&workload.key).and_then(|room| room.found);
+        nodes.spot.usable_since = nodes.spot.usable_since.max(found);
+        nodes
+    }
+
+    fn constraints<'a>(&'a self, workload: &'a WorkloadEntry) -> PodConstraints<'a> {
+        PodConstraints {
+            full: self.room.get(&workload.key).map(|room| &room.full),
+            selector: &workload.node_selector,
+            tolerations: &workload.tolerations,
+        }
+    }
+
+    /// Returns the newest spot nodes that the pods of a workload may use.
+    pub fn spot_nodes(&self, key: &str, limit: usize) -> Vec<String> {
+        let Some(workload) = self.workloads.get(key) else { return Vec::new() };
+        let usable = self.nodes.usable(Class::Spot, self.constraints(workload));
+        usable.take(limit).map(|(_, node)| node.name.clone()).collect()
+    }
+
+    /// Notes the result of a search for room: the nodes without, and whether there was one with.
+    pub fn store_room(&mut self, key: &Key, full: Vec<String>, found: bool, now: Timestamp) {
+        let Self { room, workloads, .. } = self;
+        room.retain(|known, _| workloads.contains_key(known));
+        let findings = room.entry(Arc::clone(key)).or_default();
+        findings.full.retain(|_, since| now < *since + FULL_FOR);
+        findings.full.extend(full.into_iter().map(|node| (node, now)));
+        findings.searched = Some(now);
+        findings.found = found.then_some(now);
+    }
+
+    /// Returns when room for the pods of a workload was last searched for.
+    pub fn room_searched(&self, key: &str) -> Option<Timestamp> {
+        self.room.get(key)?.searched
+    }
+
     fn pods_of(&self, owner: &str) -> impl Iterator<Item = PodView> {
         let uids = self.pods_of.get(owner).into_iter().flatten();
         uids.filter_map(|uid| self.pods.get(uid)).map(|pod| {
@@ -184,6 +261,15 @@ impl Cache {
             let node = pod.node.as_deref().map(|node| self.nodes.get(node).unwrap_or(gone));
             PodView { node, ..pod.view.clone() }
         })
+    }
+
+    /// Returns whether a cached pod of the workload matches.
+    pub fn has_pod(&self, key: &str, matches: impl Fn(&PodEntry) -> bool) -> bool {
+        let Some(workload) = self.workloads.get(key) else { return false };
+        let uid = &workload.view.uid;
+        let owners = std::iter::once(uid).chain(self.sets_of.get(uid).into_iter().flatten());
+        let mut pods = owners.filter_map(|owner| self.pods_of.get(owner)).flatten();
+        pods.any(|pod| self.pods.get(pod).is_some_and(&matches))
     }
 
     fn keys_in(&self, namespace: &str) -> Affected {
@@ -196,6 +282,20 @@ impl Cache {
         let here = self.pods.values().filter(|pod| pod.node.as_deref() == Some(node));
         let keys: BTreeSet<&Key> = here.filter_map(|pod| self.key_of_owner(&pod.view.owner)).collect();
         keys.into_iter().cloned().collect()
+    }
+
+    /// Returns the workloads for which a class is short.
+    fn keys_of_short(&self) -> Affected {
+        self.workloads
+            .values()
+            .filter(|workload| is_short(workload))
+            .map(|workload| Arc::clone(&workload.key))
+            .collect()
+    }
+
+    /// Returns the number of nodes of each class.
+    pub fn node_counts(&self) -> ClusterNodes {
+        self.nodes.counts()
     }
 
     fn keys_of_owner(&self, uid: &str) -> Affected {

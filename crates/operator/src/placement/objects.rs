@@ -10,6 +10,7 @@ use k8s_openapi::{
         util::intstr::IntOrString,
     },
 };
+use perennial_core::keeper::keys::Taint;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
@@ -114,7 +115,33 @@ pub struct TemplateMeta {
 #[serde(default, rename_all = "camelCase")]
 pub struct TemplateSpec {
     pub node_selector: Option<BTreeMap<String, String>>,
+    pub tolerations: Option<Vec<Toleration>>,
     pub affinity: Option<Affinity>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Toleration {
+    pub key: Option<String>,
+    pub operator: Option<String>,
+    pub value: Option<String>,
+    pub effect: Option<String>,
+}
+
+impl Toleration {
+    /// Returns whether a pod with this toleration may run on a node with the taint. Operators that
+    /// are not known here tolerate nothing.
+    pub fn tolerates(&self, taint: &Taint) -> bool {
+        let effect = self.effect.as_deref().unwrap_or_default();
+        let key = self.key.as_deref().unwrap_or_default();
+        let value = match self.operator.as_deref() {
+            Some("Exists") => true,
+            Some("Equal") | None => self.value.as_deref().unwrap_or_default() == taint.value,
+            Some(_) => false,
+        };
+        let any_key = key.is_empty() && self.operator.as_deref() == Some("Exists");
+        (effect.is_empty() || effect == taint.effect) && (any_key || key == taint.key && value)
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -133,12 +160,27 @@ pub struct StatefulSet {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 pub struct StatefulSetSpec {
     pub replicas: Option<u32>,
     pub selector: LabelSelector,
     pub ordinals: Option<Ordinals>,
     pub template: Template,
+    pub update_strategy: UpdateStrategy,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct UpdateStrategy {
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    pub rolling_update: Option<PartitionedUpdate>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct PartitionedUpdate {
+    pub partition: u32,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -240,7 +282,7 @@ pub struct Namespace {
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Meta {
+struct ObjectMetadata {
     name: Option<String>,
     namespace: Option<String>,
     uid: Option<String>,
@@ -254,7 +296,7 @@ struct Meta {
 }
 
 fn meta<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    let meta = Meta::deserialize(deserializer)?;
+    let meta = ObjectMetadata::deserialize(deserializer)?;
     Ok(ObjectMeta {
         name: meta.name,
         namespace: meta.namespace,

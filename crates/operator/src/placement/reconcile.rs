@@ -35,6 +35,7 @@ use crate::{
         clock::Clock,
         error_category::Category,
         events::{Events, Severity},
+        health::Health,
         jitter::Jitter,
         metrics::Metrics,
         ownership::Ownership,
@@ -49,6 +50,8 @@ use crate::{
 const CONTROLLER: &str = "placement";
 const MIN_PAUSE: Duration = Duration::from_millis(25);
 const MAX_PAUSE: Duration = Duration::from_mins(1);
+/// Retry interval of an eviction for which no node has room.
+const NO_ROOM_PAUSE: Duration = Duration::from_secs(30);
 const RETRY: RetryPolicy = RetryPolicy {
     backoff: (MIN_PAUSE, MAX_PAUSE),
     immediate_conflicts: 0,
@@ -71,11 +74,16 @@ pub struct PlacerParts {
     pub metrics: Metrics,
     pub events: Events,
     pub ownership: Ownership,
+    /// Which of the watched resources can be read.
+    pub health: Health,
     /// This replica decides about workloads. Otherwise it only answers admission and ungates
     /// overdue pods.
     pub decides: bool,
     /// Decisions are logged and not executed.
     pub dry_run: bool,
+    /// First and longest pause after failures. A failed placement is repeated after a quarter of
+    /// the first one.
+    pub backoff: (Duration, Duration),
 }
 
 /// Placement of one replica of the operator.
@@ -98,11 +106,12 @@ impl Placer {
         let cache = Arc::new(SharedCache::new(parts.configured.clone(), parts.clock.clone()));
         let (ownership, jitter, metrics) = (parts.ownership.clone(), parts.jitter.clone(), parts.metrics.clone());
         let own_metrics = PlacementMetrics::register(&parts.metrics);
-        let reconciler = Arc::new(Reconciler::new(CONTROLLER, RETRY, ownership, jitter, metrics));
+        let retry = RETRY.with_backoff(parts.backoff.0 / 4, parts.backoff.1);
+        let reconciler = Arc::new(Reconciler::new(CONTROLLER, retry, ownership, jitter, metrics).shared_by::<Self>());
         Self {
             applier: Applier::new(&parts, Arc::clone(&cache), own_metrics.clone()),
             webhook: PodWebhook::new(&parts, Arc::clone(&cache), Arc::clone(&reconciler)),
-            gauges: Gauges::new(own_metrics),
+            gauges: Gauges::new(own_metrics, parts.configured.workload_metrics),
             reporter: Reporter::new(parts.metrics, parts.events.clone()),
             events: parts.events,
             ownership: parts.ownership,
@@ -195,7 +204,7 @@ impl Placer {
 
     /// Updates the gauges.
     pub fn publish_gauges(&self) {
-        self.gauges.publish(|key| self.is_ours(key));
+        self.gauges.publish(self.cache.node_counts(), &self.cache.keys(), |key| self.is_ours(key));
         self.reconciler.report_depth();
     }
 
@@ -223,6 +232,24 @@ impl Placer {
         let Some(revisit) = decision.revisit else { return Ok(Next::Done) };
         let pause = Duration::try_from(revisit.duration_since(workload.now)).unwrap_or_default();
         Ok(Next::RequeueAfter(pause.max(min)))
+    }
+
+    /// Checks that a node has room before a pod is evicted because of it, and whether an existing
+    /// node has room where that would allow a probe. Decides again after that. Returns None if the
+    /// eviction must wait: a StatefulSet whose probe began keeps it until it times out.
+    async fn with_room(&self, key: &Key, term: u64, step: Step) -> Result<Option<Step>, Error> {
+        let Step::Decided { decided, .. } = &step else { return Ok(Some(step)) };
+        let (workload, decision) = &**decided;
+        let evident = decision.evicted_on_evidence(&workload.state());
+        let wanted = decision.room_for.as_ref().filter(|_| self.cache.may_search_room(key));
+        let Some(pod) = evident.or(wanted) else { return Ok(Some(step)) };
+        let found = self.applier.find_room(key, &workload.view.namespace, pod).await?;
+        let step = self.cache.decide(key, term);
+        let evicts = match &step {
+            Step::Decided { decided, .. } => decided.1.evicted_on_evidence(&decided.0.state()).is_some(),
+            Step::Gone | Step::Stale(_) => false,
+        };
+        Ok((found || !evicts).then_some(step))
     }
 
     /// Records the counts of a decision and writes its Events.
@@ -254,6 +281,11 @@ impl Reconcile for Placer {
         shard_key(key)
     }
 
+    /// Namespaces take turns.
+    fn share(key: &Key) -> &str {
+        shard_key(key).split('/').next().unwrap_or_default()
+    }
+
     fn span(&self, key: &Key) -> Span {
         info_span!(target: traces::TARGET, "placement", workload = &**key, outcome = field::Empty)
     }
@@ -267,6 +299,17 @@ impl Reconcile for Placer {
             self.cache.mark_read(key, term);
             step = self.cache.decide(key, term);
         }
+        // Without leader election several replicas may decide. Another one may have moved a pod
+        // that this cache still contains, and the saved state alone does not show that.
+        if !self.ownership.is_exclusive()
+            && let Step::Decided { decided, .. } = &step
+            && decided.1.evicts()
+            && let Some(entry) = self.cache.entry(key)
+        {
+            self.applier.refresh(&entry, &decided.0).await?;
+            step = self.cache.decide(key, term);
+        }
+        let Some(step) = self.with_room(key, term, step).await? else { return Ok(Next::RequeueAfter(NO_ROOM_PAUSE)) };
         match step {
             Step::Gone => {
                 self.forget(key);

@@ -1,7 +1,10 @@
 //! A cache of placement that is filled by lists, and kept up to date by watches if needed: the
 //! input of commands.
 
-use std::fmt::{self, Debug};
+use std::{
+    fmt::{self, Debug},
+    sync::Arc,
+};
 
 use futures::{Stream, StreamExt, TryStreamExt as _, stream::BoxStream};
 use jiff::Timestamp;
@@ -24,13 +27,14 @@ use crate::{
     runtime::{
         pages::{PAGE, next_token, pages},
         request::Failure,
+        watch::message,
     },
 };
 
 /// The cache of the operator at one time.
 #[derive(Debug)]
 pub struct Snapshot {
-    pub configured: Configured,
+    pub configured: Arc<Configured>,
     pub cache: Cache,
     pub now: Timestamp,
 }
@@ -46,9 +50,9 @@ impl Debug for CacheChange {
     }
 }
 
-/// Watches the objects of placement: first all of them, then every change. `selector` restricts the
-/// workloads.
-pub fn changes(client: &Client, selector: Option<&str>) -> impl Stream<Item = CacheChange> + use<> {
+/// Watches the objects of placement: first all of them, then every change, and every failure of a
+/// watch as a sentence. `selector` restricts the workloads.
+pub fn changes(client: &Client, selector: Option<&str>) -> impl Stream<Item = Result<CacheChange, String>> + use<> {
     futures::stream::select_all([
         watch::<Namespace>(client, None),
         watch::<Node>(client, None),
@@ -60,7 +64,7 @@ pub fn changes(client: &Client, selector: Option<&str>) -> impl Stream<Item = Ca
     ])
 }
 
-fn watch<K>(client: &Client, labels: Option<&str>) -> BoxStream<'static, CacheChange>
+fn watch<K>(client: &Client, labels: Option<&str>) -> BoxStream<'static, Result<CacheChange, String>>
 where
     K: Watched + Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
@@ -69,7 +73,8 @@ where
     let events = watcher(Api::<K>::all(client.clone()), config).default_backoff();
     let change =
         |event| CacheChange(Box::new(move |cache: &mut Cache, reading: Reading<'_>| drop(cache.on(event, reading))));
-    events.filter_map(move |event| std::future::ready(event.ok().map(change))).boxed()
+    let failed = |error| format!("could not watch {}: {}", K::plural(&()), message(&error));
+    events.map(move |event| event.map(change).map_err(failed)).boxed()
 }
 
 fn managed() -> String {
@@ -86,9 +91,10 @@ impl Snapshot {
         now: Timestamp,
         mut on_page: impl FnMut(usize),
     ) -> Result<Self, Error> {
-        let mut all = Self { configured, cache: Cache::default(), now };
+        let mut all = Self { configured: Arc::new(configured), cache: Cache::default(), now };
         all.list::<Namespace>(client, None, &mut on_page).await?;
         all.list::<Node>(client, None, &mut on_page).await?;
+        all.cache.detect_schemes(&mut all.configured);
         all.list::<Deployment>(client, selector, &mut on_page).await?;
         all.list::<StatefulSet>(client, selector, &mut on_page).await?;
         all.list::<ReplicaSet>(client, None, &mut on_page).await?;
@@ -100,6 +106,7 @@ impl Snapshot {
     /// Applies a change.
     pub fn apply(&mut self, CacheChange(change): CacheChange) {
         change(&mut self.cache, Reading { configured: &self.configured, now: self.now, listed: false });
+        self.cache.detect_schemes(&mut self.configured);
     }
 
     async fn list<K>(

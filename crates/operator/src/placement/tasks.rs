@@ -6,6 +6,7 @@ use anyhow::Context as _;
 use kube::{Api, Resource};
 use perennial_core::{
     config::{Role, Settings},
+    coordination::lease::Terms,
     placement::{
         ungate::{UngateReason, bystander_ungates_at},
         workload::PodView,
@@ -23,17 +24,34 @@ use super::{
     settings::Configured,
     ungate::ungate_all,
 };
-use crate::runtime::{
-    budget::Budget, environment::Environment, error_category::Category, error_chain::Chain, events::Events,
-    ownership::Ownership, tasks::Task, watch::Watch,
+use crate::{
+    inspect::leases::{LeaseSnapshot, Replica},
+    run::election::placing_groups,
+    runtime::{
+        budget::{Budget, Lane},
+        environment::Environment,
+        error_chain::Chain,
+        events::Events,
+        health::Health,
+        ownership::Ownership,
+        tasks::Task,
+        watch::Watch,
+    },
 };
 
-/// Readiness condition: workloads, pods and disruption budgets have been listed.
+/// Readiness condition: workloads, pods and disruption budgets have been listed, or one of them
+/// cannot be read. Placement is paused then, and the rest of the operator works.
 const SYNCED: &str = "placement";
+/// The watches of placement, apart from nodes.
+const WATCHED: [&str; 6] = ["namespaces", "deployments", "statefulsets", "replicasets", "pods", "poddisruptionbudgets"];
 const SYNC_CHECK: Duration = Duration::from_millis(250);
 const GAUGES_PERIOD: Duration = Duration::from_secs(2);
 /// Interval at which a process that places nothing searches for gated pods.
 const LEFTOVERS_PERIOD: Duration = Duration::from_secs(15);
+/// Maximum time that a process spends to ungate pods before it ends.
+const LAST_UNGATE: Duration = Duration::from_secs(10);
+/// Number of renewals after which a replica that missed them does not run.
+const MISSED_RENEWALS: u32 = 2;
 /// Time for which it searches after the last gated pod was due.
 const LEFTOVERS_FOR: Duration = Duration::from_mins(5);
 
@@ -49,16 +67,20 @@ impl Placer {
         let controller = &settings.controller;
         Ok(Arc::new(Self::from_parts(PlacerParts {
             configured: Configured::new(settings).context("nodeLabels cannot be used")?,
-            cluster: Cluster::new(client.clone(), budget),
-            admission: Cluster::new(client, Budget::unlimited()),
+            // Placement and the keeper share the budget fairly, whatever a tenant makes placement
+            // do.
+            cluster: Cluster::new(client, budget.lane(Lane::Second)),
+            admission: Cluster::new(env.admission.clone(), env.admission_budget.clone()),
             admission_deadline: settings.webhook.timeout * 3 / 5,
             clock,
             jitter,
             metrics,
             events,
             ownership,
+            health: env.health.clone(),
             decides: controller.roles.contains(&Role::Placement),
             dry_run: controller.dry_run,
+            backoff: (controller.retry.initial_backoff, controller.retry.max_backoff),
         })))
     }
 
@@ -67,18 +89,19 @@ impl Placer {
         env.health.expect(SYNCED);
         let (placer, health) = (Arc::clone(self), env.health.clone());
         let report_synced = move || {
-            if placer.is_synced() {
+            if placer.is_synced() || is_unreadable(&health) {
                 health.set(SYNCED, true);
             }
             std::future::ready(())
         };
+        let [namespaces, deployments, stateful_sets, replica_sets, pods, budgets] = WATCHED;
         [
-            self.watch::<Namespace>(env, "namespaces", None),
-            self.watch::<Deployment>(env, "deployments", None),
-            self.watch::<StatefulSet>(env, "statefulsets", None),
-            self.watch::<ReplicaSet>(env, "replicasets", None),
-            self.watch::<Pod>(env, "pods", Some(&format!("{MANAGED}=true"))),
-            self.watch::<PodDisruptionBudget>(env, "poddisruptionbudgets", None),
+            self.watch::<Namespace>(env, namespaces, None),
+            self.watch::<Deployment>(env, deployments, None),
+            self.watch::<StatefulSet>(env, stateful_sets, None),
+            self.watch::<ReplicaSet>(env, replica_sets, None),
+            self.watch::<Pod>(env, pods, Some(&format!("{MANAGED}=true"))),
+            self.watch::<PodDisruptionBudget>(env, budgets, None),
             Task::every(&env.stop, "placement readiness", SYNC_CHECK, report_synced),
         ]
     }
@@ -123,20 +146,48 @@ impl Placer {
     where
         K: Watched + Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     {
-        let (placer, metrics, health) = (Arc::clone(self), env.metrics.clone(), env.health.clone());
-        let mut watch = Watch::new(what, Api::<K>::all(env.client.clone()), &env.jitter, &env.stop);
+        let (placer, metrics) = (Arc::clone(self), env.metrics.clone());
+        let mut watch =
+            Watch::new(what, Api::<K>::all(env.client.clone()), &env.jitter, &env.stop).reported_to(&env.health);
         if let Some(labels) = labels {
             watch = watch.labels(labels);
         }
-        let on_error = move |category: Category| {
-            metrics.failed(category);
-            // Without permissions placement does nothing, and the rest of the operator keeps
-            // working.
-            if category == Category::Forbidden {
-                health.set(SYNCED, true);
+        Task::new(what, watch.run(move |event| placer.on(event), move |category| metrics.failed(category)))
+    }
+}
+
+/// Returns whether a resource that placement watches cannot be read. Gates cannot be removed then.
+pub(super) fn is_unreadable(health: &Health) -> bool {
+    WATCHED.iter().any(|resource| health.is_unreadable(resource))
+}
+
+/// Ungates all pods after this process has given up its Leases, if no other process places. Others
+/// that stop at the same time do the same.
+pub async fn ungate_if_last(settings: &Settings, env: &Environment) {
+    let ungate = async {
+        if settings.controller.leader_election.enabled {
+            let leases = LeaseSnapshot::read(&env.client, settings.namespace.as_str()).await?;
+            let placing = placing_groups();
+            let others = leases.groups.iter().filter(|group| placing.contains(&group.name));
+            // A crashed replica leaves a Lease that is valid for a while.
+            let renewal = Terms::new(settings.controller.leader_election.lease_duration).renew;
+            let runs = |member: &Replica| {
+                let silent = Duration::from_secs(u64::try_from(member.silent).unwrap_or(u64::MAX));
+                member.alive && silent <= MISSED_RENEWALS * renewal && member.identity != env.identity
+            };
+            if others.flat_map(|group| &group.members).any(runs) {
+                return Ok(0);
             }
-        };
-        Task::new(what, watch.run(move |event| placer.on(event), on_error))
+        }
+        let configured = Configured::new(settings).context("nodeLabels cannot be used")?;
+        let cluster = Cluster::new(env.client.clone(), Budget::unlimited());
+        Ok::<_, anyhow::Error>(ungate_all(&cluster, &configured, UngateReason::Ownerless, |_| true, |_| ()).await?)
+    };
+    match tokio::time::timeout(LAST_UNGATE, ungate).await {
+        Ok(Ok(0)) => {}
+        Ok(Ok(pods)) => info!(pods, "ungated pods: no other replica places"),
+        Ok(Err(error)) => warn!(error = %format!("{error:#}"), "could not ungate pods before shutdown"),
+        Err(_) => warn!("deadline exceeded ungating pods before shutdown"),
     }
 }
 
@@ -153,10 +204,11 @@ pub fn ungate_leftovers(settings: &Settings, env: &Environment) -> anyhow::Resul
         loop {
             let now = clock.now();
             let is_due = |pod: &PodView| bystander_ungates_at(pod.created, others, &configured.settings) <= now;
-            match ungate_all(&cluster, &configured, UngateReason::Ownerless, is_due, |_| ()).await {
+            let reason = if others { UngateReason::Ownerless } else { UngateReason::Disabled };
+            match ungate_all(&cluster, &configured, reason, is_due, |_| ()).await {
                 Ok(0) => {}
-                Ok(pods) => info!(pods, "ungated pods: this process places none"),
-                Err(error) => warn!(error = %Chain(&error), "could not ungate pods that were gated for placement"),
+                Ok(pods) => info!(pods, "released pods: this process places none"),
+                Err(error) => warn!(error = %Chain(&error), "could not release pods that wait for placement"),
             }
             if start.elapsed() >= last {
                 return std::future::pending().await;

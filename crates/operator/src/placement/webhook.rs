@@ -10,9 +10,10 @@ use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use perennial_core::{
-    admission_review::{AdmissionRequest, AdmissionResponse},
+    admission_review::{AdmissionRequest, AdmissionResponse, FailOpen},
     placement::{
-        admission::{Assignment, IncomingPod, PodAdmission, PodOwner, admit, left_alone},
+        Class,
+        admission::{Assignment, IncomingPod, PodAdmission, PodOwner, admit, left_alone, ordinal_class},
         spec::{Spec, parse},
         workload::{Kind, Place},
     },
@@ -29,10 +30,13 @@ use super::{
         namespace_entry, shard_key, stateful_set,
     },
     reconcile::PlacerParts,
+    refusals::OrdinalAdmission,
+    tasks::is_unreadable,
 };
 use crate::runtime::{
     budget::Urgency,
     events::{Events, Severity},
+    health::Health,
     metrics::Metrics,
     ownership::Ownership,
     reconciler::Reconciler,
@@ -47,6 +51,7 @@ pub(super) struct PodWebhook {
     ownership: Ownership,
     events: Events,
     metrics: Metrics,
+    health: Health,
     decides: bool,
     dry_run: bool,
 }
@@ -61,6 +66,7 @@ impl PodWebhook {
             ownership: parts.ownership.clone(),
             events: parts.events.clone(),
             metrics: parts.metrics.clone(),
+            health: parts.health.clone(),
             decides: parts.decides,
             dry_run: parts.dry_run,
         }
@@ -77,14 +83,32 @@ impl PodWebhook {
         let found = match self.cache.lookup_owner(&owner, namespace) {
             OwnerLookup::Unmanaged => return AdmissionResponse::allowed(),
             OwnerLookup::Managed(found) => Some(*found),
-            OwnerLookup::Unknown => self.read_owner_in_time(&owner, namespace).await,
+            OwnerLookup::Unknown => match self.read_owner_in_time(&owner, namespace).await {
+                Ok(found) => found,
+                Err(reason) => return AdmissionResponse::failed_open(reason),
+            },
         };
         let Some((workload, spec)) = found else { return AdmissionResponse::allowed() };
         let Ok(pod) = IncomingPod::deserialize(object) else { return AdmissionResponse::allowed() };
-        let labels = &self.cache.configured().settings.labels;
+        if !self.cache.has_classes() {
+            // The platform is not known yet. The pod is counted where it runs.
+            return AdmissionResponse::patched(managed_label(object).into_iter().collect());
+        }
+        let configured = self.cache.configured();
+        let labels = &configured.settings.labels;
         let state = workload.view.state();
         let owner = match workload.view.kind {
-            Kind::StatefulSet { start } => PodOwner::StatefulSet { start, state: &state },
+            Kind::StatefulSet { start } => {
+                let assigned = ordinal_class(&pod, start, &spec, &state);
+                let takes = !request.dry_run && left_alone(&pod, spec.strength, labels).is_none();
+                if let Some((ordinal, class)) = assigned.filter(|_| takes)
+                    && let OrdinalAdmission::WithoutClass { newly } =
+                        self.cache.admit_ordinal(&owner.uid, ordinal, class)
+                {
+                    return self.without_class(object, &workload, class, newly);
+                }
+                PodOwner::StatefulSet { start, state: &state }
+            }
             Kind::Deployment => {
                 // Only a pod that takes the slot may reserve one.
                 let takes = !request.dry_run && !pod.is_gated() && left_alone(&pod, spec.strength, labels).is_none();
@@ -125,6 +149,17 @@ impl PodWebhook {
         AdmissionResponse::patched(patch)
     }
 
+    /// Admits a pod of a StatefulSet without its class, because creates with it do not succeed.
+    fn without_class(&self, object: &Value, workload: &WorkloadEntry, class: Class, newly: bool) -> AdmissionResponse {
+        if newly {
+            let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+            self.events.occurred(about(&workload.view), Severity::Warning, "PlacementRefused", || {
+                format!("pod {name} was not created with class {class}, probably refused by a policy: it gets no class")
+            });
+        }
+        AdmissionResponse::patched(managed_label(object).into_iter().collect())
+    }
+
     /// Reserves a slot for a pod that is being created, if this replica owns its workload and has
     /// decided about it.
     fn reserve(&self, key: &str, set: &str) -> Option<Place> {
@@ -138,24 +173,30 @@ impl PodWebhook {
     }
 
     /// Returns whether a pod may be gated, that is, whether a replica will remove the gate. A
-    /// replica that lacks the permission to watch cannot ungate pods, and the others have
-    /// the same permissions. A replica that is stopping does not know which other replicas run.
+    /// replica that lacks the permission to watch cannot ungate pods, and the others have the same
+    /// permissions; neither can one whose writes were refused. A replica that is stopping does not
+    /// know which other replicas run.
     fn may_gate(&self, key: &str) -> bool {
         let attended = self.ownership.has_owner(self.ownership.shard_of(shard_key(key)));
-        attended && self.cache.is_synced() && !self.reconciler.is_closed()
+        let watches = self.cache.is_synced() && !is_unreadable(&self.health);
+        attended && watches && !self.reconciler.is_closed() && !self.cache.is_refused(key)
     }
 
-    async fn read_owner_in_time(&self, owner: &OwnerReference, namespace: &str) -> Option<(WorkloadEntry, Spec)> {
+    async fn read_owner_in_time(
+        &self,
+        owner: &OwnerReference,
+        namespace: &str,
+    ) -> Result<Option<(WorkloadEntry, Spec)>, FailOpen> {
         match tokio::time::timeout(self.deadline, self.read_owner(owner, namespace)).await {
-            Ok(Ok(found)) => found,
+            Ok(Ok(found)) => Ok(found),
             Ok(Err(error)) => {
                 self.metrics.failed(error.category());
                 warn!(namespace, owner = owner.name, %error, "cannot read the owner of a pod, pod admitted unchanged");
-                None
+                Err(FailOpen::Error)
             }
             Err(_) => {
                 warn!(namespace, owner = owner.name, "deadline exceeded reading the owner, pod admitted unchanged");
-                None
+                Err(FailOpen::Deadline)
             }
         }
     }
@@ -171,7 +212,7 @@ impl PodWebhook {
             self.read_deployment(owner, namespace).await?
         } else {
             let found = self.cluster.stateful_set(namespace, &owner.name).await?;
-            found.map(|found| stateful_set(found, configured)).filter(|found| found.view.uid == owner.uid)
+            found.map(|found| stateful_set(found, &configured)).filter(|found| found.view.uid == owner.uid)
         };
         let Some(workload) = workload else { return Ok(None) };
         let defaults = match self.cache.namespace(namespace) {
@@ -181,7 +222,7 @@ impl PodWebhook {
         if !defaults.selected {
             return Ok(None);
         }
-        let spec = parse(&configured.prefixes, &defaults.annotations, &workload.annotations);
+        let spec = parse(&configured.annotations, &defaults.annotations, &workload.annotations);
         Ok(spec.ok().flatten().map(|spec| (workload, spec)))
     }
 
@@ -195,12 +236,12 @@ impl PodWebhook {
         }
         let Some(name) = name else { return Ok(None) };
         let found = self.cluster.deployment(namespace, &name).await?;
-        Ok(found.map(|found| deployment(found, self.cache.configured())))
+        Ok(found.map(|found| deployment(found, &self.cache.configured())))
     }
 
     async fn read_namespace(&self, name: &str) -> Result<NamespaceEntry, Error> {
         let found = self.cluster.namespace(name).await?;
-        Ok(found.map(|found| namespace_entry(found.metadata, self.cache.configured())).unwrap_or_default())
+        Ok(found.map(|found| namespace_entry(&found.metadata, &self.cache.configured())).unwrap_or_default())
     }
 }
 

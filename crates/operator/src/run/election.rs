@@ -23,10 +23,10 @@ pub(super) fn elect(settings: &Settings, env: &Environment) -> (Ownership, Vec<T
     }
     let mut tasks = Vec::new();
     let ours = lease_group(&controller.roles).map(|group| {
-        let metrics = env.metrics.clone();
+        let (metrics, health) = (env.metrics.clone(), env.health.clone());
         let coordination = Coordination {
-            client: env.client.clone(),
-            namespace: settings.namespace.to_string(),
+            client: env.leases.clone(),
+            namespace: settings.lease_namespace().to_owned(),
             group,
             identity: env.identity.clone(),
             shards,
@@ -34,8 +34,9 @@ pub(super) fn elect(settings: &Settings, env: &Environment) -> (Ownership, Vec<T
             clock: env.clock.clone(),
             history: env.history.clone(),
             report: Arc::new(move |lease, held| metrics.leads(lease, held)),
+            impairments: Arc::new(move || health.unreadable()),
         };
-        let (ownership, task) = coordinate(coordination, env.stop.clone());
+        let (ownership, task) = coordinate(coordination, env.drained.clone());
         tasks.push(Task::new("leader election", task));
         ownership
     });
@@ -46,8 +47,8 @@ pub(super) fn elect(settings: &Settings, env: &Environment) -> (Ownership, Vec<T
     }
     // Admission gates a pod only where a replica with the placement role holds its shard.
     let observed = ObservedLeases {
-        client: env.client.clone(),
-        namespace: settings.namespace.to_string(),
+        client: env.leases.clone(),
+        namespace: settings.lease_namespace().to_owned(),
         groups: placing_groups(),
         shards,
         lease: election.lease_duration,
@@ -61,7 +62,8 @@ pub(super) fn elect(settings: &Settings, env: &Environment) -> (Ownership, Vec<T
     (ownership, tasks)
 }
 
-/// Prefix of the Leases of all processes with the same roles. A process that only serves admission has none.
+/// Prefix of the Leases of all processes with the same roles. A process that only serves admission
+/// has none.
 fn lease_group(roles: &BTreeSet<Role>) -> Option<String> {
     let all = [Role::Capture, Role::Restore, Role::Placement];
     let ours: Vec<&str> = all.iter().filter(|role| roles.contains(role)).map(|role| role.as_str()).collect();
@@ -73,7 +75,7 @@ fn lease_group(roles: &BTreeSet<Role>) -> Option<String> {
 }
 
 /// Groups of all processes that have the placement role, whatever their other roles.
-fn placing_groups() -> Vec<String> {
+pub(crate) fn placing_groups() -> Vec<String> {
     let others: [&[Role]; 4] = [&[], &[Role::Capture], &[Role::Restore], &[Role::Capture, Role::Restore]];
     let roles = others.into_iter().map(|others| others.iter().copied().chain([Role::Placement]).collect());
     roles.filter_map(|roles: BTreeSet<Role>| lease_group(&roles)).collect()

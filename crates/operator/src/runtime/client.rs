@@ -1,4 +1,5 @@
-//! The connection to the API server. Every request is counted, and a 429 closes the budget for all of them.
+//! The connection to the API server. Every request is counted, and a 429 closes the budget for all
+//! of them.
 
 use std::{
     path::PathBuf,
@@ -17,13 +18,15 @@ use kube::{
     client::{Body, ClientBuilder},
     config::{KubeConfigOptions, Kubeconfig},
 };
+use serde::Serialize;
 use tokio::time::Instant;
 use tower::{Layer, Service};
 use tracing::{info, warn};
 
 use super::{budget::Budget, clock::Clock, metrics::Metrics};
 
-/// Time without a byte after which a connection counts as dead. Longer than any watch, which the server ends after a minute.
+/// Time without a byte after which a connection counts as dead. Longer than any watch, which the
+/// server ends after a minute.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(75);
 
 /// Responses that took longer are not used to set the clock.
@@ -38,7 +41,7 @@ pub struct Target {
 
 /// A client could not be built.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ClientError {
     #[error("could not read the kubeconfig {}", path.display())]
     Read { path: PathBuf, source: Box<kube::config::KubeconfigError> },
     #[error("could not use the kubeconfig{}", context.as_ref().map(|c| format!(" with context {c}")).unwrap_or_default())]
@@ -50,26 +53,44 @@ pub enum Error {
 }
 
 /// Returns the address of the cluster and the credentials.
-pub async fn config(target: &Target) -> Result<Config, Error> {
+pub async fn config(target: &Target) -> Result<Config, ClientError> {
     let mut config = if target.kubeconfig.is_none() && target.context.is_none() {
-        Config::infer().await.map_err(|source| Error::Infer(Box::new(source)))?
+        Config::infer().await.map_err(|source| ClientError::Infer(Box::new(source)))?
     } else {
         let options = KubeConfigOptions { context: target.context.clone(), ..KubeConfigOptions::default() };
-        let failed = |source| Error::Use { context: target.context.clone(), source: Box::new(source) };
+        let failed = |source| ClientError::Use { context: target.context.clone(), source: Box::new(source) };
         match &target.kubeconfig {
             Some(path) => {
                 let read = Kubeconfig::read_from(path);
-                let file = read.map_err(|source| Error::Read { path: path.clone(), source: Box::new(source) })?;
+                let file = read.map_err(|source| ClientError::Read { path: path.clone(), source: Box::new(source) })?;
                 Config::from_custom_kubeconfig(file, &options).await.map_err(failed)?
             }
             None => Config::from_kubeconfig(&options).await.map_err(failed)?,
         }
     };
-    // kube would retry a 429 for minutes. Backoff is done here, where it is visible and can be interrupted.
+    // kube would retry a 429 for minutes. Backoff is done here, where it is visible and can be
+    // interrupted.
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(5));
     config.read_timeout = Some(READ_TIMEOUT);
     Ok(config)
+}
+
+/// Names of the cluster and of the context in the kubeconfig. A pod has neither.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ClusterNames {
+    pub cluster: Option<String>,
+    pub context: Option<String>,
+}
+
+impl ClusterNames {
+    pub fn of(target: &Target) -> Self {
+        let file = target.kubeconfig.as_ref().map_or_else(Kubeconfig::read, Kubeconfig::read_from);
+        let Ok(file) = file else { return Self::default() };
+        let context = target.context.clone().or(file.current_context);
+        let named = file.contexts.into_iter().find(|named| Some(&named.name) == context.as_ref());
+        Self { cluster: named.and_then(|named| named.context).map(|context| context.cluster), context }
+    }
 }
 
 /// Receivers of what every response shows.
@@ -83,20 +104,21 @@ pub struct Listeners {
 }
 
 /// Returns a client that reports to these listeners.
-pub fn connect(config: Config, listeners: Listeners) -> Result<Client, Error> {
+pub fn connect(config: Config, listeners: Listeners) -> Result<Client, ClientError> {
     build(config, listeners, false)
 }
 
-/// Returns a client whose writes are all server-side dry runs, so that a code path which ignores the dry run changes nothing
-/// either.
-pub fn connect_for_dry_run(config: Config, listeners: Listeners) -> Result<Client, Error> {
+/// Returns a client whose writes are all server-side dry runs, so that a code path which ignores
+/// the dry run changes nothing either.
+pub fn connect_for_dry_run(config: Config, listeners: Listeners) -> Result<Client, ClientError> {
     build(config, listeners, true)
 }
 
-fn build(config: Config, listeners: Listeners, dry_run: bool) -> Result<Client, Error> {
+fn build(config: Config, listeners: Listeners, dry_run: bool) -> Result<Client, ClientError> {
     let url = config.cluster_url.to_string();
     let host = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
-    let builder = ClientBuilder::try_from(config).map_err(|source| Error::Build { url, source: Box::new(source) })?;
+    let builder =
+        ClientBuilder::try_from(config).map_err(|source| ClientError::Build { url, source: Box::new(source) })?;
     Ok(builder.with_layer(&Observe { listeners, host, dry_run }).build())
 }
 
@@ -120,20 +142,20 @@ struct Observe {
 }
 
 impl<S> Layer<S> for Observe {
-    type Service = Observed<S>;
+    type Service = ObservedService<S>;
 
-    fn layer(&self, inner: S) -> Observed<S> {
-        Observed { inner, observe: self.clone() }
+    fn layer(&self, inner: S) -> ObservedService<S> {
+        ObservedService { inner, observe: self.clone() }
     }
 }
 
 #[derive(Debug)]
-struct Observed<S> {
+struct ObservedService<S> {
     inner: S,
     observe: Observe,
 }
 
-impl<S, B> Service<Request<Body>> for Observed<S>
+impl<S, B> Service<Request<Body>> for ObservedService<S>
 where
     S: Service<Request<Body>, Response = Response<B>>,
     S::Future: Send + 'static,
@@ -167,7 +189,7 @@ where
             if let (Some(clock), Ok(answer)) = (clock, &answer)
                 && answer.status().is_success()
                 && asked.elapsed() < FRESH
-                && let Some(off) = date(answer).and_then(|date| clock.hear(date))
+                && let Some(off) = date(answer).and_then(|date| clock.observe(date))
             {
                 warn!(seconds = off.as_secs(), "clock differs from the API server's; using the server's time");
             }

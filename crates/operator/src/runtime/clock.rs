@@ -1,8 +1,9 @@
-//! The wall clock, passed in. It is only written into objects and compared with what replicas wrote; durations within this
-//! process are measured by monotonic instants.
+//! The wall clock, passed in. It is only written into objects and compared with what replicas
+//! wrote; durations within this process are measured by monotonic instants.
 //!
 //! # Guarantees
-//! Replicas whose machines disagree about the time agree as soon as the API server has answered once: all use its time.
+//! Replicas whose machines disagree about the time agree as soon as the API server has answered
+//! once: all use its time.
 
 use std::{
     fmt,
@@ -37,8 +38,14 @@ impl Clock {
         here.saturating_sub(SignedDuration::from_secs(ahead)).unwrap_or(here)
     }
 
-    /// Takes in the API server's time. Returns the difference where it is large enough to be corrected.
-    pub fn hear(&self, server: Timestamp) -> Option<SignedDuration> {
+    /// Returns the time by which this machine's clock is ahead of the API server's.
+    pub fn ahead(&self) -> SignedDuration {
+        SignedDuration::from_secs(self.ahead.load(Ordering::Relaxed))
+    }
+
+    /// Records the API server's time. Returns the difference where it is large enough to be
+    /// corrected.
+    pub fn observe(&self, server: Timestamp) -> Option<SignedDuration> {
         let off = self.now().duration_since(server);
         // `Date` has whole seconds and responses take time: a smaller difference means nothing.
         if off.abs() <= CLOCK_TOLERANCE {
@@ -75,9 +82,9 @@ mod tests {
         let clock = Clock::from_fn(move || here);
         let other = clock.clone();
 
-        assert_eq!(clock.hear(there).map(|off| off.as_secs()), off);
+        assert_eq!(clock.observe(there).map(|off| off.as_secs()), off);
 
         assert_eq!(other.now(), if off.is_some() { there } else { here });
-        assert_eq!(clock.hear(there), None, "said once");
+        assert_eq!(clock.observe(there), None, "reported once");
     }
 }

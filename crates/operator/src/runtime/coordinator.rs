@@ -1,15 +1,20 @@
-//! Coordination of replicas: each announces itself and acquires the shards for which it has the highest rank.
+//! Coordination of replicas: each announces itself and acquires the shards for which it has the
+//! highest rank.
 //!
 //! Owns the loop that watches the Leases of Perennial's namespace, executes the decisions of
-//! [`perennial_core::coordination::lease`] and [`perennial_core::coordination::members`], and moves the windows of [`Ownership`].
+//! [`perennial_core::coordination::lease`] and [`perennial_core::coordination::members`], and moves
+//! the windows of [`Ownership`].
 //!
-//! Leases, all labelled `perennial.dev/group=GROUP` (GROUP is `perennial`, unless roles run in processes of their own):
-//! - `GROUP-member-IDENTITY`, labelled `perennial.dev/member=v1`: an announcement, deleted on a graceful stop;
-//! - `GROUP-shard-I`, labelled `perennial.dev/shard=v1`; with one shard its only Lease is named `GROUP`: plain leader election.
+//! Leases, all labelled `perennial.dev/group=GROUP` (GROUP is `perennial`, unless roles run in
+//! processes of their own):
+//! - `GROUP-member-IDENTITY`, labelled `perennial.dev/member=v1`: an announcement, deleted on a
+//!   graceful stop;
+//! - `GROUP-shard-I`, labelled `perennial.dev/shard=v1`; with one shard its only Lease is named
+//!   `GROUP`: plain leader election.
 //!
 //! # Guarantees
-//! Handover on a graceful stop is immediate; after a crash it takes the lease and at most 2 s. A shard is given away only
-//! after the last work on it has ended.
+//! Handover on a graceful stop is immediate; after a crash it takes the lease and at most 2 s. A
+//! shard is given away only after the last work on it has ended.
 
 use super::error_chain::Chain;
 use super::lease::{LeaseError, Leases, object, state};
@@ -29,7 +34,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-/// Returns the ownership, and the task that updates it until `stop`, then hands over every shard and ends.
+/// Returns the ownership, and the task that updates it until `stop`, then hands over every shard
+/// and ends.
 pub fn coordinate(settings: Coordination, stop: CancellationToken) -> (Ownership, impl Future<Output = ()> + Send) {
     let ownership = Ownership::none(settings.shards);
     let coordinator = Coordinator::new(settings, ownership.clone());
@@ -52,7 +58,7 @@ enum RequestOutcome {
     Written { write: WriteKind, sent: Duration, result: Result<Lease, LeaseError> },
 }
 
-type Requests = FuturesUnordered<BoxFuture<'static, (usize, RequestOutcome)>>;
+type LeaseRequests = FuturesUnordered<BoxFuture<'static, (usize, RequestOutcome)>>;
 
 struct Coordinator {
     settings: Coordination,
@@ -64,7 +70,7 @@ struct Coordinator {
     by_name: BTreeMap<String, usize>,
     announcements: BTreeMap<String, Lease>,
     relist: BTreeSet<String>,
-    requests: Requests,
+    requests: LeaseRequests,
     /// Leases of dead members that are being deleted.
     deletions: FuturesUnordered<BoxFuture<'static, ()>>,
     leaving: bool,
@@ -143,7 +149,8 @@ impl Coordinator {
         watcher(self.leases.api().clone(), config).backoff(Steady)
     }
 
-    /// Releases every Lease at once and deletes the announcement. Bounded: a Lease without a response expires by itself.
+    /// Releases every Lease at once and deletes the announcement. Bounded: a Lease without a
+    /// response expires by itself.
     async fn leave(mut self) {
         let latest = Instant::now() + self.terms.act;
         self.leaving = true;
@@ -167,9 +174,11 @@ impl Coordinator {
         self.start.elapsed()
     }
 
-    /// Starts every request that is due, publishes the owned shards, and returns the time of the next call.
+    /// Starts every request that is due, publishes the owned shards, and returns the time of the
+    /// next call.
     fn advance(&mut self) -> Duration {
         let now = self.now();
+        self.roster.set_impaired(!(self.settings.impairments)().is_empty());
         let mut wake = self.roster.next_change(now).unwrap_or(now + self.terms.lease);
         for index in 0..self.candidacies.len() {
             let intent = match self.candidacies[index].kind {

@@ -1,4 +1,5 @@
-//! Everything outside of the operator's parts: the API server, the time, chance, and the process that they run in.
+//! Everything outside of the operator's parts: the API server, the time, chance, and the process
+//! that they run in.
 
 use kube::Client;
 use tokio_util::sync::CancellationToken;
@@ -9,8 +10,15 @@ use super::{budget::Budget, clock::Clock, health::Health, history::History, jitt
 #[derive(Clone)]
 #[expect(missing_debug_implementations, reason = "kube's client has none")]
 pub struct Environment {
+    /// For the work of the controllers.
     pub client: Client,
     pub budget: Budget,
+    /// For Leases, on connections of its own and without a budget: a renewal waits for nothing.
+    pub leases: Client,
+    /// For requests on behalf of an admission review, on connections and with a budget of their
+    /// own.
+    pub admission: Client,
+    pub admission_budget: Budget,
     pub metrics: Metrics,
     pub clock: Clock,
     pub jitter: Jitter,
@@ -19,6 +27,9 @@ pub struct Environment {
     pub health: Health,
     /// Whether what was observed so far is still the API server's history.
     pub history: History,
-    /// Cancelled when the process stops.
+    /// Cancelled when the process stops: no new work begins.
     pub stop: CancellationToken,
+    /// Cancelled some time after the stop, when the work that must not be lost is done. The same as
+    /// `stop` where there is none.
+    pub drained: CancellationToken,
 }

@@ -1,4 +1,5 @@
-//! Categories of failed requests, by how they are handled. Logs, Events and metrics use the same ones.
+//! Categories of failed requests, by how they are handled. Logs, Events and metrics use the same
+//! ones.
 
 use std::time::Duration;
 
@@ -52,7 +53,7 @@ impl Category {
         }
     }
 
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Conflict => "conflict",
             Self::NotFound => "not-found",
@@ -73,11 +74,22 @@ pub fn retry_after(error: &Error) -> Option<Duration> {
     (seconds > 0).then(|| Duration::from_secs(u64::from(seconds)))
 }
 
-/// Returns the server's own message, without the debug print of the whole status.
+/// Longest message of a server that is shown.
+const MESSAGE_LENGTH: usize = 1000;
+/// The reason that kube sets where a response was no Status. Its message is then the whole body.
+const NO_STATUS: &str = "Failed to parse error data";
+
+/// Returns the server's own message, without the debug print of the whole status. Contains no part
+/// of a response that is no Status: that may be any object, or the page of a proxy.
 pub fn message(error: &Error) -> String {
     match error {
-        Error::Api(status) if status.message.is_empty() => format!("the server answered {}", status.code),
-        Error::Api(status) => status.message.clone(),
+        Error::Api(status) if status.message.is_empty() || status.reason == NO_STATUS => {
+            format!("the server answered {}", status.code)
+        }
+        Error::Api(status) => status.message.chars().take(MESSAGE_LENGTH).collect(),
+        Error::SerdeError(source) => {
+            format!("the response could not be decoded (line {}, column {})", source.line(), source.column())
+        }
         Error::Service(source) => innermost(source.as_ref()),
         Error::HyperError(source) => innermost(source),
         other => other.to_string(),
@@ -90,4 +102,23 @@ fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
         error = source;
     }
     error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn a_message_contains_no_part_of_a_response_that_is_no_status() {
+        let undecoded = serde_json::from_str::<u32>("\"s3cret\"").unwrap_err();
+        let page = Status::failure("<html>s3cret</html>", NO_STATUS).with_code(502);
+
+        for error in [Error::SerdeError(undecoded), Error::Api(Box::new(page))] {
+            assert!(!message(&error).contains("s3cret"), "{}", message(&error));
+        }
+        let status = Status::failure("nodes \"n1\" not found", "NotFound").with_code(404);
+        assert_eq!(message(&Error::Api(Box::new(status))), "nodes \"n1\" not found");
+    }
 }

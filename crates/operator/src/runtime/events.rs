@@ -1,5 +1,6 @@
-//! Kubernetes Events, deduplicated and rate-limited. An occurrence is written again when it happens again after a
-//! while; a lasting condition is written when it begins or its message changes, and not again while it lasts.
+//! Kubernetes Events, deduplicated and rate-limited. An occurrence is written again when it happens
+//! again after a while; a lasting condition is written when it begins or its message changes, and
+//! not again while it lasts.
 
 use std::{
     collections::HashMap,
@@ -8,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{Event, EventSource, ObjectReference},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
@@ -20,12 +22,22 @@ use super::{clock::Clock, error_category};
 
 /// Minimum time between two Events with the same object and reason, whatever their message.
 const QUIET: Duration = Duration::from_mins(10);
-/// A condition that was not reported for this long is over; it is written anew when it is reported again. The API server
-/// keeps Events for as long, so that a condition that came and went in between can still be read.
+/// A condition that was not reported for this long is over; it is written anew when it is reported
+/// again. The API server keeps Events for as long, so that a condition that came and went in
+/// between can still be read.
 const OVER: Duration = Duration::from_hours(1);
-/// Maximum number of Events at once; then one every [`REFILL`].
+/// Maximum number of Events about cluster-scoped objects at once, of each type; then one every
+/// [`REFILL`].
 const BURST: u32 = 25;
 const REFILL: Duration = Duration::from_secs(2);
+/// Maximum number of Events about the objects of one namespace at once; then one every [`REFILL`].
+const NAMESPACE_BURST: u32 = 10;
+/// Maximum number of Events about the objects of all namespaces at once; then one every
+/// [`NAMESPACES_REFILL`].
+const NAMESPACES_BURST: u32 = 100;
+const NAMESPACES_REFILL: Duration = Duration::from_millis(200);
+/// Number of namespaces whose limit is remembered.
+const NAMESPACES: usize = 1024;
 /// Namespace of Events about cluster-scoped objects.
 const DEFAULT_NAMESPACE: &str = "default";
 const REPORTER: &str = "perennial";
@@ -39,7 +51,7 @@ pub enum Severity {
 
 /// The object of an Event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct About {
+pub struct EventObject {
     pub api_version: &'static str,
     pub kind: &'static str,
     pub namespace: Option<String>,
@@ -47,71 +59,141 @@ pub struct About {
     pub uid: String,
 }
 
-impl About {
+impl EventObject {
     pub fn node(name: &str, uid: &str) -> Self {
         Self { api_version: "v1", kind: "Node", namespace: None, name: name.to_owned(), uid: uid.to_owned() }
     }
 }
 
-/// Writes Events in the background. Callers never wait, and an Event that cannot be written is only logged.
+/// Writes Events in the background. Callers never wait, and an Event that cannot be written is only
+/// logged.
 #[derive(Clone, Debug)]
 pub struct Events {
-    sender: mpsc::Sender<(About, Severity, &'static str, String)>,
-    said: Arc<Mutex<Dedup>>,
+    sender: mpsc::Sender<(EventObject, Severity, &'static str, String)>,
+    dedup: Arc<Mutex<Dedup>>,
+    enabled: bool,
 }
 
 #[derive(Debug)]
 struct Dedup {
     /// Time of the last Event of an occurrence, or of the last report of a condition.
-    last: HashMap<(About, &'static str, Kind), Instant>,
+    last: HashMap<(EventObject, &'static str, Kind), Instant>,
+    /// Warnings about cluster-scoped objects: those that the guarantees promise.
+    warnings: Bucket,
+    /// Other Events about cluster-scoped objects.
+    notes: Bucket,
+    all_namespaces: Bucket,
+    /// A tenant who causes many Events silences only its own namespace.
+    namespaces: HashMap<String, Bucket>,
+}
+
+/// A rate limit.
+#[derive(Debug)]
+struct Bucket {
+    burst: u32,
+    refill: Duration,
     left: u32,
     refilled: Instant,
+}
+
+impl Bucket {
+    fn new(burst: u32, refill: Duration) -> Self {
+        Self { burst, refill, left: burst, refilled: Instant::now() }
+    }
+
+    /// Returns whether an Event may be written.
+    fn has(&mut self) -> bool {
+        self.refill();
+        self.left > 0
+    }
+
+    fn is_full(&mut self) -> bool {
+        self.refill();
+        self.left == self.burst
+    }
+
+    fn refill(&mut self) {
+        let now = Instant::now();
+        let earned = now.duration_since(self.refilled).div_duration_f64(self.refill);
+        if earned >= 1.0 {
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+            let earned = earned as u32;
+            self.left = self.left.saturating_add(earned).min(self.burst);
+            self.refilled = now;
+        }
+    }
+
+    fn take(&mut self) {
+        self.left = self.left.saturating_sub(1);
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kind {
     Happens,
     /// A lasting condition, with the hash of its message.
-    Stands(u64),
+    Lasts(u64),
 }
 
 impl Kind {
-    fn stands(message: &str) -> Self {
+    fn lasting(message: &str) -> Self {
         let mut hasher = DefaultHasher::new();
         message.hash(&mut hasher);
-        Self::Stands(hasher.finish())
+        Self::Lasts(hasher.finish())
     }
 
     fn quiet(self) -> Duration {
         match self {
             Self::Happens => QUIET,
-            Self::Stands(_) => OVER,
+            Self::Lasts(_) => OVER,
         }
     }
 }
 
 impl Dedup {
+    fn new() -> Self {
+        Self {
+            last: HashMap::new(),
+            warnings: Bucket::new(BURST, REFILL),
+            notes: Bucket::new(BURST, REFILL),
+            all_namespaces: Bucket::new(NAMESPACES_BURST, NAMESPACES_REFILL),
+            namespaces: HashMap::new(),
+        }
+    }
+
+    /// Takes an Event from the limits that apply to it. Returns whether it may be written.
+    fn take(&mut self, about: &EventObject, severity: Severity) -> bool {
+        let Some(namespace) = &about.namespace else {
+            let bucket = if severity == Severity::Warning { &mut self.warnings } else { &mut self.notes };
+            let may = bucket.has();
+            bucket.take();
+            return may;
+        };
+        if self.namespaces.len() > NAMESPACES {
+            self.namespaces.retain(|_, bucket| !bucket.is_full());
+        }
+        let own = self.namespaces.entry(namespace.clone()).or_insert_with(|| Bucket::new(NAMESPACE_BURST, REFILL));
+        let may = own.has() && self.all_namespaces.has();
+        if may {
+            own.take();
+            self.all_namespaces.take();
+        }
+        may
+    }
+
     /// Returns whether an Event may be written now.
-    fn admit(&mut self, about: &About, reason: &'static str, kind: Kind) -> bool {
+    fn admit(&mut self, about: &EventObject, severity: Severity, reason: &'static str, kind: Kind) -> bool {
         let now = Instant::now();
         let key = (about.clone(), reason, kind);
         if let Some(at) = self.last.get_mut(&key).filter(|at| now.duration_since(**at) < kind.quiet()) {
-            if matches!(kind, Kind::Stands(_)) {
+            if matches!(kind, Kind::Lasts(_)) {
                 *at = now;
             }
             return false;
         }
-        let earned = now.duration_since(self.refilled).div_duration_f64(REFILL);
-        if earned >= 1.0 {
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-            let earned = earned as u32;
-            self.left = self.left.saturating_add(earned).min(BURST);
-            self.refilled = now;
-        }
-        if self.left == 0 {
+        if !self.take(about, severity) {
             return false;
         }
-        self.left -= 1;
         if self.last.len() > 4096 {
             self.last.retain(|(.., kind), at| now.duration_since(*at) < kind.quiet());
         }
@@ -121,13 +203,13 @@ impl Dedup {
 }
 
 impl Events {
-    /// Returns the handle and the task that writes the Events.
-    pub fn new(client: Client, clock: Clock) -> (Self, impl Future<Output = ()>) {
-        let (sender, mut receiver) = mpsc::channel::<(About, Severity, &'static str, String)>(256);
+    /// Returns the handle and the task that writes the Events. Unless `enabled`, none is written.
+    pub fn new(client: Client, clock: Clock, enabled: bool) -> (Self, impl Future<Output = ()>) {
+        let (sender, mut receiver) = mpsc::channel::<(EventObject, Severity, &'static str, String)>(256);
         let task = async move {
             while let Some((about, severity, reason, message)) = receiver.recv().await {
                 let namespace = about.namespace.clone().unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
-                let event = event(&about, &namespace, severity, reason, &message, &clock);
+                let event = event(&about, &namespace, (severity, reason), &message, clock.now());
                 let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
                 let written =
                     tokio::time::timeout(Duration::from_secs(5), api.create(&PostParams::default(), &event)).await;
@@ -145,37 +227,53 @@ impl Events {
                 }
             }
         };
-        let said = Dedup { last: HashMap::new(), left: BURST, refilled: Instant::now() };
-        (Self { sender, said: Arc::new(Mutex::new(said)) }, task)
+        (Self { sender, dedup: Arc::new(Mutex::new(Dedup::new())), enabled }, task)
     }
 
-    /// Writes an Event about an occurrence, unless one with the same reason was just written or the rate limit is hit.
-    pub fn occurred(&self, about: About, severity: Severity, reason: &'static str, message: impl FnOnce() -> String) {
-        if self.admit(&about, reason, Kind::Happens) {
+    /// Writes an Event about an occurrence, unless one with the same reason was just written or the
+    /// rate limit is hit.
+    pub fn occurred(
+        &self,
+        about: EventObject,
+        severity: Severity,
+        reason: &'static str,
+        message: impl FnOnce() -> String,
+    ) {
+        if self.admit(&about, severity, reason, Kind::Happens) {
             self.write(about, severity, reason, message());
         }
     }
 
-    /// Writes an Event about a lasting condition, unless it was written and still lasts. Must be called whenever the
-    /// condition is found.
-    pub fn lasts(&self, about: About, severity: Severity, reason: &'static str, message: String) {
-        if self.admit(&about, reason, Kind::stands(&message)) {
+    /// Writes an Event about a lasting condition, unless it was written and still lasts. Must be
+    /// called whenever the condition is found.
+    pub fn lasts(&self, about: EventObject, severity: Severity, reason: &'static str, message: String) {
+        if self.admit(&about, severity, reason, Kind::lasting(&message)) {
             self.write(about, severity, reason, message);
         }
     }
 
-    fn admit(&self, about: &About, reason: &'static str, kind: Kind) -> bool {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner).admit(about, reason, kind)
+    fn admit(&self, about: &EventObject, severity: Severity, reason: &'static str, kind: Kind) -> bool {
+        if !self.enabled {
+            return false;
+        }
+        let mut dedup = self.dedup.lock().unwrap_or_else(PoisonError::into_inner);
+        dedup.admit(about, severity, reason, kind)
     }
 
-    fn write(&self, about: About, severity: Severity, reason: &'static str, message: String) {
+    fn write(&self, about: EventObject, severity: Severity, reason: &'static str, message: String) {
         // A full channel drops the Event.
         let _ = self.sender.try_send((about, severity, reason, message));
     }
 }
 
-fn event(about: &About, namespace: &str, severity: Severity, reason: &str, message: &str, clock: &Clock) -> Event {
-    let now = Time(clock.now());
+fn event(
+    about: &EventObject,
+    namespace: &str,
+    (severity, reason): (Severity, &str),
+    message: &str,
+    now: Timestamp,
+) -> Event {
+    let now = Time(now);
     // The API server accepts messages of up to 1,024 characters.
     let message = message.chars().take(1000).collect();
     Event {
@@ -207,49 +305,4 @@ fn event(about: &About, namespace: &str, severity: Severity, reason: &str, messa
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn dedup() -> Dedup {
-        Dedup { last: HashMap::new(), left: BURST, refilled: Instant::now() }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_occurrence_is_written_once_in_a_while() {
-        let mut dedup = dedup();
-        let node = About::node("n1", "u1");
-        assert!(dedup.admit(&node, "Restored", Kind::Happens));
-        assert!(!dedup.admit(&node, "Restored", Kind::Happens));
-        assert!(dedup.admit(&node, "RecordInvalid", Kind::Happens));
-        tokio::time::advance(QUIET).await;
-        assert!(dedup.admit(&node, "Restored", Kind::Happens));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_condition_is_written_when_its_message_changes_and_not_again_while_it_lasts() {
-        let mut dedup = dedup();
-        let workload = About::node("web", "u1");
-        let mut stands = |words: &str| dedup.admit(&workload, "InvalidPlacement", Kind::stands(words));
-        assert!(stands("\"abc\" is not a number"));
-        assert!(stands("\"140\" is above 100"));
-        // Two conditions that last side by side are not written again, for days.
-        for _ in 0..1_000 {
-            tokio::time::advance(Duration::from_mins(5)).await;
-            assert!(!stands("\"abc\" is not a number") && !stands("\"140\" is above 100"));
-        }
-        tokio::time::advance(OVER).await;
-        assert!(stands("\"abc\" is not a number"), "it was otherwise for a while");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_mass_event_is_not_a_mass_of_events() {
-        let mut dedup = dedup();
-        let count =
-            (0..5000).filter(|i| dedup.admit(&About::node(&format!("n{i}"), "u"), "Restored", Kind::Happens)).count();
-        assert_eq!(count, BURST as usize);
-        tokio::time::advance(REFILL * 3).await;
-        let count =
-            (0..5000).filter(|i| dedup.admit(&About::node(&format!("m{i}"), "u"), "Restored", Kind::Happens)).count();
-        assert_eq!(count, 3);
-    }
-}
+mod tests;

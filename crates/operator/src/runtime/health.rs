@@ -1,7 +1,9 @@
 //! Readiness and liveness of the process.
 //!
-//! *Ready*: every expected condition is met (caches in sync, certificates loaded). *Alive*: every watched loop has reported
-//! progress within its limit. One that has not is stuck, and a restart is the remedy.
+//! *Ready*: every expected condition is met (caches in sync, certificates loaded). *Alive*: every
+//! watched loop has reported progress within its limit. One that has not is stuck, and a restart is
+//! the remedy. *Degraded*: a resource cannot be read, and what depends on it is paused; the process
+//! stays ready for the rest.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,14 +11,49 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::error_category::Category;
+
+const FORBIDDEN: &str = Category::Forbidden.as_str();
+
 /// The state of the process, shared by clones.
 #[derive(Debug, Clone, Default)]
-pub struct Health(Arc<Mutex<State>>);
+pub struct Health(Arc<Mutex<HealthState>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct HealthState {
     conditions: BTreeMap<&'static str, bool>,
     pulses: BTreeMap<&'static str, Pulse>,
+    resources: BTreeMap<&'static str, Resource>,
+}
+
+/// Time for which requests for a resource must fail until it counts as unreadable.
+const UNREADABLE_AFTER: Duration = Duration::from_secs(10);
+/// Number of failures in a row after which a resource that was listed counts as unreadable.
+const UNREADABLE_FAILURES: u32 = 3;
+/// Time after the last failure for which a resource counts as unreadable: longer than the longest
+/// pause between attempts. A watch that was resumed may have nothing to deliver.
+const FAILURE_LASTS: Duration = Duration::from_secs(45);
+
+/// A resource that is watched.
+#[derive(Debug, Default)]
+struct Resource {
+    listed: bool,
+    /// Failures since it was last read.
+    failures: u32,
+    first: Option<Instant>,
+    last: Option<Instant>,
+    category: &'static str,
+}
+
+impl Resource {
+    /// Returns for how long it has been unreadable.
+    fn unreadable_for(&self) -> Option<Duration> {
+        let (since, last) = (self.first?.elapsed(), self.last?.elapsed());
+        // A missing permission does not come back by itself.
+        let patience = if self.category == FORBIDDEN { Duration::ZERO } else { UNREADABLE_AFTER };
+        let failing = if self.listed { self.failures >= UNREADABLE_FAILURES && last < FAILURE_LASTS } else { true };
+        (failing && since >= patience).then_some(since)
+    }
 }
 
 #[derive(Debug)]
@@ -37,8 +74,8 @@ impl Health {
         Self::default()
     }
 
-    /// Makes readiness depend on a condition. Conditions are added before the server starts, so that the process is never
-    /// ready too early.
+    /// Makes readiness depend on a condition. Conditions are added before the server starts, so
+    /// that the process is never ready too early.
     pub fn expect(&self, condition: &'static str) {
         self.state().conditions.entry(condition).or_insert(false);
     }
@@ -60,35 +97,96 @@ impl Health {
         }
     }
 
+    /// Records that a resource is watched.
+    pub fn watches(&self, resource: &'static str) {
+        self.state().resources.entry(resource).or_default();
+    }
+
+    /// Records that a resource was listed completely, or that its watch delivered an event.
+    pub fn read(&self, resource: &'static str) {
+        self.state().resources.insert(resource, Resource { listed: true, ..Resource::default() });
+    }
+
+    /// Records a failed request for a resource.
+    pub fn unread(&self, resource: &'static str, category: Category) {
+        let now = Instant::now();
+        let mut state = self.state();
+        let resource = state.resources.entry(resource).or_default();
+        resource.failures += 1;
+        resource.first.get_or_insert(now);
+        resource.last = Some(now);
+        resource.category = category.as_str();
+    }
+
+    /// Returns the resources that cannot be read.
+    pub fn unreadable(&self) -> Vec<&'static str> {
+        let state = self.state();
+        state.resources.iter().filter(|(_, one)| one.unreadable_for().is_some()).map(|(name, _)| *name).collect()
+    }
+
+    /// Returns for how long a resource cannot be read, and the category of the last failure.
+    pub fn failing(&self, resource: &str) -> Option<(Duration, &'static str)> {
+        let state = self.state();
+        let resource = state.resources.get(resource)?;
+        Some((resource.unreadable_for()?, resource.category))
+    }
+
+    /// Whether a resource cannot be read.
+    pub fn is_unreadable(&self, resource: &str) -> bool {
+        self.state().resources.get(resource).is_some_and(|resource| resource.unreadable_for().is_some())
+    }
+
+    /// Returns every resource that is watched, and whether it can be read.
+    pub fn resources(&self) -> Vec<(&'static str, bool)> {
+        self.state().resources.iter().map(|(name, one)| (*name, one.unreadable_for().is_none())).collect()
+    }
+
     pub fn readiness(&self) -> Verdict {
-        Verdict::of(self.state().conditions.iter().map(|(name, met)| match met {
-            true => (true, format!("{name}: ok")),
-            false => (false, format!("{name}: not yet")),
-        }))
+        let state = self.state();
+        let conditions = state.conditions.iter().map(|(name, met)| match met {
+            true => (Mark::Good, format!("{name}: ok")),
+            false => (Mark::Bad, format!("{name}: not yet")),
+        });
+        let degraded = state.resources.iter().filter_map(|(name, resource)| {
+            let (seconds, category) = (resource.unreadable_for()?.as_secs(), resource.category);
+            Some((Mark::Degraded, format!("{name}: cannot be read for {seconds}s ({category})")))
+        });
+        Verdict::of(conditions.chain(degraded))
     }
 
     pub fn liveness(&self) -> Verdict {
         Verdict::of(self.state().pulses.iter().map(|(name, pulse)| {
             let (age, limit) = (pulse.last.elapsed(), pulse.max_age);
             if age <= limit {
-                return (true, format!("{name}: ok"));
+                return (Mark::Good, format!("{name}: ok"));
             }
-            (false, format!("{name}: no progress for {}s, limit {}s", age.as_secs(), limit.as_secs()))
+            (Mark::Bad, format!("{name}: no progress for {}s, limit {}s", age.as_secs(), limit.as_secs()))
         }))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, HealthState> {
         // Nothing panics while it holds the lock, and each change is a single one.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    Good,
+    Degraded,
+    Bad,
+}
+
 impl Verdict {
-    fn of(lines: impl Iterator<Item = (bool, String)>) -> Self {
+    fn of(lines: impl Iterator<Item = (Mark, String)>) -> Self {
         let mut verdict = Self { ok: true, body: String::new() };
-        for (ok, line) in lines {
-            verdict.ok &= ok;
-            verdict.body.push_str(if ok { "[+] " } else { "[-] " });
+        for (mark, line) in lines {
+            verdict.ok &= mark != Mark::Bad;
+            verdict.body.push_str(match mark {
+                Mark::Good => "[+] ",
+                Mark::Degraded => "[!] ",
+                Mark::Bad => "[-] ",
+            });
             verdict.body.push_str(&line);
             verdict.body.push('\n');
         }
@@ -141,6 +239,49 @@ mod tests {
 
         health.beat("keeper");
         assert!(health.liveness().ok);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_resource_that_cannot_be_read_degrades_and_keeps_the_process_ready() {
+        let health = Health::new();
+        for resource in ["nodes", "pods"] {
+            health.watches(resource);
+        }
+        health.read("nodes");
+        health.unread("pods", Category::Server);
+        assert_eq!(health.unreadable(), Vec::<&str>::new(), "it may be a moment");
+
+        tokio::time::advance(UNREADABLE_AFTER).await;
+        health.unread("pods", Category::Server);
+        assert_eq!(health.unreadable(), ["pods"]);
+        let verdict = health.readiness();
+        assert_eq!((verdict.ok, verdict.body.as_str()), (true, "[!] pods: cannot be read for 10s (server)\nok\n"));
+
+        health.read("pods");
+        assert!(health.unreadable().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_was_resumed_and_delivers_nothing_is_readable() {
+        let health = Health::new();
+        health.read("nodes");
+        health.unread("nodes", Category::Unreachable);
+        tokio::time::advance(UNREADABLE_AFTER * 2).await;
+        assert!(!health.is_unreadable("nodes"), "one failure is no outage");
+
+        for _ in 0..UNREADABLE_FAILURES {
+            health.unread("nodes", Category::Unreachable);
+        }
+        assert!(health.is_unreadable("nodes"));
+        tokio::time::advance(FAILURE_LASTS).await;
+        assert!(!health.is_unreadable("nodes"));
+    }
+
+    #[test]
+    fn a_missing_permission_counts_at_once() {
+        let health = Health::new();
+        health.unread("keeppolicies", Category::Forbidden);
+        assert!(health.is_unreadable("keeppolicies"));
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,10 +1,11 @@
 //! Plain HTTP servers.
 //!
-//! A slow client blocks nothing: it has a few seconds for its headers, bodies are not read, idle connections are closed when
-//! others need room, and a stop waits for responses under way for a moment only.
+//! A slow client blocks nothing: it has a few seconds for its headers, bodies are not read, idle
+//! connections are closed when others need room, and a stop waits for responses under way for a
+//! moment only.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::time::Duration;
 
 use axum::Router;
@@ -28,19 +29,27 @@ pub struct Bound {
     address: SocketAddr,
 }
 
-/// Binds a port on all addresses, of IPv4 where there is no IPv6. Port 0 binds any free one.
-pub fn bind(port: u16) -> io::Result<Bound> {
-    let listener =
-        TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)))?;
-    listener.set_nonblocking(true)?;
+/// Binds a port on this address, or on all: of IPv4 where there is no IPv6. Port 0 binds any free
+/// one.
+pub fn bind(address: Option<IpAddr>, port: u16) -> io::Result<Bound> {
+    let listener = listen(address, port)?;
     Ok(Bound { address: listener.local_addr()?, listener })
+}
+
+/// Returns a listener on this address, or on all: of IPv4 where there is no IPv6.
+pub fn listen(address: Option<IpAddr>, port: u16) -> io::Result<TcpListener> {
+    let listener = match address {
+        Some(address) => TcpListener::bind((address, port))?,
+        None => TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
+            .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))?,
+    };
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 /// Binds a port on loopback only. Port 0 binds any free one.
 pub fn bind_loopback(port: u16) -> io::Result<Bound> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
-    listener.set_nonblocking(true)?;
-    Ok(Bound { address: listener.local_addr()?, listener })
+    bind(Some(Ipv4Addr::LOCALHOST.into()), port)
 }
 
 impl Bound {
@@ -95,7 +104,7 @@ mod tests {
 
     fn start() -> Running {
         let routes = Router::new().route("/livez", get(async || "ok"));
-        let bound = bind(0).unwrap();
+        let bound = bind(None, 0).unwrap();
         let (port, stop) = (bound.address().port(), CancellationToken::new());
         Running { port, task: tokio::spawn(bound.serve(routes, stop.clone())), stop }
     }
@@ -147,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_port_that_is_taken_is_an_error() {
-        let first = bind(0).unwrap();
-        assert!(bind(first.address().port()).is_err());
+        let first = bind(None, 0).unwrap();
+        assert!(bind(None, first.address().port()).is_err());
     }
 }

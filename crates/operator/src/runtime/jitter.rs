@@ -16,7 +16,8 @@ impl Jitter {
         Self(Arc::new(Mutex::new(StdRng::seed_from_u64(seed))))
     }
 
-    /// Returns the pause of an exponential backoff before attempt `attempt + 1`: at least half of the nominal pause.
+    /// Returns the pause of an exponential backoff before attempt `attempt + 1`: at least half of
+    /// the nominal pause.
     pub fn backoff(&self, attempt: u32, first: Duration, most: Duration) -> Duration {
         let whole = first.saturating_mul(2u32.saturating_pow(attempt.min(20))).min(most);
         whole.mul_f64(0.5 + self.fraction() / 2.0)

@@ -1,5 +1,5 @@
-//! Labels of the metrics that every controller has. All are bounded: enums, constants of the program, shards. Never the
-//! name of an object.
+//! Labels of the metrics that every controller has. All are bounded: enums, constants of the
+//! program, shards. Never the name of an object.
 
 use prometheus_client::encoding::EncodeLabelSet;
 
@@ -32,18 +32,28 @@ pub(crate) use label_values;
 
 label_values! {
     /// Result of one reconciliation, in controller-runtime's words.
-    pub enum Outcome { Success = "success", Error = "error", Requeue = "requeue", RequeueAfter = "requeue_after" }
+    pub enum ReconcileOutcome {
+        Success = "success",
+        Error = "error",
+        Requeue = "requeue",
+        RequeueAfter = "requeue_after",
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct ReconcileLabels {
     pub(super) controller: &'static str,
-    pub(super) result: Outcome,
+    pub(super) result: ReconcileOutcome,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct ControllerLabels {
     pub(super) controller: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ResourceLabels {
+    pub(super) resource: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

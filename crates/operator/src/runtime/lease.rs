@@ -1,6 +1,7 @@
 //! Reads and writes Lease objects, conditionally and with a deadline.
 //!
-//! Owns the translation between the object and [`perennial_core::coordination::lease`]. Decides nothing.
+//! Owns the translation between the object and [`perennial_core::coordination::lease`]. Decides
+//! nothing.
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};

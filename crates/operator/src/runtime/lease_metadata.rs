@@ -16,15 +16,22 @@ const MEMBER: &str = "perennial.dev/member";
 /// Label of the Leases of shards.
 pub const SHARD: &str = "perennial.dev/shard";
 const SHARDS: &str = "perennial.dev/shards";
+/// Annotation of an announcement: the resources that the member cannot read, separated by commas.
+pub const IMPAIRED: &str = "perennial.dev/impaired";
 const VERSION: &str = "v1";
 
-/// Called with the name of a Lease and whether it is held, whenever that changes (`leader_election_master_status`).
-pub type Report = Arc<dyn Fn(&str, bool) + Send + Sync>;
+/// Called with the name of a Lease and whether it is held, whenever that changes
+/// (`leader_election_master_status`).
+pub type LeaseReport = Arc<dyn Fn(&str, bool) + Send + Sync>;
+
+/// Returns the resources that this process cannot read.
+pub type Impairments = Arc<dyn Fn() -> Vec<&'static str> + Send + Sync>;
 
 /// How this process takes part in the coordination.
 #[derive(Clone)]
 pub struct Coordination {
-    /// Without kube's default retry, which would delay a renewal by minutes: [`super::client::config`].
+    /// Without kube's default retry, which would delay a renewal by minutes:
+    /// [`super::client::config`].
     pub client: kube::Client,
     pub namespace: String,
     /// Name of the group of processes that share the work, and prefix of the Leases' names.
@@ -37,7 +44,8 @@ pub struct Coordination {
     pub clock: Clock,
     /// Receives the report of a Lease that went back in history.
     pub history: History,
-    pub report: Report,
+    pub report: LeaseReport,
+    pub impairments: Impairments,
 }
 
 impl std::fmt::Debug for Coordination {
@@ -81,7 +89,10 @@ impl Coordination {
 
     pub(super) fn notes(&self, kind: LeaseKind) -> BTreeMap<String, String> {
         match kind {
-            LeaseKind::Member => BTreeMap::from([(SHARDS.to_owned(), self.shards.max(1).to_string())]),
+            LeaseKind::Member => BTreeMap::from([
+                (SHARDS.to_owned(), self.shards.max(1).to_string()),
+                (IMPAIRED.to_owned(), (self.impairments)().join(",")),
+            ]),
             LeaseKind::Shard(_) => BTreeMap::new(),
         }
     }
@@ -95,9 +106,11 @@ pub fn shard_lease(group: &str, shard: u32, shards: u32) -> String {
 /// Decodes the announcement of a member. Returns `None` for other Leases and unknown versions.
 pub fn announcement(lease: &Lease) -> Option<Announcement> {
     lease.metadata.labels.as_ref()?.get(MEMBER).filter(|version| *version == VERSION)?;
-    let shards = lease.metadata.annotations.as_ref()?.get(SHARDS)?.parse().ok()?;
+    let annotations = lease.metadata.annotations.as_ref()?;
+    let shards = annotations.get(SHARDS)?.parse().ok()?;
+    let impaired = annotations.get(IMPAIRED).is_some_and(|resources| !resources.is_empty());
     let state = state(lease);
-    let member = Member { identity: state.holder, shards, since: since(lease) };
+    let member = Member { identity: state.holder, shards, since: since(lease), impaired };
     (!member.identity.is_empty()).then_some(Announcement { member, renewed: state.renewed, lease: state.lease })
 }
 

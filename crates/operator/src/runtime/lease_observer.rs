@@ -1,5 +1,5 @@
-//! Observes which shards have an owner, for a process that does not compete for them: one that only serves admission, or
-//! that has other roles.
+//! Observes which shards have an owner, for a process that does not compete for them: one that only
+//! serves admission, or that has other roles.
 //!
 //! Owns the watch of other processes' Leases. Holds no Lease and writes none.
 //!
@@ -33,7 +33,8 @@ pub struct ObservedLeases {
     pub lease: Duration,
 }
 
-/// Returns an ownership of no shard that shows which shards have an owner, and the task that updates it until `stop`.
+/// Returns an ownership of no shard that shows which shards have an owner, and the task that
+/// updates it until `stop`.
 pub fn observe_owners(
     observed: &ObservedLeases,
     jitter: &Jitter,
@@ -44,7 +45,7 @@ pub fn observe_owners(
     let labels = format!("{SHARD},{GROUP} in ({})", observed.groups.join(","));
     let mut leases = Observer::new(observed, ownership.clone());
     let watch = Watch::new("Leases of others", api, jitter, stop).labels(&labels);
-    let on_error = |category| debug!(?category, "the shard owners are not known for now");
+    let on_error = |category| debug!(?category, "shard owners unknown, retrying");
     (ownership, watch.run(move |event| leases.on(event), on_error))
 }
 

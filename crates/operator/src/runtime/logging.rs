@@ -1,5 +1,7 @@
 //! Logs to stderr, as JSON or as text, from the configured level on. `RUST_LOG` is ignored.
 
+use std::io::{IsTerminal as _, stderr};
+
 use perennial_core::config::settings::{Level, LogFormat, Logging};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
@@ -11,29 +13,45 @@ use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use super::traces::{self, Sender};
 
 /// Crates that are too verbose at debug. They stay at info unless the level is trace.
-const CHATTY: [&str; 6] = ["h2", "hyper", "hyper_util", "rustls", "tower", "kube_client"];
+const CHATTY: [&str; 5] = ["h2", "hyper", "hyper_util", "rustls", "tower"];
+/// Part of a crate that logs the bodies of responses which it cannot decode, at several levels. The
+/// errors that it returns are reported where they are handled.
+const LOGS_BODIES: &str = "kube_client";
 /// A crate that is too verbose at info.
 const TALKATIVE: &str = "opentelemetry";
 
 /// Sets up logging and the export of spans. Fails when logging is set up already.
 pub fn init(logging: &Logging, spans: &Sender) -> Result<(), TryInitError> {
-    subscriber(logging, std::io::stderr).with(spans.layer()).try_init()
+    let text = is_text(logging.format, stderr().is_terminal());
+    subscriber(logging.level, text, stderr).with(spans.layer()).try_init()
+}
+
+/// Returns whether lines are written as text.
+fn is_text(format: LogFormat, terminal: bool) -> bool {
+    match format {
+        LogFormat::Auto => terminal,
+        LogFormat::Json => false,
+        LogFormat::Text => true,
+    }
 }
 
 fn subscriber<W>(
-    logging: &Logging,
+    level: Level,
+    text: bool,
     writer: W,
 ) -> impl SubscriberInitExt + tracing::Subscriber + for<'a> LookupSpan<'a> + Send + Sync
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let lines = tracing_subscriber::fmt::layer().with_writer(writer);
-    let lines = match logging.format {
-        // One object per line with the fields beside the message, which log collectors index without configuration.
-        LogFormat::Json => lines.json().flatten_event(true).with_current_span(true).with_span_list(false).boxed(),
-        LogFormat::Text => lines.with_ansi(false).boxed(),
+    let lines = if text {
+        lines.with_ansi(false).boxed()
+    } else {
+        // One object per line with the fields beside the message, which log collectors index
+        // without configuration.
+        lines.json().flatten_event(true).with_current_span(true).with_span_list(false).boxed()
     };
-    tracing_subscriber::registry().with(lines.with_filter(filter(logging.level)))
+    tracing_subscriber::registry().with(lines.with_filter(filter(level)))
 }
 
 fn filter(level: Level) -> Targets {
@@ -49,6 +67,7 @@ fn filter(level: Level) -> Targets {
         .with_default(level)
         .with_targets(CHATTY.map(|name| (name, others)))
         .with_target(TALKATIVE, if level == LevelFilter::TRACE { level } else { level.min(LevelFilter::WARN) })
+        .with_target(LOGS_BODIES, LevelFilter::OFF)
         .with_target(traces::TARGET, LevelFilter::OFF)
 }
 
@@ -74,18 +93,20 @@ mod tests {
         }
     }
 
-    fn logged(logging: &Logging, log: impl FnOnce()) -> String {
+    const JSON: bool = false;
+    const TEXT: bool = true;
+
+    fn logged(level: Level, text: bool, log: impl FnOnce()) -> String {
         let lines = Lines::default();
         let writer = lines.clone();
-        tracing::subscriber::with_default(subscriber(logging, move || writer.clone()), log);
+        tracing::subscriber::with_default(subscriber(level, text, move || writer.clone()), log);
         let bytes = lines.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
     }
 
     #[test]
     fn json_lines_have_the_fields_beside_the_message() {
-        let logging = Logging { level: Level::Info, format: LogFormat::Json };
-        let text = logged(&logging, || tracing::info!(node = "n1", "restored"));
+        let text = logged(Level::Info, JSON, || tracing::info!(node = "n1", "restored"));
         let line: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(
             (&line["message"], &line["node"], &line["level"]),
@@ -93,10 +114,18 @@ mod tests {
         );
     }
 
+    #[rstest]
+    #[case(LogFormat::Auto, true, true)]
+    #[case(LogFormat::Auto, false, false)]
+    #[case(LogFormat::Json, true, false)]
+    #[case(LogFormat::Text, false, true)]
+    fn lines_are_text_on_a_terminal(#[case] format: LogFormat, #[case] terminal: bool, #[case] text: bool) {
+        assert_eq!(is_text(format, terminal), text);
+    }
+
     #[test]
     fn text_lines_are_plain() {
-        let logging = Logging { level: Level::Info, format: LogFormat::Text };
-        let text = logged(&logging, || tracing::warn!(node = "n1", "restored"));
+        let text = logged(Level::Info, TEXT, || tracing::warn!(node = "n1", "restored"));
         assert!(
             text.contains("WARN") && text.ends_with("restored node=\"n1\"\n") && !text.contains('\u{1b}'),
             "{text}"
@@ -105,8 +134,7 @@ mod tests {
 
     #[test]
     fn spans_are_no_part_of_a_line() {
-        let logging = Logging { level: Level::Trace, format: LogFormat::Json };
-        let text = logged(&logging, || {
+        let text = logged(Level::Trace, JSON, || {
             let span = tracing::info_span!(target: traces::TARGET, "keeper", node = "n1");
             span.in_scope(|| tracing::info!("restored"));
         });
@@ -120,12 +148,20 @@ mod tests {
     #[case(Level::Debug, 2)]
     #[case(Level::Trace, 4)]
     fn the_level_is_obeyed_and_others_are_quiet(#[case] level: Level, #[case] lines: usize) {
-        let text = logged(&Logging { level, format: LogFormat::Json }, || {
+        let text = logged(level, JSON, || {
             tracing::info!("ours");
             tracing::debug!("ours");
             tracing::debug!(target: "hyper", "theirs");
             tracing::info!(target: "opentelemetry-otlp", "theirs");
         });
         assert_eq!(text.lines().count(), lines, "{text}");
+    }
+
+    #[test]
+    fn the_bodies_of_responses_are_logged_at_no_level() {
+        let text = logged(Level::Trace, JSON, || {
+            tracing::warn!(target: "kube_client::client", "{{\"kind\": \"StatefulSetList\"}}");
+        });
+        assert_eq!(text, "");
     }
 }

@@ -1,5 +1,5 @@
-//! Hash maps with the same order in every run, so that a simulation can replay an operator. Keys are names and UIDs of
-//! objects; an attacker gains nothing by choosing them so that they collide.
+//! Hash maps with the same order in every run, so that a simulation can replay an operator. Keys
+//! are names and UIDs of objects; an attacker gains nothing by choosing them so that they collide.
 
 use std::hash::{BuildHasherDefault, DefaultHasher};
 

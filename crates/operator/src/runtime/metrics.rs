@@ -1,7 +1,8 @@
 //! The registry of all metrics, and those that every controller has.
 //!
-//! The latter are named as controller-runtime names them, so that existing dashboards work. Other parts register their own
-//! metrics, named `perennial_*`, and keep the handles. The library appends `_total` to counters and `_info` to infos.
+//! The latter are named as controller-runtime names them, so that existing dashboards work. Other
+//! parts register their own metrics, named `perennial_*`, and keep the handles. The library appends
+//! `_total` to counters and `_info` to infos.
 
 use std::{
     fmt,
@@ -25,7 +26,8 @@ use prometheus_client::{
 use super::{
     error_category::Category,
     labels::{
-        BuildLabels, ControllerLabels, ErrorLabels, LeaseLabels, Outcome, QueueLabels, ReconcileLabels, RequestLabels,
+        BuildLabels, ControllerLabels, ErrorLabels, LeaseLabels, QueueLabels, ReconcileLabels, ReconcileOutcome,
+        RequestLabels, ResourceLabels,
     },
     process::Process,
 };
@@ -49,7 +51,9 @@ pub struct Metrics {
     queue_work_duration: Histograms<QueueLabels>,
     requests: Family<RequestLabels, Counter>,
     leading: Family<LeaseLabels, Gauge>,
+    leader_changes: Family<LeaseLabels, Counter>,
     errors: Family<ErrorLabels, Counter>,
+    unreadable: Family<ResourceLabels, Gauge>,
 }
 
 impl Metrics {
@@ -70,7 +74,9 @@ impl Metrics {
             queue_work_duration: histograms(),
             requests: Family::default(),
             leading: Family::default(),
+            leader_changes: Family::default(),
             errors: Family::default(),
+            unreadable: Family::default(),
         };
         metrics.register_own();
         for category in Category::ALL.map(Category::as_str) {
@@ -90,7 +96,13 @@ impl Metrics {
         self.register("workqueue_work_duration_seconds", "Time that an item takes", &self.queue_work_duration);
         self.register("rest_client_requests", "Requests to the API server", &self.requests);
         self.register("leader_election_master_status", "1 while this process holds the Lease", &self.leading);
+        self.register("perennial_leader_changes", "Times that this process acquired the Lease", &self.leader_changes);
         self.register("perennial_errors", "Errors by category", &self.errors);
+        self.register(
+            "perennial_resource_unreadable",
+            "1 while a resource cannot be read, which pauses what depends on it",
+            &self.unreadable,
+        );
     }
 
     /// Adds a metric to the registry. Each name is registered once.
@@ -106,9 +118,10 @@ impl Metrics {
         Ok(text)
     }
 
-    /// Exports a controller and its queue at 0. A counter that appears with its first event has no rate for it.
+    /// Exports a controller and its queue at 0. A counter that appears with its first event has no
+    /// rate for it.
     pub fn expect_controller(&self, controller: &'static str) {
-        for &result in Outcome::ALL {
+        for &result in ReconcileOutcome::ALL {
             self.reconciles.get_or_create(&ReconcileLabels { controller, result }).inc_by(0);
         }
         self.reconcile_errors.get_or_create(&ControllerLabels { controller }).inc_by(0);
@@ -116,6 +129,11 @@ impl Metrics {
         self.queue_depth.get_or_create(&queue).set(0);
         self.queue_adds.get_or_create(&queue).inc_by(0);
         self.queue_retries.get_or_create(&queue).inc_by(0);
+    }
+
+    /// Sets whether a resource can be read.
+    pub fn resource_is_readable(&self, resource: &'static str, readable: bool) {
+        self.unreadable.get_or_create(&ResourceLabels { resource }).set(i64::from(!readable));
     }
 
     /// Counts an item that was added to a queue.
@@ -139,11 +157,11 @@ impl Metrics {
     }
 
     /// Counts a reconciliation, its time and, where it failed, its error.
-    pub fn reconciled(&self, controller: &'static str, result: Outcome, took: Duration) {
+    pub fn reconciled(&self, controller: &'static str, result: ReconcileOutcome, took: Duration) {
         self.reconciles.get_or_create(&ReconcileLabels { controller, result }).inc();
         self.reconcile_time.get_or_create(&ControllerLabels { controller }).observe(took.as_secs_f64());
         self.queue_work_duration.get_or_create(&QueueLabels { name: controller }).observe(took.as_secs_f64());
-        if result == Outcome::Error {
+        if result == ReconcileOutcome::Error {
             self.reconcile_errors.get_or_create(&ControllerLabels { controller }).inc();
         }
     }
@@ -155,9 +173,11 @@ impl Metrics {
         self.requests.get_or_create(&RequestLabels { code, method, host }).inc();
     }
 
-    /// Sets whether this process holds a Lease.
+    /// Sets whether this process holds a Lease, and counts when it acquires it.
     pub fn leads(&self, lease: &str, leads: bool) {
-        self.leading.get_or_create(&LeaseLabels { name: lease.to_owned() }).set(i64::from(leads));
+        let labels = LeaseLabels { name: lease.to_owned() };
+        let before = self.leading.get_or_create(&labels).set(i64::from(leads));
+        self.leader_changes.get_or_create(&labels).inc_by(u64::from(leads && before == 0));
     }
 
     /// Counts an error.
@@ -213,7 +233,7 @@ mod tests {
     #[test]
     fn every_metric_of_the_runtime_is_in_the_text() {
         let metrics = Metrics::new();
-        metrics.reconciled("nodes", Outcome::Error, Duration::from_millis(3));
+        metrics.reconciled("nodes", ReconcileOutcome::Error, Duration::from_millis(3));
         metrics.queue_has("nodes", 2);
         metrics.enqueued("nodes");
         metrics.requeued("nodes");

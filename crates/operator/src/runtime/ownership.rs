@@ -1,7 +1,7 @@
 //! Ownership of shards: permits to act on them, and how the rest of the operator obtains them.
 //!
-//! Owns the count of permits in use, so that a shard is handed over only after the last of them was dropped. Sends no
-//! requests; [`super::coordinator`] moves the windows.
+//! Owns the count of permits in use, so that a shard is handed over only after the last of them was
+//! dropped. Sends no requests; [`super::coordinator`] moves the windows.
 
 use super::watch_value::{Changes, WatchValue};
 use perennial_core::coordination::shards::shard_of;
@@ -20,26 +20,27 @@ pub type Owned = BTreeMap<u32, u64>;
 /// The shards that this process owns at the moment. Clones share the state.
 #[derive(Debug, Clone)]
 pub struct Ownership {
-    inner: Arc<Inner>,
-    /// Source of the shards' owners, where those are other processes than the ones that this one competes with.
-    owners: Option<Arc<Inner>>,
+    inner: Arc<Shards>,
+    /// Source of the shards' owners, where those are other processes than the ones that this one
+    /// competes with.
+    owners: Option<Arc<Shards>>,
     leased: bool,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct Shards {
     cells: Vec<Cell>,
     changed: WatchValue<Owned>,
 }
 
 #[derive(Debug)]
 struct Cell {
-    state: Mutex<State>,
+    state: Mutex<ShardState>,
     idle: Notify,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct State {
+struct ShardState {
     window: Window,
     /// Window of the shard's owner, which may be another process.
     owner: Window,
@@ -69,7 +70,7 @@ impl Window {
 /// Hold it for one unit of work and give each request no more time than [`Permit::remaining`].
 #[derive(Debug)]
 pub struct Permit {
-    inner: Arc<Inner>,
+    inner: Arc<Shards>,
     shard: u32,
     deadline: Instant,
     term: u64,
@@ -88,18 +89,21 @@ impl Ownership {
 
     fn with(shards: u32, window: Window) -> Self {
         let shards = shards.max(1);
-        let cell =
-            |_| Cell { state: Mutex::new(State { window, owner: window, term: 1, permits: 0 }), idle: Notify::new() };
+        let cell = |_| Cell {
+            state: Mutex::new(ShardState { window, owner: window, term: 1, permits: 0 }),
+            idle: Notify::new(),
+        };
         let owned = if window == Window::Closed { Owned::new() } else { (0..shards).map(|shard| (shard, 1)).collect() };
         let cells = (0..shards).map(cell).collect();
         Self {
-            inner: Arc::new(Inner { cells, changed: WatchValue::new(owned) }),
+            inner: Arc::new(Shards { cells, changed: WatchValue::new(owned) }),
             owners: None,
             leased: window == Window::Closed,
         }
     }
 
-    /// Whether Leases exclude a second owner. Without leader election another process may own the same shards.
+    /// Whether Leases exclude a second owner. Without leader election another process may own the
+    /// same shards.
     pub fn is_exclusive(&self) -> bool {
         self.leased
     }
@@ -137,7 +141,8 @@ impl Ownership {
         Self { owners: Some(Arc::clone(&others.inner)), ..self }
     }
 
-    /// Whether a shard is known to have an owner, this process or another: work that its owner must finish may begin.
+    /// Whether a shard is known to have an owner, this process or another: work that its owner must
+    /// finish may begin.
     pub fn has_owner(&self, shard: u32) -> bool {
         let inner = self.owners.as_ref().unwrap_or(&self.inner);
         let cell = usize::try_from(shard).ok().and_then(|shard| inner.cells.get(shard));
@@ -185,7 +190,8 @@ impl Ownership {
         let idle = async {
             loop {
                 let notified = cell.idle.notified();
-                if cell.lock().permits == 0 {
+                let permits = cell.lock().permits;
+                if permits == 0 {
                     return;
                 }
                 notified.await;
@@ -196,7 +202,7 @@ impl Ownership {
 }
 
 impl Cell {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ShardState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

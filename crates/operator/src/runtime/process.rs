@@ -43,7 +43,8 @@ fn resident_bytes() -> Option<u64> {
 
 fn cpu_seconds() -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // The command's name is in parentheses and may hold anything; utime and stime are fields 14 and 15.
+    // The command's name is in parentheses and may hold anything; utime and stime are fields 14 and
+    // 15.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let user: u32 = fields.next()?.parse().ok()?;
     let system: u32 = fields.next()?.parse().ok()?;

@@ -1,4 +1,7 @@
 //! A work queue: each key at most once, the urgent ones first, never two workers on one key.
+//!
+//! Keys of the same priority are taken in turn from their shares ([`Queue::by_share`]): a share with
+//! many keys delays the others by one key each time, not by all of them.
 
 use std::{
     cmp::Reverse,
@@ -20,25 +23,68 @@ impl<T: Copy + Ord> Rank for T {}
 
 /// A queue of keys, shared by its clones.
 #[derive(Debug)]
-pub struct Queue<K, P>(Arc<Shared<K, P>>);
+pub struct Queue<K, P>(Arc<SharedQueue<K, P>>);
 
 #[derive(Debug)]
-struct Shared<K, P> {
-    state: Mutex<State<K, P>>,
+struct SharedQueue<K, P> {
+    state: Mutex<QueueState<K, P>>,
     added: Notify,
 }
 
-/// The lines may contain entries that were overtaken; `items` is authoritative and they are skipped.
+/// The lines may contain entries that were overtaken; `items` is authoritative and they are
+/// skipped.
 #[derive(Debug)]
-struct State<K, P> {
-    items: HashMap<K, Item<P>>,
-    ready: BTreeMap<P, VecDeque<K>>,
+struct QueueState<K, P> {
+    items: HashMap<K, QueueItem<P>>,
+    ready: BTreeMap<P, Turns<K>>,
+    share: Share<K>,
     delayed: BinaryHeap<Reverse<(Instant, K)>>,
     closed: bool,
 }
 
+/// Returns the share that a key belongs to.
+pub type Share<K> = fn(&K) -> &str;
+
+/// The keys of one priority, in lines by their shares.
+#[derive(Debug)]
+struct Turns<K> {
+    lines: HashMap<Box<str>, VecDeque<K>>,
+    /// The shares that have keys, the next one first.
+    turn: VecDeque<Box<str>>,
+}
+
+impl<K> Default for Turns<K> {
+    fn default() -> Self {
+        Self { lines: HashMap::new(), turn: VecDeque::new() }
+    }
+}
+
+impl<K> Turns<K> {
+    fn push(&mut self, share: &str, key: K) {
+        if let Some(line) = self.lines.get_mut(share) {
+            line.push_back(key);
+        } else {
+            self.lines.insert(share.into(), VecDeque::from([key]));
+            self.turn.push_back(share.into());
+        }
+    }
+
+    /// Returns the first key of the share whose turn it is, and moves that share to the end.
+    fn pop(&mut self) -> Option<K> {
+        let share = self.turn.pop_front()?;
+        let line = self.lines.get_mut(&share)?;
+        let key = line.pop_front();
+        if line.is_empty() {
+            self.lines.remove(&share);
+        } else {
+            self.turn.push_back(share);
+        }
+        key
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
-enum Item<P> {
+enum QueueItem<P> {
     /// In the ready line of this priority, due since then.
     Ready(P, Instant),
     /// In `delayed`, due then.
@@ -59,8 +105,16 @@ pub struct Work<K: Key, P: Rank> {
 
 impl<K: Key, P: Rank> Default for Queue<K, P> {
     fn default() -> Self {
-        let state = State { items: HashMap::new(), ready: BTreeMap::new(), delayed: BinaryHeap::new(), closed: false };
-        Self(Arc::new(Shared { state: Mutex::new(state), added: Notify::new() }))
+        Self::by_share(|_| "")
+    }
+}
+
+impl<K: Key, P: Rank> Queue<K, P> {
+    /// Returns a queue in which these shares take turns.
+    pub fn by_share(share: Share<K>) -> Self {
+        let (items, ready, delayed) = (HashMap::new(), BTreeMap::new(), BinaryHeap::new());
+        let state = QueueState { items, ready, share, delayed, closed: false };
+        Self(Arc::new(SharedQueue { state: Mutex::new(state), added: Notify::new() }))
     }
 }
 
@@ -76,19 +130,22 @@ impl<K: Key, P: Rank> Queue<K, P> {
         self.add_after(key, priority, Duration::ZERO);
     }
 
-    /// Adds a key that is due after a delay. The earliest time and the highest priority that were added count.
+    /// Adds a key that is due after a delay. The earliest time and the highest priority that were
+    /// added count.
     pub fn add_after(&self, key: &K, priority: P, delay: Duration) {
         let now = Instant::now();
         let due = now + delay;
         let mut state = self.lock();
         let next = match state.items.get(key).copied() {
             None => Some((priority, due)),
-            Some(Item::Ready(at, since)) if priority < at => Some((priority, since)),
-            Some(Item::Delayed(at, then)) if due < then || priority < at => Some((at.min(priority), due.min(then))),
-            Some(Item::Ready(..) | Item::Delayed(..)) => None,
-            Some(Item::Busy(again)) => {
+            Some(QueueItem::Ready(at, since)) if priority < at => Some((priority, since)),
+            Some(QueueItem::Delayed(at, then)) if due < then || priority < at => {
+                Some((at.min(priority), due.min(then)))
+            }
+            Some(QueueItem::Ready(..) | QueueItem::Delayed(..)) => None,
+            Some(QueueItem::Busy(again)) => {
                 let again = again.map_or((priority, due), |(at, then)| (at.min(priority), then.min(due)));
-                state.items.insert(key.clone(), Item::Busy(Some(again)));
+                state.items.insert(key.clone(), QueueItem::Busy(Some(again)));
                 None
             }
         };
@@ -111,7 +168,7 @@ impl<K: Key, P: Rank> Queue<K, P> {
                 let now = Instant::now();
                 state.ripen(now);
                 if let Some((key, priority, since)) = state.take() {
-                    if state.ready.values().any(|line| !line.is_empty()) {
+                    if state.ready.values().any(|line| !line.turn.is_empty()) {
                         self.0.added.notify_one();
                     }
                     drop(state);
@@ -151,18 +208,18 @@ impl<K: Key, P: Rank> Queue<K, P> {
         self.len() == 0
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<K, P>> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<K, P>> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<K: Key, P: Rank> State<K, P> {
+impl<K: Key, P: Rank> QueueState<K, P> {
     fn place(&mut self, key: &K, priority: P, due: Instant, now: Instant) {
         if due <= now {
-            self.items.insert(key.clone(), Item::Ready(priority, due));
-            self.ready.entry(priority).or_default().push_back(key.clone());
+            self.items.insert(key.clone(), QueueItem::Ready(priority, due));
+            self.ready.entry(priority).or_default().push((self.share)(key), key.clone());
         } else {
-            self.items.insert(key.clone(), Item::Delayed(priority, due));
+            self.items.insert(key.clone(), QueueItem::Delayed(priority, due));
             self.delayed.push(Reverse((due, key.clone())));
         }
     }
@@ -173,7 +230,7 @@ impl<K: Key, P: Rank> State<K, P> {
             && *due <= now
         {
             let Some(Reverse((due, key))) = self.delayed.pop() else { break };
-            if let Some(Item::Delayed(priority, then)) = self.items.get(&key).copied()
+            if let Some(QueueItem::Delayed(priority, then)) = self.items.get(&key).copied()
                 && then == due
             {
                 self.place(&key, priority, due, now);
@@ -182,12 +239,12 @@ impl<K: Key, P: Rank> State<K, P> {
     }
 
     fn take(&mut self) -> Option<(K, P, Instant)> {
-        for (priority, line) in &mut self.ready {
-            while let Some(key) = line.pop_front() {
-                if let Some(Item::Ready(at, since)) = self.items.get(&key).copied()
+        for (priority, turns) in &mut self.ready {
+            while let Some(key) = turns.pop() {
+                if let Some(QueueItem::Ready(at, since)) = self.items.get(&key).copied()
                     && at == *priority
                 {
-                    self.items.insert(key.clone(), Item::Busy(None));
+                    self.items.insert(key.clone(), QueueItem::Busy(None));
                     return Some((key, at, since));
                 }
             }
@@ -201,7 +258,7 @@ impl<K: Key, P: Rank> Drop for Work<K, P> {
         let now = Instant::now();
         let mut state = self.queue.lock();
         let again = match state.items.remove(&self.key) {
-            Some(Item::Busy(again)) => again,
+            Some(QueueItem::Busy(again)) => again,
             _ => None,
         };
         if let Some((priority, due)) = again {
@@ -262,6 +319,33 @@ mod tests {
         drop(queue.next().await.unwrap());
         assert_eq!(start.elapsed().as_secs(), 5);
         assert!(tokio::time::timeout(Duration::from_mins(2), queue.next()).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn shares_take_turns_within_a_priority() {
+        let queue = Queue::by_share(|key: &Arc<str>| key.split('/').next().unwrap_or_default());
+        let order = async |count: usize| {
+            let mut order = Vec::new();
+            for _ in 0..count {
+                order.push(queue.next().await.unwrap().key.to_string());
+            }
+            order
+        };
+        for number in 0..1000 {
+            queue.add(&key(&format!("loud/{number}")), NORMAL);
+        }
+        queue.add(&key("quiet/0"), NORMAL);
+        queue.add(&key("quiet/1"), NORMAL);
+        queue.add(&key("other/0"), NORMAL);
+        assert_eq!(order(6).await, ["loud/0", "quiet/0", "other/0", "loud/1", "quiet/1", "loud/2"]);
+
+        // One that comes again waits for one key of the other share, and urgency counts first.
+        queue.add(&key("quiet/0"), NORMAL);
+        queue.add(&key("loud/900"), HIGH);
+        assert_eq!(order(4).await, ["loud/900", "loud/3", "quiet/0", "loud/4"]);
+        // The entry of the key that was taken at a higher priority is skipped.
+        assert_eq!(order(994).await.last().unwrap(), "loud/999");
+        assert!(queue.is_empty());
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,23 +1,26 @@
-//! The loop of a controller: takes keys from a queue, reconciles each under a permit of its shard, and decides when to
-//! look at it again.
+//! The loop of a controller: takes keys from a queue, reconciles each under a permit of its shard,
+//! and decides when to look at it again.
 //!
 //! # Guarantees
-//! One key is never reconciled twice at the same time, and never without a permit that outlasts it. A failure delays the
-//! key that it is about, and no other.
+//! One key is never reconciled twice at the same time, and never without a permit that outlasts it.
+//! A failure delays the key that it is about, and no other.
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use tokio::time::Instant;
-use tracing::{Instrument as _, Span};
+use tracing::{Instrument as _, Span, error_span};
 
 use super::{
     error_category::Category,
     jitter::Jitter,
-    labels::Outcome,
+    labels::ReconcileOutcome,
     metrics::Metrics,
     ownership::Ownership,
     queue::{Key, Queue, Rank, Work},
@@ -32,6 +35,13 @@ pub trait Reconcile: Send + Sync {
 
     /// The part of a key that determines its shard.
     fn shard_key(key: &Self::Key) -> &str;
+
+    /// The part of a key whose objects take turns with those of others, so that many changes of one
+    /// delay no other.
+    #[expect(clippy::unnecessary_literal_bound, reason = "implementations return a part of the key")]
+    fn share(_key: &Self::Key) -> &str {
+        ""
+    }
 
     /// The span of one reconciliation. Its field `outcome` is filled in by the loop.
     fn span(&self, key: &Self::Key) -> Span;
@@ -85,13 +95,30 @@ pub struct Reconciler<K, P> {
     ownership: Ownership,
     jitter: Jitter,
     metrics: Metrics,
+    /// Number of reconciliations so far.
+    count: AtomicU64,
+}
+
+impl RetryPolicy {
+    /// Returns the policy with other bounds of the exponential backoff.
+    #[must_use]
+    pub fn with_backoff(self, first: Duration, longest: Duration) -> Self {
+        Self { backoff: (first, longest), longest_conflict: self.longest_conflict.min(longest), ..self }
+    }
 }
 
 impl<K: Key, P: Rank> Reconciler<K, P> {
     /// `name` is the name of the controller and its queue in metrics.
     pub fn new(name: &'static str, retry: RetryPolicy, ownership: Ownership, jitter: Jitter, metrics: Metrics) -> Self {
         metrics.expect_controller(name);
-        Self { name, queue: Queue::default(), failures: Mutex::default(), retry, ownership, jitter, metrics }
+        let (queue, failures, count) = (Queue::default(), Mutex::default(), AtomicU64::new(0));
+        Self { name, queue, failures, retry, ownership, jitter, metrics, count }
+    }
+
+    /// Takes keys in turn from the shares of this controller. Called before the first key is added.
+    #[must_use]
+    pub fn shared_by<C: Reconcile<Key = K, Priority = P>>(self) -> Self {
+        Self { queue: Queue::by_share(C::share), ..self }
     }
 
     /// Asks for a reconciliation after a delay.
@@ -114,7 +141,8 @@ impl<K: Key, P: Rank> Reconciler<K, P> {
         self.metrics.queue_has(self.name, self.queue.len());
     }
 
-    /// Reconciles one key after the other until the queue is closed. Several workers may run at the same time.
+    /// Reconciles one key after the other until the queue is closed. Several workers may run at the
+    /// same time.
     pub async fn work<C: Reconcile<Key = K, Priority = P>>(&self, controller: &C) {
         while let Some(work) = self.queue.next().await {
             self.metrics.dequeued(self.name, work.waited);
@@ -126,10 +154,14 @@ impl<K: Key, P: Rank> Reconciler<K, P> {
                 continue;
             };
             let span = controller.span(&work.key);
+            let id = self.count.fetch_add(1, Ordering::Relaxed);
+            // Part of every log line of this reconciliation, at any level.
+            let correlation = error_span!("reconcile", id = format_args!("{}-{id}", self.name));
             let reconciled = controller.reconcile(&work, permit.term()).instrument(span.clone());
-            let reconciled = tokio::time::timeout(permit.remaining(), reconciled).await;
+            let reconciled = tokio::time::timeout(permit.remaining(), reconciled).instrument(correlation.clone()).await;
             drop(permit);
-            let outcome = self.conclude(controller, &work, reconciled.unwrap_or(Ok(Action::Requeue)));
+            let reconciled = reconciled.unwrap_or(Ok(Action::Requeue));
+            let outcome = correlation.in_scope(|| self.conclude(controller, &work, reconciled));
             span.record("outcome", outcome.as_str());
             self.metrics.reconciled(self.name, outcome, start.elapsed());
         }
@@ -140,20 +172,20 @@ impl<K: Key, P: Rank> Reconciler<K, P> {
         controller: &C,
         work: &Work<K, P>,
         reconciled: Result<Action, C::Error>,
-    ) -> Outcome {
+    ) -> ReconcileOutcome {
         match reconciled {
             Ok(Action::Done) => {
                 self.failures().remove(&work.key);
-                Outcome::Success
+                ReconcileOutcome::Success
             }
             Ok(Action::Requeue) => {
                 self.queue.add(&work.key, work.priority);
-                Outcome::Requeue
+                ReconcileOutcome::Requeue
             }
             Ok(Action::RequeueAfter(delay)) => {
                 self.failures().remove(&work.key);
                 self.queue.add_after(&work.key, work.priority, delay);
-                Outcome::RequeueAfter
+                ReconcileOutcome::RequeueAfter
             }
             Err(error) => {
                 let attempt = self.count_failure(&work.key);
@@ -161,7 +193,7 @@ impl<K: Key, P: Rank> Reconciler<K, P> {
                 controller.report(&work.key, &error, Retry { attempt, pause });
                 self.metrics.requeued(self.name);
                 self.queue.add_after(&work.key, work.priority, pause);
-                if error.category() == Category::Conflict { Outcome::Requeue } else { Outcome::Error }
+                if error.category() == Category::Conflict { ReconcileOutcome::Requeue } else { ReconcileOutcome::Error }
             }
         }
     }

@@ -4,7 +4,7 @@ use std::{error::Error, time::Duration};
 
 use super::{
     error_category::Category,
-    events::{About, Events, Severity},
+    events::{EventObject, Events, Severity},
     metrics::Metrics,
 };
 
@@ -33,7 +33,8 @@ pub struct Reporter {
     events: Events,
 }
 
-/// A failure that was counted, to be logged with [`log_failure!`](crate::runtime::reporter::log_failure).
+/// A failure that was counted, to be logged with
+/// [`log_failure!`](crate::runtime::reporter::log_failure).
 #[derive(Debug)]
 #[must_use = "a failure that is counted is logged as well"]
 pub struct FailureReport {
@@ -55,8 +56,9 @@ impl Reporter {
         self.metrics.failed(category);
     }
 
-    /// Counts a failure and, where the API server refused the request, writes an Event about the object.
-    pub fn failure(&self, error: &impl CategorizedError, retry: Retry, about: Option<About>) -> FailureReport {
+    /// Counts a failure and, where the API server refused the request, writes an Event about the
+    /// object.
+    pub fn failure(&self, error: &impl CategorizedError, retry: Retry, about: Option<EventObject>) -> FailureReport {
         let category = error.category();
         self.count(category);
         let why = error.source().map(ToString::to_string).unwrap_or_default();
@@ -72,7 +74,8 @@ impl Reporter {
     }
 }
 
-/// Logs a [`FailureReport`] with the object under a field name of the controller: `log_failure!(report, node = name)`.
+/// Logs a [`FailureReport`] with the object under a field name of the controller:
+/// `log_failure!(report, node = name)`.
 macro_rules! log_failure {
     ($report:expr, $field:ident = $object:expr) => {{
         let $crate::runtime::reporter::FailureReport { category, error, why, missing, retry } = $report;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{
     budget::{Budget, Urgency},
     error_category::{self, Category},
+    pages::{Recovery, next_token},
 };
 
 /// Field manager of every write.
@@ -37,10 +38,26 @@ impl Failure {
         }
     }
 
-    /// Whether the request was rejected by validation, an admission policy or a webhook (which answer with 400, 403 or 422),
-    /// or since a permission is missing.
+    /// Whether the request was rejected by validation, an admission policy or a webhook (which
+    /// answer with 400, 403 or 422), or since a permission is missing.
     pub fn is_refusal(&self) -> bool {
         matches!(self.category(), Category::Refused | Category::Forbidden)
+    }
+
+    /// Returns the token with which a list goes on whose snapshot was compacted.
+    fn resume_token(&self) -> Option<String> {
+        let Self::Request(error) = self else { return None };
+        let kube::Error::Api(status) = error.as_ref() else { return None };
+        let token = status.metadata.as_ref().filter(|_| status.code == 410).and_then(next_token);
+        token.filter(|token| !token.is_empty())
+    }
+
+    /// Returns how a list recovers from this failure of a page.
+    pub fn recovery(&self) -> Recovery {
+        match self.category() {
+            Category::Throttled | Category::Server | Category::Unreachable | Category::Garbled => Recovery::Retry,
+            _ => self.resume_token().map_or(Recovery::Fail, Recovery::Resume),
+        }
     }
 
     /// Returns the HTTP status code, where there was a response.
@@ -56,7 +73,7 @@ impl Failure {
 }
 
 /// Sends a request when the budget allows and waits for its response, no longer than the deadline.
-pub async fn ask<T>(
+pub async fn send<T>(
     budget: &Budget,
     urgency: impl Into<Urgency>,
     request: impl Future<Output = Result<T, kube::Error>>,
@@ -71,6 +88,7 @@ pub async fn ask<T>(
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
     use kube::core::Status;
 
     use super::*;
@@ -84,5 +102,20 @@ mod tests {
         assert!([400, 403, 413, 422].into_iter().all(answered));
         assert!(![404, 409, 429, 500, 503].into_iter().any(answered));
         assert!(!Failure::Timeout.is_refusal());
+    }
+
+    #[test]
+    fn a_list_goes_on_after_a_compaction_and_after_failures_that_may_pass() {
+        let failed = |code, token: Option<&str>| {
+            let metadata = ListMeta { continue_: token.map(str::to_owned), ..ListMeta::default() };
+            let status = Status { code, metadata: Some(metadata), ..Status::default() };
+            Failure::Request(Box::new(kube::Error::Api(Box::new(status)))).recovery()
+        };
+
+        assert_eq!(failed(410, Some("next")), Recovery::Resume("next".to_owned()));
+        assert_eq!((failed(410, None), failed(410, Some(""))), (Recovery::Fail, Recovery::Fail));
+        assert!([429, 500, 503].into_iter().all(|code| failed(code, Some("next")) == Recovery::Retry));
+        assert_eq!(failed(403, Some("next")), Recovery::Fail);
+        assert_eq!(Failure::Timeout.recovery(), Recovery::Retry);
     }
 }

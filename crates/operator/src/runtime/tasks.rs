@@ -6,7 +6,8 @@ use futures::future::BoxFuture;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// A task that runs until the process stops. Parts of the operator hand them over; only [`Supervisor::start`] runs them.
+/// A task that runs until the process stops. Parts of the operator hand them over; only
+/// [`Supervisor::start`] runs them.
 #[expect(missing_debug_implementations, reason = "a future has none")]
 #[must_use = "a task does nothing until it is started"]
 pub struct Task {
@@ -32,18 +33,28 @@ impl Task {
         })
     }
 
-    /// A task that calls `tick` after each period, until the stop. A period begins when the last tick has ended.
+    /// A task that calls `tick` after each period, until the stop. A period begins when the last
+    /// tick has ended.
     pub fn every<F: Future<Output = ()> + Send>(
         stop: &CancellationToken,
         name: &'static str,
         period: Duration,
+        tick: impl FnMut() -> F + Send + 'static,
+    ) -> Self {
+        Self::every_after(stop, name, (period, period), tick)
+    }
+
+    /// The same with another time before the first tick.
+    pub fn every_after<F: Future<Output = ()> + Send>(
+        stop: &CancellationToken,
+        name: &'static str,
+        (first, period): (Duration, Duration),
         mut tick: impl FnMut() -> F + Send + 'static,
     ) -> Self {
         let stop = stop.clone();
         Self::new(name, async move {
-            let mut interval = tokio::time::interval(period);
+            let mut interval = tokio::time::interval_at(tokio::time::Instant::now() + first, period);
             interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-            interval.tick().await;
             while stop.run_until_cancelled(interval.tick()).await.is_some() {
                 tick().await;
             }
@@ -89,7 +100,8 @@ impl Supervisor {
         }
     }
 
-    /// Waits until every task has ended, no longer than `deadline`. Returns the names of those that still run.
+    /// Waits until every task has ended, no longer than `deadline`. Returns the names of those that
+    /// still run.
     pub async fn join(&mut self, deadline: Duration) -> Vec<&'static str> {
         let all = async {
             while let Some(ended) = self.running.join_next_with_id().await {
@@ -149,5 +161,19 @@ mod tests {
         stop.cancel();
 
         assert_eq!(supervisor.join(Duration::from_secs(5)).await, ["deaf"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_tick_may_come_early() {
+        let (stop, start) = (CancellationToken::new(), tokio::time::Instant::now());
+        let (sent, mut ticks) = tokio::sync::mpsc::unbounded_channel();
+        let (first, period) = (Duration::from_mins(2), Duration::from_hours(1));
+        let task = Task::every_after(&stop, "ticks", (first, period), move || {
+            let _ = sent.send(start.elapsed());
+            std::future::ready(())
+        });
+        let _supervisor = Supervisor::start([task]);
+
+        assert_eq!((ticks.recv().await, ticks.recv().await), (Some(first), Some(first + period)));
     }
 }

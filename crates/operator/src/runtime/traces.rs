@@ -1,8 +1,8 @@
-//! Spans of reconciliations and admission reviews, which are not part of the log. With the feature `otlp` they are sent to
-//! the collector that the environment names; without it they cost nothing.
+//! Spans of reconciliations and admission reviews, which are not part of the log. With the feature
+//! `otlp` they are sent to the collector that the environment names; without it they cost nothing.
 //!
-//! Each controller has one span per reconciliation, `admission` one per review. Requests to the API server are their
-//! children, as kube traces them; log lines are their events.
+//! Each controller has one span per reconciliation, `admission` one per review. Requests to the API
+//! server are their children, as kube traces them; log lines are their events.
 
 #[cfg(feature = "otlp")]
 mod otlp;
@@ -17,7 +17,7 @@ const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP
 /// Spans cannot be sent.
 #[derive(Debug, thiserror::Error)]
 #[error("traces cannot be sent to the collector that the environment names (OTEL_EXPORTER_OTLP_ENDPOINT)")]
-pub struct Error(#[source] Box<dyn std::error::Error + Send + Sync>);
+pub struct TraceError(#[source] Box<dyn std::error::Error + Send + Sync>);
 
 /// The exporter of spans, where one is configured.
 #[derive(Debug, Default)]
@@ -28,17 +28,18 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Exports to the collector that the environment names. Must be called within a runtime, which does the sending.
+    /// Exports to the collector that the environment names. Must be called within a runtime, which
+    /// does the sending.
     #[cfg(feature = "otlp")]
-    pub fn from_environment() -> Result<Self, Error> {
-        let provider = if is_configured() { Some(otlp::provider().map_err(Error)?) } else { None };
+    pub fn from_environment() -> Result<Self, TraceError> {
+        let provider = if is_configured() { Some(otlp::provider().map_err(TraceError)?) } else { None };
         Ok(Self { provider })
     }
 
     #[cfg(not(feature = "otlp"))]
-    pub fn from_environment() -> Result<Self, Error> {
+    pub fn from_environment() -> Result<Self, TraceError> {
         if is_configured() {
-            return Err(Error("this program was built without the feature otlp".into()));
+            return Err(TraceError("this program was built without the feature otlp".into()));
         }
         Ok(Self::default())
     }
@@ -61,7 +62,8 @@ impl Sender {
         None::<tracing_subscriber::layer::Identity>
     }
 
-    /// Sends the spans that are left, with a short deadline. Must be called outside of the runtime, before it ends.
+    /// Sends the spans that are left, with a short deadline. Must be called outside of the runtime,
+    /// before it ends.
     pub fn end(self) {
         #[cfg(feature = "otlp")]
         if let Some(provider) = self.provider {

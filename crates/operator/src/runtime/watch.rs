@@ -1,5 +1,5 @@
-//! Watches that last as long as the process: streaming lists where the API server has them, paged lists where it does
-//! not, the same events from both.
+//! Watches that last as long as the process: streaming lists where the API server has them, paged
+//! lists where it does not, the same events from both.
 
 use std::{fmt::Debug, time::Duration};
 
@@ -14,12 +14,14 @@ use tracing::{debug, warn};
 
 use super::{
     error_category::{self, Category},
+    health::Health,
     history::History,
     jitter::Jitter,
     pages::PAGE,
 };
 
-/// The API server ends a watch after this time; a silent connection counts as dead five seconds later.
+/// The API server ends a watch after this time; a silent connection counts as dead five seconds
+/// later.
 const WATCH_SECONDS: u32 = 60;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -34,6 +36,7 @@ pub struct Watch<K> {
     jitter: Jitter,
     stop: CancellationToken,
     history: History,
+    health: Health,
 }
 
 impl<K> Watch<K>
@@ -42,7 +45,15 @@ where
 {
     pub fn new(what: &'static str, api: Api<K>, jitter: &Jitter, stop: &CancellationToken) -> Self {
         let config = watcher::Config::default().timeout(WATCH_SECONDS).page_size(PAGE);
-        Self { what, api, config, jitter: jitter.clone(), stop: stop.clone(), history: History::default() }
+        Self {
+            what,
+            api,
+            config,
+            jitter: jitter.clone(),
+            stop: stop.clone(),
+            history: History::default(),
+            health: Health::default(),
+        }
     }
 
     /// Watches only the objects that a label selector matches.
@@ -57,17 +68,24 @@ where
         Self { history: history.clone(), ..self }
     }
 
+    /// Reports whether the objects can be read.
+    #[must_use]
+    pub fn reported_to(self, health: &Health) -> Self {
+        health.watches(self.what);
+        Self { health: health.clone(), ..self }
+    }
+
     /// Number of objects that are listed at a time where lists are not streamed.
     #[must_use]
     pub fn page_size(self, page: u32) -> Self {
         Self { config: self.config.page_size(page), ..self }
     }
 
-    /// Passes every event to `on_event` until the stop. An error is logged, passed to `on_error`, and the watch resumes
-    /// after a pause that doubles with each failure.
+    /// Passes every event to `on_event` until the stop. An error is logged, passed to `on_error`,
+    /// and the watch resumes after a pause that doubles with each failure.
     pub async fn run(self, mut on_event: impl FnMut(Event<K>), mut on_error: impl FnMut(Category)) {
         let mut streaming = true;
-        let mut attempt = 0;
+        let (mut attempt, mut listed) = (0, false);
         while !self.stop.is_cancelled() {
             let config = if streaming { self.config.clone().streaming_lists() } else { self.config.clone() };
             let mut events = watcher::watcher(self.api.clone(), config).boxed();
@@ -79,13 +97,16 @@ where
                 };
                 match next {
                     Some(Ok(event)) => {
-                        // A list that begins, or whose first pages arrive, may still fail: only a complete list or an
-                        // event of the watch ends the backoff.
+                        // A list that begins, or whose first pages arrive, may still fail: only a
+                        // complete list or an event of the watch ends the backoff.
                         if matches!(event, Event::InitDone | Event::Apply(_) | Event::Delete(_)) {
-                            attempt = 0;
+                            if attempt > 0 || !listed {
+                                self.health.read(self.what);
+                            }
+                            (attempt, listed) = (0, true);
                         }
                         if let Event::InitApply(object) | Event::Apply(object) | Event::Delete(object) = &event {
-                            self.history.observe(object.meta().resource_version.as_deref());
+                            self.history.observe(object.meta(), !matches!(event, Event::Delete(_)));
                         }
                         on_event(event);
                     }
@@ -98,7 +119,13 @@ where
                         let category = category(&error);
                         let pause = self.jitter.backoff(attempt, FIRST_PAUSE, LONGEST_PAUSE);
                         attempt += 1;
+                        self.history.interrupted();
                         report(self.what, &error, category, pause);
+                        // The kind does not exist, or the version to resume from is too old:
+                        // routine.
+                        if !matches!(category, Category::NotFound | Category::Refused) {
+                            self.health.unread(self.what, category);
+                        }
                         on_error(category);
                         tokio::select! {
                             biased;
@@ -117,7 +144,7 @@ where
 }
 
 fn report(what: &str, error: &watcher::Error, category: Category, pause: Duration) {
-    let why = source(error).map_or_else(|| error.to_string(), error_category::message);
+    let why = message(error);
     let retry_in = pause.as_secs_f32();
     match category {
         Category::Forbidden => {
@@ -126,6 +153,14 @@ fn report(what: &str, error: &watcher::Error, category: Category, pause: Duratio
         // Expired watches are routine: the objects are listed again.
         Category::Refused | Category::NotFound => debug!(what, why, retry_in, "watch expired, listing again"),
         _ => warn!(what, why, retry_in, category = category.as_str(), "watch interrupted, retrying"),
+    }
+}
+
+/// Returns the server's own message, without the debug print of the whole status.
+pub fn message(error: &watcher::Error) -> String {
+    match error {
+        watcher::Error::WatchError(status) => status.message.clone(),
+        other => source(other).map_or_else(|| other.to_string(), error_category::message),
     }
 }
 
@@ -138,7 +173,8 @@ fn source(error: &watcher::Error) -> Option<&kube::Error> {
     }
 }
 
-fn category(error: &watcher::Error) -> Category {
+/// Returns the category of a failed watch.
+pub fn category(error: &watcher::Error) -> Category {
     match error {
         watcher::Error::WatchError(status) => Category::of(&kube::Error::Api(status.clone())),
         watcher::Error::NoResourceVersion => Category::Garbled,
@@ -146,8 +182,9 @@ fn category(error: &watcher::Error) -> Category {
     }
 }
 
-/// Whether the resourceVersion to resume from is too old, according to the response itself. kube handles the event of that
-/// meaning, but after such a response it would ask for the same version for ever.
+/// Whether the resourceVersion to resume from is too old, according to the response itself. kube
+/// handles the event of that meaning, but after such a response it would ask for the same version
+/// for ever.
 pub fn is_expired(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
 }

@@ -1,5 +1,5 @@
-//! A value with change notifications. Like tokio's `watch`, except that waiters are woken in the order in which they began to
-//! wait, so that a simulation can replay it.
+//! A value with change notifications. Like tokio's `watch`, except that waiters are woken in the
+//! order in which they began to wait, so that a simulation can replay it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,10 +7,10 @@ use tokio::sync::Notify;
 
 /// The sending half: holds the value.
 #[derive(Debug)]
-pub struct WatchValue<T>(Arc<Shared<T>>);
+pub struct WatchValue<T>(Arc<SharedValue<T>>);
 
 #[derive(Debug)]
-struct Shared<T> {
+struct SharedValue<T> {
     state: Mutex<(T, u64)>,
     changed: Notify,
 }
@@ -18,13 +18,13 @@ struct Shared<T> {
 /// The receiving half.
 #[derive(Debug)]
 pub struct Changes<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<SharedValue<T>>,
     seen: u64,
 }
 
 impl<T: Clone + PartialEq> WatchValue<T> {
     pub fn new(value: T) -> Self {
-        Self(Arc::new(Shared { state: Mutex::new((value, 0)), changed: Notify::new() }))
+        Self(Arc::new(SharedValue { state: Mutex::new((value, 0)), changed: Notify::new() }))
     }
 
     /// Replaces the value and notifies receivers if it differs.
@@ -44,7 +44,7 @@ impl<T: Clone + PartialEq> WatchValue<T> {
     }
 }
 
-impl<T> Shared<T> {
+impl<T> SharedValue<T> {
     fn lock(&self) -> MutexGuard<'_, (T, u64)> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

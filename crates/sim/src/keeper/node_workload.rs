@@ -1,10 +1,12 @@
-//! The workload of keeper histories: admins label and delete nodes, kubelets register and report status.
+//! The workload of keeper histories: admins label and delete nodes, kubelets register and report
+//! status.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use perennial_core::keeper::keys::Key;
 use perennial_testkit::prng::Prng;
 
 use super::scenario::Plan;
@@ -12,14 +14,19 @@ use crate::{
     actor::Actor,
     server::{
         authn::User,
-        kinds::{CONFIG_MAPS, NODES},
+        kinds::{CONFIG_MAPS, KEEP_POLICIES, NODES},
         world::World,
     },
 };
 
 pub const NAMESPACE: &str = "perennial-system";
-/// Kept keys; the last one is protected.
-pub const KEYS: [&str; 3] = ["team", "example.com/tier", PROTECTED];
+/// Keys that are kept, as records write them. Every history keeps the labels, the others are drawn.
+pub const KEYS: [&str; 6] = ["team", "example.com/tier", PROTECTED, ANNOTATION, TAINT, CORDON];
+/// The labels among the keys.
+pub const LABELS: [&str; 3] = ["team", "example.com/tier", PROTECTED];
+pub const ANNOTATION: &str = "annotation:example.com/owner";
+pub const TAINT: &str = "taint:example.com/dedicated:NoSchedule";
+pub const CORDON: &str = "cordon:";
 pub const PROTECTED: &str = "node-role.kubernetes.io/worker";
 /// Keys that are not kept.
 pub const FOREIGN: [&str; 2] = ["topology.kubernetes.io/zone", "feature.node.kubernetes.io/cpu"];
@@ -100,7 +107,7 @@ impl NodeWorkload {
                 let cloud = Actor::new(&self.world, User::Controller);
                 acts.spawn(async move { drop(cloud.patch(&NODES, "", &name, patch).await) });
             }
-            18 if self.plan.rude => self.be_rude(name, &node, acts),
+            18 if self.plan.beyond_limits => self.exceed_limits(name, &node, acts),
             _ => {
                 let patch = self.labels(&name, &node);
                 let again = self.labels(&name, &node);
@@ -110,6 +117,50 @@ impl NodeWorkload {
                 });
             }
         }
+    }
+
+    /// Creates, changes, breaks or deletes a KeepPolicy. Each of them keeps what the configuration
+    /// keeps.
+    pub fn change_policy(&mut self, acts: &mut JoinSet<()>) {
+        let person = Actor::new(&self.world, User::Person);
+        let name = *self.prng.pick(&["first", "second"]);
+        if self.prng.percent(25) {
+            acts.spawn(async move { drop(person.delete(&KEEP_POLICIES, "", Some(name), Value::Null).await) });
+            return;
+        }
+        let selector = match self.prng.below(4) {
+            0 => json!({}),
+            1 => json!({"matchExpressions": [{"key": LABELS[0], "operator": "Exists"}]}),
+            2 => json!({"matchExpressions": [{"key": LABELS[1], "operator": "DoesNotExist"}]}),
+            _ => json!({"matchLabels": {FOREIGN[0]: "z1"}}),
+        };
+        let keep = match self.prng.below(8) {
+            0 => json!("not a list"),
+            1..=4 => json!(["*"]),
+            _ => json!(LABELS),
+        };
+        let mut spec = json!({"priority": self.prng.below(3), "nodeSelector": selector, "keep": keep});
+        if self.plan.identities {
+            spec["identity"] = json!(self.identity());
+        }
+        let policy = json!({
+            "apiVersion": KEEP_POLICIES.api_version(), "kind": KEEP_POLICIES.kind,
+            "metadata": {"name": name}, "spec": spec,
+        });
+        acts.spawn(async move {
+            if person.create(&KEEP_POLICIES, "", policy).await.is_err() {
+                let replaced = json!({"spec": {"nodeSelector": null}});
+                drop(person.patch(&KEEP_POLICIES, "", name, replaced).await);
+                drop(person.patch(&KEEP_POLICIES, "", name, json!({"spec": spec})).await);
+            }
+        });
+    }
+
+    /// Returns a field that identifies every node of the history, or `None` for the default.
+    fn identity(&mut self) -> Option<&'static str> {
+        let identities = [None, Some("name"), Some("systemUUID"), Some("machineID"), Some("providerID")];
+        let usable = if self.plan.reports_machine_late { &identities[..4] } else { &identities };
+        *self.prng.pick(usable)
     }
 
     fn register(&mut self, name: &str, acts: &mut JoinSet<()>) {
@@ -124,27 +175,32 @@ impl NodeWorkload {
 
     /// Returns a patch that sets, changes or removes one or two keys.
     fn labels(&mut self, name: &str, node: &Value) -> Value {
-        let mut labels = serde_json::Map::new();
+        let mut changes = BTreeMap::new();
         for _ in 0..=self.prng.below(2) {
-            let key = *self.prng.pick(&KEYS);
-            let value = if self.prng.percent(30) { Value::Null } else { json!(self.value(name, key, hardware(node))) };
-            labels.insert(key.to_owned(), value);
+            let key = *self.prng.pick(&self.plan.keys);
+            let value = (!self.prng.percent(30)).then(|| self.value(name, key, hardware(node)));
+            changes.insert(key, value);
         }
-        json!({"metadata": {"labels": labels}})
+        patch_of(node, &changes)
     }
 
-    /// Returns a value that contains its node and machine, so that the oracle recognizes a misplaced one.
+    /// Returns a value that contains its node and machine, so that the oracle recognizes a
+    /// misplaced one.
     pub(super) fn value(&mut self, name: &str, key: &str, hardware: u8) -> String {
+        if key == CORDON {
+            return "true".to_owned();
+        }
         let letter = ["a", "b", "c"][self.prng.below(3)];
         if key == PROTECTED { format!("{name}.m{hardware}.{letter}") } else { format!("{name}.{letter}") }
     }
 
-    /// Returns the Node that a kubelet registers: sometimes with labels, sometimes on another machine.
+    /// Returns the Node that a kubelet registers: sometimes with labels, sometimes on another
+    /// machine.
     pub(super) fn manifest(&mut self, name: &str) -> Value {
-        let hardware = if self.prng.percent(15) { 2 } else { 1 };
+        let hardware = if self.prng.percent(15) && !self.plan.identities { 2 } else { 1 };
         let mut labels = serde_json::Map::new();
         labels.insert("kubernetes.io/hostname".into(), json!(name));
-        for key in &KEYS[..2] {
+        for key in &LABELS[..2] {
             if self.prng.percent(10) {
                 labels.insert((*key).to_owned(), json!(self.value(name, key, hardware)));
             }
@@ -152,11 +208,11 @@ impl NodeWorkload {
         if self.prng.percent(30) {
             labels.insert(FOREIGN[0].into(), json!("z1"));
         }
-        let later = self.plan.says_later && self.prng.percent(60);
+        let later = self.plan.reports_machine_late && self.prng.percent(60);
         machine(name, hardware, &labels.into(), !later)
     }
 
-    fn be_rude(&mut self, name: String, node: &Value, acts: &mut JoinSet<()>) {
+    fn exceed_limits(&mut self, name: String, node: &Value, acts: &mut JoinSet<()>) {
         let person = Actor::new(&self.world, User::Person);
         let record = format!("node-{name}");
         match self.prng.below(4) {
@@ -215,6 +271,27 @@ pub(super) fn manifest_of(node: &Value) -> Value {
 
 /// A forged record. Its labels must never reach a node.
 pub const EVIL: &str = r#"{"version":1,"sequence":99,"node":{"name":"n1","uid":"x","resourceVersion":"1","mark":""},"labels":{"team":"evil","node-role.kubernetes.io/worker":"evil"},"capturedAt":"2026-01-01T00:00:00Z","checksum":"00000000000000000000000000000000"}"#;
+
+/// Returns the patch that gives a node these values. Taints are a list, which is sent whole, as
+/// `kubectl taint` does.
+fn patch_of(node: &Value, changes: &BTreeMap<&'static str, Option<String>>) -> Value {
+    let mut patch = json!({"metadata": {}});
+    for (key, value) in changes {
+        match Key::parse(key) {
+            Key::Label(key) => patch["metadata"]["labels"][key] = json!(value),
+            Key::Annotation(key) => patch["metadata"]["annotations"][key] = json!(value),
+            Key::Taint { key, effect } => {
+                let mut taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+                taints.retain(|taint| taint["key"] != key || taint["effect"] != effect);
+                taints.extend(value.iter().map(|value| json!({"key": key, "value": value, "effect": effect})));
+                patch["spec"]["taints"] = json!(taints);
+                patch["metadata"]["resourceVersion"] = node["metadata"]["resourceVersion"].clone();
+            }
+            Key::Cordon => patch["spec"]["unschedulable"] = json!(value.as_ref().map(|_| true)),
+        }
+    }
+    patch
+}
 
 fn provider(name: &str, hardware: u8) -> String {
     format!("sim:///{name}/{hardware}")

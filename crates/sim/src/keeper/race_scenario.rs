@@ -1,5 +1,5 @@
-//! Histories that provoke races: changes, deletes and returns of a node coincide with stale views and
-//! crashes. Everything comes to rest after each round.
+//! Histories that provoke races: changes, deletes and returns of a node coincide with stale views
+//! and crashes. Everything comes to rest after each round.
 
 use std::time::Duration;
 
@@ -27,7 +27,8 @@ use crate::{
 /// The race of a round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Pattern {
-    /// A label is changed and changed back and the node deleted, while operators have only the first change; then they crash.
+    /// A label is changed and changed back and the node deleted, while operators have only the
+    /// first change; then they crash.
     ChangedAndBack,
     /// Two changes and a delete within the time of one request; then all operators crash.
     ChangedAndGone,
@@ -41,13 +42,16 @@ enum Pattern {
     BadRecord,
     /// All of these.
     Mixed,
-    /// A delete reports a change while the previous change is still being written; then all operators crash.
+    /// A delete reports a change while the previous change is still being written; then all
+    /// operators crash.
     LostRace,
-    /// One operator receives the first delete of a node after the second one, and crashes before it receives that.
+    /// One operator receives the first delete of a node after the second one, and crashes before it
+    /// receives that.
     LateEnd,
 }
 
-/// Plays a history up to the end of faults. Returns the versions at which it was at rest; `None` if it never was.
+/// Plays a history up to the end of faults. Returns the versions at which it was at rest; `None` if
+/// it never was.
 ///
 /// `closely`: races within milliseconds instead of seconds.
 pub(super) async fn play(
@@ -65,7 +69,7 @@ pub(super) async fn play(
         *prng.pick(&all)
     };
     let mut plan = Plan::roll(prng);
-    plan.rude = pattern == P::BadRecord;
+    plan.beyond_limits = pattern == P::BadRecord;
     plan.names.truncate(2);
     if plan.collects {
         plan.collects = false;

@@ -1,24 +1,36 @@
-//! The configuration of a keeper history, its operators, and the process and network faults that hit them.
+//! The configuration of a keeper history, its operators, and the process and network faults that
+//! hit them.
 
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use perennial_core::config::{Gate, Merge, Settings};
+use perennial_core::{
+    config::{Gate, Merge, Patterns, Settings},
+    keeper::keys::Key,
+};
 use tokio::time::Instant;
 
 use perennial_testkit::prng::Prng;
 
+use super::node_workload::{ANNOTATION, CORDON, LABELS, TAINT};
 use crate::{
+    once_failed,
     operator::Operator,
     server::{
         fault_plan::FaultRates,
-        kinds::KEEP_POLICIES,
+        kinds::{KEEP_POLICIES, NODES},
+        store::What,
         world::{Registered, Replica, World},
     },
 };
 
 /// Retention in histories that collect records.
 pub const RETENTION: Duration = Duration::from_mins(1);
+
+/// Time in which the watches of operators deliver what has happened before a restore of etcd.
+const OBSERVED_WITHIN: Duration = Duration::from_secs(15);
+/// Time in which an operator without faults notices a restore of etcd and starts again.
+const NOTICED_WITHIN: Duration = Duration::from_secs(40);
 
 /// Configuration of a history, drawn from the seed.
 #[derive(Clone, Debug)]
@@ -29,16 +41,28 @@ pub struct Plan {
     pub election: bool,
     pub registered: Registered,
     pub names: Vec<String>,
+    /// Keys that are kept and that people change.
+    pub keys: Vec<&'static str>,
     pub steps: usize,
     /// Probability of a fault instead of a workload step, in percent.
     pub trouble: u32,
     pub merge: Merge,
     /// Nodes report their providerID late.
-    pub says_later: bool,
-    /// Includes actions beyond the limits of the design: records deleted or overwritten by hand, old manifests.
-    pub rude: bool,
+    pub reports_machine_late: bool,
+    /// Includes actions beyond the limits of the design: records deleted or overwritten by hand,
+    /// old manifests.
+    pub beyond_limits: bool,
     /// Records of absent nodes are collected within the history.
     pub collects: bool,
+    /// Step at which a policy begins to refuse writes of records, and for how long it does.
+    pub refusals: Option<(usize, Duration)>,
+    /// Step before which a backup of etcd is made, and the step before which it is restored.
+    pub restore: Option<(usize, usize)>,
+    /// KeepPolicies are created, changed, broken and deleted.
+    pub policies: bool,
+    /// KeepPolicies identify nodes by different fields. Every name stays on its machine then, so
+    /// that each of them identifies the same node.
+    pub identities: bool,
     pub settings: Settings,
 }
 
@@ -47,6 +71,8 @@ pub struct Fleet {
     pub plan: Plan,
     operators: Vec<Operator>,
     next: usize,
+    /// ResourceVersion of the backup of etcd.
+    backup: u64,
 }
 
 impl Plan {
@@ -85,13 +111,54 @@ impl Plan {
             election: settings.controller.leader_election.enabled,
             registered,
             names: (1..=1 + if many { 12 } else { prng.below(3) }).map(|i| format!("n{i}")).collect(),
+            keys: LABELS.to_vec(),
             steps: 8 + prng.below(40),
             trouble: 4 + u32::try_from(prng.below(16)).unwrap_or_default(),
             merge: settings.keeper.merge,
-            says_later: prng.percent(20),
-            rude: prng.percent(10),
+            reports_machine_late: prng.percent(20),
+            beyond_limits: prng.percent(10),
             collects,
+            refusals: None,
+            restore: None,
+            policies: false,
+            identities: false,
             settings,
+        }
+    }
+
+    /// Adds lasting faults to some histories and, if it `varies`, another configuration. They are
+    /// drawn apart from everything else, so that the other histories stay as they are.
+    pub fn widen(&mut self, seed: u64, varies: bool) {
+        let mut prng = Prng::new(!seed);
+        if prng.percent(15) {
+            let step = prng.below(self.steps);
+            self.refusals = Some((step, prng.millis(20_000, 1_200_000)));
+        } else if prng.percent(10) {
+            let backup = prng.below(self.steps);
+            self.restore = Some((backup, backup + 1 + prng.below(self.steps - backup)));
+        }
+        // Histories that failed once stay as they were.
+        if varies && !once_failed::contains(seed) {
+            self.vary(&mut prng);
+        }
+    }
+
+    /// Draws what is kept besides labels, and whether there are KeepPolicies.
+    fn vary(&mut self, prng: &mut Prng) {
+        self.policies = prng.percent(25);
+        self.identities = self.policies && prng.percent(60) && !self.beyond_limits;
+        if prng.percent(60) {
+            return;
+        }
+        self.keys.extend([ANNOTATION, TAINT, CORDON].into_iter().filter(|_| prng.percent(60)));
+        let keeper = &mut self.settings.keeper;
+        for key in &self.keys {
+            match Key::parse(key) {
+                Key::Annotation(key) => keeper.annotations = Patterns::of(&[key.as_str()]),
+                Key::Taint { key, .. } => keeper.taints = Patterns::of(&[key.as_str()]),
+                Key::Cordon => keeper.cordon = true,
+                Key::Label(_) => {}
+            }
         }
     }
 }
@@ -107,12 +174,12 @@ impl Fleet {
             state.replicas = vec![Replica::default(); 1 + prng.below(3)];
             state.no_streaming = prng.percent(25);
             state.latency = *prng.pick(&[(1, 3), (1, 12), (5, 120)]);
-            if prng.percent(60) {
+            if prng.percent(60) && !plan.policies {
                 state.missing.push(KEEP_POLICIES.plural);
             }
             state.note(Duration::ZERO, || format!("{plan:?}; fault_rates {bad}"));
         }
-        let mut fleet = Self { world: world.clone(), plan, operators: Vec::new(), next: 0 };
+        let mut fleet = Self { world: world.clone(), plan, operators: Vec::new(), next: 0, backup: 0 };
         let first = if prng.percent(20) { 0 } else { fleet.plan.operators };
         for _ in 0..first {
             fleet.start_one()?;
@@ -127,7 +194,7 @@ impl Fleet {
     pub fn start_one(&mut self) -> anyhow::Result<()> {
         // Clocks of replicas differ.
         let skew = SignedDuration::from_hours(i64::from(self.next % 3 == 2));
-        let operator = Operator::start(&self.world, self.next, &self.plan.settings, skew)?;
+        let operator = Operator::start(&self.world, self.next, &self.plan.settings, skew, self.plan.restore.is_some())?;
         self.next += 1;
         self.operators.push(operator);
         Ok(())
@@ -141,6 +208,64 @@ impl Fleet {
             if !all {
                 return;
             }
+        }
+    }
+
+    /// Begins to refuse writes of records, if this is the step for it.
+    pub fn begin_refusals(&self, step: usize) {
+        let Some((_, pause)) = self.plan.refusals.filter(|(at, _)| *at == step) else { return };
+        self.world.lock().records_refused = Some(Instant::now() + pause);
+        self.world.note(|| format!("writes of records are refused for {pause:?}"));
+    }
+
+    /// Makes a backup of etcd or restores it, if this is the step for it, and starts those
+    /// operators again that noticed.
+    pub async fn restore(&mut self, step: usize) -> anyhow::Result<()> {
+        let Some((backup, restore)) = self.plan.restore else { return Ok(()) };
+        if step == backup {
+            self.backup = self.world.lock().store.rv();
+        }
+        if step == restore {
+            self.world.lock().cut_off.clear();
+            self.catch_up()?;
+            tokio::time::sleep(OBSERVED_WITHIN).await;
+            let mut state = self.world.lock();
+            let lost = state.store.between(self.backup, u64::MAX);
+            // An operator notices a restore by a node that it has observed, or by its Lease.
+            if lost.iter().any(|change| std::ptr::eq(change.kind, &NODES) && change.what != What::Deleted) {
+                state.restore(self.backup);
+            }
+            drop(state);
+            self.world.changed().notify_waiters();
+        }
+        self.restart_after_restore().await
+    }
+
+    async fn restart_after_restore(&mut self) -> anyhow::Result<()> {
+        while let Some(at) = self.operators.iter().position(Operator::noticed_restore) {
+            self.operators.remove(at).stop().await;
+            self.start_one()?;
+        }
+        Ok(())
+    }
+
+    /// Waits until every operator that ran at the restore has noticed it, without faults.
+    pub async fn notice_restore(&mut self) -> anyhow::Result<()> {
+        if self.plan.restore.is_none() {
+            return Ok(());
+        }
+        let since = Instant::now();
+        while since.elapsed() < NOTICED_WITHIN {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            self.restart_after_restore().await?;
+        }
+        Ok(())
+    }
+
+    /// Reports operators whose tasks have ended by themselves.
+    pub fn check(&mut self) {
+        for operator in &mut self.operators {
+            operator.check();
         }
     }
 

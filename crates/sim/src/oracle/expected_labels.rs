@@ -1,7 +1,8 @@
 //! The expected labels of one node name, derived from the log: the values that are allowed at rest.
 //!
-//! More than one value is allowed only by the documented limits of the design, and each use is counted:
-//! (A) a paused writer, (B) an unsettled node, (C) a saved manifest, (E) a record deleted by hand, (F) webhooks off or failed.
+//! Another value than the expected one is allowed only by the documented limits of the design, and
+//! each value that needs such an excuse at rest is counted: (A) a paused writer, (B) an unsettled
+//! node, (C) a saved manifest, (E) a record deleted by hand, (F) webhooks off or failed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,6 +17,20 @@ use crate::{
 /// A key, and for a protected key its machine.
 pub type Slot = (&'static str, u8);
 type Values = BTreeSet<Label>;
+/// Values that are allowed by a limit of the design.
+type Excused = BTreeMap<Label, &'static str>;
+
+const A: &str = "A: a writer that was paused between its last look and its write";
+const B: &str = "B: a change on a node that is not settled";
+const C: &str = "C: a saved manifest that was believed";
+const E: &str = "E: a record deleted or overwritten by hand";
+const F: &str = "F: a delete that admission did not process";
+
+fn excuse(excused: &mut Excused, values: impl IntoIterator<Item = Label>, limit: &'static str) {
+    for value in values {
+        excused.entry(value).or_insert(limit);
+    }
+}
 
 /// Returns the slot of a key on a machine.
 pub fn slot(key: &'static str, hardware: u8) -> Slot {
@@ -28,12 +43,26 @@ pub fn slots() -> impl Iterator<Item = Slot> {
 
 #[derive(Clone, Debug, Default)]
 struct Expected {
-    /// Allowed values; more than one where a limit of the design applies.
+    /// Expected values; more than one where both are right.
     want: Values,
-    /// Additional values while last states are unprocessed.
-    or: Values,
+    /// Values that a limit of the design allows until the next certain one.
+    also: Excused,
+    /// Values that a limit of the design allows while last states are unprocessed.
+    or: Excused,
     /// Values that were allowed since the last certain one.
     seen: Values,
+}
+
+impl Expected {
+    /// Returns the values that are allowed whether last states are processed or not.
+    fn lasting(&self) -> Values {
+        self.want.iter().chain(self.also.keys()).cloned().collect()
+    }
+
+    /// Allows another value beside the expected ones.
+    fn allow(&mut self, value: Label, limit: &'static str) {
+        excuse(&mut self.also, [value], limit);
+    }
 }
 
 /// The expected labels of one name.
@@ -52,7 +81,8 @@ pub struct ExpectedLabels {
 impl ExpectedLabels {
     pub fn new(merge: Merge) -> Self {
         let none = || Values::from([None]);
-        let expected = slots().map(|slot| (slot, Expected { want: none(), or: Values::new(), seen: none() })).collect();
+        let fresh = || Expected { want: none(), seen: none(), ..Expected::default() };
+        let expected = slots().map(|slot| (slot, fresh())).collect();
         Self {
             slots: expected,
             unsure: BTreeMap::new(),
@@ -71,6 +101,7 @@ impl ExpectedLabels {
         let lost = self.order_lost;
         let expected = self.at(slot);
         expected.want = Values::from([value]);
+        expected.also.clear();
         if !lost {
             expected.or.clear();
         }
@@ -88,23 +119,23 @@ impl ExpectedLabels {
         let overwritten = self.overwrite && (!settled || unsure);
         let unsaid = key == PROTECTED && !node.whole;
         if equal || back || overwritten || unsaid {
-            self.excuses.add("B: a change on a node that is not settled");
             self.firm.remove(key);
             let expected = self.at(slot);
-            expected.want.insert(value.clone());
-            expected.want.extend(expected.seen.clone());
+            let others: Vec<Label> = expected.lasting().into_iter().chain(expected.seen.clone()).collect();
+            excuse(&mut expected.also, others, B);
             if let Some(record) = record {
-                expected.want.insert(held);
+                expected.allow(held, B);
                 if record.folded {
-                    expected.want.insert(before(record, key));
+                    expected.allow(before(record, key), B);
                 }
             }
+            expected.want = Values::from([value.clone()]);
         } else {
             self.certain(slot, value.clone());
             self.firm.insert(key, value.clone());
         }
         let expected = self.at(slot);
-        expected.seen.extend(expected.want.clone());
+        expected.seen.extend(expected.lasting());
     }
 
     /// A delete commits. `looked`: admission has processed this very state.
@@ -112,19 +143,19 @@ impl ExpectedLabels {
         self.firm.clear();
         if looked {
             for expected in self.slots.values_mut() {
-                expected.seen.clone_from(&expected.want);
+                expected.seen = expected.lasting();
             }
             return;
         }
-        self.excuses.add("F: a delete that admission did not process");
         self.unsure.insert(node.uid.clone(), rv);
         for (slot, expected) in &mut self.slots {
-            expected.or.extend(expected.seen.clone());
-            expected.or.extend(record.map(|record| recorded(record, slot.0, slot.1)));
+            excuse(&mut expected.or, expected.seen.clone(), F);
+            excuse(&mut expected.or, [record.and_then(|record| recorded(record, slot.0, slot.1))], F);
         }
     }
 
-    /// The last state of an incarnation is processed: strict again, unless a later one was captured first.
+    /// The last state of an incarnation is processed: strict again, unless a later one was captured
+    /// first.
     pub fn last_state_is_processed(&mut self, uid: &str, record: Option<&Record>) {
         let Some(rv) = self.unsure.get(uid).copied() else { return };
         let overtaken = record.is_some_and(|r| r.node.uid != uid && r.node.resource_version > rv);
@@ -145,9 +176,8 @@ impl ExpectedLabels {
             let own = came.labels.get(key).cloned();
             let slot = slot(key, node.hardware);
             if believed {
-                self.excuses.add("C: a saved manifest that was believed");
                 let expected = self.at(slot);
-                expected.want.insert(own.clone());
+                expected.allow(own.clone(), C);
                 expected.seen.insert(own.clone());
             }
             if own.is_none() {
@@ -156,41 +186,41 @@ impl ExpectedLabels {
             let unsure = !self.unsure.is_empty();
             let overwrite = self.overwrite;
             let expected = self.at(slot);
-            let certain = !expected.want.contains(&None) && expected.or.is_empty();
+            let certain = !expected.lasting().contains(&None) && expected.or.is_empty();
             let marked = node.mark.is_some() && is_base(node, None, key, &own);
             let equal = unsure && record.is_some_and(|record| recorded(record, key, node.hardware) == own);
             if overwrite && certain {
                 // The record takes precedence.
-            } else if overwrite || marked || equal || believed {
+            } else if believed {
+                // Allowed above.
+            } else if overwrite || marked || equal {
                 self.at(slot).want.insert(own);
             } else {
                 self.certain(slot, own.clone());
                 self.firm.insert(key, own);
             }
             let expected = self.at(slot);
-            expected.seen.extend(expected.want.clone());
+            expected.seen.extend(expected.lasting());
         }
     }
 
     /// A stale write reached the record: its values may return.
-    pub fn old_state_lands(&mut self, record: &Record, limit: &'static str) {
-        self.excuses.add(limit);
+    pub fn old_state_lands(&mut self, record: &Record) {
         self.order_lost = true;
         for (slot, expected) in &mut self.slots {
-            expected.or.insert(recorded(record, slot.0, slot.1));
+            excuse(&mut expected.or, [recorded(record, slot.0, slot.1)], A);
         }
     }
 
-    /// A person deletes or overwrites the record: the order of changes is lost, and every earlier value is allowed.
+    /// A person deletes or overwrites the record: the order of changes is lost, and every earlier
+    /// value is allowed.
     pub fn record_is_gone(&mut self, record: Option<&Record>, ever: &BTreeMap<Slot, Values>) {
-        self.excuses.add("E: a record deleted or overwritten by hand");
         self.order_lost = true;
         self.firm.clear();
         for (slot, expected) in &mut self.slots {
-            expected.or.insert(None);
-            expected.or.extend(expected.seen.clone());
-            expected.or.extend(record.map(|record| recorded(record, slot.0, slot.1)));
-            expected.or.extend(ever.get(slot).cloned().unwrap_or_default());
+            let earlier = expected.seen.clone().into_iter().chain(ever.get(slot).cloned().unwrap_or_default());
+            let held = record.map(|record| recorded(record, slot.0, slot.1));
+            excuse(&mut expected.or, earlier.chain(held).chain([None]), E);
         }
     }
 
@@ -198,16 +228,26 @@ impl ExpectedLabels {
     pub fn record_is_collected(&mut self) {
         let none = Values::from([None]);
         for expected in self.slots.values_mut() {
-            *expected = Expected { want: none.clone(), or: Values::new(), seen: none.clone() };
+            *expected = Expected { want: none.clone(), seen: none.clone(), ..Expected::default() };
         }
         self.unsure.clear();
         self.order_lost = false;
     }
 
+    /// Returns the violation if a value is not allowed at rest. Counts the excuse that it needs.
+    pub fn unmet_at_rest(&mut self, slot: Slot, have: &Label) -> Option<(&'static str, String)> {
+        let expected = self.slots.get(&slot)?;
+        let excuse = expected.also.get(have).or_else(|| expected.or.get(have)).copied();
+        if let Some(limit) = excuse.filter(|_| !expected.want.contains(have)) {
+            self.excuses.add(limit);
+        }
+        self.unmet(slot, have)
+    }
+
     /// Returns the violation if a value is not allowed.
     pub fn unmet(&self, slot: Slot, have: &Label) -> Option<(&'static str, String)> {
         let expected = self.slots.get(&slot)?;
-        if expected.want.contains(have) || expected.or.contains(have) {
+        if expected.lasting().contains(have) || expected.or.contains_key(have) {
             return None;
         }
         let guarantee = if have.is_none() { "G1" } else { "G2" };
@@ -219,9 +259,5 @@ impl ExpectedLabels {
         let want: Vec<&str> = expected.want.iter().map(|label| label.as_deref().unwrap_or("-")).collect();
         let have = have.as_deref().unwrap_or("-");
         Some((guarantee, format!("{what}: {} (machine {}) is {have}, wanted is {}", slot.0, slot.1, want.join(" or "))))
-    }
-
-    pub fn is_unsure(&self) -> bool {
-        !self.unsure.is_empty() || self.order_lost
     }
 }

@@ -31,6 +31,7 @@ use crate::{
         store::{Admission, Change, What, version},
         world::{EPOCH, State},
     },
+    story::subject,
 };
 
 /// Time in which an operator without faults processes a last state.
@@ -45,7 +46,10 @@ struct Name {
     expected: ExpectedLabels,
     node: Option<Node>,
     object: Option<Arc<Value>>,
+    /// The record that holds the newest state of the node.
     record: Option<Record>,
+    /// All records of the node, by the name of the ConfigMap. Several while one is moved.
+    records: BTreeMap<String, Record>,
     /// Deleted incarnations, with the version of their last state.
     gone: BTreeMap<String, u64>,
     ever: BTreeMap<Slot, BTreeSet<Label>>,
@@ -66,6 +70,7 @@ pub fn judge(state: &mut State, plan: &Plan, marks: &Marks) -> Outcome {
         node: None,
         object: None,
         record: None,
+        records: BTreeMap::new(),
         gone: BTreeMap::new(),
         ever: BTreeMap::new(),
         away_since: None,
@@ -88,15 +93,13 @@ pub fn judge(state: &mut State, plan: &Plan, marks: &Marks) -> Outcome {
         judge.probe(state, name, *from, *to);
     }
     if !marks.rested {
-        judge.fail("G7", "we never stop writing although nothing happens".to_owned());
+        judge.fail("G7", "the operator keeps writing although nothing changes".to_owned());
     }
     writes::judge(state, plan, marks, &mut judge.violations);
     let mut excuses = Counts::default();
     for name in judge.names.values() {
         excuses.merge(&name.expected.excuses);
     }
-    let told = state.journal.violations.drain(..).map(|(guarantee, what)| Violation { guarantee, what });
-    judge.violations.extend(told);
     Outcome { violations: judge.violations, seen: judge.seen, excuses, ..Outcome::default() }
 }
 
@@ -142,6 +145,8 @@ impl Judge<'_> {
     fn take_node(&mut self, change: &Change) {
         let Some(name) = self.names.get_mut(change.name()) else { return };
         let now = Node::read(&change.object);
+        let own = (PROTECTED, now.hardware);
+        let was_own = name.ever.get(&own).is_some_and(|values| values.contains(&label(&change.object, PROTECTED)));
         for key in KEYS {
             name.ever.entry(slot(key, now.hardware)).or_default().insert(label(&change.object, key));
         }
@@ -164,9 +169,14 @@ impl Judge<'_> {
                 let mut undone = Vec::new();
                 for key in KEYS {
                     let (was, is) = (before.as_ref().and_then(|node| node.labels.get(key)), now.labels.get(key));
+                    // Judged at once, unlike other keys: those are given by the record, which may
+                    // be replaced at any moment, and are corrected then.
+                    if was != is && is.is_some() && key == PROTECTED && !was_own {
+                        undone.push(format!("{} was given {key} of another machine", change.name()));
+                    }
                     if was != is && name.expected.firm.contains_key(key) {
                         undone.push(format!(
-                            "{} of {} was {}, a person's word, and we made it {}",
+                            "{} of {} was {}, set by a person, and the operator changed it to {}",
                             key,
                             change.name(),
                             was.map_or("-", String::as_str),
@@ -210,22 +220,31 @@ impl Judge<'_> {
     }
 
     fn take_record(&mut self, state: &State, change: &Change) {
-        let Some(name) = change.name().strip_prefix("node-").and_then(|name| self.names.get_mut(name)) else { return };
+        let subject = subject(change);
+        let Some(name) = self.names.get_mut(&subject) else { return };
         let before = name.record.take();
         if !change.by.is_operator() {
             let ever = name.ever.clone();
             name.expected.record_is_gone(before.as_ref(), &ever);
             name.record = if change.what == What::Deleted { None } else { record(&change.object).or(before) };
+            name.records = name.record.iter().map(|record| (change.name().to_owned(), record.clone())).collect();
             return;
         }
         if change.what == What::Deleted {
+            name.records.remove(change.name());
+            name.record = newest(&name.records);
+            if name.record.is_some() {
+                self.seen.add("records moved");
+                return;
+            }
             let away = name.away_since.map(|since| change.at.saturating_sub(since));
             let (who, tombstone) = (change.name().to_owned(), before.is_none_or(|record| record.is_tombstone()));
             name.expected.record_is_collected();
             self.seen.add("records collected");
             let early = away.is_none_or(|away| away + Duration::from_secs(1) < self.plan.settings.keeper.retention);
             if early && !tombstone {
-                // Known weakness: a return between two audits does not clear the note of an earlier absence.
+                // Known weakness: a return between two audits does not clear the note of an earlier
+                // absence.
                 if away.is_some() && noted_for(change) + 1 >= self.plan.settings.keeper.retention.as_secs() {
                     self.seen.add("records collected early, after a return between two audits");
                 } else {
@@ -242,6 +261,7 @@ impl Judge<'_> {
             _ if next.is_tombstone() => "tombstones",
             None => "first captures",
             Some(_) if next.folded => "folds",
+            Some(before) if before.sequence == next.sequence && !name.records.contains_key(change.name()) => "copies",
             Some(before) if before.sequence == next.sequence => "absences noted",
             Some(before) if before.kept == next.kept && before.node.uid != next.node.uid => "claims",
             Some(_) => "captures",
@@ -254,18 +274,20 @@ impl Judge<'_> {
         if let Some(last) = name.gone.get(&uid).copied() {
             if next.node.resource_version >= last {
                 name.expected.last_state_is_processed(&uid, Some(&next));
-            } else if looked_at(state, change, next.node.resource_version) {
-                name.expected.old_state_lands(&next, "A: a writer that was paused between its last look and its write");
+            } else if looked_at(state, change, &subject, next.node.resource_version) {
+                name.expected.old_state_lands(&next);
             }
         }
-        name.record = Some(next);
+        name.records.insert(change.name().to_owned(), next);
+        name.record = newest(&name.records);
     }
 
     /// Checks the labels at rest.
     fn rest(&mut self, state: &State, rv: u64) {
         let alive: BTreeSet<usize> =
             state.journal.lives.iter().filter(|(_, (_, end))| end.is_none()).map(|(id, _)| *id).collect();
-        // Operators that received a last state. With an election only one of them acts on it, so all must have it.
+        // Operators that received a last state. With an election only one of them acts on it, so
+        // all must have it.
         let mut reached: BTreeMap<u64, BTreeSet<usize>> = BTreeMap::new();
         for delivery in state.journal.deliveries.iter().filter(|delivery| delivery.rv <= rv) {
             if let User::Operator(id) = delivery.who {
@@ -288,7 +310,7 @@ impl Judge<'_> {
                     Some(node) => node.labels.get(key).cloned(),
                     None => known.record.as_ref().and_then(|record| recorded(record, key, hardware)),
                 };
-                if let Some((guarantee, what)) = known.expected.unmet(slot, &have) {
+                if let Some((guarantee, what)) = known.expected.unmet_at_rest(slot, &have) {
                     found.push((guarantee, format!("{name}: {what}")));
                 }
             }
@@ -308,7 +330,7 @@ impl Judge<'_> {
             change.by.is_operator() && (std::ptr::eq(change.kind, &NODES) || std::ptr::eq(change.kind, &CONFIG_MAPS))
         };
         let changes = state.store.between(from, to);
-        let mine = changes.iter().filter(ours).filter(|change| change.name().trim_start_matches("node-") == name);
+        let mine = changes.iter().filter(ours).filter(|change| subject(change) == name);
         // An audit in between notes the absence, and the return clears the note.
         let cost = mine.filter(|change| !is_note(change)).count();
         let Some(left) = changes.iter().find(|change| change.what == What::Deleted && change.name() == name) else {
@@ -320,13 +342,18 @@ impl Judge<'_> {
         let rides = self.plan.registered.node_create && !protected && !opens;
         let whole = left.object["spec"].get("providerID").is_some();
         let allowed = usize::from(!rides);
-        if cost > allowed && whole && !self.plan.rude && !self.plan.collects {
+        if cost > allowed && whole && !self.plan.beyond_limits && !self.plan.collects {
             self.fail("G7", format!("{name} left and returned unchanged, which cost {cost} writes"));
         }
         if cost == 0 {
             self.seen.add("returns without a write");
         }
     }
+}
+
+/// Returns the record that holds the newest state.
+fn newest(records: &BTreeMap<String, Record>) -> Option<Record> {
+    records.values().max_by_key(|record| (record.node.resource_version, record.sequence)).cloned()
 }
 
 /// Returns whether a write changed only the absence note of a record.
@@ -345,9 +372,8 @@ fn noted_for(change: &Change) -> u64 {
 }
 
 /// Returns whether the last read of the node by the writer returned the very state that it wrote.
-fn looked_at(state: &State, change: &Change, rv: u64) -> bool {
-    let name = change.name().trim_start_matches("node-");
-    let looks = state.journal.looks.iter().rev();
-    let mut of_writer = looks.filter(|look| look.who == change.by && look.node == name && look.at <= change.sent);
+fn looked_at(state: &State, change: &Change, name: &str, rv: u64) -> bool {
+    let node_reads = state.journal.node_reads.iter().rev();
+    let mut of_writer = node_reads.filter(|look| look.who == change.by && look.node == name && look.at <= change.sent);
     of_writer.next().is_some_and(|look| look.rv == rv)
 }

@@ -11,15 +11,27 @@ use perennial_core::keeper::{
 use serde_json::Value;
 
 use crate::{
-    keeper::node_workload::{MARK, PROTECTED, hardware},
+    keeper::node_workload::{KEYS, MARK, PROTECTED, hardware},
     server::store::{text, version},
 };
 
-/// Value of a label; `None` if the key is absent.
+/// Value of a kept key; `None` if the key is absent.
 pub type Label = Option<String>;
 
-pub fn label(object: &Value, key: &str) -> Label {
-    object["metadata"]["labels"].get(key).and_then(Value::as_str).map(str::to_owned)
+/// Returns the value of a key of a node.
+pub fn label(node: &Value, key: &str) -> Label {
+    let text = |map: &Value, key: &str| map.get(key).and_then(Value::as_str).map(str::to_owned);
+    match Key::parse(key) {
+        Key::Label(key) => text(&node["metadata"]["labels"], &key),
+        Key::Annotation(key) => text(&node["metadata"]["annotations"], &key),
+        Key::Taint { key, effect } => {
+            let taints = node["spec"]["taints"].as_array();
+            let is_it = |taint: &&Value| taint["key"] == key && taint["effect"] == effect;
+            let taint = taints.into_iter().flatten().find(is_it)?;
+            Some(text(taint, "value").unwrap_or_default())
+        }
+        Key::Cordon => (node["spec"]["unschedulable"] == true).then(|| "true".to_owned()),
+    }
 }
 
 /// One state of a node.
@@ -27,6 +39,7 @@ pub fn label(object: &Value, key: &str) -> Label {
 pub struct Node {
     pub uid: String,
     pub rv: u64,
+    /// The values of the kept keys.
     pub labels: BTreeMap<String, String>,
     mark_text: String,
     pub mark: Option<Mark>,
@@ -38,11 +51,10 @@ pub struct Node {
 impl Node {
     pub fn read(object: &Value) -> Self {
         let mark_text = object["metadata"]["annotations"].get(MARK).and_then(Value::as_str).unwrap_or_default();
-        let labels = object["metadata"]["labels"].as_object().into_iter().flatten();
         Self {
             uid: text(object, "/metadata/uid").to_owned(),
             rv: version(object),
-            labels: labels.map(|(k, v)| (k.clone(), v.as_str().unwrap_or_default().to_owned())).collect(),
+            labels: KEYS.iter().filter_map(|key| Some(((*key).to_owned(), label(object, key)?))).collect(),
             mark: Mark::parse(mark_text),
             mark_text: mark_text.to_owned(),
             hardware: hardware(object),
@@ -66,7 +78,7 @@ pub fn record(config_map: &Value) -> Option<Record> {
 }
 
 fn get(kept: &Kept, key: &str) -> Label {
-    kept.get(&Key::label(key)).cloned()
+    kept.get(&Key::parse(key)).cloned()
 }
 
 fn hardware_of(machine_id: &str) -> u8 {
@@ -108,6 +120,6 @@ pub fn is_base(node: &Node, record: Option<&Record>, key: &str, value: &Label) -
         _ => node
             .mark
             .as_ref()
-            .map_or(value.is_none(), |mark| !mark.belongs_to_node(&Key::label(key)) && get(&mark.given, key) == *value),
+            .map_or(value.is_none(), |mark| !mark.belongs_to_node(&Key::parse(key)) && get(&mark.given, key) == *value),
     }
 }

@@ -1,4 +1,5 @@
-//! Checks the guarantees of placement from the log: exact at rest, no pod left gated, the floor kept.
+//! Checks the guarantees of placement from the log: exact at rest, no pod left gated, the floor
+//! kept.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -21,7 +22,7 @@ const COOLDOWN: Duration = Duration::from_secs(2);
 
 /// Points of a history that the oracle checks.
 #[derive(Clone, Debug)]
-pub struct Marks {
+pub struct PlacementMarks {
     /// ResourceVersions at which everything was at rest.
     pub rests: Vec<u64>,
     /// Rollouts without faults, between two resourceVersions.
@@ -83,7 +84,7 @@ impl Then {
     }
 }
 
-pub fn judge(state: &mut State, marks: &Marks) -> Outcome {
+pub fn judge(state: &mut State, marks: &PlacementMarks) -> Outcome {
     let mut violations = Vec::new();
     let mut seen = Counts::default();
     let mut fail = |guarantee, what| violations.push(Violation { guarantee, what });
@@ -93,7 +94,7 @@ pub fn judge(state: &mut State, marks: &Marks) -> Outcome {
     for change in &state.store.log {
         if change.by.is_operator() && std::ptr::eq(change.kind, &PODS) {
             write(&then, change, &mut seen, &mut fail);
-            if is_removal(change) {
+            if is_removal(change) && was_bound(change) {
                 let app = text(&change.object, "/metadata/labels/app").to_owned();
                 if change.rv > calm {
                     fail("G10", format!("{} was moved although nothing had disturbed {app}", change.name()));
@@ -178,14 +179,19 @@ fn is_removal(change: &Change) -> bool {
     change.what == What::Deleted || active && !is_active(&change.object)
 }
 
+/// A pod without a node costs no availability: its replacement is not a move.
+fn was_bound(change: &Change) -> bool {
+    change.before.as_ref().is_some_and(|before| !text(before, "/spec/nodeName").is_empty())
+}
+
 /// Checks a write of the operator to a pod.
 fn write(then: &Then, change: &Change, seen: &mut Counts, fail: &mut impl FnMut(&'static str, String)) {
     let gates = |pod: &Value| pod["spec"]["schedulingGates"].as_array().map_or(0, Vec::len);
     let Some(before) = &change.before else { return };
     if is_removal(change) {
-        seen.add("pods moved");
+        seen.add(if was_bound(change) { "pods moved" } else { "unbound pods replaced" });
         if !change.on.uid {
-            fail("G6", format!("pod {} was removed whichever it was", change.name()));
+            fail("G6", format!("pod {} was removed without a uid precondition", change.name()));
         }
         let app = text(before, "/metadata/labels/app");
         let floor = floor_of(then, app);
@@ -206,6 +212,6 @@ fn write(then: &Then, change: &Change, seen: &mut Counts, fail: &mut impl FnMut(
         seen.add("pods relabelled or taken in");
     }
     if !change.on.rv && (frees || !change.on.uid) {
-        fail("G6", format!("pod {} was written whatever it was by then", change.name()));
+        fail("G6", format!("pod {} was written without a precondition", change.name()));
     }
 }

@@ -2,12 +2,13 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use perennial_core::keeper::keys::Key;
 use serde_json::Value;
 
 use super::{Marks, Violation, observed};
 use crate::{
     keeper::{
-        node_workload::{KEYS, MARK, NAMESPACE, PROTECTED, hardware},
+        node_workload::{CORDON, KEYS, MARK, NAMESPACE, PROTECTED, hardware},
         scenario::Plan,
     },
     server::{
@@ -46,7 +47,7 @@ pub(super) fn judge(state: &State, plan: &Plan, marks: &Marks, violations: &mut 
         });
         let there = state.store.get(&NODES, "", node).is_some();
         if there && !told && marks.rested {
-            fail("G5", format!("nobody was told that the record of {node} is bad"));
+            fail("G5", format!("no Event reports that the record of {node} is invalid"));
         }
     }
     bounded(state, plan, &mut fail);
@@ -71,7 +72,7 @@ fn foreign(change: &Change, fail: &mut impl FnMut(&'static str, String)) {
         let Some(given) = is.filter(|is| was.as_ref() != Some(is)) else { continue };
         if given == "evil" {
             fail("G5", format!("{name} was given {key}={given} from a record that cannot be trusted"));
-        } else if !given.starts_with(&format!("{name}.")) {
+        } else if key != CORDON && !given.starts_with(&format!("{name}.")) {
             fail("G4", format!("{name} was given {key}={given}, which belongs to another node"));
         } else if key == PROTECTED && !given.contains(&format!(".m{}.", hardware(&change.object))) {
             fail("G4", format!("{name} was given {key}={given}, which belongs to another machine"));
@@ -90,20 +91,27 @@ fn strip(node: &Value) -> Value {
             metadata.remove(field);
         }
         if let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) {
-            labels.retain(|key, _| !KEYS.contains(&key.as_str()));
+            labels.retain(|key, _| !is_kept(&Key::label(key)));
         }
         if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
-            annotations.remove(MARK);
+            annotations.retain(|key, _| key != MARK && !is_kept(&Key::Annotation(key.clone())));
         }
         metadata.retain(|_, value| !value.is_null() && value.as_object().is_none_or(|map| !map.is_empty()));
     }
     if let Some(taints) = rest["spec"]["taints"].as_array_mut() {
-        taints.retain(|taint| taint["key"] != GATE);
+        let key = |taint: &Value| Key::Taint { key: text(taint, "/key").into(), effect: text(taint, "/effect").into() };
+        taints.retain(|taint| taint["key"] != GATE && !is_kept(&key(taint)));
     }
     if let Some(spec) = rest["spec"].as_object_mut() {
+        spec.remove("unschedulable");
         spec.retain(|_, value| !value.is_null() && value.as_array().is_none_or(|list| !list.is_empty()));
     }
     rest
+}
+
+/// Whether some history keeps this key.
+fn is_kept(key: &Key) -> bool {
+    KEYS.contains(&key.to_string().as_str())
 }
 
 /// G6, and the size of records (G9).
@@ -124,8 +132,9 @@ fn conditional(change: &Change, fail: &mut impl FnMut(&'static str, String)) {
     if before["data"] == change.object["data"] {
         return;
     }
+    // A write that contains several last states has one sequence for each.
     if let (Some(was), Some(is)) = (observed::record(before), observed::record(&change.object))
-        && is.sequence != was.sequence + 1
+        && is.sequence <= was.sequence
     {
         fail("G6", format!("the sequence of {} went from {} to {}", change.name(), was.sequence, is.sequence));
     }

@@ -319,7 +319,8 @@ pub fn is_ready(pod: &Value) -> bool {
     conditions.into_iter().flatten().any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
 }
 
-/// The order in which a ReplicaSet removes pods: unassigned, pending and unready ones first, then the cheapest.
+/// The order in which a ReplicaSet removes pods: unassigned, pending and unready ones first, then
+/// the cheapest.
 fn rank(pod: &Value) -> (bool, bool, bool, i64, std::cmp::Reverse<String>) {
     let assigned = !text(pod, "/spec/nodeName").is_empty();
     let running = text(pod, "/status/phase") == "Running";

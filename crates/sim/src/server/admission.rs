@@ -1,5 +1,5 @@
-//! Calls webhooks: one replica of the operator for each review, with a timeout. The request continues
-//! whatever the result is (failurePolicy Ignore).
+//! Calls webhooks: one replica of the operator for each review, with a timeout. The request
+//! continues whatever the result is (failurePolicy Ignore).
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use super::{
     kinds::{Kind, NODES, PODS},
     patch,
     store::{text, version},
-    world::{Call, Hook, Look, State, World},
+    world::{Hook, NodeRead, State, World},
 };
 use crate::tamper;
 
@@ -117,11 +117,11 @@ async fn call(world: &World, path: &'static str, mut review: Value) -> Option<(u
         }
         (hook, way, answer_lost)
     };
-    let Hook { id, call, .. } = hook;
+    let id = hook.id;
     let faults = faults_of(world, id);
     note_look(world, id, &review);
     tamper::review(world, &mut review);
-    let asked = tokio::spawn(ask(world.clone(), id, call, path, way, serde_json::to_vec(&review).unwrap_or_default()));
+    let asked = tokio::spawn(ask(world.clone(), hook, path, way, serde_json::to_vec(&review).unwrap_or_default()));
     let answer = tokio::time::timeout(TIMEOUT, asked).await.ok()?.ok()??;
     if answer_lost {
         return None;
@@ -131,14 +131,8 @@ async fn call(world: &World, path: &'static str, mut review: Value) -> Option<(u
 }
 
 /// Sends the review. Continues after the API server has timed out.
-async fn ask(
-    world: World,
-    id: usize,
-    call: Call,
-    path: &'static str,
-    way: Duration,
-    review: Vec<u8>,
-) -> Option<Vec<u8>> {
+async fn ask(world: World, hook: Hook, path: &'static str, way: Duration, review: Vec<u8>) -> Option<Vec<u8>> {
+    let Hook { id, call, .. } = hook;
     tokio::time::sleep(way).await;
     let cut = world.lock().cut_off.get(&id).copied();
     if let Some(until) = cut.filter(|until| *until > Instant::now()) {
@@ -167,8 +161,8 @@ fn note_look(world: &World, id: usize, review: &Value) {
     let old = &review["request"]["oldObject"];
     if old.is_object() {
         let (who, at) = (super::authn::User::Operator(id), world.elapsed());
-        let look = Look { who, at, node: text(old, "/metadata/name").to_owned(), rv: version(old) };
-        world.lock().journal.looks.push(look);
+        let look = NodeRead { who, at, node: text(old, "/metadata/name").to_owned(), rv: version(old) };
+        world.lock().journal.node_reads.push(look);
     }
 }
 

@@ -8,13 +8,13 @@ use serde_json::Value;
 use super::{
     admission,
     authn::User,
-    kinds::{NODES, PDBS, PODS, Target},
+    kinds::{CONFIG_MAPS, NODES, PDBS, PODS, Target},
     lists, patch,
     response::{self, ApiError},
     rules,
     select::{Selector, match_labels},
-    store::{Admission, Condition, Deletion, Done, How, Write, text, version},
-    world::{Look, World},
+    store::{Admission, Condition, Deletion, Done, How, ObjectKey, Write, text, version},
+    world::{NodeRead, World},
 };
 
 /// A parsed request.
@@ -68,6 +68,12 @@ impl World {
         if !self.lock().has(asked.target.kind) {
             return Err(response::no_such_page());
         }
+        if asked.who.is_operator() && self.lock().is_lost(asked.sent) {
+            return Err(response::unavailable());
+        }
+        if let Some(refusal) = self.refuse_record(asked) {
+            return Err(refusal);
+        }
         let sub = asked.target.sub.as_deref();
         match (asked.method.as_str(), &asked.target.name, sub) {
             ("GET", Some(name), None) => self.read(asked, name),
@@ -86,13 +92,24 @@ impl World {
         }
     }
 
+    /// Refuses the operator's writes of records while a policy denies them.
+    fn refuse_record(&self, asked: &ApiRequest) -> Option<ApiError> {
+        let writes = asked.who.is_operator() && asked.is_write() && std::ptr::eq(asked.target.kind, &CONFIG_MAPS);
+        let mut state = self.lock();
+        if !writes || !state.refuses_records() {
+            return None;
+        }
+        state.fault("record write refused by a policy", asked.who);
+        Some(response::forbidden(asked.target.kind, asked.name(), "denied by a ValidatingAdmissionPolicy"))
+    }
+
     fn read(&self, asked: &ApiRequest, name: &str) -> Result<ApiResponse, ApiError> {
         let mut state = self.lock();
         let found = state.store.get(asked.target.kind, &asked.target.namespace, name).cloned();
         if std::ptr::eq(asked.target.kind, &NODES) && asked.who.is_operator() {
             let rv = found.as_ref().map_or(0, |node| version(node));
             let at = self.elapsed();
-            state.journal.looks.push(Look { who: asked.who, at, node: name.to_owned(), rv });
+            state.journal.node_reads.push(NodeRead { who: asked.who, at, node: name.to_owned(), rv });
         }
         found.map(ApiResponse::ok).ok_or_else(|| response::not_found(asked.target.kind, name))
     }
@@ -128,15 +145,16 @@ impl World {
         let Target { kind, namespace, sub, .. } = &asked.target;
         let write = self.write_of(asked, Condition::default(), Admission::None);
         let how = How { put: true, status: sub.is_some() };
-        let done = self.lock().store.update(kind, namespace, asked.name(), how, write, change);
+        let key = ObjectKey { kind, namespace, name: asked.name() };
+        let done = self.lock().store.update(key, how, write, change);
         self.tell(done.is_ok());
         done
     }
 
     fn patch(&self, asked: &ApiRequest) -> Done {
         // Preconditions come from the patch, not from the object.
-        let says = |pointer: &str| !text(&asked.body, pointer).is_empty();
-        let on = Condition { rv: says("/metadata/resourceVersion"), uid: says("/metadata/uid") };
+        let has = |pointer: &str| !text(&asked.body, pointer).is_empty();
+        let on = Condition { rv: has("/metadata/resourceVersion"), uid: has("/metadata/uid") };
         let Target { kind, namespace, sub, .. } = &asked.target;
         let write = self.write_of(asked, on, Admission::None);
         let change = |before: &Value| {
@@ -152,19 +170,15 @@ impl World {
             }
             Ok(next)
         };
-        let done = self.lock().store.update(
-            kind,
-            namespace,
-            asked.name(),
-            How { put: false, status: sub.is_some() },
-            write,
-            change,
-        );
+        let key = ObjectKey { kind, namespace, name: asked.name() };
+        let how = How { put: false, status: sub.is_some() };
+        let done = self.lock().store.update(key, how, write, change);
         self.tell(done.is_ok());
         done
     }
 
-    /// Admission reviews the very state that is deleted: if the object changed meanwhile, it is called again.
+    /// Admission reviews the very state that is deleted: if the object changed meanwhile, it is
+    /// called again.
     async fn delete(&self, asked: &ApiRequest, name: &str, how: &Deletion) -> Result<ApiResponse, ApiError> {
         let Target { kind, namespace, .. } = &asked.target;
         loop {
@@ -179,7 +193,7 @@ impl World {
                 continue;
             }
             let write = self.write_of(asked, how.condition(), Admission::Delete { looked });
-            let done = state.store.delete(kind, namespace, name, how, write);
+            let done = state.store.delete(ObjectKey { kind, namespace, name }, how, write);
             drop(state);
             self.tell(done.is_ok());
             return done.map(|object| match *kind {
@@ -231,13 +245,14 @@ impl World {
             }
             let name = text(pdb, "/metadata/name").to_owned();
             let write = Write { by: User::Controller, ..write.clone() };
-            state.store.update(&PDBS, namespace, &name, How { put: false, status: true }, write, |before| {
+            let key = ObjectKey { kind: &PDBS, namespace, name: &name };
+            state.store.update(key, How { put: false, status: true }, write, |before| {
                 let mut next = before.clone();
                 next["status"]["disruptionsAllowed"] = (allowed - 1).into();
                 Ok(next)
             })?;
         }
-        let done = state.store.delete(kind, namespace, name, &how, write);
+        let done = state.store.delete(ObjectKey { kind, namespace, name }, &how, write);
         state.seen.add("evictions");
         drop(state);
         self.tell(done.is_ok());

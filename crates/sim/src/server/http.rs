@@ -1,5 +1,5 @@
-//! The transport to the API server: a tower service for one client, with latency, and with faults if the
-//! client is an operator.
+//! The transport to the API server: a tower service for one client, with latency, and with faults
+//! if the client is an operator.
 //!
 //! A request that was sent is processed even if its sender times out or crashes.
 
@@ -196,7 +196,7 @@ async fn read(request: Request<Body>, who: User, sent: Duration) -> Result<Resul
     let bytes = body.collect_bytes().await?;
     let Some(target) = Target::parse(parts.uri.path()) else { return Ok(Err(response::no_such_page())) };
     let body = if bytes.is_empty() { Value::Null } else { serde_json::from_slice(&bytes)? };
-    let says = |headers: &HeaderMap, name: header::HeaderName| {
+    let header_of = |headers: &HeaderMap, name: header::HeaderName| {
         headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
     };
     Ok(Ok(ApiRequest {
@@ -205,8 +205,8 @@ async fn read(request: Request<Body>, who: User, sent: Duration) -> Result<Resul
         method: parts.method.clone(),
         target,
         query: query(parts.uri.query().unwrap_or_default()),
-        content_type: says(&parts.headers, header::CONTENT_TYPE),
-        partial: says(&parts.headers, header::ACCEPT).contains("PartialObjectMetadata"),
+        content_type: header_of(&parts.headers, header::CONTENT_TYPE),
+        partial: header_of(&parts.headers, header::ACCEPT).contains("PartialObjectMetadata"),
         body,
     }))
 }

@@ -16,12 +16,14 @@ pub fn list(state: &mut State, asked: &ApiRequest) -> Result<Value, ApiError> {
     let token = asked.query.get("continue").map(String::as_str).filter(|token| !token.is_empty());
     let (rv, after) = match token {
         Some(token) => resume(state, token)?,
-        None => (state.store.rv(), None),
+        None => (exact(state, asked)?.unwrap_or(state.store.rv()), None),
     };
+    let name = asked.query.get("fieldSelector").and_then(|selector| selector.strip_prefix("metadata.name="));
     let selector = asked.selector();
     let kind = asked.target.kind;
     let key = |object: &Value| format!("{}/{}", text(object, "/metadata/namespace"), text(object, "/metadata/name"));
     let mut items: Vec<Arc<Value>> = state.store.at(kind, &asked.target.namespace, rv);
+    items.retain(|object| name.is_none_or(|name| text(object, "/metadata/name") == name));
     items.retain(|object| selector.matches(object) && after.as_ref().is_none_or(|after| key(object) > *after));
     let left = if limit > 0 { items.len().saturating_sub(limit) } else { 0 };
     if left > 0 {
@@ -43,6 +45,23 @@ pub fn list(state: &mut State, asked: &ApiRequest) -> Result<Value, ApiError> {
     }
     let (list, version) = (format!("{}List", kind.kind), kind.api_version());
     Ok(json!({"kind": list, "apiVersion": version, "metadata": metadata, "items": items}))
+}
+
+/// Returns the resourceVersion of a list that must be of exactly this version.
+fn exact(state: &mut State, asked: &ApiRequest) -> Result<Option<u64>, ApiError> {
+    if asked.query.get("resourceVersionMatch").is_none_or(|matched| matched != "Exact") {
+        return Ok(None);
+    }
+    let rv = asked.query.get("resourceVersion").and_then(|rv| rv.parse().ok());
+    let rv: u64 = rv.ok_or_else(|| response::bad_request("resourceVersionMatch needs a resourceVersion"))?;
+    if rv < state.store.compacted {
+        state.faults.add("list of a version that was compacted (410)");
+        return Err(response::expired("The resourceVersion for the provided list is too old."));
+    }
+    if rv > state.store.rv() {
+        return Err(response::timeout());
+    }
+    Ok(Some(rv))
 }
 
 /// Parses a continue token. Fails if its version is compacted.

@@ -45,7 +45,8 @@ fn merge_key(list: &str) -> Option<&'static str> {
     })
 }
 
-/// Applies a strategic merge patch: lists with a merge key are merged, `$patch: delete` removes an entry.
+/// Applies a strategic merge patch: lists with a merge key are merged, `$patch: delete` removes an
+/// entry.
 pub fn strategic(target: &mut Value, patch: &Value) {
     let Value::Object(changes) = patch else {
         *target = patch.clone();

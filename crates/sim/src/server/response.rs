@@ -1,4 +1,5 @@
-//! Responses without an object: the errors of the API server, with its messages where the operator reads them.
+//! Responses without an object: the errors of the API server, with its messages where the operator
+//! reads them.
 
 use serde_json::{Value, json};
 

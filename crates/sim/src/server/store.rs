@@ -1,14 +1,22 @@
 //! Storage of the API server: objects, and the ordered log of every committed change.
 //!
 //! # Guarantees
-//! A resourceVersion is a position in the log. A write that changes nothing commits nothing. The oracles
-//! read this log only.
+//! A resourceVersion is a position in the log. A write that changes nothing commits nothing. The
+//! oracles read this log only.
+
+mod deletion;
+mod fields;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use self::fields::tidy;
+pub use self::{
+    deletion::Deletion,
+    fields::{field, is_finished, seconds, text, version},
+};
 use super::{
     authn::User,
     kinds::{Kind, NODES, PODS},
@@ -37,7 +45,8 @@ pub struct Change {
     pub at: Duration,
     pub kind: &'static Kind,
     pub what: What,
-    /// The object after the change; for a deletion its last state, with the resourceVersion of the deletion.
+    /// The object after the change; for a deletion its last state, with the resourceVersion of the
+    /// deletion.
     pub object: Arc<Value>,
     pub before: Option<Arc<Value>>,
     pub by: User,
@@ -81,27 +90,6 @@ impl Change {
     }
 }
 
-/// Returns a field by its path. [`Value::pointer`] allocates for every step, which took half the time of a history.
-pub fn field<'a>(object: &'a Value, pointer: &str) -> Option<&'a Value> {
-    if pointer.contains('~') {
-        return object.pointer(pointer);
-    }
-    pointer.split('/').skip(1).try_fold(object, |object, step| match object {
-        Value::Object(fields) => fields.get(step),
-        Value::Array(items) => items.get(step.parse::<usize>().ok()?),
-        _ => None,
-    })
-}
-
-/// Returns a string of an object, empty if it is missing.
-pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    field(object, pointer).and_then(Value::as_str).unwrap_or_default()
-}
-
-pub fn version(object: &Value) -> u64 {
-    text(object, "/metadata/resourceVersion").parse().unwrap_or_default()
-}
-
 /// Author, time and preconditions of a write.
 #[derive(Clone, Debug)]
 pub struct Write {
@@ -111,6 +99,14 @@ pub struct Write {
     pub now: Timestamp,
     pub on: Condition,
     pub admission: Admission,
+}
+
+/// The object that a write is about.
+#[derive(Clone, Copy, Debug)]
+pub struct ObjectKey<'a> {
+    pub kind: &'static Kind,
+    pub namespace: &'a str,
+    pub name: &'a str,
 }
 
 /// Verb and subresource of an update.
@@ -145,6 +141,21 @@ impl Store {
         let index = |rv: u64| usize::try_from(rv.saturating_sub(BASE)).unwrap_or(0).min(self.log.len());
         let (from, to) = (index(after), index(upto));
         if from < to { &self.log[from..to] } else { &[] }
+    }
+
+    /// Goes back to a resourceVersion, as a restore of etcd does. Later changes are as if they had
+    /// never been. UIDs are not used again.
+    pub fn restore(&mut self, rv: u64) {
+        self.log.truncate(usize::try_from(rv.saturating_sub(BASE)).unwrap_or_default());
+        self.compacted = self.compacted.min(self.rv());
+        self.objects.clear();
+        for change in &self.log {
+            let id = (change.kind.plural, change.namespace().to_owned(), change.name().to_owned());
+            match change.what {
+                What::Deleted => drop(self.objects.remove(&id)),
+                What::Added | What::Modified => drop(self.objects.insert(id, Arc::clone(&change.object))),
+            }
+        }
     }
 
     pub fn get(&self, kind: &Kind, namespace: &str, name: &str) -> Option<&Arc<Value>> {
@@ -219,15 +230,13 @@ impl Store {
         rules::default(kind, &mut object);
         object["apiVersion"] = json!(kind.api_version());
         object["kind"] = json!(kind.kind);
-        Ok(self.commit(kind, What::Added, object, None, write))
+        Ok(self.commit(kind, What::Added, (object, None), write))
     }
 
     /// Replaces an object by the result of `change`. Preconditions in its metadata are checked.
     pub fn update(
         &mut self,
-        kind: &'static Kind,
-        namespace: &str,
-        name: &str,
+        ObjectKey { kind, namespace, name }: ObjectKey<'_>,
         how: How,
         mut write: Write,
         change: impl FnOnce(&Value) -> Result<Value, ApiError>,
@@ -301,7 +310,7 @@ impl Store {
             && !std::ptr::eq(kind, &PODS)
             && next["metadata"].get("finalizers").is_none();
         let what = if ends { What::Deleted } else { What::Modified };
-        Ok(self.commit(kind, what, next, Some(before), write))
+        Ok(self.commit(kind, what, (next, Some(before)), write))
     }
 
     /// Creates a missing object by PUT, for kinds that allow it.
@@ -313,7 +322,8 @@ impl Store {
     }
 
     /// Deletes an object, at once or gracefully.
-    pub fn delete(&mut self, kind: &'static Kind, namespace: &str, name: &str, how: &Deletion, write: Write) -> Done {
+    pub fn delete(&mut self, key: ObjectKey<'_>, how: &Deletion, write: Write) -> Done {
+        let ObjectKey { kind, namespace, name } = key;
         let Some(before) = self.get(kind, namespace, name).cloned() else {
             return Err(response::not_found(kind, name));
         };
@@ -330,17 +340,16 @@ impl Store {
             if graceful {
                 next["metadata"]["deletionGracePeriodSeconds"] = json!(how.grace.unwrap_or(30));
             }
-            return Ok(self.commit(kind, What::Modified, next, Some(before), write));
+            return Ok(self.commit(kind, What::Modified, (next, Some(before)), write));
         }
-        Ok(self.commit(kind, What::Deleted, (*before).clone(), Some(before), write))
+        Ok(self.commit(kind, What::Deleted, ((*before).clone(), Some(before)), write))
     }
 
     fn commit(
         &mut self,
         kind: &'static Kind,
         what: What,
-        mut object: Value,
-        before: Option<Arc<Value>>,
+        (mut object, before): (Value, Option<Arc<Value>>),
         write: Write,
     ) -> Arc<Value> {
         let rv = self.rv() + 1;
@@ -360,59 +369,3 @@ impl Store {
 }
 
 pub type Done = Result<Arc<Value>, ApiError>;
-
-/// Options of a delete.
-#[derive(Clone, Debug, Default)]
-pub struct Deletion {
-    pub grace: Option<i64>,
-    pub uid: Option<String>,
-    pub rv: Option<String>,
-}
-
-impl Deletion {
-    pub fn parse(body: &Value) -> Self {
-        let of = |pointer: &str| body.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-        Self {
-            grace: body["gracePeriodSeconds"].as_i64(),
-            uid: of("/preconditions/uid"),
-            rv: of("/preconditions/resourceVersion"),
-        }
-    }
-
-    pub fn condition(&self) -> Condition {
-        Condition { rv: self.rv.is_some(), uid: self.uid.is_some() }
-    }
-
-    pub fn check(&self, kind: &Kind, name: &str, object: &Value) -> Result<(), ApiError> {
-        let same = |wanted: &Option<String>, pointer: &str| {
-            wanted.as_ref().is_none_or(|wanted| wanted == text(object, pointer))
-        };
-        if same(&self.uid, "/metadata/uid") && same(&self.rv, "/metadata/resourceVersion") {
-            Ok(())
-        } else {
-            Err(response::conflict(kind, name, "Precondition failed"))
-        }
-    }
-}
-
-/// Returns whether a pod has finished.
-pub fn is_finished(pod: &Value) -> bool {
-    matches!(text(pod, "/status/phase"), "Failed" | "Succeeded")
-}
-
-/// Formats a time in whole seconds, as Kubernetes does.
-pub fn seconds(now: Timestamp) -> String {
-    Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
-}
-
-/// Removes empty maps and lists, which Kubernetes does not store.
-fn tidy(metadata: &mut Value) {
-    let Some(fields) = metadata.as_object_mut() else { return };
-    fields.remove("managedFields");
-    fields.retain(|_, value| match value {
-        Value::Null => false,
-        Value::Object(map) => !map.is_empty(),
-        Value::Array(list) => !list.is_empty(),
-        _ => true,
-    });
-}

@@ -1,5 +1,5 @@
-//! Watches: from a resourceVersion, with initial events where requested, with bookmarks, and with the
-//! faults of a stream.
+//! Watches: from a resourceVersion, with initial events where requested, with bookmarks, and with
+//! the faults of a stream.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -132,6 +132,9 @@ impl Watching {
             let mut told = std::pin::pin!(told);
             told.as_mut().enable();
             let now = Instant::now();
+            if self.world.lock().is_lost(self.asked.sent) {
+                return None;
+            }
             if self.late.front().is_some_and(|(due, _)| *due <= now) {
                 let (_, event) = self.late.pop_front()?;
                 match tamper::delay_again(&self.world, &event) {

@@ -1,5 +1,5 @@
-//! The simulated cluster: the store, the API servers in front of it, the fault rates, and a journal of
-//! events that are not in the log of the store.
+//! The simulated cluster: the store, the API servers in front of it, the fault rates, and a journal
+//! of events that are not in the log of the store.
 
 use std::{
     collections::BTreeMap,
@@ -25,7 +25,8 @@ use crate::{broken_rule::BrokenRule, tamper};
 /// Unix time at which every history starts.
 pub const EPOCH: i64 = 1_800_000_000;
 
-/// Calls the admission of one replica with a path and a review. Returns the answer, if there is one.
+/// Calls the admission of one replica with a path and a review. Returns the answer, if there is
+/// one.
 pub type Call = Arc<dyn Fn(&'static str, Vec<u8>) -> BoxFuture<'static, Option<Vec<u8>>> + Send + Sync>;
 
 /// An operator that serves admission.
@@ -54,7 +55,7 @@ pub struct Replica {
 
 /// An operator read a node, or received it in a review.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct NodeRead {
     pub who: User,
     pub at: Duration,
     pub node: String,
@@ -73,7 +74,7 @@ pub struct Delivery {
 /// Events that are not changes in the store.
 #[derive(Default)]
 pub struct Journal {
-    pub looks: Vec<Look>,
+    pub node_reads: Vec<NodeRead>,
     pub deliveries: Vec<Delivery>,
     /// Times of rate-limited requests, by operator.
     pub requests: BTreeMap<usize, Vec<Duration>>,
@@ -98,6 +99,10 @@ pub struct State {
     pub registered: Registered,
     /// Until when an operator is cut off from the network.
     pub cut_off: BTreeMap<usize, Instant>,
+    /// Time of the last restore of etcd. Requests and watches from before it are lost.
+    pub restored_at: Option<Duration>,
+    /// Until when an admission policy refuses every write of a record.
+    pub records_refused: Option<Instant>,
     pub journal: Journal,
     /// `sendInitialEvents` is answered with 422.
     pub no_streaming: bool,
@@ -136,6 +141,8 @@ impl World {
             hooks: Vec::new(),
             registered: Registered::default(),
             cut_off: BTreeMap::new(),
+            restored_at: None,
+            records_refused: None,
             journal: Journal::default(),
             no_streaming: false,
             missing: Vec::new(),
@@ -217,8 +224,8 @@ impl State {
         }
     }
 
-    /// Returns the resourceVersion that the watch cache of an API server has reached, and when it reaches
-    /// the next one.
+    /// Returns the resourceVersion that the watch cache of an API server has reached, and when it
+    /// reaches the next one.
     pub fn reached(&mut self, replica: usize, now: Duration) -> (u64, Option<Duration>) {
         let rv = self.store.rv();
         let replica = &mut self.replicas[replica];
@@ -231,6 +238,31 @@ impl State {
             replica.reached = change.rv;
         }
         (replica.reached.max(BASE), None)
+    }
+
+    /// Restores etcd from a backup of this resourceVersion. The API servers restart with it.
+    pub fn restore(&mut self, rv: u64) {
+        let now = self.start.elapsed();
+        let lost = self.store.rv().saturating_sub(rv);
+        self.store.restore(rv);
+        self.restored_at = Some(now);
+        for replica in &mut self.replicas {
+            replica.reached = replica.reached.min(rv);
+        }
+        self.journal.node_reads.retain(|look| look.rv <= rv);
+        self.journal.deliveries.retain(|delivery| delivery.rv <= rv);
+        self.faults.add("etcd restored from a backup");
+        self.note(now, || format!("etcd is restored to {rv}; {lost} changes are lost"));
+    }
+
+    /// Returns whether a request or a watch of this time was lost in a restore.
+    pub fn is_lost(&self, sent: Duration) -> bool {
+        self.restored_at.is_some_and(|at| sent <= at)
+    }
+
+    /// Returns whether an admission policy refuses to write a ConfigMap now.
+    pub fn refuses_records(&self) -> bool {
+        self.records_refused.is_some_and(|until| until > Instant::now())
     }
 
     /// Returns whether this cluster serves a kind.

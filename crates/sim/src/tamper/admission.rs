@@ -71,8 +71,8 @@ fn complete(world: &World, name: &str, value: &mut Value) {
     *value = json!(mark.render());
 }
 
-/// A pod was given its place in its create. Where such pods are forgotten, its operator is shown a pod in that place
-/// that is gone at once.
+/// A pod was given its place in its create. Where such pods are forgotten, its operator is shown a
+/// pod in that place that is gone at once.
 pub fn pod_admitted(world: &World, operator: usize, namespace: &str, pod: &Value) {
     if world.broken() != Some(BrokenRule::ForgetExpected) {
         return;

@@ -8,6 +8,7 @@ mod bad_records;
 mod command_line;
 mod labels;
 mod mass;
+mod operability;
 mod outages;
 mod permissions;
 mod restarts;

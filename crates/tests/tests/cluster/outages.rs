@@ -1,7 +1,7 @@
 //! Outages of the API server and etcd.
 
 use localplane::Component::{ApiServer, Etcd};
-use perennial_harness::{Labels, TestCluster, labels, ten_labels};
+use perennial_harness::{Labels, TestCluster, eventually, labels, ten_labels};
 
 #[tokio::test]
 async fn an_api_server_that_restarts_in_the_middle_of_a_mass_return_costs_nothing() {
@@ -60,16 +60,31 @@ async fn an_operator_that_starts_before_the_api_server_waits_for_it() {
 #[tokio::test]
 async fn a_frozen_etcd_delays_and_loses_nothing() {
     let cluster = TestCluster::new().await;
-    let operator = cluster.operator().start().await;
-    cluster.node("n1").label("team", "ml").create().await;
-    cluster.wait_for_record("n1", [("team", "ml")]).await;
-    cluster.label("n1", "team", "web").await;
+    let mut operator = cluster.operator().start().await;
+    for node in ["changed", "returned"] {
+        cluster.node(node).label("team", "ml").create().await;
+        cluster.wait_for_record(node, [("team", "ml")]).await;
+    }
+    // The operator learns of these changes only while etcd is frozen.
+    operator.pause();
+    cluster.label("changed", "team", "web").await;
+    cluster.delete_node("returned").await;
+    cluster.node("returned").create().await;
 
     cluster.plane().pause(Etcd).unwrap();
+    operator.resume();
+    // Longer than its requests and its Lease last.
+    eventually("the operator gives up its Lease", async || {
+        let leads = operator.metrics().sum("leader_election_master_status", &[]);
+        if leads < 0.5 { Ok(()) } else { Err(leads) }
+    })
+    .await;
     assert_eq!(operator.get("/livez").0, 200);
     cluster.plane().resume(Etcd).unwrap();
 
-    cluster.wait_for_record("n1", [("team", "web")]).await;
+    cluster.wait_for_record("changed", [("team", "web")]).await;
+    cluster.wait_for_labels("returned", [("team", "ml")]).await;
+    cluster.wait_for_labels("changed", [("team", "web")]).await;
 }
 
 #[tokio::test]

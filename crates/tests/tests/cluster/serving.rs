@@ -1,6 +1,7 @@
 //! Probes, metrics and Events of the operator.
 
-use perennial_harness::TestCluster;
+use perennial_harness::{TestCluster, Webhooks};
+use rstest::rstest;
 
 #[tokio::test]
 async fn probes_report_the_state_of_each_check() {
@@ -53,6 +54,9 @@ async fn metrics_have_the_names_that_dashboards_use() {
         "perennial_placement_drift",
         "perennial_placement_moves_total",
         "perennial_fallback_active",
+        "perennial_placement_unplaced",
+        "perennial_placement_unknown",
+        "perennial_placement_nodes",
         "process_resident_memory_bytes",
     ];
     let missing: Vec<_> = names.into_iter().filter(|name| !metrics.has(name)).collect();
@@ -70,10 +74,13 @@ async fn metrics_have_the_names_that_dashboards_use() {
     operator.wait_for_metric("perennial_records", &[("state", "present")], 1.0).await;
 }
 
+#[rstest]
+#[case::in_the_create(Webhooks::On)]
+#[case::by_a_patch(Webhooks::Off)]
 #[tokio::test]
-async fn a_restore_creates_an_event_on_the_node() {
+async fn a_restore_creates_an_event_on_the_node(#[case] webhooks: Webhooks) {
     let cluster = TestCluster::new().await;
-    let _operator = cluster.operator().start().await;
+    let _operator = cluster.start(webhooks).await;
     cluster.node("n1").label("team", "ml").create().await;
     cluster.wait_for_record("n1", [("team", "ml")]).await;
 
@@ -99,4 +106,5 @@ async fn a_port_in_use_ends_the_operator_with_an_error() {
         message.contains(" INFO ") && message.contains(&format!("could not listen on metrics.port {port}")),
         "{message}"
     );
+    assert!(message.contains("--set metrics.port=0") && message.contains("in use"), "{message}");
 }

@@ -11,6 +11,8 @@ fn result<'a>(lines: &'a Value, what: &str) -> &'a Value {
 #[tokio::test]
 async fn a_check_reports_each_item_with_a_fix() {
     let cluster = TestCluster::new().await;
+    // Another test may have installed it on this plane.
+    cluster.kubectl("delete crd keeppolicies.perennial.dev --ignore-not-found --wait");
 
     // No operator is running: the check fails and reports it.
     let answer = cluster.perennial("check -o json");
@@ -85,7 +87,7 @@ async fn top_shows_churn_lag_and_shards() {
 
     let frame = cluster.perennial("top --once --interval 200ms").expect_success();
 
-    assert!(frame.contains("2 live, 2 current, 0 to capture, 0 to restore"), "{frame}");
+    assert!(frame.contains("Nodes      2 of 2 current (1 NoRecord)"), "{frame}");
     assert!(frame.contains("Records    1, 0 without a node") && frame.contains("Churn      ▁"), "{frame}");
     assert!(frame.contains("Replicas   1 of 1 alive (perennial)") && frame.contains("  shard 0"), "{frame}");
     assert!(!frame.contains('\u{1b}'), "no escapes where there is no terminal");

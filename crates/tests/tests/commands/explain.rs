@@ -65,6 +65,7 @@ async fn the_true_cause_is_named_for_each_of_thirteen_cases() {
     cluster.node("twin-2").machine("p3", "s3", "m3").label("pool", "twins").create().await;
     cluster.node("twin-3").label("pool", "twins").create().await;
     cluster.wait_for_labels("own", [("team", "web"), ("rack", "r1")]).await;
+    cluster.wait_for_record("own", [("team", "web"), ("rack", "r1")]).await;
     for name in ["removed", "zoned", "moved", "young"] {
         cluster.wait_for_labels(name, [("team", "ml")]).await;
     }
@@ -76,7 +77,7 @@ async fn the_true_cause_is_named_for_each_of_thirteen_cases() {
         "team",
         "own",
         "OwnValue",
-        &["its own value, web, which takes precedence over ml", "perennial restore own"],
+        &["its own value, web, which takes precedence over ml", "perennial rollback own --to 1"],
     );
     asks(
         &cluster,
@@ -129,6 +130,7 @@ async fn explain_lists_the_history_of_a_node() {
     let ridden = cluster.perennial("explain node/n1").expect_success();
     assert!(ridden.contains("in its create request, by the webhook"), "{ridden}");
     assert!(ridden.contains("team=ml   (restored)"), "{ridden}");
+    cluster.wait_for_event("n1", "Restored").await;
 
     // Another machine is restored by a patch, without the protected keys.
     operator.stop().await.expect("it stops within five seconds");

@@ -181,7 +181,8 @@ async fn an_imported_record_is_restored_in_the_create() {
     cluster.perennial(&format!("import -f {path}")).expect_success();
     let story = cluster.perennial("explain w1").expect_success();
     assert!(
-        story.contains("its record was imported") && story.contains("it would be restored with team=ml."),
+        story.contains("its record was imported")
+            && story.contains("an operator would restore team=ml, but no operator"),
         "{story}"
     );
     let _operator = cluster.start(Webhooks::On).await;
@@ -227,7 +228,7 @@ async fn finalizers_of_other_tools_are_reported_and_removed_on_request() {
             .patch_node(node, json!({"metadata": {"finalizers": ["old.example.com/keep", "other.example.com/stay"]}}))
             .await;
     }
-    let path = file(&cluster, "none.yaml", "{}\n");
+    let path = file(&cluster, "one.yaml", "n1: {team: ml}\n");
 
     let output = cluster.perennial(&format!("import -f {path}")).expect_success();
     assert!(output.contains("finalizer old.example.com/keep is on 2 node(s)"), "{output}");

@@ -2,12 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure here fails the test")]
 
+mod answers;
 mod check;
 mod complete;
+mod documented;
 mod explain;
 mod import_export;
 mod pages;
 mod read_only;
+mod uninstall;
 
 /// Splits a table into cells, line by line.
 fn cells(table: &str) -> Vec<Vec<&str>> {

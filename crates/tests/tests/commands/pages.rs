@@ -38,7 +38,9 @@ async fn long_lists_are_read_in_pages_and_joined_by_name() {
     let after = cluster.requests().await;
 
     assert_eq!(names.lines().count(), COUNT);
-    assert_eq!(after.count("LIST", "configmaps") - before.count("LIST", "configmaps"), 3, "pages of 500");
+    let pages = after.count("LIST", "configmaps") - before.count("LIST", "configmaps");
+    // No operator runs in the namespace: the command looks for one record there first.
+    assert_eq!(pages, 1 + 3, "pages of 500");
     let nodes = cluster.perennial("nodes -o name").expect_success();
     let nodes: Vec<&str> = nodes.lines().collect();
     assert_eq!((nodes.len(), nodes[0], nodes[COUNT + 2]), (COUNT + 3, "node/a", "node/z"));
@@ -107,5 +109,9 @@ async fn a_longer_list_takes_no_more_memory() {
         assert!(more.peak < less.peak + NOISE, "{words}: {less:?} for {few}, {more:?} for {many}");
     }
     let pages = after.count("LIST", "configmaps") - before.count("LIST", "configmaps");
-    assert_eq!(pages, (COMMANDS.len() * many.div_ceil(PAGE)) as u64, "each page is read once");
+    let expected = (COMMANDS.len() * many.div_ceil(PAGE)) as u64;
+    // No operator runs in the namespace: a command may look for one record there, and again before
+    // it reads both nodes and records.
+    let looks = 2 * COMMANDS.len() as u64;
+    assert!((expected..=expected + looks).contains(&pages), "each page is read once: {pages} instead of {expected}");
 }

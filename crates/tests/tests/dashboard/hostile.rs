@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, api::PostParams};
 use perennial_core::keeper::{
     keys::Key,
+    provenance::Provenance,
     record::{Origin, RECORD_LABEL, RECORD_LABEL_VALUE, Record},
 };
 use perennial_harness::{Chromium, TestCluster};
@@ -29,6 +30,7 @@ async fn markup_in_a_cluster_is_shown_as_text() {
         sequence: 7,
         node: Origin { name: MARKUP.to_owned(), uid: MARKUP.to_owned(), ..Origin::default() },
         identity: Some(format!("label:{MARKUP}")),
+        provenance: Provenance { policy: MARKUP.to_owned(), ..Provenance::default() },
         kept: [(Key::label(MARKUP), MARKUP.to_owned())].into(),
         folded: false,
         before: [].into(),

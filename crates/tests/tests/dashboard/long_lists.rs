@@ -33,7 +33,7 @@ async fn tens_of_thousands_of_rows_scroll() {
         operator.peak_rss() >> 20
     );
 
-    let rows = "document.querySelectorAll('.rows .row').length";
+    let rows = "document.querySelectorAll('.space .row').length";
     assert!(page.evaluate(rows).await.as_u64().unwrap() < 80, "only what is on the screen is there");
     for (part, number) in [("0.5", count / 2), ("1", count - 1), ("0.25", count / 4), ("0", 0)] {
         let name = format!("node-{number:05}");
@@ -55,7 +55,7 @@ async fn tens_of_thousands_of_rows_scroll() {
                 for (let top = 0; top < body.scrollHeight; top += body.scrollHeight / 300) {
                     body.scrollTop = top;
                     await new Promise(requestAnimationFrame);
-                    const count = document.querySelectorAll('.rows .row').length;
+                    const count = document.querySelectorAll('.space .row').length;
                     most = Math.max(most, count);
                     empty += count === 0;
                 }
@@ -73,7 +73,7 @@ async fn tens_of_thousands_of_rows_scroll() {
     page.wait_for_in(".rows", &last).await;
     cluster.label(&last, "team", "ml").await;
     eventually("the row shows the kept labels", async || {
-        let seen = page.text_of(".rows .row").await;
+        let seen = page.text_of(".space .row").await;
         if seen.contains("current") && seen.contains('1') { Ok(()) } else { Err(seen) }
     })
     .await;

@@ -4,8 +4,10 @@
 
 mod access;
 mod command;
+mod filters;
 mod hostile;
 mod long_lists;
+mod stale;
 mod stream;
 mod views;
 mod workloads;

@@ -149,7 +149,7 @@ async fn it_is_light_or_dark_and_fits_a_phone() {
     assert_eq!((light, dark), (json!("rgb(248, 247, 243)"), json!("rgb(17, 21, 19)")));
 
     page.resize(390, 844).await;
-    for view in ["#/", "#/nodes", "#/node/worker-1", "#/workloads"] {
+    for view in ["#/", "#/nodes", "#/node/worker-1", "#/workloads", "#/policies"] {
         page.go(view).await;
         page.wait_until("document.querySelector('main h1') !== null").await;
         page.wait_until("document.documentElement.scrollWidth <= innerWidth").await;
@@ -172,9 +172,10 @@ async fn the_dashboard_has_no_accessibility_problems() {
         page.set_color_scheme(scheme).await;
         for (view, ready) in [
             ("#/", ".happening"),
-            ("#/nodes", ".rows [role=row]"),
+            ("#/nodes", ".space [role=row]"),
             ("#/node/worker-1", ".keylist li"),
             ("#/workloads", ".empty:not([hidden])"),
+            ("#/policies", ".card h2"),
         ] {
             page.go(view).await;
             page.wait_until(&format!("document.querySelector({}) !== null", json!(ready))).await;

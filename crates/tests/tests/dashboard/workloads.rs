@@ -23,7 +23,7 @@ async fn slots_are_drawn_as_they_are_filled() {
     cluster.wait_for_split("web", 5, 5).await;
     page.wait_for_in(".rows", "short of spot").await;
     page.go("#/").await;
-    page.wait_for_in(".attention", "1 workload runs on-demand for lack of spot").await;
+    page.wait_for_in(".attention", "1 workload runs on-demand: no spot capacity").await;
     page.wait_for_in(".attention", "perennial explain deployment/web -n default").await;
     page.go("#/workload/deployment/default/web").await;
     page.wait_for_in("h1", "web").await;

@@ -11,7 +11,7 @@ use std::{
 use perennial_harness::{ApiRequest, CrashPoint, FaultProxy, OperatorBuilder, TestCluster, Webhooks, free_port};
 use rstest::rstest;
 
-use crate::scenario;
+use crate::scenario::{self, Observed};
 
 /// A kind of write, tested separately, because the order of writes of different kinds varies.
 #[derive(Clone, Copy)]
@@ -137,7 +137,7 @@ async fn a_crash_at_any_write_of_the_keeper_changes_nothing(#[case] webhooks: We
             let builder = cluster.operator().without_leader_election();
             if webhooks == Webhooks::On { at_port(builder, port) } else { builder }
         };
-        die(&proxy, point, operator, scenario::play(&cluster, 1)).await
+        die(&proxy, point, operator, scenario::play(&cluster, 1, Observed::NotAlways)).await
     };
     // Most of the time is waiting: both sides run at once, each on its own cluster.
     let (mut swept, after) =

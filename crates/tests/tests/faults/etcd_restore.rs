@@ -1,5 +1,5 @@
-//! etcd is restored from a backup while operators run: resource versions and Leases go back, and whatever was written
-//! since the backup is gone.
+//! etcd is restored from a backup while operators run: resource versions and Leases go back, and
+//! whatever was written since the backup is gone.
 
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ fn operator(cluster: &TestCluster) -> OperatorBuilder {
     cluster.operator().set("metrics.port", &free_port().to_string())
 }
 
-/// A cluster whose etcd is brought back to a state in which `n1` has `team=ml`, with an operator that has seen more.
+/// A cluster whose etcd is brought back to a state in which `n1` has `team=ml`, with an operator
+/// that has seen more.
 async fn restored(cluster: &TestCluster, operator: &Operator) {
     cluster.node("n1").label("team", "ml").create().await;
     cluster.wait_for_record("n1", [("team", "ml")]).await;
@@ -80,6 +81,26 @@ async fn an_operator_without_an_election_works_again_after_a_restore() {
     restored(&cluster, &operator).await;
 
     works(&cluster).await;
+}
+
+#[tokio::test]
+async fn a_change_is_not_missed_although_the_cluster_has_passed_the_old_versions_again() {
+    let cluster = TestCluster::new().await;
+    let operator = operator(&cluster).without_leader_election().start().await;
+    cluster.node("quiet").label("team", "ml").create().await;
+    cluster.wait_for_record("quiet", [("team", "ml")]).await;
+    restored(&cluster, &operator).await;
+
+    cluster.label("quiet", "after", "restore").await;
+    for round in 0..200 {
+        cluster.label("n1", "round", &round.to_string()).await;
+    }
+
+    eventually_within(WORKS_WITHIN, "the change is in the record", async || {
+        let record = cluster.record("quiet").await.unwrap_or_default();
+        if record["labels"]["after"] == "restore" { Ok(()) } else { Err(record.to_string()) }
+    })
+    .await;
 }
 
 #[tokio::test]

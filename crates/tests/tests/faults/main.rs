@@ -1,13 +1,14 @@
 //! Faults between Perennial and a real Kubernetes, one at a time.
 //!
-//! Each test has an expected final state ([`scenario`]) and compares it with the API server after the
-//! fault.
+//! Each test has an expected final state ([`scenario`]) and compares it with the API server after
+//! the fault.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure here fails the test")]
 
 mod control_plane;
 mod crashes;
 mod etcd_restore;
+mod lasting;
 mod load;
 mod network;
 mod ports;

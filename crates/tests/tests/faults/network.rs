@@ -5,22 +5,22 @@ use std::time::Duration;
 use perennial_harness::{
     ApiRequest, Fault, FaultProxy, OperatorBuilder, TestCluster, Webhooks, eventually, eventually_within, labels,
 };
-use rand::{RngExt, SeedableRng, rngs::StdRng};
+use perennial_testkit::prng::Prng;
 use rstest::rstest;
 
-use crate::scenario;
+use crate::scenario::{self, Observed};
 
 /// Fails one request in `one_in`, pseudo-randomly: often enough to affect each scenario, rarely
 /// enough to let it finish. Not every n-th request, because an action of n requests would always
 /// fail at the same one.
-fn now_and_then(fault: Fault, one_in: u32) -> impl FnMut(&ApiRequest) -> Option<Fault> + Send {
-    let mut dice = StdRng::seed_from_u64(7);
+fn now_and_then(fault: Fault, one_in: usize) -> impl FnMut(&ApiRequest) -> Option<Fault> + Send {
+    let mut prng = Prng::new(7);
     move |asked| {
         // A refused watch has its own backoff, which is not tested here.
         if asked.verb == "watch" {
             return None;
         }
-        dice.random_ratio(1, one_in).then_some(fault)
+        (prng.below(one_in) == 0).then_some(fault)
     }
 }
 
@@ -42,7 +42,7 @@ fn count(proxy: &FaultProxy, name: &str) -> u64 {
 async fn requests_that_fail_now_and_then_change_nothing(
     #[case] fault: Fault,
     #[case] name: &str,
-    #[case] one_in: u32,
+    #[case] one_in: usize,
     #[case] webhooks: Webhooks,
 ) {
     let cluster = TestCluster::new().await;
@@ -52,8 +52,13 @@ async fn requests_that_fail_now_and_then_change_nothing(
     let long = |builder: OperatorBuilder| builder.set("controller.leaderElection.leaseDuration", "15s");
     let _operator = cluster.start_with(webhooks, |builder| long(builder).through(&proxy)).await;
     proxy.inject(now_and_then(fault, one_in));
+    // The others close the connection, and with it the watches.
+    let observed = match fault {
+        Fault::Delayed(_) | Fault::Answered(..) => Observed::Always,
+        _ => Observed::NotAlways,
+    };
 
-    scenario::play(&cluster, 3).await;
+    scenario::play(&cluster, 3, observed).await;
 
     assert!(count(&proxy, name) >= 5, "{:?}", proxy.faults());
 }
@@ -65,10 +70,10 @@ async fn a_lost_response_causes_no_second_write() {
     let cluster = TestCluster::new().await;
     let proxy = cluster.fault_proxy().await;
     let _operator = cluster.operator().through(&proxy).start().await;
-    let mut heard = std::collections::HashSet::new();
+    let mut lost = std::collections::HashSet::new();
     proxy.inject(move |asked| {
         let first =
-            asked.is_write() && asked.resource != "leases" && heard.insert((asked.verb.clone(), asked.name.clone()));
+            asked.is_write() && asked.resource != "leases" && lost.insert((asked.verb.clone(), asked.name.clone()));
         first.then_some(Fault::AnswerLost)
     });
 
@@ -133,7 +138,7 @@ async fn watches_that_are_cut_all_the_time_change_nothing(#[case] webhooks: Webh
 
     tokio::select! {
         () = cutting => {}
-        () = scenario::play(&cluster, 3) => {}
+        () = scenario::play(&cluster, 3, Observed::NotAlways) => {}
     }
 
     assert!(count(&proxy, "watch cut") >= 5, "{:?}", proxy.faults());
@@ -157,7 +162,7 @@ async fn connections_that_end_all_the_time_change_nothing(#[case] webhooks: Webh
 
     tokio::select! {
         () = cutting => {}
-        () = scenario::play(&cluster, 3) => {}
+        () = scenario::play(&cluster, 3, Observed::NotAlways) => {}
     }
 
     assert!(proxy.wire().carried() > before + 5, "it had to connect again");
@@ -242,4 +247,45 @@ async fn retry_after_is_respected() {
     proxy.clear_faults();
 
     cluster.wait_for_complete_nodes(50).await;
+}
+
+/// Answers the first matching request with 429 and a minute.
+fn throttle_once(of: impl Fn(&ApiRequest) -> bool + Send + 'static) -> impl FnMut(&ApiRequest) -> Option<Fault> + Send {
+    let mut done = false;
+    move |asked| {
+        let now = !done && of(asked);
+        done |= now;
+        now.then_some(Fault::Answered(429, Some(60)))
+    }
+}
+
+/// A 429 to a renewal or to a request of admission does not close the budget of the controllers.
+#[rstest]
+#[case::renewal(|asked: &ApiRequest| asked.resource == "leases" && asked.verb == "update")]
+#[case::admission(|asked: &ApiRequest| asked.resource == "configmaps" && asked.name.as_deref().is_some_and(|name| name.contains("forged")))]
+#[tokio::test]
+async fn a_throttled_request_of_another_flow_delays_no_capture(#[case] of: fn(&ApiRequest) -> bool) {
+    let cluster = TestCluster::new().await;
+    let proxy = cluster.fault_proxy().await;
+    let long = |builder: OperatorBuilder| builder.set("controller.leaderElection.leaseDuration", "15s");
+    let _operator = cluster.start_with(Webhooks::On, |builder| long(builder).through(&proxy)).await;
+    proxy.inject(throttle_once(of));
+    // Admission reads the record of a node that is created.
+    cluster.node("forged").create().await;
+    eventually(
+        "a request is throttled",
+        async || {
+            if count(&proxy, "answered 429") > 0 { Ok(()) } else { Err("not yet") }
+        },
+    )
+    .await;
+
+    cluster.node("n1").label("team", "ml").create().await;
+
+    // Long before the minute is over.
+    eventually_within(Duration::from_secs(25), "the capture", async || {
+        let record = cluster.config_map("n1").await;
+        record.map(drop).ok_or("no record")
+    })
+    .await;
 }

@@ -302,3 +302,21 @@ async fn a_record_that_lost_its_label_is_found_and_repaired() {
     cluster.label("n1", "team", "web").await;
     cluster.wait_for_record("n1", [("team", "web")]).await;
 }
+
+/// The same for the record of a node that is absent, which returns bare.
+#[tokio::test]
+async fn a_record_that_lost_its_label_while_its_node_was_absent_is_found() {
+    let cluster = TestCluster::new().await;
+    let operator = cluster.start(Webhooks::Off).await;
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+    cluster.delete_node("n1").await;
+    operator.wait_for_metric("perennial_records", &[("state", "absent")], 1.0).await;
+    cluster.kubectl(&format!("label configmap {} -n {} perennial.dev/record-", record_name("n1"), cluster.namespace()));
+    operator.wait_for_metric("perennial_records", &[("state", "absent")], 0.0).await;
+
+    cluster.node("n1").create().await;
+
+    cluster.wait_for_labels("n1", [("team", "ml")]).await;
+    assert_eq!(cluster.record_count().await, 1, "it has its label again");
+}

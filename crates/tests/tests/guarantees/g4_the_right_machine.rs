@@ -95,6 +95,47 @@ async fn protected_keys_wait_until_the_machine_is_known(#[case] webhooks: Webhoo
     cluster.wait_for_labels("n1", kept).await;
 }
 
+/// One machine reports its UUID in another case or byte order after an update of its firmware or
+/// kernel.
+#[rstest]
+#[case::case("4C4C4544-0042-4A10-8053-B7C04F4B3732")]
+#[case::white_space(" 4c4c4544-0042-4a10-8053-b7c04f4b3732")]
+#[case::byte_order("44454c4c-4200-104a-8053-b7c04f4b3732")]
+#[tokio::test]
+async fn the_same_machine_in_another_spelling_gets_protected_keys(#[case] spelling: &str) {
+    let cluster = TestCluster::new().await;
+    let operator = cluster.start(Webhooks::Off).await;
+    let kept = [("team", "ml"), (TENANT, "blue")];
+    cluster.node("n1").machine("p1", "4c4c4544-0042-4a10-8053-b7c04f4b3732", "m1").labels(kept).create().await;
+    cluster.wait_for_record("n1", kept).await;
+    cluster.delete_node("n1").await;
+
+    cluster.node("n1").machine("P1", spelling, "M1").create().await;
+
+    cluster.wait_for_labels("n1", kept).await;
+    assert!(operator.metrics().sum("perennial_protected_refusals_total", &[]) < 0.5);
+}
+
+/// NodeRestriction lets no kubelet set these itself, although no list names them.
+#[rstest]
+#[case::on(Webhooks::On)]
+#[case::off(Webhooks::Off)]
+#[tokio::test]
+async fn every_label_that_a_kubelet_may_not_set_stays_with_its_machine(#[case] webhooks: Webhooks) {
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.start(webhooks).await;
+    let kept = [("team", "ml"), ("zone.k8s.io/pci", "1"), ("example.kubernetes.io/tier", "gold")];
+    cluster.node("n1").machine("p1", "s1", "m1").labels(kept).create().await;
+    cluster.wait_for_record("n1", kept).await;
+    cluster.delete_node("n1").await;
+
+    cluster.node("n1").machine("p2", "s2", "m2").create().await;
+
+    let message = cluster.wait_for_event("n1", "Withheld").await;
+    assert!(message.contains("zone.k8s.io/pci") && message.contains("example.kubernetes.io/tier"), "{message}");
+    assert_eq!(cluster.labels("n1").await, labels([("team", "ml")]));
+}
+
 #[tokio::test]
 async fn protected_keys_are_configurable() {
     let cluster = TestCluster::new().await;

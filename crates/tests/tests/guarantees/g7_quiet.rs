@@ -28,7 +28,7 @@ async fn counted(cluster: &TestCluster, before: &Requests, nodes: &[(&'static st
 }
 
 #[tokio::test]
-async fn an_unchanged_node_that_leaves_and_returns_costs_no_write_with_webhooks_on() {
+async fn an_unchanged_node_that_leaves_and_returns_costs_only_an_event_with_webhooks_on() {
     let cluster = TestCluster::new().await;
     let operator = cluster.start(Webhooks::On).await;
     cluster.node("n1").label("team", "ml").label("tier", "gold").create().await;
@@ -46,6 +46,11 @@ async fn an_unchanged_node_that_leaves_and_returns_costs_no_write_with_webhooks_
 
     let after = counted(&cluster, &before, &[("DELETE", 5), ("POST", 6)]).await;
     assert_eq!(after.writes_since(&before, "configmaps"), writes(&[("POST", 1)]), "the fence's");
+    eventually("one Event of each restore is written", async || {
+        let seen = cluster.requests().await.writes_since(&before, "events");
+        if seen == writes(&[("POST", 5)]) { Ok(()) } else { Err(format!("{seen:?}")) }
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use perennial_harness::{TestCluster, Webhooks, labels};
+use perennial_harness::{Fault, TestCluster, Webhooks, labels};
 
 /// Much longer than the webhook timeout of two seconds, much shorter than a client's timeout.
 const SOON: Duration = Duration::from_secs(15);
@@ -52,6 +52,30 @@ async fn an_operator_that_does_not_answer_delays_a_node_by_its_timeout_at_most()
 
 #[tokio::test]
 async fn an_operator_that_may_not_read_its_records_blocks_nothing() {
+    let cluster = TestCluster::new().await;
+    let proxy = cluster.fault_proxy().await;
+    let operator = cluster.start_with(Webhooks::On, |builder| builder.through(&proxy)).await;
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+
+    proxy.inject(|asked| (asked.resource == "configmaps").then_some(Fault::Answered(403, None)));
+    come_and_go(&cluster, "other").await;
+    tokio::time::timeout(SOON, cluster.delete_node("n1")).await.expect("the delete is not blocked");
+    tokio::time::timeout(SOON, cluster.node("n1").create()).await.expect("the create is not blocked");
+
+    // Admission was asked and could not read a record.
+    assert!(proxy.faults().get("answered 403").copied().unwrap_or_default() >= 2, "{:?}", proxy.faults());
+    operator.wait_for_log("admission failed open", |line| line.to_string().contains("webhook failed open")).await;
+    assert_eq!(operator.get("/livez").0, 200);
+    assert_eq!(cluster.record("other").await, None);
+    proxy.clear_faults();
+    // An event of the node ends the pause after the refusal.
+    cluster.label("n1", "fence", "1").await;
+    cluster.wait_for_labels("n1", [("team", "ml"), ("fence", "1")]).await;
+}
+
+#[tokio::test]
+async fn an_operator_without_any_permission_blocks_nothing() {
     let cluster = TestCluster::new().await;
     let operator = cluster.operator_as("without-permissions", &[]).webhooks(Webhooks::Off).start_unready().await;
 

@@ -197,3 +197,49 @@ async fn a_deleted_duplicate_changes_no_record(
     .await;
     assert_eq!(cluster.labels("first").await, labels([("team", "ml"), ("fence", "1")]));
 }
+
+/// On AWS, names are addresses that other instances reuse. The default identity is the instance.
+#[rstest]
+#[case::on(Webhooks::On)]
+#[case::off(Webhooks::Off)]
+#[tokio::test]
+async fn on_aws_the_instance_is_the_identity_by_default(#[case] webhooks: Webhooks) {
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.start(webhooks).await;
+    cluster.node("ip-10-0-0-1").machine("aws:///eu-1a/i-1", "s1", "m1").label("team", "ml").create().await;
+    wait_for_team(&cluster, "id-providerid-aws", "ml").await;
+    cluster.delete_node("ip-10-0-0-1").await;
+
+    cluster.node("ip-10-0-0-1").machine("aws:///eu-1a/i-2", "s2", "m2").label("own", "1").create().await;
+    cluster.node("ip-10-0-0-2").machine("aws:///eu-1a/i-1", "s1", "m1").create().await;
+
+    wait_for_label(&cluster, "ip-10-0-0-2", "ml").await;
+    eventually("the other instance has a record of its own", async || {
+        let records = records(&cluster).await;
+        let found = records.iter().any(|(_, record)| record["labels"] == json!({"own": "1"}));
+        if found { Ok(()) } else { Err(format!("{records:?}")) }
+    })
+    .await;
+    assert_eq!(cluster.labels("ip-10-0-0-1").await, labels([("own", "1")]));
+}
+
+/// Records of a version whose default was the name move to the instance.
+#[tokio::test]
+async fn records_by_name_move_to_the_instance() {
+    let cluster = TestCluster::new().await;
+    let by = |identity: &'static str| move |builder: OperatorBuilder| builder.set("keeper.identity", identity);
+    let operator = cluster.start_with(Webhooks::Off, by("name")).await;
+    cluster.node("a").machine("aws:///eu-1a/i-1", "s1", "m1").label("team", "ml").create().await;
+    cluster.node("b").machine("aws:///eu-1a/i-2", "s2", "m2").label("team", "web").create().await;
+    cluster.wait_for_record("a", [("team", "ml")]).await;
+    cluster.wait_for_record("b", [("team", "web")]).await;
+    cluster.delete_node("a").await;
+    operator.stop().await.expect("it stops within five seconds");
+
+    let _operator = cluster.start_with(Webhooks::Off, by("auto")).await;
+
+    wait_for_team(&cluster, "id-providerid-aws", "ml").await;
+    wait_for_team(&cluster, "id-providerid-aws", "web").await;
+    cluster.node("c").machine("aws:///eu-1a/i-1", "s1", "m1").create().await;
+    wait_for_label(&cluster, "c", "ml").await;
+}

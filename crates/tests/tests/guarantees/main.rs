@@ -1,6 +1,6 @@
 //! The guarantees of Perennial on a real Kubernetes, one file each, with webhooks on and off.
 //!
-//! `docs/guarantees.md` lists these tests; `page` checks the list.
+//! `docs/explain/guarantees.md` lists these tests; `page` checks the list.
 
 // clippy does not recognise helpers as tests, but they fail by panics as well.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -18,6 +18,8 @@ mod g7_quiet;
 mod g8_fails_open;
 mod identity;
 mod kept_fields;
+mod last_states;
 mod page;
 mod policy;
+mod policy_of_record;
 mod races;

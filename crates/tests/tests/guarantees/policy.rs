@@ -91,7 +91,7 @@ async fn bad_policies_are_refused_at_admission() {
     let cluster = TestCluster::with_policies().await;
     let expression = |value: Value| json!({"nodeSelector": {"matchExpressions": [value]}});
     let bad = [
-        (json!({"identity": "serial"}), "expected name, providerID"),
+        (json!({"identity": "serial"}), "expected auto, name, providerID"),
         (json!({"retention": "soon"}), "expected a duration"),
         (json!({"merge": "sometimes"}), "keepExisting"),
         (json!({"keep": ["two words"]}), "a pattern is"),

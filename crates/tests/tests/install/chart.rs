@@ -1,9 +1,10 @@
 //! The chart without a cluster: invalid values are refused, and it renders the same objects as
 //! `perennial manifests`.
 
+use perennial_core::keeper::selection::GATE_TAINT;
 use perennial_harness::{Helm, perennial};
 use rstest::rstest;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn documents(text: &str) -> Vec<Value> {
     let documents = text.split("\n---\n").map(serde_saphyr::from_str::<Value>);
@@ -54,7 +55,9 @@ fn it_renders_what_the_program_prints(#[case] values: &[&str], #[case] settings:
         let rules = |objects: &[Value]| find(objects, kind, "perennial").unwrap()["rules"].clone();
         assert_eq!(rules(&chart), rules(&printed), "{kind}");
     }
-    for name in ["perennial-records", "perennial-nodes"] {
+    let policies: Vec<&Value> = printed.iter().filter(|object| object["kind"] == "ValidatingAdmissionPolicy").collect();
+    assert!(policies.len() > 6, "only {} policies", policies.len());
+    for name in policies.into_iter().filter_map(|policy| policy["metadata"]["name"].as_str()) {
         for kind in ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] {
             let spec = |objects: &[Value]| find(objects, kind, name).unwrap()["spec"].clone();
             assert_eq!(spec(&chart), spec(&printed), "{kind} {name}");
@@ -85,7 +88,110 @@ fn it_renders_what_the_program_prints(#[case] values: &[&str], #[case] settings:
     let template = |objects: &[Value], what: &str| {
         find(objects, "Deployment", "perennial").unwrap()["spec"]["template"]["spec"][what].clone()
     };
-    assert_eq!(template(&chart, "securityContext"), template(&printed, "securityContext"));
+    for what in ["securityContext", "tolerations", "nodeSelector"] {
+        assert_eq!(template(&chart, what), template(&printed, what), "{what}");
+    }
+    for kind in ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"] {
+        let hooks = |objects: &[Value]| find(objects, kind, "perennial").map(|object| object["webhooks"].clone());
+        assert_eq!(hooks(&chart), hooks(&printed), "{kind}");
+        // The operator writes the webhooks, so that an upgrade does not remove them.
+        assert!(hooks(&chart).is_none_or(|hooks| hooks.is_null()), "{kind}");
+    }
+}
+
+/// Store and restore can be scaled apart: a Deployment each, which together have every role.
+#[test]
+fn roles_are_installed_as_deployments_of_their_own() {
+    let split = r#"deployments={"store":{"roles":["capture","webhooks"],"replicas":3},"restore":{"roles":["restore","placement"]}}"#;
+    let objects = rendered(Helm::V4, &[split, "replicas=2"]);
+
+    assert!(find(&objects, "Deployment", "perennial").is_none());
+    let store = find(&objects, "Deployment", "perennial-store").unwrap();
+    let restore = find(&objects, "Deployment", "perennial-restore").unwrap();
+    assert_eq!((&store["spec"]["replicas"], &restore["spec"]["replicas"]), (&json!(3), &json!(2)));
+    let container = |deployment: &Value| deployment["spec"]["template"]["spec"]["containers"][0].clone();
+    let roles = |deployment: &Value| container(deployment)["args"][2].clone();
+    assert_eq!(roles(store), "--set=controller.roles=capture,webhooks");
+    assert_eq!(roles(restore), "--set=controller.roles=restore,placement");
+    let ports = |deployment: &Value| container(deployment)["ports"].as_array().unwrap().len();
+    assert_eq!((ports(store), ports(restore)), (2, 1), "only the store serves webhooks");
+    // No Deployment takes the pods of the other one, and the Service and the budget cover both.
+    let selector = |deployment: &Value| deployment["spec"]["selector"]["matchLabels"].clone();
+    assert_ne!(selector(store), selector(restore));
+    for deployment in [store, restore] {
+        let labels = &deployment["spec"]["template"]["metadata"]["labels"];
+        for kind in ["Service", "PodDisruptionBudget"] {
+            let spec = &find(&objects, kind, "perennial").unwrap()["spec"]["selector"];
+            let wanted = spec.get("matchLabels").unwrap_or(spec).as_object().unwrap();
+            assert!(wanted.iter().all(|(key, value)| labels[key] == *value), "{kind}: {labels}");
+        }
+        let name = deployment["metadata"]["name"].as_str().unwrap();
+        let job = find(&objects, "Job", "perennial-uninstall").unwrap().to_string();
+        assert!(job.contains(&format!("--stop={name}")), "{job}");
+        let role = find(&objects, "Role", "perennial-uninstall").unwrap().to_string();
+        assert!(role.contains(&format!("\"{name}\"")), "{role}");
+    }
+    assert_eq!(shards(&objects), 3, "those of the larger one");
+}
+
+fn shards(objects: &[Value]) -> u16 {
+    let map = find(objects, "ConfigMap", "perennial-config").unwrap();
+    let file = map["data"]["config.yaml"].as_str().map(str::to_owned);
+    let layers = perennial_core::config::Layers { file, ..Default::default() };
+    perennial_core::config::load(&layers).unwrap().settings.controller.shards
+}
+
+/// Replicas share the work, unless configured otherwise.
+#[rstest]
+#[case::default(&[], 2)]
+#[case::more(&["replicas=5"], 5)]
+#[case::none(&["replicas=0"], 1)]
+#[case::set(&["replicas=5", r#"config={"controller":{"shards":1}}"#], 1)]
+#[case::one_process(&["replicas=1", r#"config={"controller":{"leaderElection":{"enabled":false}}}"#], 1)]
+fn there_are_as_many_shards_as_replicas(#[case] values: &[&str], #[case] expected: u16) {
+    assert_eq!(shards(&rendered(Helm::V4, values)), expected);
+}
+
+#[rstest]
+#[case(r#"deployments={"store":{"roles":["capture","webhooks"]}}"#, "has the role restore")]
+#[case(r#"deployments={"store":{"roles":["capture","webhooks","restore"]}}"#, "has the role placement")]
+#[case(r#"deployments={"store":{"roles":["save"]}}"#, "store")]
+#[case(r#"deployments={"store":{"replicas":2}}"#, "roles")]
+fn a_split_that_leaves_a_role_out_is_refused(#[case] value: &str, #[case] message: &str) {
+    let error = Helm::V4.template(&[value]).expect_failure();
+    assert!(error.contains(message), "{error}");
+}
+
+/// A new node has the gate taint until an operator removes it: no operator may wait for that
+/// itself.
+#[rstest]
+#[case::default(&[])]
+#[case::with_others(&[r#"tolerations=[{"key":"dedicated","operator":"Exists"}]"#])]
+fn every_pod_tolerates_the_gate_taint(#[case] values: &[&str]) {
+    let chart = rendered(Helm::V4, values);
+    let pods: Vec<&Value> = chart.iter().filter(|object| !object["spec"]["template"]["spec"].is_null()).collect();
+
+    assert_eq!(pods.len(), 3, "the operator, the check and the uninstall");
+    for object in pods {
+        let tolerations = object["spec"]["template"]["spec"]["tolerations"].as_array().unwrap();
+        let keys: Vec<&str> = tolerations.iter().filter_map(|toleration| toleration["key"].as_str()).collect();
+        assert!(keys.contains(&GATE_TAINT), "{}: {keys:?}", object["kind"]);
+        assert_eq!(keys.len(), 1 + values.len(), "{}: {keys:?}", object["kind"]);
+    }
+}
+
+/// A frozen process is killed after the failed probes and their own grace period, not that of the
+/// pod.
+#[test]
+fn a_frozen_operator_is_replaced_within_35_seconds() {
+    for objects in [rendered(Helm::V4, &[]), documents(&perennial(["manifests"], &[]).expect_success())] {
+        let deployment = find(&objects, "Deployment", "perennial").unwrap();
+        let probe = &deployment["spec"]["template"]["spec"]["containers"][0]["livenessProbe"];
+        let seconds = |name: &str| probe[name].as_u64().unwrap();
+
+        let noticed = seconds("periodSeconds") * seconds("failureThreshold") + seconds("timeoutSeconds");
+        assert!(noticed + seconds("terminationGracePeriodSeconds") < 35, "{probe}");
+    }
 }
 
 /// Optional objects are rendered if and only if they are enabled.
@@ -125,7 +231,12 @@ fn what_is_asked_for_is_there(#[case] set: &str, #[case] kind: &str, #[case] the
     let four = rendered(Helm::V4, &[set]);
 
     assert_eq!(three.iter().any(|object| object["kind"] == kind), there);
-    assert_eq!(three, four, "helm 3 and 4 disagree");
+    // They install webhook configurations at different times.
+    let sorted = |mut objects: Vec<Value>| {
+        objects.sort_by_key(|object| format!("{} {}", object["kind"], object["metadata"]["name"]));
+        objects
+    };
+    assert_eq!(sorted(three), sorted(four), "helm 3 and 4 disagree");
 }
 
 #[test]
@@ -176,6 +287,58 @@ fn chart_values_reach_the_rendered_objects() {
     serde_json::from_str::<Value>(board.as_str().unwrap()).unwrap();
     let job = &find(&objects, "Job", "perennial-uninstall").unwrap()["spec"]["template"]["spec"]["containers"][0];
     assert!(job["args"].as_array().unwrap().contains(&"--records".into()));
+}
+
+/// The values that other charts have, under the same names.
+#[test]
+fn security_contexts_arguments_volumes_and_the_network_can_be_changed() {
+    let pod = |sets: &[&str]| {
+        let objects = rendered(Helm::V4, sets);
+        find(&objects, "Deployment", "perennial").unwrap()["spec"]["template"]["spec"].clone()
+    };
+    let plain = pod(&[]);
+    assert_eq!(plain["nodeSelector"]["kubernetes.io/os"], "linux");
+    assert_eq!((&plain["hostNetwork"], &plain["dnsPolicy"]), (&Value::Null, &Value::Null));
+
+    let changed = pod(&[
+        r#"podSecurityContext={"runAsUser":null,"runAsGroup":null,"fsGroup":7}"#,
+        r#"securityContext={"readOnlyRootFilesystem":false}"#,
+        r#"extraArgs=["--set","logging.level=debug"]"#,
+        r#"volumes=[{"name":"ca","configMap":{"name":"ca"}}]"#,
+        r#"volumeMounts=[{"name":"ca","mountPath":"/ca"}]"#,
+        "hostNetwork=true",
+    ]);
+    let security = &changed["securityContext"];
+    assert_eq!((&security["runAsUser"], &security["fsGroup"]), (&Value::Null, &7.into()), "{security}");
+    assert_eq!(security["runAsNonRoot"], true, "the other defaults stay: {security}");
+    let container = &changed["containers"][0];
+    assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], false);
+    assert_eq!(container["securityContext"]["capabilities"]["drop"][0], "ALL");
+    assert_eq!(container["args"].as_array().unwrap().last().unwrap(), "logging.level=debug");
+    assert!(container["volumeMounts"].to_string().contains("/ca") && changed["volumes"].to_string().contains("\"ca\""));
+    assert_eq!((&changed["hostNetwork"], &changed["dnsPolicy"]), (&true.into(), &"ClusterFirstWithHostNet".into()));
+}
+
+/// restricted-v2 refuses a fixed user.
+#[test]
+fn on_openshift_no_user_is_set() {
+    let output = Helm::V4.template_with(&[], &["--api-versions", "security.openshift.io/v1"]).expect_success();
+    let objects = documents(output.trim_start_matches("---\n"));
+    for (kind, name) in [("Deployment", "perennial"), ("Job", "perennial-uninstall")] {
+        let security = &find(&objects, kind, name).unwrap()["spec"]["template"]["spec"]["securityContext"];
+        assert_eq!((&security["runAsUser"], &security["runAsNonRoot"]), (&Value::Null, &true.into()), "{kind}");
+    }
+}
+
+/// Helm renders the notes only with a release.
+#[rstest]
+#[case::default("perennial", true)]
+#[case::published("registry.example.com/perennial", false)]
+fn the_notes_say_that_no_registry_has_the_default_image(#[case] repository: &str, #[case] noted: bool) {
+    let notes = Helm::V4.notes(&format!(r#"image.repository="{repository}""#)).expect_success();
+
+    assert!(notes.contains("kubectl label node NODE"), "{notes}");
+    assert_eq!(notes.contains("NO REGISTRY HAS THE IMAGE perennial:"), noted, "{notes}");
 }
 
 /// cert-manager renews the certificate, and the CA stays the same.

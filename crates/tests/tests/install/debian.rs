@@ -6,6 +6,7 @@ use std::{
     process::Command,
 };
 
+use perennial_harness::skip;
 use serde_json::Value;
 
 use crate::packages::stripped;
@@ -98,7 +99,7 @@ fn obstacle(folder: &Path) -> Option<String> {
 fn the_package_is_installed_upgraded_removed_and_purged() {
     let folder = folder();
     if let Some(why) = obstacle(&folder) {
-        eprintln!("SKIPPED: this needs root on a Debian with systemd, dpkg and adduser: {why}");
+        skip("needs root on a Debian with systemd, dpkg and adduser", &why);
         return;
     }
     let stripped = stripped(&folder);

@@ -12,6 +12,7 @@ async fn a_dry_run_logs_its_actions_and_writes_nothing() {
     cluster.node("n1").label("team", "ml").create().await;
     cluster.wait_for_record("n1", [("team", "ml")]).await;
     assert!(full.stop().await.is_some_and(|status| status.success()));
+    cluster.node("n0").label("team", "web").create().await;
     let operator = cluster
         .operator_as(USER, &[])
         .webhooks(Webhooks::On)
@@ -20,6 +21,9 @@ async fn a_dry_run_logs_its_actions_and_writes_nothing() {
         .set("controller.auditPeriod", "5s")
         .start()
         .await;
+
+    let listed = operator.wait_for_log("the totals", |line| line["message"] == "nodes and records listed").await;
+    assert_eq!((&listed["current"], &listed["to_capture"], &listed["records"]), (&1.into(), &1.into(), &1.into()));
 
     cluster.delete_node("n1").await;
     cluster.node("n1").create().await;

@@ -24,11 +24,80 @@ async fn the_kustomize_base_is_what_the_program_prints_and_its_pods_are_admitted
     assert_eq!(generation, "1", "the second changed what the first had made");
 }
 
+#[tokio::test]
+async fn deleting_the_manifests_keeps_the_records() {
+    let cluster = TestCluster::without_kubelets().await;
+    // In two steps, because the namespace must exist first.
+    cluster.kubectl(&format!("apply --server-side --validate=strict -k {DEPLOY}"));
+    cluster.kubectl("create configmap node-n1 -n perennial-system --from-literal=record.json={}");
+    eventually("the policy is in force", async || {
+        let tried = cluster.try_kubectl("delete namespace perennial-system --dry-run=server");
+        if tried.stderr.contains("perennial.dev/delete-records") { Ok(()) } else { Err(tried.stderr) }
+    })
+    .await;
+
+    let deleted = cluster.try_kubectl(&format!("delete -k {DEPLOY} --wait=false"));
+
+    assert!(deleted.stderr.contains("kubectl annotate namespace"), "{}", deleted.stderr);
+    let phase = cluster.kubectl("get namespace perennial-system -o jsonpath={.status.phase}");
+    assert_eq!(phase, "Active");
+    cluster.kubectl("get configmap node-n1 -n perennial-system");
+    for kind in
+        ["mutatingwebhookconfiguration", "validatingwebhookconfiguration", "validatingadmissionpolicy", "clusterrole"]
+    {
+        let left = cluster.kubectl(&format!("get {kind} -o name"));
+        assert!(!left.contains("/perennial"), "{left}");
+    }
+    // The deletion that was asked for.
+    cluster.kubectl("annotate namespace perennial-system perennial.dev/delete-records=true");
+    cluster.kubectl("delete namespace perennial-system --wait=false");
+}
+
+#[tokio::test]
+async fn the_manifests_are_applied_as_described() {
+    let cluster = TestCluster::without_kubelets().await;
+    let page = std::fs::read_to_string(format!("{DEPLOY}/../docs/start/README.md")).unwrap();
+    let block = page.split("\n```").find(|block| block.contains("-k deploy\n")).unwrap();
+    let prepared =
+        format!("set -eo pipefail; cd $FOLDER; ln -s {DEPLOY} deploy; echo 'keeper: {{history: 7}}' > my.yaml");
+
+    cluster.shell(&format!("{prepared}\nunset PERENNIAL_NAMESPACE\n{block}")).expect_success();
+
+    let image = "{.spec.template.spec.containers[0].image}";
+    let image = cluster.kubectl(&format!("get deployment perennial -n perennial-system -o jsonpath={image}"));
+    assert_eq!(image, format!("registry.example.com/perennial:{}", env!("CARGO_PKG_VERSION")));
+    let config = cluster.kubectl("get configmap perennial-config -n perennial-system -o jsonpath={.data}");
+    assert!(config.contains("history: 7"), "{config}");
+}
+
+/// The image of `make image` is in no registry, which manifests with it must mention.
+#[test]
+fn manifests_without_an_image_come_with_a_note() {
+    let note = "no registry has the image perennial:";
+    for (words, noted) in [
+        (&["manifests"][..], true),
+        (&["manifests", "workload"], true),
+        (&["manifests", "permissions"], false),
+        (&["manifests", "--image", "registry.example.com/perennial:1"], false),
+    ] {
+        let printed = perennial(words.iter().copied(), &[]);
+        assert_eq!(printed.stderr.contains(note), noted, "{words:?}: {}", printed.stderr);
+        assert!(!printed.expect_success().contains(note), "{words:?}");
+    }
+    for file in ["workload.yaml", "kustomization.yaml"] {
+        let text = std::fs::read_to_string(format!("{DEPLOY}/{file}")).unwrap();
+        assert!(text.contains("NO REGISTRY HAS THE IMAGE"), "{file}");
+    }
+}
+
 #[test]
 fn disabled_features_have_no_permissions_and_no_ports() {
-    let all = perennial(["manifests"], &[]).expect_success();
-    let set = ["manifests", "--set", "webhook.enabled=false", "--set", "placement.enabled=false"];
-    let keeper = perennial(set, &[]).expect_success();
+    // The admission policies restrict features that are off as well.
+    let printed =
+        |part: &str, set: &[&str]| perennial(["manifests", part].into_iter().chain(set.to_vec()), &[]).expect_success();
+    let both = |set: &[&str]| printed("permissions", set) + &printed("workload", set);
+    let all = both(&[]);
+    let keeper = both(&["--set", "webhook.enabled=false", "--set", "placement.enabled=false"]);
 
     for word in ["evict", "secrets", "containerPort: 9443", "replicasets"] {
         assert!(all.contains(word), "{word} is not in what is installed by default");

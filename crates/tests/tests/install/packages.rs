@@ -7,8 +7,8 @@ use std::{
     process::{Command, Output},
 };
 
-use perennial_core::config::{Layers, load};
-use perennial_harness::{krew, program_under_test};
+use perennial_core::placement::{Class, node_labels::NodeLabels};
+use perennial_harness::{krew, program_under_test, skip};
 use perennial_package::image::{Build, PROGRAM, USER, image};
 use serde_json::Value;
 
@@ -28,10 +28,11 @@ int main(int count, char **words) {
 }
 "#;
 
-struct Folder(PathBuf);
+/// A folder that is removed at the end of the test.
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("perennial-{name}-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         Self(path)
@@ -78,7 +79,7 @@ fn an_image_is_unpacked_and_run_as_its_user_and_a_spoilt_one_is_not() {
     let folder = Folder::new("image");
     let root = fs::metadata("/proc/self").is_ok_and(|us| std::os::unix::fs::MetadataExt::uid(&us) == 0);
     let (true, Some(program)) = (root, stand_in(&folder.0)) else {
-        eprintln!("SKIPPED: this needs root, and a C compiler with a static libc");
+        skip("needs root, and a C compiler with a static libc", "at least one is missing");
         return;
     };
     let (here, there) = if cfg!(target_arch = "aarch64") { ("arm64", "amd64") } else { ("amd64", "arm64") };
@@ -86,6 +87,7 @@ fn an_image_is_unpacked_and_run_as_its_user_and_a_spoilt_one_is_not() {
         architecture: architecture.to_owned(),
         program: program.to_vec(),
         sbom: Some(b"{}".to_vec()),
+        libraries: Vec::new(),
     };
 
     for builds in [vec![build(here, &program)], vec![build(there, &program), build(here, &program)]] {
@@ -117,7 +119,8 @@ fn krew_installs_the_plugin() {
     let folder = Folder::new("krew");
     let program = stripped(&folder.0);
     let out = folder.0.join("out");
-    let builds = ["amd64", "arm64"].map(|architecture| format!("{architecture}={}", program.display()));
+    let platforms = ["linux-amd64", "linux-arm64", "darwin-amd64", "darwin-arm64", "windows-amd64"];
+    let builds = platforms.map(|platform| format!("{platform}={}", program.display()));
     let script = || Command::new(format!("{PACKAGING}/krew.sh"));
     let packed = script().arg("v1.2.3").arg(&out).args(&builds).output().unwrap();
     assert!(packed.status.success(), "{}", message(&packed));
@@ -136,8 +139,20 @@ fn krew_installs_the_plugin() {
     let version = Command::new(&plugin).arg("--version").env_clear().output().unwrap();
     assert!(message(&version).contains(env!("CARGO_PKG_VERSION")), "{}", message(&version));
 
-    // Without all programs there is no manifest.
-    let some = script().arg("v1.2.3").arg(&out).arg(&builds[0]).output().unwrap();
+    // Every platform has an archive with its checksum. A program that is missing is an error.
+    let manifest: Value = serde_saphyr::from_str(&fs::read_to_string(out.join("perennial.yaml")).unwrap()).unwrap();
+    let listed = manifest["spec"]["platforms"].as_array().unwrap();
+    for (listed, platform) in listed.iter().zip(platforms) {
+        let labels = &listed["selector"]["matchLabels"];
+        assert_eq!(format!("{}-{}", labels["os"], labels["arch"]).replace('"', ""), platform);
+        assert!(listed["uri"].as_str().unwrap().ends_with(&format!("/v1.2.3/perennial-{platform}.tar.gz")), "{listed}");
+        assert_eq!(
+            Path::new(listed["bin"].as_str().unwrap()).extension().is_some_and(|end| end == "exe"),
+            platform.starts_with("windows")
+        );
+    }
+    assert_eq!(listed.len(), platforms.len());
+    let some = script().arg("v1.2.3").arg(&out).arg("linux-amd64=/nowhere").output().unwrap();
     assert!(!some.status.success() && message(&some).contains("a program is missing"), "{}", message(&some));
 }
 
@@ -157,7 +172,7 @@ fn the_dockerfile_builds_the_same_image() {
         assert!(file.lines().any(|has| has == line), "the Dockerfile lacks {line}");
     }
     assert!(
-        read("docker-bake.hcl").contains(&format!("default = \"{version}\"")),
+        read("../docker-bake.hcl").contains(&format!("default = \"{version}\"")),
         "docker-bake.hcl is of another version"
     );
     assert!(read("../charts/perennial/Chart.yaml").contains(&format!("appVersion: {version}\n")), "so is the chart");
@@ -172,9 +187,11 @@ fn the_nodes_of_the_kind_cluster_are_of_both_classes() {
     let text = fs::read_to_string(format!("{PACKAGING}/kind/cluster.yaml")).unwrap();
     let cluster: Value = serde_saphyr::from_str(&text).unwrap();
     assert_eq!((&cluster["kind"], &cluster["apiVersion"]), (&"Cluster".into(), &"kind.x-k8s.io/v1alpha4".into()));
-    let settings = load(&Layers::default()).unwrap().settings;
-    for class in [settings.node_labels.spot, settings.node_labels.on_demand] {
-        let is_it = |node: &Value| class.iter().any(|label| node["labels"][&label.key] == label.value.as_str());
-        assert!(cluster["nodes"].as_array().unwrap().iter().any(is_it), "no node is of {class:?}");
+    for class in [Class::Spot, Class::OnDemand] {
+        let is_it = |node: &Value| {
+            let labels = serde_json::from_value(node["labels"].clone()).unwrap_or_default();
+            NodeLabels::default().class_of_node(&labels) == Some(class)
+        };
+        assert!(cluster["nodes"].as_array().unwrap().iter().any(is_it), "no node is {class}");
     }
 }

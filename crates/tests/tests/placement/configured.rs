@@ -13,7 +13,7 @@ const EKS: &str = "eks.amazonaws.com/capacityType";
 const GKE: &str = "cloud.google.com/gke-spot";
 
 /// Counts the pods of an app by kind of node.
-async fn by_kind(cluster: &TestCluster, app: &str) -> BTreeMap<String, usize> {
+pub(super) async fn by_kind(cluster: &TestCluster, app: &str) -> BTreeMap<String, usize> {
     let mut kinds = BTreeMap::new();
     for pod in cluster.pods(app).await {
         let node = pod.spec.and_then(|spec| spec.node_name).unwrap_or_else(|| "none-0".to_owned());
@@ -37,7 +37,7 @@ async fn several_labels_mean_spot_and_tainted_spot_nodes_are_tolerated() {
     cluster.capacity_node("regular", 50, |node| node["metadata"]["labels"] = json!({EKS: "ON_DEMAND"})).await;
     let operator = quick(&cluster)
         .set("nodeLabels.spot", &format!("{EKS}=SPOT,{GKE}=true"))
-        .set("nodeLabels.onDemand", &format!("{EKS}=ON_DEMAND"))
+        .set("nodeLabels.onDemand", &format!("{EKS} in (ON_DEMAND,CAPACITY_BLOCK)"))
         .set("placement.spotTolerations", "spot=true:NoSchedule");
     let _operator = operator.start().await;
 

@@ -36,7 +36,7 @@ async fn workloads_are_listed_by_label_and_watched() {
         let output = watching.output();
         let found = output.lines().any(|line| {
             let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
-            line.contains("deployment/web 4 2/2 2/2 2 0 0 as requested")
+            line.contains("deployment/web 4 2/2 2/2 4/4 0 0 as requested")
         });
         if found { Ok(()) } else { Err(output) }
     })

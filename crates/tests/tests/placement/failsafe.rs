@@ -67,6 +67,12 @@ const NEVER_SPOT: &str = "!has(object.spec.nodeSelector) \
 const NEVER_CHOSEN: &str =
     "!has(object.spec.nodeSelector) || !('karpenter.sh/capacity-type' in object.spec.nodeSelector)";
 
+/// From now on the API server refuses spot pods in this namespace.
+pub(super) async fn refuse_never_spot(cluster: &TestCluster, name: &str) {
+    let name = format!("{}-{name}", cluster.workspace());
+    refuse_unless(cluster, &name, &["CREATE", "UPDATE"], NEVER_SPOT, "Forbidden").await;
+}
+
 #[rstest]
 #[case("Invalid")]
 #[case("Forbidden")]

@@ -5,15 +5,18 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure here fails the test")]
 
+mod clouds;
 mod configured;
 mod events;
 mod exact;
 mod failsafe;
 mod kubelet;
+mod liveness;
 mod moves;
 mod owners;
 mod rollouts;
 mod shortage;
+mod spotalis;
 mod stateful;
 mod unmanaged;
 

@@ -62,7 +62,7 @@ async fn replicas_fall_back_to_on_demand_and_leave_first() {
     eventually("the list shows the reason and no misplaced replicas", async || {
         let message = cluster.perennial_all_namespaces(&format!("workloads -n {}", cluster.workspace()));
         let line = message.lines().last().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
-        let wanted = "deployment/web 10 3/7 7/3 7 0 4 spot has been short for";
+        let wanted = "deployment/web 10 3/7 7/3 10/10 0 4 spot has been short for";
         if line.contains(wanted) { Ok(()) } else { Err(message) }
     })
     .await;

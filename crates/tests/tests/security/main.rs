@@ -1,4 +1,4 @@
-//! Attacks, one test each. `docs/security.md` lists these tests; `page` checks the list.
+//! Attacks, one test each. `docs/explain/security.md` lists these tests; `page` checks the list.
 
 // clippy does not recognise helpers as tests, but they fail by panics as well.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

@@ -29,7 +29,7 @@ fn deletion(node: &Value) -> Value {
     })
 }
 
-/// A node with labels that an attacker wants to have recorded.
+/// A node with labels that an attacker tries to get recorded.
 fn node(name: &str, uid: &str, wanted: &Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Node", "spec": {"providerID": "p1"},

@@ -1,6 +1,7 @@
 //! Signed records: attacks by a writer of ConfigMaps without the signing key and without admission
 //! policies.
 
+use kube::api::{DeleteParams, ObjectMeta, PostParams};
 use perennial_harness::{Operator, TestCluster, Webhooks, eventually, labels, record_name};
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -122,10 +123,13 @@ async fn a_record_without_a_valid_signature_is_not_restored(#[case] attack: Atta
     cluster.wait_for_labels("n1", [("own", "1")]).await;
 }
 
-/// An earlier record of an existing node, replayed while the operator was down: the live node is
-/// authoritative.
+/// An earlier record of an existing node, replayed while the operator was down, in place or after
+/// its deletion: the live node is authoritative.
+#[rstest]
+#[case::replaced(false)]
+#[case::deleted_and_created_again(true)]
 #[tokio::test]
-async fn a_live_node_wins_over_a_replayed_record() {
+async fn a_live_node_wins_over_a_replayed_record(#[case] created_again: bool) {
     let cluster = TestCluster::new().await;
     keys(&cluster, &[("k1", FIRST)]);
     let operator = requiring(&cluster, Webhooks::Off).await;
@@ -136,7 +140,15 @@ async fn a_live_node_wins_over_a_replayed_record() {
     cluster.wait_for_record("n1", [("team", "ml")]).await;
     operator.crash();
 
-    cluster.corrupt_record("n1", before).await;
+    if created_again {
+        let mut copy = cluster.config_map("n1").await.unwrap();
+        copy.metadata = ObjectMeta { name: copy.metadata.name, labels: copy.metadata.labels, ..ObjectMeta::default() };
+        copy.data = serde_json::from_value(before).unwrap();
+        cluster.records().delete(&record_name("n1"), &DeleteParams::default()).await.unwrap();
+        cluster.records().create(&PostParams::default(), &copy).await.unwrap();
+    } else {
+        cluster.corrupt_record("n1", before).await;
+    }
     let _operator = requiring(&cluster, Webhooks::Off).await;
 
     cluster.wait_for_record("n1", [("team", "ml")]).await;
@@ -286,7 +298,7 @@ async fn without_the_signing_keys_records_are_readable_and_not_writable() {
 #[case::missing(&[], "kubectl create secret generic perennial-record-keys")]
 #[case::short(&[("k1", "too-short")], "has 9 bytes")]
 #[tokio::test]
-async fn without_usable_keys_it_does_not_begin(#[case] those: &[(&str, &str)], #[case] says: &str) {
+async fn without_usable_keys_it_does_not_begin(#[case] those: &[(&str, &str)], #[case] expected: &str) {
     let cluster = TestCluster::new().await;
     if !those.is_empty() {
         keys(&cluster, those);
@@ -295,6 +307,6 @@ async fn without_usable_keys_it_does_not_begin(#[case] those: &[(&str, &str)], #
     let run = "run --set records.hmac=require --set webhook.enabled=false --set metrics.enabled=false";
     let message = cluster.perennial(run).expect_failure();
 
-    assert!(message.contains(says), "{message}");
+    assert!(message.contains(expected), "{message}");
     assert!(!message.contains("too-short"), "a key is in it: {message}");
 }

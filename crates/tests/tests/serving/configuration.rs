@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use perennial::admission::certificates::{SECRET, Served};
-use perennial::admission::configuration::{ConfigurationSettings, Configurations, NAME, Repair, Target};
+use perennial::admission::configuration::{ConfigurationSettings, Configurations, NAME, Repair, WebhookTarget};
 use perennial::admission::maintenance::{Maintenance, MaintenanceSettings, Origin};
 use perennial::runtime::clock::Clock;
 use perennial_core::certs::Lifetimes;
@@ -21,7 +21,7 @@ pub(crate) async fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().await
 }
 
-pub(crate) fn settings(namespace: &str, target: Target) -> ConfigurationSettings {
+pub(crate) fn settings(namespace: &str, target: WebhookTarget) -> ConfigurationSettings {
     ConfigurationSettings {
         namespace: namespace.to_owned(),
         target,
@@ -64,7 +64,8 @@ async fn drift_is_repaired_and_what_is_right_is_left_alone() {
     let _turn = turn().await;
     let client = client().await;
     let namespace = namespace(&client, "drift").await;
-    let (mut maintenance, served) = maintenance(&client, settings(&namespace, Target::Service), Lifetimes::default());
+    let (mut maintenance, served) =
+        maintenance(&client, settings(&namespace, WebhookTarget::Service), Lifetimes::default());
     let validating: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
     let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
@@ -97,23 +98,33 @@ async fn drift_is_repaired_and_what_is_right_is_left_alone() {
     let rules = validating.get(NAME).await.unwrap().webhooks.unwrap().remove(0).rules.unwrap();
     assert_eq!(rules[0].resources.as_deref(), Some(&["nodes".to_owned()][..]));
     let labels = mutating.get(NAME).await.unwrap().metadata.labels.unwrap();
-    assert_eq!((labels["app.kubernetes.io/managed-by"].as_str(), labels["team"].as_str()), ("perennial", "infra"));
+    // Labels belong to the tool that installed the object.
+    assert_eq!((labels.get("app.kubernetes.io/managed-by"), labels["team"].as_str()), (None, "infra"));
 
     // One is deleted.
     mutating.delete(NAME, &DeleteParams::default()).await.unwrap();
     right(&mut maintenance).await;
     assert_eq!(mutating.get(NAME).await.unwrap().webhooks.unwrap().len(), 2);
 
-    // The Secret is deleted or corrupted: the served certificate is still valid and stays.
-    let state = async || secrets.get(SECRET).await.unwrap().data.unwrap()["certificates.json"].0.clone();
-    let good = state().await;
+    // The Secret is deleted or corrupted: the authority of the served certificate stays, so that no
+    // request is lost while a new one takes over.
+    let authorities = async || {
+        let state = secrets.get(SECRET).await.unwrap().data.unwrap()["certificates.json"].0.clone();
+        let state: serde_json::Value = serde_json::from_slice(&state).unwrap();
+        let all = state["authorities"].as_array().unwrap().clone();
+        all.iter().map(|authority| authority["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let served = authorities().await;
     secrets.delete(SECRET, &DeleteParams::default()).await.unwrap();
     right(&mut maintenance).await;
-    assert_eq!(good, state().await);
+    let after = authorities().await;
+    assert!(served.iter().all(|id| after.contains(id)), "{after:?} instead of {served:?}");
+    assert!(after.len() > served.len(), "a deleted Secret asks for a new authority: {after:?}");
     let spoilt = json!({"stringData": {"certificates.json": "{"}});
     secrets.patch(SECRET, &PatchParams::default(), &Patch::Merge(spoilt)).await.unwrap();
     right(&mut maintenance).await;
-    assert_eq!(good, state().await);
+    let after = authorities().await;
+    assert!(served.iter().all(|id| after.contains(id)), "{after:?} instead of {served:?}");
 
     // Removal is idempotent.
     let configurations = Configurations::new(client.clone());
@@ -132,7 +143,7 @@ async fn replicas_that_start_together_agree_on_one_authority() {
     let replicas: Vec<_> = (0..5)
         .map(|_| {
             let (maintenance, served) =
-                maintenance(&client, settings(&namespace, Target::Service), Lifetimes::default());
+                maintenance(&client, settings(&namespace, WebhookTarget::Service), Lifetimes::default());
             (tokio::spawn(maintenance.run(stop.clone())), served)
         })
         .collect();
@@ -157,4 +168,55 @@ async fn replicas_that_start_together_agree_on_one_authority() {
         task.await.unwrap();
     }
     Configurations::new(client).remove().await.unwrap();
+}
+
+/// AKS' admissions enforcer adds requirements to the namespace selector of every webhook.
+#[tokio::test]
+async fn requirements_that_a_platform_adds_are_left_alone_and_kept() {
+    let _turn = turn().await;
+    let client = client().await;
+    let namespace = namespace(&client, "enforcer").await;
+    let (mut maintenance, _served) =
+        maintenance(&client, settings(&namespace, WebhookTarget::Service), Lifetimes::default());
+    right(&mut maintenance).await;
+    right(&mut maintenance).await;
+    let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let annotations = mutating.get(NAME).await.unwrap().metadata.annotations.unwrap_or_default();
+    assert_eq!(annotations.get("admissions.enforcer/disabled").map(String::as_str), Some("true"));
+
+    // The stand-in of the enforcer.
+    let added = json!({"matchExpressions": [
+        {"key": "control-plane", "operator": "NotIn", "values": ["true"]},
+        {"key": "kubernetes.azure.com/managedby", "operator": "NotIn", "values": ["aks"]},
+    ]});
+    let requirement = &added["matchExpressions"][0];
+    let enforce = json!([
+        {"op": "replace", "path": "/webhooks/0/namespaceSelector", "value": added},
+        {"op": "add", "path": "/webhooks/1/namespaceSelector/matchExpressions/-", "value": requirement},
+    ]);
+    let enforce = Patch::Json::<()>(serde_json::from_value(enforce).unwrap());
+    let enforced = mutating.patch(NAME, &PatchParams::default(), &enforce).await.unwrap();
+    for _ in 0..3 {
+        assert_eq!(maintenance.look().await.unwrap(), Repair::Right);
+    }
+    let version = mutating.get(NAME).await.unwrap().metadata.resource_version;
+    assert_eq!(version, enforced.metadata.resource_version, "nothing is written");
+
+    // A repair of something else keeps them.
+    let spoil = json!([{"op": "replace", "path": "/webhooks/0/timeoutSeconds", "value": 29}]);
+    let spoil = Patch::Json::<()>(serde_json::from_value(spoil).unwrap());
+    mutating.patch(NAME, &PatchParams::default(), &spoil).await.unwrap();
+    right(&mut maintenance).await;
+    let hook = mutating.get(NAME).await.unwrap().webhooks.unwrap().remove(0);
+    let expressions = hook.namespace_selector.unwrap().match_expressions.unwrap_or_default();
+    assert_eq!((hook.timeout_seconds, expressions.len()), (Some(2), 2));
+
+    // A selector that matches fewer namespaces in another way is repaired.
+    let narrow =
+        json!([{"op": "replace", "path": "/webhooks/1/namespaceSelector", "value": {"matchLabels": {"a": "b"}}}]);
+    let narrow = Patch::Json::<()>(serde_json::from_value(narrow).unwrap());
+    mutating.patch(NAME, &PatchParams::default(), &narrow).await.unwrap();
+    right(&mut maintenance).await;
+    let hook = mutating.get(NAME).await.unwrap().webhooks.unwrap().remove(1);
+    assert_eq!(hook.namespace_selector.unwrap_or_default().match_labels.unwrap_or_default().len(), 0);
 }

@@ -74,6 +74,7 @@ impl Member {
             history: perennial::runtime::history::History::default(),
             clock: Clock::system(),
             report: Arc::new(|_, _| {}),
+            impairments: Arc::new(Vec::new),
         };
         let (ownership, task) = coordinate(settings, stop.clone());
         let task = tokio::spawn(pause.clone().around(task));

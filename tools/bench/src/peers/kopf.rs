@@ -11,8 +11,8 @@ use localplane::Process;
 use crate::report::progress;
 
 const PROGRAM: &str = include_str!("kopf_keeper.py");
-/// Versions that work together.
-const PACKAGES: [&str; 2] = ["kopf==1.45.2", "kubernetes==37.0.2"];
+/// Versions that work together, with the SHA-256 of each file.
+const REQUIREMENTS: &str = include_str!("kopf_requirements.txt");
 
 /// Starts it. Returns `None`, with a message, if Python or its packages are not available.
 pub(crate) fn start(kubeconfig: &Path, namespace: &str, log: &Path) -> Option<Process> {
@@ -48,6 +48,9 @@ fn environment() -> Result<PathBuf, String> {
         if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
     };
     run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
-    run(Command::new(folder.join("bin/pip")).args(["install", "--quiet"]).args(PACKAGES))?;
+    let requirements = folder.join("requirements.txt");
+    fs::write(&requirements, REQUIREMENTS).map_err(|error| error.to_string())?;
+    let install = ["install", "--quiet", "--require-hashes", "--requirement"];
+    run(Command::new(folder.join("bin/pip")).args(install).arg(&requirements))?;
     Ok(folder)
 }

@@ -167,11 +167,11 @@ pub(crate) async fn nodes_change_while_the_operator_is_down(stage: &mut Stage) -
     stage.show_labels("worker-1 worker-2")
 }
 
-fn is(seen: &Observed, node: &str, key: &str, value: &str) -> bool {
+pub(super) fn is(seen: &Observed, node: &str, key: &str, value: &str) -> bool {
     seen.node(node).is_some_and(|life| life.is(key, value))
 }
 
 /// Returns the time from the creation of the node until it was complete; `None` until it is.
-fn given(seen: &Observed, node: &str, complete: impl Fn(&Incarnation) -> bool) -> Option<Duration> {
+pub(super) fn given(seen: &Observed, node: &str, complete: impl Fn(&Incarnation) -> bool) -> Option<Duration> {
     seen.node(node).filter(|life| life.marked && complete(life)).map(Incarnation::completed_in)
 }

@@ -2,16 +2,19 @@
 
 /// Patterns of the labels that are not kept, unless `keeper.drop` replaces the list.
 ///
-/// A key is listed if a program writes it, and would write it again, possibly with another value.
+/// A key is listed if it is a fact about a machine, which would be wrong on another one, or if a
+/// program writes it with a field manager that `keeper.dropManagers` cannot recognize.
+/// `beta.kubernetes.io/os` and the like are not listed: where the kubelet writes them, its field
+/// manager is recognized, and what people wrote is kept.
 /// Keys that an administrator sets in such a domain are not listed: NVIDIA's `mig.config`,
-/// `device-plugin.config`, `gpu.workload.config` and `gpu.deploy.*`, Amazon's
+/// `device-plugin.config`, `gpu.workload.config` and `gpu.deploy.operands`, Amazon's
 /// `k8s.amazonaws.com/eniConfig`, `node.kubernetes.io/exclude-from-external-load-balancers`.
 pub const DROPPED_LABELS: &[&str] = &[
     // The kubelet and the cloud controller manager.
     "kubernetes.io/hostname",
     "kubernetes.io/os",
     "kubernetes.io/arch",
-    "beta.kubernetes.io/*",
+    "beta.kubernetes.io/instance-type",
     "topology.kubernetes.io/*",
     "failure-domain.beta.kubernetes.io/*",
     "node.kubernetes.io/instance-type",

@@ -1,7 +1,24 @@
 //! Keys that are never kept. No setting changes that.
 
+use std::sync::LazyLock;
+
+use super::super::pattern::Patterns;
+
 /// Perennial's own domain. Labels, annotations and taints in it are never kept.
 pub const OWN_DOMAIN: &str = "perennial.dev/";
+
+/// Labels by which other controllers report the health of one machine, or are asked to act on it.
+/// On the next machine they would start or stop something there. Never kept, not even by `keep:
+/// ["*"]` without `drop`.
+pub const ACTION_LABELS: &[&str] = &["nvidia.com/gpu.deploy.*", "aws-node-termination-handler/*", "*node-problem*"];
+/// A label that administrators set: no operands of the GPU operator on this node.
+const NO_OPERANDS: &str = "nvidia.com/gpu.deploy.operands";
+
+/// Whether a label is one of [`ACTION_LABELS`].
+pub fn is_action_label(key: &str) -> bool {
+    static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| Patterns::of(ACTION_LABELS));
+    key != NO_OPERANDS && PATTERNS.matches(key)
+}
 
 /// Annotations that describe one machine or one Node object. Never kept, not even by `annotations:
 /// ["*"]`.

@@ -1,4 +1,5 @@
-//! Behaviour of one candidate, then many of them against one simulated Lease with every fault that the network has.
+//! Behaviour of one candidate, then many of them against one simulated Lease with every fault that
+//! the network has.
 
 use super::*;
 use proptest::prelude::*;
@@ -241,7 +242,8 @@ fn one_that_does_not_want_it_writes_nothing() {
 
 // ---- Many candidates, one Lease, a bad network ----
 
-/// A request under way: what it does at the server and when, and when its answer arrives (or that it is lost).
+/// A request under way: what it does at the server and when, and when its answer arrives (or that
+/// it is lost).
 #[derive(Debug, Clone)]
 struct Flight {
     who: usize,
@@ -249,11 +251,11 @@ struct Flight {
     /// True time of arrival at the server; `None`: lost on the way.
     lands: Option<u64>,
     done: Option<Result<Option<LeaseState>, ()>>,
-    /// True time at which the sender hears of it; past its deadline it has given up.
+    /// True time at which the sender receives the result; past its deadline it has given up.
     answers: Option<u64>,
     gives_up: u64,
     sent_local: Duration,
-    heard: bool,
+    delivered: bool,
 }
 
 struct Process {
@@ -326,24 +328,24 @@ fn simulate(terms: Terms, offsets: &[(u64, u64)], faults: &[Fault], end: u64) ->
                 flight.done = Some(serve(&mut server, &mut version, flight.write.as_ref()));
             }
         }
-        for flight in flights.iter_mut().filter(|flight| !flight.heard) {
+        for flight in flights.iter_mut().filter(|flight| !flight.delivered) {
             let process = &mut processes[flight.who];
             if process.paused_until > now {
                 continue;
             }
             let answered = flight.answers.filter(|at| *at <= now).and(flight.done.clone());
             if let Some(result) = answered {
-                hear(process, flight, result, now);
+                deliver(process, flight, result, now);
             } else if flight.gives_up <= now {
                 process.election.unanswered();
             } else {
                 continue;
             }
-            flight.heard = true;
+            flight.delivered = true;
             process.busy = false;
             process.wakes = now;
         }
-        flights.retain(|flight| !flight.heard || (flight.done.is_none() && flight.lands.is_some()));
+        flights.retain(|flight| !flight.delivered || (flight.done.is_none() && flight.lands.is_some()));
 
         for (who, process) in processes.iter_mut().enumerate() {
             if process.busy || process.paused_until > now || process.wakes > now {
@@ -381,7 +383,7 @@ fn simulate(terms: Terms, offsets: &[(u64, u64)], faults: &[Fault], end: u64) ->
                 answers: lands.filter(|_| fault.lost != 1).map(|at| at + fault.to_client),
                 gives_up: now + u64::try_from(terms.request.as_millis()).unwrap(),
                 sent_local: local,
-                heard: false,
+                delivered: false,
             });
         }
 
@@ -417,7 +419,7 @@ fn serve(
     Ok(server.clone())
 }
 
-fn hear(process: &mut Process, flight: &Flight, result: Result<Option<LeaseState>, ()>, now: u64) {
+fn deliver(process: &mut Process, flight: &Flight, result: Result<Option<LeaseState>, ()>, now: u64) {
     let local = process.local(now);
     match (&flight.write, result) {
         (None, Ok(lease)) => process.election.observed(local, lease),

@@ -116,3 +116,21 @@ proptest! {
         prop_assert!(restore.set.keys().all(kubelet_may_set));
     }
 }
+
+#[test]
+fn a_create_whose_annotations_would_be_too_large_passes_unchanged() {
+    let many: Vec<String> = (0..1500).map(|i| format!("example.com/key-{i}")).collect();
+    let record = record(&many.iter().map(|key| (key.as_str(), "value")).collect::<Vec<_>>());
+    let with = |size: usize| {
+        let object = json!({"metadata": {"name": "n1", "annotations": {"blob": "x".repeat(size)}}});
+        admit_bare(&object, Some(&record), false, Gate::Never)
+    };
+    let size = |admitted: &Admitted| {
+        let map = admitted.patch.iter().find(|op| op["path"] == "/metadata/annotations").unwrap()["value"].clone();
+        map.as_object().unwrap().iter().map(|(key, value)| key.len() + value.as_str().unwrap().len()).sum::<usize>()
+    };
+
+    assert!(size(&with(210 * 1024)) <= 256 * 1024, "the list of given keys is left out");
+    assert!(with(210 * 1024).restore.is_some());
+    assert_eq!(with(256 * 1024 - 10), Admitted { patch: Vec::new(), restore: None });
+}

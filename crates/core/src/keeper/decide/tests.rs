@@ -7,8 +7,10 @@ use super::*;
 use crate::{
     config::settings::Merge,
     keeper::{
+        keys::{Content, digest},
         machine::Machine,
         mark::MARK,
+        record::Withheld,
         selection::Node,
         testing::{after, case, create, gone, kept, labels, live, policy},
     },
@@ -68,6 +70,31 @@ fn a_node_like_its_record_costs_nothing() {
     let n = node("u1", 5, "team=ml");
     let later = node("u1", 9, "team=ml");
     assert_eq!(live(&later, Some(&record_of(&n)), &policy()), Decision::Nothing(Reason::Current));
+}
+
+#[test]
+fn a_last_state_that_needs_no_write_is_captured_again_with_the_same_content() {
+    let record = record_of(&node("u1", 5, "team=ml"));
+    let back = node("u1", 9, "team=ml");
+    let again = capture_again(&case(Phase::Gone, &back, Some(&record), &policy())).unwrap();
+    assert_eq!((&again.kept, again.sequence, again.node.resource_version), (&record.kept, 2, 9));
+    assert_eq!(gone(&back, Some(&again), &policy()), Decision::Nothing(Reason::Current));
+    assert_eq!(
+        live(&node("u1", 7, "team=db"), Some(&again), &policy()),
+        Decision::Nothing(Reason::Older),
+        "the state in between is not captured any more"
+    );
+
+    let emptied = capture_again(&case(Phase::Gone, &node("u1", 9, ""), None, &policy())).unwrap();
+    assert!(emptied.is_tombstone());
+}
+
+#[test]
+fn a_last_state_that_differs_is_captured_once() {
+    let record = record_of(&node("u1", 5, "team=ml"));
+    assert_eq!(capture_again(&case(Phase::Gone, &node("u1", 9, "team=db"), Some(&record), &policy())), None);
+    assert_eq!(capture_again(&case(Phase::Live, &node("u1", 9, "team=ml"), Some(&record), &policy())), None);
+    assert_eq!(capture_again(&case(Phase::Gone, &node("u2", 9, "team=db"), Some(&record), &policy())), None);
 }
 
 #[rstest]
@@ -205,7 +232,7 @@ fn a_label_removed_between_restore_and_capture_is_not_resurrected() {
 }
 
 #[test]
-fn a_record_that_moved_on_updates_only_what_it_gave_and_nobody_touched() {
+fn a_record_that_moved_on_updates_only_what_it_gave_and_is_untouched() {
     let record = record_of(&node("u1", 5, "team=ml rack=r1 gone=x"));
     let bare = node("u2", 8, "");
     let given = after(&bare, &restored(live(&bare, Some(&record), &policy())));
@@ -334,7 +361,7 @@ fn after_its_restore(node: &Node, record: &Record) -> Node {
 fn a_machine_that_is_folded_away_and_returns_before_it_left_is_still_given_its_keys() {
     let record = record_of(&on("p,s,m", node("u1", 5, &format!("{ROLE}=yes"))));
     let early = on(",s,m", node("u2", 8, "team=ml"));
-    // The delete was captured and then refused; meanwhile the node says who it is.
+    // The delete was captured and then refused; meanwhile the node reports its machine.
     let folded = written(gone(&early, Some(&record), &policy()), RecordWrite::Fold);
     let known = on("p,s,m", early);
     let restore = restored(live(&known, Some(&folded), &policy()));
@@ -635,4 +662,70 @@ fn a_record_that_moves_on_changes_nothing_where_the_mark_lists_nothing() {
     let given = after(&bare, &restored(live(&bare, Some(&record), &policy())));
     let moved = written(gone(&node("u1", 7, "team=db"), Some(&record), &policy()), RecordWrite::Capture);
     assert_eq!(written(live(&given, Some(&moved), &policy()), RecordWrite::Claim).kept, kept_of(&given));
+}
+
+/// Returns a node whose labels have these field managers.
+fn managed(uid: &str, version: u64, pairs: &str, writers: &[(&str, &str)]) -> Node {
+    Node {
+        name: "n1".into(),
+        uid: uid.into(),
+        resource_version: version,
+        labels: labels(pairs),
+        writers: writers.iter().copied().collect(),
+        ..Node::default()
+    }
+}
+
+fn captured(decision: Decision) -> Record {
+    match decision {
+        Decision::WriteRecord(_, record) => *record,
+        other => panic!("expected a capture, got {other:?}"),
+    }
+}
+
+#[rstest]
+#[case::a_controller(&[("nfd-master", "a")], "")]
+#[case::two_controllers(&[("nfd-master", "a"), ("kubelet", "a")], "")]
+#[case::a_person(&[("kubectl-label", "a")], "a=1")]
+#[case::a_controller_and_a_person(&[("kubelet", "a"), ("kubectl-edit", "a")], "a=1")]
+#[case::unknown(&[("kubelet", "b")], "a=1")]
+fn a_label_that_only_controllers_write_is_not_captured(#[case] writers: &[(&str, &str)], #[case] expected: &str) {
+    let mut all = writers.to_vec();
+    all.push(("kubectl-label", "team"));
+
+    let record = captured(live(&managed("u1", 5, "a=1 team=ml", &all), None, &policy()));
+
+    assert_eq!(record.kept, kept(&format!("{expected} team=ml")));
+    assert!(!policy().keeps(&Key::label("aws-node-termination-handler/action")));
+}
+
+/// The API server attributes labels that a webhook gives back to the client that creates the node.
+#[test]
+fn a_label_that_was_given_back_in_the_create_stays_the_persons() {
+    let record = captured(live(&managed("u1", 5, "team=ml", &[("kubectl-label", "team")]), None, &policy()));
+    let bare = managed("", 0, "pool=blue", &[("kubelet", "pool")]);
+
+    let restore = create(&bare, &record, &policy(), true);
+    let mut created = after(&bare, &restore);
+    created.uid = "u2".into();
+    created.resource_version = 9;
+    created.writers = [("kubelet", "pool"), ("kubelet", "team")].into_iter().collect();
+
+    assert_eq!(created.labels, labels("pool=blue team=ml"));
+    assert_eq!(live(&created, Some(&record), &policy()), Decision::Nothing(Reason::Current), "no write");
+    created.labels.insert("team".into(), "web".into());
+    created.resource_version = 10;
+    assert_eq!(captured(live(&created, Some(&record), &policy())).kept, kept("team=web"));
+}
+
+/// The record holds a label that the kubelet of the next incarnation sets to another value.
+#[test]
+fn a_value_of_a_controller_is_never_overwritten() {
+    let record = captured(live(&managed("u1", 5, "pool=blue", &[("kubectl-label", "pool")]), None, &policy()));
+    let next = managed("u2", 9, "pool=green", &[("kubelet", "pool")]);
+
+    assert!(
+        !matches!(live(&next, Some(&record), &policy()), Decision::PatchNode(restore) if !restore.changes_nothing())
+    );
+    assert!(create(&next, &record, &policy(), true).changes_nothing());
 }

@@ -98,11 +98,24 @@ fn a_value_of_the_nodes_own_wins_and_is_captured() {
     let back = restored(&node("u2", 7, "team=web"), &stored);
     assert_eq!(
         why("team", Some(&back), Some(&stored)),
-        Cause::OwnValue { node: Some("web".into()), record: Some("ml".into()) }
+        Cause::OwnValue { node: Some("web".into()), record: Some("ml".into()), rollback_to: None }
     );
-    let own = why("team", Some(&back), Some(&stored));
     let stored = capture(&back, Some(&stored));
-    assert_eq!(why("team", Some(&back), Some(&stored)), own, "also once the record has followed");
+    assert_eq!(
+        why("team", Some(&back), Some(&stored)),
+        Cause::OwnValue { node: Some("web".into()), record: Some("ml".into()), rollback_to: Some(1) },
+        "once the record has followed, only its history has the other value"
+    );
+}
+
+#[test]
+fn a_value_that_was_set_after_the_restore_is_not_a_restored_one() {
+    let stored = capture(&node("u1", 5, "team=ml"), None);
+    let mut back = restored(&node("u2", 7, ""), &stored);
+    back.labels.insert("team".into(), "ops".into());
+    back.resource_version += 1;
+    let stored = capture(&back, Some(&stored));
+    assert_eq!(why("team", Some(&back), Some(&stored)), Cause::Kept { value: "ops".into(), given: false });
 }
 
 #[test]
@@ -130,4 +143,14 @@ fn ignored_contested_and_bad_records() {
     let bad = |fault: Fault| Arc::new(Stored::Bad { fault, good: Substitute::Nothing });
     assert!(matches!(why("team", Some(&back), Some(&bad(Fault::Checksum))), Cause::Quarantined { .. }));
     assert!(matches!(why("team", Some(&back), Some(&bad(Fault::Version("9".into())))), Cause::Newer { .. }));
+}
+
+#[test]
+fn a_contested_node_without_a_record_is_not_about_to_be_captured() {
+    let rivals = vec![Rival { name: "n2".into(), holds_record: false }];
+    let case = Case::live(node("u1", 5, "team=ml"), None, rivals, &Defaults::default().context());
+    assert!(matches!(decide(&case), Decision::Nothing(_)));
+
+    assert_eq!(explain(&Key::label("team"), &case), Cause::Contested { rivals: vec!["n2".into()] });
+    assert_eq!(explain(&Key::label("rack"), &case), Cause::NeverSeen);
 }

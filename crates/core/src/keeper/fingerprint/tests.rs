@@ -1,22 +1,25 @@
 //! Table tests of the answers, and the property that "needs nothing" implies that `decide` returns
 //! nothing.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use rstest::rstest;
+use serde_json::json;
 
 use super::*;
 use crate::{
     config::pattern::Patterns,
     keeper::{
         admission::gate,
-        case::Phase,
+        case::{Case, Phase},
         commands::rollback,
-        decide::Decision,
+        decide::{Decision, decide},
         machine::Machine,
         record::Fault,
-        selection::IGNORE,
+        selection::{IGNORE, Policy},
         stored_record::Substitute,
-        testing::{after, case, create, gone, labels, live, policy},
+        testing::{Defaults, after, case, keep_policies, labels, live, policy},
     },
 };
 
@@ -48,7 +51,7 @@ fn restored(node: &Node, record: &Record) -> Node {
 }
 
 fn fingerprint(node: &Node) -> NodeFingerprint {
-    NodeFingerprint::new(node, &policy())
+    NodeFingerprint::new(node, &policy().into())
 }
 
 fn of_record(record: &Record) -> RecordFingerprint {
@@ -184,12 +187,14 @@ enum Step {
     Reconcile,
 }
 
-const KEYS: [&str; 3] = ["team", "rack", ROLE];
+/// The last one selects a policy and is kept by none.
+const KEYS: [&str; 4] = ["team", "rack", ROLE, "topology.kubernetes.io/zone"];
 const MACHINES: [&str; 4] = ["p,s,m", ",s,m", "q,t,n", ",,"];
 
-fn policies() -> [Policy; 3] {
+fn policies() -> [PolicySet; 4] {
     let narrow = |keep: &str| Policy { keep: Patterns::of(&[keep]), ..policy() };
-    [policy(), narrow("rack"), narrow(ROLE)]
+    let zoned = json!({"nodeSelector": {"matchLabels": {KEYS[3]: "1"}}, "keep": ["rack"]});
+    [policy().into(), narrow("rack").into(), narrow(ROLE).into(), keep_policies(&[("zoned", zoned)])]
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -201,7 +206,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (0..MACHINES.len(), proptest::collection::vec(pair, 0..3), any::<Option<bool>>())
             .prop_map(|(machine, labels, webhook)| Step::Create(machine, labels, webhook)),
         1 => Just(Step::Complete),
-        1 => (0..3usize).prop_map(Step::Policy),
+        1 => (0..4usize).prop_map(Step::Policy),
         5 => Just(Step::Reconcile),
     ]
 }
@@ -211,15 +216,21 @@ struct World {
     node: Option<Node>,
     record: Option<Record>,
     past: Vec<Node>,
-    policies: [Policy; 3],
+    policies: [PolicySet; 4],
     policy: usize,
     version: u64,
     born: u64,
 }
 
 impl World {
-    fn policy(&self) -> &Policy {
+    fn policies(&self) -> &PolicySet {
         &self.policies[self.policy]
+    }
+
+    fn decide(&self, phase: Phase, node: &Node) -> Decision {
+        let stored = self.record.clone().map(|record| Arc::new(Stored::Good(Box::new(record))));
+        let defaults = Defaults(self.policies().clone());
+        decide(&Case::new(phase, Some(node.clone()), stored, Vec::new(), &defaults.context()))
     }
 
     fn next_version(&mut self) -> u64 {
@@ -258,7 +269,7 @@ impl World {
                 let version = self.next_version();
                 if let Some(node) = self.node.take() {
                     let last = Node { resource_version: version, ..node };
-                    self.apply(gone(&last, self.record.as_ref(), self.policy()));
+                    self.apply(self.decide(Phase::Gone, &last));
                     self.past.push(last);
                 }
             }
@@ -267,15 +278,17 @@ impl World {
                 let (uid, version) = (format!("u{}", self.born), self.next_version());
                 let mut born = Node { machine: machine(MACHINES[on]), ..node("", version, "") };
                 born.labels = pairs.into_iter().map(|(key, value)| (KEYS[key].to_owned(), value.to_string())).collect();
-                if let (Some(by_kubelet), Some(record)) = (webhook, &self.record) {
-                    born = after(&born, &create(&born, record, self.policy(), by_kubelet));
+                if let Some(by_kubelet) = webhook
+                    && let Decision::PatchNode(restore) = self.decide(Phase::Creating { by_kubelet }, &born)
+                {
+                    born = after(&born, &restore);
                 }
                 self.node = Some(Node { uid, resource_version: version, ..born });
                 self.past.extend(self.node.clone());
             }
             Step::Reconcile => {
                 if let Some(node) = self.node.clone() {
-                    self.apply(live(&node, self.record.as_ref(), self.policy()));
+                    self.apply(self.decide(Phase::Live, &node));
                 }
             }
             Step::Create(..) => {}
@@ -287,13 +300,13 @@ impl World {
         let record = self.record.as_ref();
         let packed = record.map(of_record);
         for node in &self.past {
-            let found = NodeFingerprint::new(node, self.policy());
+            let found = NodeFingerprint::new(node, self.policies());
             if found.need(packed.as_ref()) == Need::Nothing {
-                let decision = live(node, record, self.policy());
+                let decision = self.decide(Phase::Live, node);
                 prop_assert!(matches!(decision, Decision::Nothing(_)), "live {node:?}, {record:?}: {decision:?}");
             }
             if !found.last_state_may_need_write(packed.as_ref()) {
-                let decision = gone(node, record, self.policy());
+                let decision = self.decide(Phase::Gone, node);
                 prop_assert!(matches!(decision, Decision::Nothing(_)), "gone {node:?}, {record:?}: {decision:?}");
             }
         }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Format, Found, Refused, entry};
+use super::{Format, ImportInput, Refused, entry};
 use crate::keeper::keys::{Kept, Key};
 
 /// Returns whether a text is CSV: its first line is a list of names, and the first name is that of
@@ -18,7 +18,7 @@ fn is_node_column(name: &str) -> bool {
     ["node", "nodename", "node_name", "name"].contains(&name.to_ascii_lowercase().as_str())
 }
 
-pub(super) fn read(text: &str, file: &str, found: &mut Found) {
+pub(super) fn read(text: &str, file: &str, found: &mut ImportInput) {
     let mut rows = rows(text.trim_start_matches('\u{feff}'));
     let Some((_, header)) = rows.next() else { return };
     let lower: Vec<String> = header.iter().map(|name| name.to_ascii_lowercase()).collect();

@@ -9,7 +9,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use jiff::Timestamp;
 
-use super::Entry;
+use super::ImportEntry;
 use crate::{
     config::settings::Identity,
     keeper::{
@@ -18,6 +18,7 @@ use crate::{
         identity::{Identified, RecordName},
         keys::{Content, Kept, Key},
         policy_set::PolicySet,
+        provenance::Provenance,
         record::{Origin, Record},
         selection::Node,
         stored_record::Stored,
@@ -66,7 +67,7 @@ pub struct ImportWrite {
     pub left_out: usize,
 }
 
-impl Entry {
+impl ImportEntry {
     /// Returns the name of the record that the entry is for. `None` if the identity of its node is
     /// not known.
     pub fn record_name(&self, node: Option<&Node>, policies: &PolicySet) -> Option<RecordName> {
@@ -104,7 +105,7 @@ impl Entry {
 
 /// Decides about an entry. `at` is a resourceVersion of this cluster that is later than every
 /// deleted node.
-pub fn decide_import(entry: &Entry, case: &Case, force: bool, at: u64) -> ImportDecision {
+pub fn decide_import(entry: &ImportEntry, case: &Case, force: bool, at: u64) -> ImportDecision {
     if entry.record.is_none() && case.identity.is_none() {
         return ImportDecision::Refuse(case.policy.identity.clone());
     }
@@ -167,7 +168,7 @@ pub fn decide_import(entry: &Entry, case: &Case, force: bool, at: u64) -> Import
 
 /// Returns the first record of a node in this cluster. ResourceVersions of another cluster have no
 /// meaning here.
-fn first(entry: &Entry, case: &Case, kept: Kept, at: u64) -> Record {
+fn first(entry: &ImportEntry, case: &Case, kept: Kept, at: u64) -> Record {
     if let Some(record) = entry.record.as_deref() {
         let mut record = record.clone();
         if record.node.uid.is_empty() {
@@ -191,6 +192,7 @@ fn first(entry: &Entry, case: &Case, kept: Kept, at: u64) -> Record {
             machine,
         },
         identity: case.identity.as_ref().and_then(Identified::text),
+        provenance: Provenance::of(&entry.described_node(), &case.policy, &case.selectors),
         kept,
         folded: false,
         before: Kept::new(),

@@ -7,7 +7,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Format, Found, config_map::of_record};
+use super::{Format, ImportInput, config_map::of_record};
 use crate::keeper::record::Record;
 
 pub const KIND: &str = "RecordExport";
@@ -28,7 +28,7 @@ pub fn item(record: &Record, hold: bool) -> Value {
     value
 }
 
-pub(super) fn read(export: &Map<String, Value>, origin: &str, found: &mut Found) {
+pub(super) fn read(export: &Map<String, Value>, origin: &str, found: &mut ImportInput) {
     let version = export.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
     if version != API_VERSION {
         found.take(origin, Err(format!("it is an export of version {version}, and this program reads {API_VERSION}")));

@@ -3,9 +3,9 @@
 
 use serde_json::{Map, Value};
 
-use super::{Entry, Format, Found, entry, labels, time};
+use super::{Format, ImportEntry, ImportInput, entry, labels, time};
 
-pub(super) fn read(value: &Value, origin: &str, found: &mut Found) {
+pub(super) fn read(value: &Value, origin: &str, found: &mut ImportInput) {
     match value {
         Value::Array(items) => {
             for (number, item) in items.iter().enumerate() {
@@ -22,11 +22,11 @@ pub(super) fn read(value: &Value, origin: &str, found: &mut Found) {
                 found.take(origin, listed(map, origin));
                 return;
             }
-            for (node, said) in map {
+            for (node, value_of_node) in map {
                 let origin = format!("{origin}, {node}");
-                let kept = match said.get("labels").filter(|labels| labels.is_object()) {
+                let kept = match value_of_node.get("labels").filter(|labels| labels.is_object()) {
                     Some(nested) => labels(nested),
-                    None => labels(said),
+                    None => labels(value_of_node),
                 };
                 found.take(&origin, kept.and_then(|kept| entry(node, kept, Format::Plain, &origin)));
             }
@@ -39,7 +39,7 @@ fn name(item: &Map<String, Value>) -> Option<&str> {
     ["node", "nodeName", "name"].iter().find_map(|key| item.get(*key).and_then(Value::as_str))
 }
 
-fn listed(item: &Map<String, Value>, origin: &str) -> Result<Entry, String> {
+fn listed(item: &Map<String, Value>, origin: &str) -> Result<ImportEntry, String> {
     let node = name(item).ok_or("it does not name its node")?;
     let kept = labels(item.get("labels").ok_or("it has no labels")?)?;
     let mut entry = entry(node, kept, Format::Plain, origin)?;

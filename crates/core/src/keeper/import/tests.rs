@@ -20,7 +20,7 @@ fn known(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|&name| name.to_owned()).collect()
 }
 
-fn read(text: &str) -> Found {
+fn read(text: &str) -> ImportInput {
     let mut found = read_text(text, "file", &known(&["worker-1"]));
     found.settle();
     found
@@ -41,6 +41,9 @@ fn hash(node: &str) -> String {
 #[rstest]
 #[case::slash(config_map("worker-1", &json!({"example.com-SLASH-team": "ml", "rack": "r1"})).to_string(), Format::SlashKeys)]
 #[case::long_slash(config_map("worker-1", &json!({"example.com---SLASH---team": "ml", "rack": "r1"})).to_string(), Format::SlashKeys)]
+#[case::slash_prefix(config_map("label_storage.worker-1", &json!({"example.com-SLASH-team": "ml", "rack": "r1"})).to_string(), Format::SlashKeys)]
+#[case::slash_bookkeeping(config_map("worker-1", &json!({"example.com---SLASH---team": "ml", "rack": "r1", "label_version": "7",
+    "resource_version": "9", "last_store_resource_version": "8", "node_name": "worker-1", "transaction_type": "deleted"})).to_string(), Format::SlashKeys)]
 #[case::state(config_map("node-labels-worker-1", &json!({"state.json":
     json!({"nodeName": "worker-1", "labels": {"example.com/team": "ml", "rack": "r1"}, "capturedAt": "2026-01-02T03:04:05Z"}).to_string()})).to_string(), Format::StateJson)]
 #[case::preserved(config_map(&format!("node-labels-{}", hash("worker-1")), &json!({"preserved_labels_json":
@@ -69,6 +72,14 @@ fn each_shape_is_known(#[case] text: String, #[case] format: Format) {
 #[case::no_name("'Not A Node': {team: ml}", "is not a node's name")]
 #[case::twice("[{node: a, labels: {x: '1'}}, {node: a, labels: {x: '2'}}]", "more than once")]
 #[case::short_line("node,key,value\na,team\n", "expected 3 columns, got 2")]
+#[case::no_effect(
+    "{kind: Node, metadata: {name: a}, spec: {taints: [{key: dedicated, value: ml, effect: NoSchedul}]}}",
+    r#""NoSchedul" is not the effect of a taint: expected one of NoSchedule, PreferNoSchedule, NoExecute for dedicated"#
+)]
+#[case::an_empty_effect(
+    "{kind: Node, metadata: {name: a}, spec: {taints: [{key: dedicated, effect: ''}]}}",
+    "not the effect"
+)]
 #[case::not_yaml("{", "neither JSON, YAML nor CSV")]
 fn bad_entries_are_refused_whole(#[case] text: &str, #[case] why: &str) {
     let found = read(text);
@@ -87,12 +98,38 @@ fn a_bad_entry_does_not_hide_good_ones() {
 
 #[test]
 fn other_objects_are_left_alone() {
-    let found = read(&config_map("kube-root-ca.crt", &json!({"ca.crt": "-----BEGIN"})).to_string());
-    assert_eq!((found.unknown, found.entries.len(), found.refused.len()), (1, 0, 0));
+    let other = config_map("kube-root-ca.crt", &json!({"ca.crt": "-----BEGIN"})).to_string();
+    let found = read(&format!("{other}\n---\nworker-1: {{team: ml}}\n"));
+    assert_eq!((found.unknown, found.entries.len(), found.refused.len()), (1, 1, 0));
+}
+
+#[rstest]
+#[case::empty("")]
+#[case::comment("# nothing\n")]
+#[case::null("---\nnull\n")]
+#[case::text("this is not a backup")]
+#[case::other("kind: Pod\nmetadata: {name: x}\n")]
+#[case::empty_list("kind: List\nitems: []\n")]
+#[case::header_only("node,key,value\n")]
+fn a_file_without_entries_is_refused(#[case] text: &str) {
+    let found = read(text);
+    assert_eq!((found.entries.len(), found.refused.len()), (0, 1), "{found:?}");
+    assert_eq!(found.refused[0].origin, "file");
+}
+
+#[test]
+fn the_export_of_a_cluster_without_records_is_no_error() {
+    let found = read("apiVersion: perennial.dev/v1\nkind: RecordExport\nitems: []\n");
+    assert_eq!((found.entries.len(), found.refused.len()), (0, 0), "{found:?}");
 }
 
 /// Decides about an entry at resourceVersion 60 of the cluster.
-fn import(entry: &Entry, node: Option<&selection::Node>, stored: Option<&Arc<Stored>>, force: bool) -> ImportDecision {
+fn import(
+    entry: &ImportEntry,
+    node: Option<&selection::Node>,
+    stored: Option<&Arc<Stored>>,
+    force: bool,
+) -> ImportDecision {
     let case = entry.case(node.cloned(), stored.cloned(), &Defaults::default().context());
     decide_import(entry, &case, force, 60)
 }
@@ -250,8 +287,35 @@ proptest! {
         let data = if nested { json!({key.as_str(): inner}) } else { json!({key.as_str(): text}) };
         let object = json!({"kind": kind, "apiVersion": export::API_VERSION, "metadata": {"name": "node-labels-worker-1", "labels": inner, "annotations": inner},
             "data": data, "spec": data, "items": [data, inner]});
-        let mut found = Found::default();
+        let mut found = ImportInput::default();
         read_object(&object, &known(&["worker-1"]), &mut found);
         read(&object.to_string());
     }
+}
+
+#[rstest]
+#[case::key_per_node("all", json!({"worker-1": r#"{"team":"ml"}"#, "worker-2.json": r#"{"team":"web"}"#}), &[("worker-1", "ml"), ("worker-2", "web")])]
+#[case::map_per_node("worker-1", json!({"labels": r#"{"team":"ml"}"#}), &[("worker-1", "ml")])]
+#[case::nested("x", json!({"state.json": r#"{"nodeName":"worker-1","labels":{"team":"ml"}}"#}), &[("worker-1", "ml")])]
+fn labels_as_json_are_read_on_request(
+    #[case] name: &str,
+    #[case] data: serde_json::Value,
+    #[case] expected: &[(&str, &str)],
+) {
+    let text = json!({"kind": "List", "items": [config_map(name, &data)]}).to_string();
+
+    let found = read_json_labels(&text, "file");
+
+    let read: Vec<(&str, &str)> =
+        found.entries.iter().map(|entry| (entry.node.as_str(), entry.kept[&Key::label("team")].as_str())).collect();
+    assert_eq!((read.as_slice(), found.refused.len()), (expected, 0), "{found:?}");
+}
+
+#[test]
+fn what_is_not_json_is_refused_with_its_place() {
+    let text = config_map("labels", &json!({"worker-1": "team=ml", "worker-2": r#"{"team":7}"#})).to_string();
+    let found = read_json_labels(&text, "file");
+    assert_eq!((found.entries.len(), found.refused.len()), (0, 2), "{found:?}");
+    assert!(found.refused[0].origin.contains("labels, worker-1"), "{found:?}");
+    assert_eq!(read_json_labels("kind: Pod\n", "file").refused.len(), 1);
 }

@@ -20,6 +20,7 @@ fn record() -> Record {
             machine: Machine { provider_id: "p".into(), system_uuid: "s".into(), machine_id: "m".into() },
         },
         identity: None,
+        provenance: Provenance::default(),
         kept: kept(&[("team", "old")]),
         folded: false,
         before: Kept::new(),
@@ -124,7 +125,7 @@ proptest! {
         let mut bytes = good.encode().unwrap().into_bytes();
         let at = at % bytes.len();
         bytes[at] = with;
-        // Either it still says the same (white space, an equal byte, an entry of history dropped),
+        // Either its content is the same (white space, an equal byte, an entry of history dropped),
         // or it is refused.
         if let Ok(read) = Record::decode(&String::from_utf8(bytes).unwrap()) {
             prop_assert_eq!(Record { history: vec![], ..read }, Record { history: vec![], ..good });

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const HERE: Place<'_> = Place { namespace: "ours", name: "node-n1", key: RECORD_KEY };
+const HERE: SignedLocation<'_> = SignedLocation { namespace: "ours", name: "node-n1", key: RECORD_KEY };
 
 fn keys(names: &[&str]) -> Keys {
     Keys::new(names.iter().map(|name| ((*name).to_owned(), name.repeat(32).into_bytes()))).unwrap()
@@ -51,12 +51,28 @@ fn keys_are_not_printed() {
 
 #[test]
 fn an_older_record_that_was_put_back_is_told_from_late_news() {
-    let mut newest = Newest { uid: "u".to_owned(), resource_version: 10, sequence: 5 };
-    assert_eq!(newest.see("u", 9, 4), Ok(()), "late news");
-    assert_eq!(newest.see("u", 11, 5), Ok(()), "another annotation");
-    assert_eq!(newest.see("u", 12, 4), Err(Fault::Replayed { found: 4, seen: 5 }));
-    assert_eq!(newest.see("u", 13, 6), Ok(()));
-    assert_eq!(newest.see("v", 14, 1), Ok(()), "deleted and created anew");
+    let at = |uid: &str, resource_version, sequence, second| Newest {
+        uid: uid.to_owned(),
+        resource_version,
+        sequence,
+        captured_at: jiff::Timestamp::from_second(second).unwrap(),
+        captured_by: "a".to_owned(),
+    };
+    let mut newest = at("u", 10, 5, 1000);
+    assert_eq!(newest.see(at("u", 9, 4, 900)), Ok(()), "late news");
+    assert_eq!(newest.see(at("u", 11, 5, 1000)), Ok(()), "another annotation");
+    assert_eq!(newest.see(at("u", 12, 4, 900)), Err(Fault::Replayed { found: 4, seen: 5 }));
+    assert_eq!(newest.see(at("u", 13, 6, 1100)), Ok(()));
+    let replayed = Err(Fault::Replayed { found: 4, seen: 6 });
+    assert_eq!(newest.see(at("v", 14, 4, 900)), replayed, "deleted, and created from an older copy");
+    assert_eq!(newest.see(at("v", 15, 4, 900)), replayed, "and read again");
+    assert_eq!(newest.see(at("v", 16, 6, 1100)), Ok(()), "created from the newest copy");
+    assert_eq!(newest.see(at("w", 17, 1, 1200)), Ok(()), "deleted and created anew");
+    assert_eq!(newest.see(at("v", 16, 6, 1100)), Ok(()), "late news of the deleted one");
+    assert_eq!(newest, at("w", 17, 1, 1200));
+    newest.sequence = 7;
+    let by_other = Newest { captured_by: "b".to_owned(), ..at("x", 18, 1, 1195) };
+    assert_eq!(newest.see(by_other), Ok(()), "created anew by a replica whose clock is behind");
     assert_eq!(newest.sequence, 1);
 }
 
@@ -68,7 +84,7 @@ proptest! {
         flip in 0..64usize,
     ) {
         let keys = keys(&["a", "b"]);
-        let place = Place { namespace: &parts[0], name: &parts[1], key: &parts[2] };
+        let place = SignedLocation { namespace: &parts[0], name: &parts[1], key: &parts[2] };
         let signature = keys.sign(&place, &text).unwrap();
         prop_assert_eq!(keys.verify(Mode::Require, &place, &text, Some(&signature)), Ok(()));
 
@@ -95,8 +111,8 @@ proptest! {
         let cut = cut.min(name.len() - 1);
         let keys = keys(&["k"]);
         let (front, back) = name.split_at(cut);
-        let one = Place { namespace: front, name: back, key: RECORD_KEY };
-        let two = Place { namespace: &name, name: "", key: RECORD_KEY };
+        let one = SignedLocation { namespace: front, name: back, key: RECORD_KEY };
+        let two = SignedLocation { namespace: &name, name: "", key: RECORD_KEY };
         prop_assert_ne!(keys.sign(&one, "x"), keys.sign(&two, "x"));
     }
 

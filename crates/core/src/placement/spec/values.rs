@@ -3,7 +3,7 @@
 
 use jiff::SignedDuration;
 
-use super::FallbackBudget;
+use super::{FallbackBudget, Floor};
 
 /// Maximum duration. Longer ones are most often mistakes in the unit (`5000h`).
 const MAX_DURATION: SignedDuration = SignedDuration::from_hours(24 * 31);
@@ -17,6 +17,15 @@ pub(super) fn percentage(text: &str) -> Result<u8, String> {
 pub(super) fn count(text: &str) -> Result<u32, String> {
     let top = u32::try_from(i32::MAX).unwrap_or(u32::MAX);
     whole(text).filter(|n| *n <= top).ok_or_else(|| "is not a whole number from 0 up".to_owned())
+}
+
+pub(super) fn floor(text: &str) -> Result<Floor, String> {
+    let parsed = if text.ends_with('%') {
+        percentage(text).ok().map(Floor::Percentage)
+    } else {
+        count(text).ok().map(Floor::Count)
+    };
+    parsed.ok_or_else(|| "is neither a count of replicas (3) nor a percentage of them (20%)".to_owned())
 }
 
 pub(super) fn budget(text: &str) -> Result<FallbackBudget, String> {

@@ -1,39 +1,53 @@
-//! The part of a decision that handles a spot shortage: counting pods for the breaker and acting on
-//! its transitions.
+//! The part of a decision that handles a shortage: counting pods for the breaker, acting on its
+//! transitions and re-placing pods that wait for a node in the wrong class.
 //!
 //! Never removes a Ready pod except as a probe, and never without [`may_disrupt`].
 
 use std::collections::HashSet;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
-use super::{Breaker, FallbackAllowance, Probe, SupplyObservation, Transition, step};
+use super::{Breaker, FallbackAllowance, Probe, ProbeStage, SupplyObservation, Transition, Way, step};
 use crate::CLOCK_TOLERANCE;
 use crate::placement::Class;
 use crate::placement::decision::{Action, Decision, WorkloadEvent};
-use crate::placement::moves::{RETRY, candidate, may_disrupt, record_move, surely_ready};
+use crate::placement::hold::SpotHold;
+use crate::placement::moves::{
+    Blocked, RETRY, candidate, may_disrupt, may_exchange, no_candidate, record_probe, record_success, surely_ready,
+};
+use crate::placement::node_labels::Choice;
 use crate::placement::occupancy::{Group, Occupant, count};
 use crate::placement::spec::Strength;
 use crate::placement::state::PlacementState;
 use crate::placement::ungate::after;
 use crate::placement::workload::Managed;
 
+/// Times of nodes have a resolution of one second.
+const RESOLUTION: SignedDuration = SignedDuration::from_secs(1);
+
 impl Managed<'_> {
-    /// Maximum number of replicas that may run on-demand beyond the on-demand quota.
-    pub(in crate::placement) fn budget(&self) -> u32 {
-        self.spec.fallback_budget.of(self.spec.split.spot(self.view.replicas))
+    /// Maximum number of pods that may run on-demand beyond the on-demand quota, out of `n`
+    /// replicas of one ReplicaSet or StatefulSet.
+    pub(in crate::placement) fn budget(&self, n: u32) -> u32 {
+        self.spec.fallback_budget.of(self.spec.split.spot(n))
     }
 
-    /// Returns since when a spot pod is unschedulable. A preferred class never makes a pod
+    /// Returns since when a pod of the class is unschedulable. A preferred class never makes a pod
     /// unschedulable.
-    pub(in crate::placement) fn unplaced(&self, occupant: &Occupant<'_>) -> Option<Timestamp> {
-        let waits = self.spec.strength == Strength::Required && occupant.is(Class::Spot) && occupant.unbound();
+    pub(in crate::placement) fn unplaced(&self, occupant: &Occupant<'_>, class: Class) -> Option<Timestamp> {
+        let waits = self.spec.strength == Strength::Required && occupant.is(class) && occupant.unbound();
         occupant.pod.unschedulable.filter(|_| waits)
     }
 
-    /// Returns whether a spot pod has been unschedulable for `fallback-after`.
-    pub(in crate::placement) fn stuck(&self, occupant: &Occupant<'_>) -> bool {
-        self.unplaced(occupant).is_some_and(|since| after(since, self.spec.fallback_after) <= self.now)
+    /// Returns whether a pod of the class has been unschedulable for `fallback-after`.
+    pub(in crate::placement) fn stuck(&self, occupant: &Occupant<'_>, class: Class) -> bool {
+        self.unplaced(occupant, class).is_some_and(|since| after(since, self.spec.fallback_after) <= self.now)
+    }
+
+    /// Returns whether Perennial assigned the class that the pod waits in. A class that another
+    /// writer selects would only be selected again for a replacement.
+    pub(in crate::placement) fn assigned(&self, occupant: &Occupant<'_>, class: Class) -> bool {
+        self.unplaced(occupant, class).is_some() && !occupant.pending && occupant.pod.class == Some(class)
     }
 
     /// Returns when the probe is considered next. An overdue probe may be blocked by something that
@@ -42,17 +56,52 @@ impl Managed<'_> {
         if probe > self.now { probe } else { after(self.now, RETRY) }
     }
 
-    /// Counts the pods that the breaker depends on.
+    /// Returns whether a node of the class became usable since the breaker opened, or since before
+    /// the current probe.
+    pub(in crate::placement) fn evidence(&self, class: Class, breaker: Breaker) -> bool {
+        match breaker {
+            Breaker::Closed | Breaker::Wary { .. } => false,
+            Breaker::Open { since, .. } => {
+                self.nodes.of(class).usable_since.is_some_and(|usable| after(usable, RESOLUTION) > since)
+            }
+            Breaker::Probing { evidence, .. } => evidence,
+        }
+    }
+
+    /// Checks whether a running pod may be evicted as a probe. Without evidence of capacity the
+    /// probe may fail, so that the workload must be able to spare the pod.
+    pub(in crate::placement) fn may_probe(&self, state: &PlacementState, evidence: bool) -> Result<(), Blocked> {
+        may_disrupt(self, state)?;
+        let view = self.view;
+        if !evidence && (view.available < 2 || view.available < view.replicas) {
+            let reason = format!("only {} of {} replicas are available to spare one", view.available, view.replicas);
+            return Err(Blocked { needs_room: true, ..Blocked::until(reason, after(self.now, RETRY)) });
+        }
+        Ok(())
+    }
+
+    /// Checks whether a running fallback pod may be evicted as a probe while another on-demand pod
+    /// waits for the capacity that becomes free: as many replicas run afterwards.
+    pub(in crate::placement) fn may_give_way(&self, state: &PlacementState) -> Result<(), Blocked> {
+        if self.view.available < 2 {
+            return Err(Blocked::until("no other replica is available", after(self.now, RETRY)));
+        }
+        may_exchange(self, state)
+    }
+
+    /// Counts the pods that the breaker of the spot class depends on.
     pub(in crate::placement) fn observe<'a, 's>(
         &self,
-        occupants: impl Iterator<Item = &'s Occupant<'a>> + Clone,
+        occupants: &(impl Iterator<Item = &'s Occupant<'a>> + Clone),
         breaker: Breaker,
         decision: &mut Decision,
     ) -> SupplyObservation
     where
         'a: 's,
     {
-        for since in occupants.clone().filter_map(|occupant| self.unplaced(occupant)) {
+        let spot = Class::Spot;
+        let waiting = |class| occupants.clone().filter_map(move |occupant| self.unplaced(occupant, class));
+        for since in waiting(Class::Spot).chain(waiting(Class::OnDemand)) {
             let due = after(since, self.spec.fallback_after);
             if due > self.now {
                 decision.revisit_at(due);
@@ -63,7 +112,7 @@ impl Managed<'_> {
                 let sent = occupants.clone().filter(|occupant| sent_since(occupant, since));
                 // One bound pod proves that spot is back; otherwise a waiting pod keeps the probe
                 // open.
-                sent.map(|occupant| match (occupant.unbound(), self.stuck(occupant)) {
+                sent.map(|occupant| match (occupant.unbound(), self.stuck(occupant, spot)) {
                     (false, _) => Probe::Bound,
                     (true, true) => Probe::Stuck,
                     (true, false) => Probe::Waiting,
@@ -73,27 +122,28 @@ impl Managed<'_> {
             }
             _ => Probe::None,
         };
-        let spot_bound = occupants.clone().filter(|occupant| occupant.is(Class::Spot) && !occupant.unbound());
+        let spot_bound = occupants.clone().filter(|occupant| occupant.is(spot) && !occupant.unbound());
         SupplyObservation {
-            stuck: count(occupants.clone().filter(|occupant| self.stuck(occupant))),
-            unplaced: count(occupants.filter(|occupant| self.unplaced(occupant).is_some())),
+            stuck: count(occupants.clone().filter(|occupant| self.stuck(occupant, spot))),
+            unplaced: count(waiting(spot)),
             last_bound: spot_bound.filter_map(|occupant| occupant.pod.scheduled).max(),
             excess: 0,
-            budget: self.budget(),
+            budget: self.budget(self.view.replicas),
             probe,
-            may_disrupt: false,
+            way: None,
+            evidence: self.evidence(spot, breaker),
         }
     }
 }
 
 /// Returns whether a spot pod was created since then. The creation time comes from the API server's
 /// clock, `since` from ours.
-fn sent_since(occupant: &Occupant<'_>, since: Timestamp) -> bool {
+pub(in crate::placement) fn sent_since(occupant: &Occupant<'_>, since: Timestamp) -> bool {
     occupant.is(Class::Spot) && after(occupant.pod.created, CLOCK_TOLERANCE).as_second() >= since.as_second()
 }
 
-/// Advances the breaker of a Deployment. Returns the removals; removed pods no longer count in
-/// `groups`.
+/// Advances the breaker of a Deployment and re-places pods that wait in the wrong class. Returns
+/// the removals; removed pods no longer count in `groups`.
 pub(in crate::placement) fn handle_shortage(
     workload: &Managed<'_>,
     groups: &mut [Group<'_>],
@@ -102,41 +152,102 @@ pub(in crate::placement) fn handle_shortage(
 ) -> Vec<Action> {
     let split = workload.spec.split;
     let excess: u32 = groups.iter().map(|group| group.surplus(Class::OnDemand, split)).sum();
-    let observed = workload.observe(groups.iter().flat_map(|group| &group.occupants), state.breaker, decision);
-    let probe = probe_candidate(workload, groups, state);
-    let observed = SupplyObservation { excess, may_disrupt: probe.is_some(), ..observed };
+    let observed = workload.observe(&groups.iter().flat_map(|group| &group.occupants), state.breaker, decision);
+    let found = find_probe(workload, groups, state, observed.evidence);
+    let observed = SupplyObservation { excess, way: found.as_ref().ok().map(|found| found.way), ..observed };
     let (breaker, transition) = step(state.breaker, &observed, workload.spec.fallback_after, workload.now);
+    if let (Breaker::Open { probe, .. }, Err(Some(blocked))) = (breaker, &found)
+        && probe <= workload.now
+    {
+        if blocked.needs_room {
+            let running = groups.iter().flat_map(|group| &group.occupants).filter(|occupant| !occupant.unbound());
+            decision.room_for = running.map(|occupant| occupant.pod.into()).next();
+        }
+        blocked.clone().of_probe(workload).wait(decision);
+    }
     state.breaker = breaker;
     report(transition, &observed, decision);
-    if let (Transition::Probe, Some((uid, action))) = (transition, probe) {
-        record_move(state, excess, workload.now);
+    if transition == Transition::Closed {
+        record_success(state);
+    }
+    let mut removals = Vec::new();
+    if let (Transition::Probe, Ok(ProbePod { way, pod: Some((uid, action)) })) = (transition, found) {
+        if way == Way::Eviction {
+            record_probe(state, workload.now);
+        }
         for group in groups.iter_mut() {
             group.occupants.retain(|occupant| occupant.pod.uid != uid);
         }
-        return vec![action];
+        removals.push(action);
     }
-    if !breaker.is_open() || observed.stuck == 0 {
-        return Vec::new();
-    }
-
-    let coming: u32 =
-        groups.iter().map(|group| group.gated() + group.n().saturating_sub(count(group.occupants.iter()))).sum();
-    let room = observed.budget.saturating_sub(excess + coming);
-    let mut stuck: Vec<&Occupant<'_>> =
-        groups.iter().flat_map(|group| &group.occupants).filter(|o| !o.pending && workload.stuck(o)).collect();
-    stuck.sort_by(|a, b| (b.slot, &b.pod.name).cmp(&(a.slot, &a.pod.name)));
-    stuck.truncate(usize::try_from(room).unwrap_or(usize::MAX));
-    let deletes: Vec<Action> = stuck.iter().map(|occupant| delete_stuck(occupant)).collect();
-    let uids: HashSet<&str> = stuck.iter().map(|occupant| occupant.pod.uid.as_str()).collect();
     for group in groups.iter_mut() {
-        group.occupants.retain(|occupant| !uids.contains(occupant.pod.uid.as_str()));
+        let uids: HashSet<String> = {
+            let leaving = replaceable(workload, group, state.breaker);
+            removals.extend(leaving.iter().map(|(occupant, reason)| delete(occupant, reason)));
+            leaving.iter().map(|(occupant, _)| occupant.pod.uid.clone()).collect()
+        };
+        group.occupants.retain(|occupant| !uids.contains(&occupant.pod.uid));
     }
-    deletes
+    removals
 }
 
-pub(in crate::placement) fn delete_stuck(occupant: &Occupant<'_>) -> Action {
-    let reason = "no spot capacity within fallback-after: its replacement runs on-demand".to_owned();
-    Action::Delete { pod: occupant.pod.into(), reason }
+pub(in crate::placement) const FALLS_BACK: &str = "no spot capacity: its replacement runs on-demand";
+pub(in crate::placement) const TRIES_SPOT: &str = "it waits for on-demand capacity: its replacement tries spot";
+
+/// Returns the reason for which a pod that waits in the wrong class is replaced.
+pub(in crate::placement) fn wrong_class(class: Class) -> &'static str {
+    match class {
+        Class::Spot => "it waits for spot capacity beyond the quota: its replacement runs on-demand",
+        Class::OnDemand => "it waits for on-demand capacity beyond the quota: its replacement runs on spot",
+    }
+}
+
+/// Returns the pods of one ReplicaSet that wait for a node in the wrong class, with reasons.
+fn replaceable<'g, 'a>(
+    workload: &Managed<'_>,
+    group: &'g Group<'a>,
+    breaker: Breaker,
+) -> Vec<(&'g Occupant<'a>, &'static str)> {
+    let (split, n) = (workload.spec.split, group.n());
+    let total = count(group.occupants.iter());
+    // The ReplicaSet removes pods itself, unbound ones first.
+    if total > n || !group.set.observed {
+        return Vec::new();
+    }
+    let short = breaker.is_open();
+    let budget = if short { workload.budget(n) } else { 0 };
+    let waiting = |class: Class| {
+        let mut pods: Vec<&Occupant<'_>> =
+            group.occupants.iter().filter(|occupant| workload.assigned(occupant, class)).collect();
+        pods.sort_by(|a, b| (b.slot, &b.pod.name).cmp(&(a.slot, &a.pod.name)));
+        pods
+    };
+    let up_to = |limit: u32| usize::try_from(limit).unwrap_or(usize::MAX);
+    let (spot, on_demand) = (group.count(Class::Spot), group.count(Class::OnDemand));
+    let (spot_quota, on_demand_quota) = (split.spot(n), split.on_demand(n));
+
+    let over = spot.saturating_sub(spot_quota);
+    let beyond: Vec<_> = waiting(Class::Spot).into_iter().take(up_to(over)).collect();
+    let back = waiting(Class::OnDemand).into_iter().take(up_to(on_demand.saturating_sub(on_demand_quota + budget)));
+    let coming = group.gated() + (n - total);
+    let room = (on_demand_quota + budget).saturating_sub(on_demand + coming + count(beyond.iter()));
+    let is_probe = |occupant: &Occupant<'_>| match breaker {
+        Breaker::Probing { since, .. } => sent_since(occupant, since),
+        _ => false,
+    };
+    let falling = waiting(Class::Spot).into_iter().skip(beyond.len());
+    let falling = falling.filter(|occupant| short && !is_probe(occupant)).take(up_to(room));
+    let falling: Vec<_> = falling.map(|occupant| (occupant, FALLS_BACK)).collect();
+    beyond
+        .into_iter()
+        .map(|occupant| (occupant, wrong_class(Class::Spot)))
+        .chain(back.map(|occupant| (occupant, wrong_class(Class::OnDemand))))
+        .chain(falling)
+        .collect()
+}
+
+pub(in crate::placement) fn delete(occupant: &Occupant<'_>, reason: &str) -> Action {
+    Action::Delete { pod: occupant.pod.into(), reason: reason.to_owned() }
 }
 
 /// Adds the Event of a transition.
@@ -164,39 +275,128 @@ pub(in crate::placement) fn report(transition: Transition, observed: &SupplyObse
     });
 }
 
-/// Returns the pod whose eviction would be the probe, if a probe is due and may be sent now.
-fn probe_candidate(workload: &Managed<'_>, groups: &[Group<'_>], state: &PlacementState) -> Option<(String, Action)> {
-    let Breaker::Open { probe, .. } = state.breaker else { return None };
-    let mut active = groups.iter().filter(|group| group.n() > 0 || !group.occupants.is_empty());
-    let (Some(group), None) = (active.next(), active.next()) else { return None };
-    let over = group.surplus(Class::OnDemand, workload.spec.split) > 0;
-    if workload.now < probe || !over || !group.settled() || may_disrupt(workload, state).is_err() {
-        return None;
+/// Adds the Events about classes without capacity.
+pub(in crate::placement) fn report_capacity<'a, 's>(
+    workload: &Managed<'_>,
+    occupants: &(impl Iterator<Item = &'s Occupant<'a>> + Clone),
+    decision: &mut Decision,
+) where
+    'a: 's,
+{
+    let nodes = workload.nodes;
+    let unlabelled = nodes.other > 0 && nodes.spot.total + nodes.on_demand.total == 0;
+    for class in [Class::Spot, Class::OnDemand] {
+        let waiting = count(occupants.clone().filter(|occupant| workload.unplaced(occupant, class).is_some()));
+        let stuck = count(occupants.clone().filter(|occupant| workload.stuck(occupant, class)));
+        if nodes.other > 0 && nodes.of(class).total == 0 && (stuck > 0 || unlabelled && waiting > 0) {
+            decision.actions.push(Action::Report(WorkloadEvent::lasting_warning(
+                "NoNodesOfClass",
+                format!(
+                    "no node is {class}: none of {} nodes has {}; label the nodes or set nodeLabels",
+                    nodes.other,
+                    workload.settings.labels.describe(class)
+                ),
+            )));
+        }
+        if class == Class::OnDemand && stuck > 0 {
+            decision.actions.push(Action::Report(WorkloadEvent::lasting_warning(
+                "OnDemandShortage",
+                "no on-demand capacity for some of its pods: they stay Pending until there is",
+            )));
+        }
     }
-    let ready = surely_ready(group.occupants.iter(), workload);
-    let occupant = candidate(group.occupants.iter(), Class::OnDemand, ready, workload)?;
-    let reason = "probing whether spot capacity is back".to_owned();
-    Some((occupant.pod.uid.clone(), Action::Evict { pod: occupant.pod.into(), reason }))
 }
 
-/// Returns how many pods of a Deployment may fall back in this decision.
-pub(in crate::placement) fn allowance(
+/// A pod that can be the probe.
+struct ProbePod {
+    way: Way,
+    /// The UID and removal of an existing pod. None: the next pod that is placed.
+    pod: Option<(String, Action)>,
+}
+
+/// Finds the probe that costs least. The error is the reason for which a running pod may not be
+/// evicted, if that is the only way.
+fn find_probe(
+    workload: &Managed<'_>,
+    groups: &[Group<'_>],
+    state: &PlacementState,
+    evidence: bool,
+) -> Result<ProbePod, Option<Blocked>> {
+    let split = workload.spec.split;
+    if !state.breaker.is_open() || workload.spec.strength != Strength::Required {
+        return Err(None);
+    }
+    let over = |group: &&Group<'_>| group.surplus(Class::OnDemand, split) > 0;
+    let fallen = groups.iter().filter(over).flat_map(|group| &group.occupants);
+    let fallen = fallen.filter(|occupant| workload.assigned(occupant, Class::OnDemand));
+    let unbound = fallen.max_by_key(|occupant| (workload.stuck(occupant, Class::OnDemand), occupant.slot));
+    if let Some(occupant) = unbound {
+        let way = if workload.stuck(occupant, Class::OnDemand) { Way::Stranded } else { Way::Unbound };
+        let pod = Some((occupant.pod.uid.clone(), delete(occupant, TRIES_SPOT)));
+        return Ok(ProbePod { way, pod });
+    }
+    let busy = count(groups.iter().filter(|group| !group.occupants.is_empty()));
+    let wants_spot = |group: &Group<'_>| {
+        let gated = group.occupants.iter().any(|occupant| occupant.gated && occupant.pod.choice == Choice::Any);
+        let held = SpotHold::new(group, workload, busy > 1).next().is_some();
+        gated && !held && group.count(Class::Spot) < split.spot(group.n())
+    };
+    if groups.iter().any(wants_spot) {
+        return Ok(ProbePod { way: Way::Created, pod: None });
+    }
+    let all = || groups.iter().flat_map(|group| &group.occupants);
+    let Some(fallen) = groups.iter().find(over) else { return Err(None) };
+    if all().any(|occupant| workload.stuck(occupant, Class::OnDemand)) {
+        workload.may_give_way(state).map_err(Some)?;
+    } else {
+        let active = groups.iter().filter(|group| group.n() > 0 || !group.occupants.is_empty());
+        if count(active) != 1 || !fallen.settled() {
+            return Err(None);
+        }
+        workload.may_probe(state, evidence).map_err(Some)?;
+    }
+    let ready = surely_ready(all(), workload);
+    let Some(occupant) = candidate(fallen.occupants.iter(), Class::OnDemand, ready, workload) else {
+        return Err(Some(no_candidate(fallen.occupants.iter())));
+    };
+    let reason = "probing whether spot capacity is back".to_owned();
+    let action = Action::Evict { pod: occupant.pod.into(), reason };
+    Ok(ProbePod { way: Way::Eviction, pod: Some((occupant.pod.uid.clone(), action)) })
+}
+
+/// Returns the stage of a Deployment's probe.
+pub(in crate::placement) fn probe_stage(
     workload: &Managed<'_>,
     groups: &[Group<'_>],
     state: &PlacementState,
     decision: &mut Decision,
-) -> FallbackAllowance {
-    let split = workload.spec.split;
-    let used: u32 = groups.iter().map(|group| group.surplus(Class::OnDemand, split)).sum();
-    let probe = match state.breaker {
+) -> ProbeStage {
+    match state.breaker {
         Breaker::Probing { since, .. } => {
-            !groups.iter().flat_map(|group| &group.occupants).any(|occupant| sent_since(occupant, since))
+            let all = groups.iter().flat_map(|group| &group.occupants);
+            let mut sent = all.filter(|occupant| sent_since(occupant, since)).peekable();
+            let untried = |occupant: &Occupant<'_>| occupant.unbound() && occupant.pod.unschedulable.is_none();
+            match (sent.peek().is_some(), sent.any(untried)) {
+                (false, _) => ProbeStage::Due,
+                (true, true) => ProbeStage::Untried,
+                (true, false) => ProbeStage::None,
+            }
         }
         Breaker::Open { probe, .. } => {
             decision.revisit_at(workload.probe_at(probe));
-            false
+            ProbeStage::None
         }
-        Breaker::Closed | Breaker::Wary { .. } => false,
-    };
-    FallbackAllowance { short: state.breaker.is_open(), probe, budget: workload.budget().saturating_sub(used) }
+        Breaker::Closed | Breaker::Wary { .. } => ProbeStage::None,
+    }
+}
+
+/// Returns how many pods of a ReplicaSet may fall back in this decision.
+pub(in crate::placement) fn allowance(
+    workload: &Managed<'_>,
+    group: &Group<'_>,
+    state: &PlacementState,
+    probe: ProbeStage,
+) -> FallbackAllowance {
+    let used = group.surplus(Class::OnDemand, workload.spec.split);
+    FallbackAllowance { short: state.breaker.is_open(), probe, budget: workload.budget(group.n()).saturating_sub(used) }
 }

@@ -59,12 +59,16 @@ impl Sim {
         }
     }
 
+    /// Returns the number of pods that a class can still take.
+    fn room(&self, class: Class) -> usize {
+        let most = if class == Class::Spot { self.spot_room } else { self.on_demand_room };
+        most.saturating_sub(self.live().filter(|pod| pod.node.is_some_and(|node| node.class == Some(class))).count())
+    }
+
     pub(super) fn scheduler(&mut self) {
-        let mut room = self.spot_room.saturating_sub(
-            self.live().filter(|pod| pod.node.is_some_and(|node| node.class == Some(Class::Spot))).count(),
-        );
+        let (mut spot, mut on_demand) = (self.room(Class::Spot), self.room(Class::OnDemand));
         for index in 0..self.pods.len() {
-            let toss = if self.dice.chance(50) { Class::Spot } else { Class::OnDemand };
+            let toss = if self.prng.percent(50) { Class::Spot } else { Class::OnDemand };
             let serial = self.serial();
             let pod = &mut self.pods[index];
             if pod.gated || pod.node.is_some() || !pod.occupies() {
@@ -72,15 +76,19 @@ impl Sim {
             }
             let class = match pod.choice {
                 Choice::Only(class) => class,
-                _ if room == 0 => Class::OnDemand,
+                _ if spot == 0 => Class::OnDemand,
+                _ if on_demand == 0 => Class::Spot,
                 _ => toss,
             };
-            pod.resource_version = serial.to_string();
-            if class == Class::Spot && room == 0 {
-                pod.unschedulable.get_or_insert(self.now);
+            let room = if class == Class::Spot { &mut spot } else { &mut on_demand };
+            if *room == 0 {
+                if pod.unschedulable.is_none() {
+                    (pod.resource_version, pod.unschedulable) = (serial.to_string(), Some(self.now));
+                }
                 continue;
             }
-            room -= usize::from(class == Class::Spot);
+            *room -= 1;
+            pod.resource_version = serial.to_string();
             (pod.node, pod.scheduled) = (Some(NodeView { class: Some(class), leaving: false }), Some(self.now));
             pod.unschedulable = None;
         }

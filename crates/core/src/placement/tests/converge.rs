@@ -3,7 +3,9 @@
 
 use proptest::prelude::*;
 
-use super::sim::{Dice, Sim};
+use perennial_testkit::prng::Prng;
+
+use super::sim::Sim;
 use crate::placement::Class;
 use crate::placement::decision::Action;
 use crate::placement::slots::Split;
@@ -55,7 +57,7 @@ proptest! {
 
     #[test]
     fn pods_placed_in_their_create_request_are_exact(
-        p in 0u8..=100, m in 0u32..8, stops in prop::collection::vec(0u32..80, 1..8), seed: u64, direct in 1u64..=100, refused in 0u64..50,
+        p in 0u8..=100, m in 0u32..8, stops in prop::collection::vec(0u32..80, 1..8), seed: u64, direct in 1u32..=100, refused in 0u32..50,
     ) {
         let mut sim = sim(p, m, stops[0], seed);
         (sim.direct, sim.refused) = (direct, refused);
@@ -121,21 +123,21 @@ proptest! {
         let mut sim = sim(p, m, t, seed);
         (sim.max_surge, sim.max_unavailable) = (surge, unavailable);
         (sim.missed, sim.cut, sim.stale) = (15, 25, 15);
-        (sim.direct, sim.refused) = (seed % 3 * 40, 20);
-        let mut dice = Dice(seed ^ 1);
+        (sim.direct, sim.refused) = (u32::try_from(seed % 3 * 40).unwrap(), 20);
+        let mut prng = Prng::new(seed ^ 1);
         for (kind, amount, ticks) in trouble {
             match kind {
                 0 => sim.rollout(),
                 1 => sim.undo(),
                 2 => sim.spec.split = Split::new(u8::try_from(amount * 2).unwrap(), m),
                 3 => for pod in &mut sim.pods {
-                    pod.deleting |= dice.chance(30);
+                    pod.deleting |= prng.percent(30);
                 },
                 4 => for pod in &mut sim.pods {
-                    pod.ready &= dice.chance(60);
+                    pod.ready &= prng.percent(60);
                 },
                 5 => for pod in &mut sim.pods {
-                    if dice.chance(30) {
+                    if prng.percent(30) {
                         (pod.slot, pod.cost) = (None, None);
                     }
                 },

@@ -11,7 +11,7 @@ use crate::placement::decision::{Action, Decision};
 use crate::placement::node_labels::{Choice, NodeLabels};
 use crate::placement::schedule::{Schedule, Window};
 use crate::placement::slots::Split;
-use crate::placement::spec::{Spec, Strength, parse};
+use crate::placement::spec::{AnnotationRules, Spec, Strength, parse};
 use crate::placement::state::{LastMove, PlacementState};
 use crate::placement::ungate::{UngateReason, bystander_ungates_at, ungate};
 use crate::placement::workload::{NodeView, PdbView, PlacementSettings, Workload, WorkloadView};
@@ -94,8 +94,34 @@ fn one_pod_moves_and_the_state_is_written_before() {
     let [.., Action::Save { state, .. }, Action::Evict { .. }] = &decision.actions[..] else {
         panic!("{:?}", decision.actions)
     };
-    assert_eq!(state.last_move, Some(LastMove { at: sim.now, drift: 3, stalled: 0 }));
+    let LastMove { at, drift, stalled, .. } = state.last_move.clone().unwrap();
+    assert_eq!((at, drift, stalled), (sim.now, 3, 0));
     assert_eq!(decision.counts.drift, 3);
+}
+
+#[test]
+fn the_cooldown_starts_when_the_eviction_was_answered() {
+    let mut sim = drifted();
+    sim.pending.evicted_at = Some(sim.now);
+    let decision = sim.decide();
+    assert!(!evicts(&decision) && waits(&decision).contains("cooling down"), "{}", waits(&decision));
+    sim.pending.evicted_at = None;
+    assert!(evicts(&sim.decide()));
+}
+
+/// The cache may show a budget that allows a disruption although the API server refuses it.
+#[test]
+fn evictions_that_are_refused_do_not_lengthen_the_cooldown() {
+    let mut sim = drifted();
+    for round in 0..6 {
+        let decision = sim.decide();
+        let [.., save @ Action::Save { state, .. }, Action::Evict { .. }] = &decision.actions[..] else {
+            panic!("round {round}: {:?}", decision.actions)
+        };
+        assert_eq!(state.last_move.as_ref().map(|last| last.stalled), Some(0), "round {round}");
+        sim.execute(save);
+        sim.now += sim.settings.cooldown;
+    }
 }
 
 #[rstest]
@@ -170,6 +196,9 @@ fn the_cooldown_is_read_from_the_workload_and_doubles_while_moves_change_nothing
         let until = cooling.revisit.unwrap();
         pauses.push(until.duration_since(sim.now).as_secs());
         sim.now = until;
+        let Some(Action::Evict { pod, .. }) = decision.actions.last() else { panic!() };
+        let moved = sim.pods.iter_mut().find(|known| known.uid == pod.uid).unwrap();
+        moved.uid = format!("{}-replaced", moved.uid);
     }
     assert_eq!(pauses, [30, 60, 120, 240]);
 }
@@ -280,6 +309,8 @@ fn a_pod_is_ungated_on_demand_where_perennial_may_set_a_class(
     };
     assert_eq!(class, expected);
     assert_eq!(patch["spec"].get("nodeSelector").is_some(), expected.is_some());
+    let annotated = patch.pointer("/metadata/annotations/perennial.dev~1class");
+    assert_eq!(annotated.and_then(|class| class.as_str()), expected.map(Class::as_str), "the class is ours");
     assert_eq!(on_refusal.is_some(), expected.is_some(), "a patch that may be refused has an alternative");
     assert_eq!(patch["metadata"]["resourceVersion"], sim.pods[0].resource_version.as_str());
 }
@@ -366,8 +397,18 @@ fn invalid_annotations_are_reported_and_the_gated_pods_ungated() {
     let mut sim = Sim::new(Spec::new(Split::new(70, 0)), 1, 7);
     sim.world();
     let annotations = [("perennial.dev/spot-percentage".to_owned(), "140".to_owned())].into();
-    let spec = parse(&["perennial.dev".to_owned()], &[].into(), &annotations);
+    let spec = parse(&AnnotationRules::of(&["perennial.dev"]), &[].into(), &annotations);
     let decision = decide(&Workload { spec, ..sim.workload() });
     assert!(reports(&decision, "InvalidPlacement"));
     assert!(matches!(decision.actions.last(), Some(Action::Ungate { class: None, .. })));
+}
+
+#[test]
+fn a_pod_that_forbids_evictions_is_never_moved() {
+    let mut sim = drifted();
+    sim.pods.iter_mut().for_each(|pod| pod.protected = true);
+    let decision = sim.decide();
+    assert!(decision.is_quiet() && waits(&decision).contains("karpenter.sh/do-not-disrupt"), "{}", waits(&decision));
+    sim.pods.iter_mut().filter(|pod| pod.class == Some(Class::Spot)).last().unwrap().protected = false;
+    assert!(evicts(&sim.decide()));
 }

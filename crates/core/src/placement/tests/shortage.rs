@@ -9,7 +9,7 @@ use crate::placement::decision::Action;
 use crate::placement::node_labels::Choice;
 use crate::placement::slots::Split;
 use crate::placement::spec::{FallbackBudget, Spec};
-use crate::placement::state::PlacementState;
+use crate::placement::state::{LastMove, PlacementState};
 use crate::placement::supply::Breaker;
 use crate::placement::workload::{NodeView, PdbView, PodView};
 
@@ -144,12 +144,12 @@ fn pods_beyond_the_budget_are_not_deleted_repeatedly() {
 }
 
 #[test]
-fn a_paused_workload_deletes_and_probes_nothing() {
+fn a_paused_workload_falls_back_and_evicts_nothing() {
     let mut sim = sim(70, 3, 10, 1);
     sim.spec.paused = true;
     sim.spot_room = 0;
     sim.run(HOUR);
-    assert_eq!((sim.deletes, sim.evictions), (0, 0));
+    assert_eq!((sim.available(), sim.evictions), (10, 0));
 }
 
 #[test]
@@ -232,7 +232,10 @@ fn a_probe_is_recognised_when_our_clock_is_ahead() {
     let found = |seconds: i64| {
         let mut sim = in_fallback();
         let since = sim.now;
-        let state = PlacementState { breaker: Breaker::Probing { since, attempt: 0 }, ..PlacementState::default() };
+        let state = PlacementState {
+            breaker: Breaker::Probing { since, attempt: 0, evidence: false },
+            ..PlacementState::default()
+        };
         sim.state = Some(state.to_annotation());
         let sent = sim.pods.iter_mut().find(|pod| pod.fallback).unwrap();
         (sent.created, sent.scheduled) = (since - SignedDuration::from_secs(seconds), Some(since));
@@ -245,4 +248,68 @@ fn a_probe_is_recognised_when_our_clock_is_ahead() {
     };
     assert!(found(0) && found(10));
     assert!(!found(20), "that pod existed before the probe");
+}
+
+/// Each failed probe lengthens the pause until the next one, not the cooldown of moves.
+#[test]
+fn failed_probes_do_not_lengthen_the_cooldown_of_moves() {
+    let mut sim = sim(70, 2, 10, 1);
+    sim.spot_room = 0;
+    for _ in 0..10 * HOUR {
+        sim.tick();
+        let stalled = PlacementState::read(sim.state.as_deref()).0.last_move.map_or(0, |last| last.stalled);
+        assert_eq!(stalled, 0);
+    }
+    assert!(sim.evictions > 2, "{} probes", sim.evictions);
+}
+
+#[test]
+fn the_end_of_a_shortage_ends_a_long_cooldown() {
+    let mut sim = in_fallback();
+    let (mut state, _) = PlacementState::read(sim.state.as_deref());
+    state.breaker = Breaker::Probing { since: sim.now, attempt: 3, evidence: false };
+    state.last_move = Some(LastMove { at: sim.now, drift: 3, stalled: 6, pod: None });
+    sim.state = Some(state.to_annotation());
+    sim.spot_room = usize::MAX;
+    let sent = sim.pods.iter_mut().find(|pod| pod.fallback).unwrap();
+    (sent.created, sent.scheduled) = (sim.now, Some(sim.now));
+    (sent.choice, sent.class, sent.fallback) = (Choice::Only(Class::Spot), Some(Class::Spot), false);
+    sent.node = Some(NodeView { class: Some(Class::Spot), leaving: false });
+    sim.run(30);
+    sim.assert_exact();
+}
+
+/// Another webhook selects spot for every pod: a replacement would wait in the same class.
+#[test]
+fn pods_that_wait_in_a_class_of_another_writer_are_not_replaced() {
+    let mut sim = sim(0, 0, 4, 1);
+    sim.spot_room = 0;
+    sim.world();
+    for pod in &mut sim.pods {
+        (pod.choice, pod.gated, pod.class) = (Choice::Only(Class::Spot), false, Some(Class::OnDemand));
+    }
+    sim.run(HOUR);
+    assert_eq!(sim.deletes, 0, "{:?}", sim.last.actions);
+    // The same pods are replaced if the class is ours.
+    for pod in &mut sim.pods {
+        pod.class = Some(Class::Spot);
+    }
+    sim.run(3);
+    assert_eq!((sim.deletes, sim.count(Class::OnDemand)), (4, 4));
+}
+
+/// On-demand is full as well, so that the on-demand pods of the new revision are stuck.
+#[test]
+fn a_rollout_does_not_wait_at_every_step_for_on_demand_pods_that_are_stuck() {
+    let mut sim = sim(70, 3, 10, 1);
+    sim.spec.fallback_after = SignedDuration::from_secs(20);
+    sim.settle();
+    (sim.on_demand_room, sim.max_surge, sim.max_unavailable) = (3, 2, 2);
+    sim.rollout();
+    // One fallback-after, then a step takes a few seconds.
+    let newest = sim.sets.last().unwrap().uid.clone();
+    let running = |sim: &Sim| sim.live().filter(|pod| pod.owner == newest && pod.ready).count();
+    sim.run(30);
+    assert!(running(&sim) >= 4, "{} of the new revision after 150 s", running(&sim));
+    assert!(sim.ready_on_demand() >= 3);
 }

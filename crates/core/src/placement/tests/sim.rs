@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
+use perennial_testkit::prng::Prng;
 use serde_json::Value;
 
 use crate::placement::decide::decide;
@@ -14,30 +15,12 @@ use crate::placement::node_labels::Choice;
 use crate::placement::spec::Spec;
 use crate::placement::state::PlacementState;
 use crate::placement::workload::{
-    EXPECTED_FOR, Kind, PdbView, PendingWrites, Place, PlacementSettings, PodView, ReplicaSetView, Workload,
-    WorkloadView, deletion_cost,
+    ClusterNodes, EXPECTED_FOR, Kind, PdbView, PendingWrites, Place, PlacementSettings, PodView, ReplicaSetView,
+    Workload, WorkloadView, deletion_cost,
 };
 use crate::placement::{CLASS, Class, DELETION_COST, FALLBACK, GATE, SLOT, STATE};
 
 pub(super) const TICK: SignedDuration = SignedDuration::from_secs(5);
-
-/// Deterministic pseudorandom numbers.
-#[derive(Debug, Clone)]
-pub(super) struct Dice(pub u64);
-
-impl Dice {
-    pub(super) fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % sides
-    }
-
-    pub(super) fn chance(&mut self, percent: u64) -> bool {
-        self.roll(100) < percent
-    }
-}
 
 #[derive(Clone)]
 pub(super) struct Sim {
@@ -50,22 +33,24 @@ pub(super) struct Sim {
     pub state: Option<String>,
     pub pending: PendingWrites,
     pub pdbs: Vec<PdbView>,
-    pub dice: Dice,
+    pub prng: Prng,
     pub max_unavailable: u32,
     pub max_surge: u32,
-    /// Maximum number of pods on spot capacity.
+    /// Maximum number of pods on spot and on on-demand capacity.
     pub spot_room: usize,
+    pub on_demand_room: usize,
+    pub nodes: ClusterNodes,
     /// Ticks from bound to Ready.
     pub start_ticks: BTreeMap<Class, i64>,
     /// Percentage of pods that the webhook misses, of decisions executed in part, of decisions on
     /// the former view.
-    pub missed: u64,
-    pub cut: u64,
-    pub stale: u64,
+    pub missed: u32,
+    pub cut: u32,
+    pub stale: u32,
     /// Percentage of creates that the owner itself admits, and of these, of creates that are
     /// refused after admission.
-    pub direct: u64,
-    pub refused: u64,
+    pub direct: u32,
+    pub refused: u32,
     open: BTreeMap<String, Vec<Place>>,
     /// Pods that the owner expects, with the UID of those that were created.
     expected: Vec<(Option<String>, PodView)>,
@@ -89,10 +74,12 @@ impl Sim {
             state: None,
             pending: PendingWrites::default(),
             pdbs: Vec::new(),
-            dice: Dice(seed),
+            prng: Prng::new(seed),
             max_unavailable: 0,
             max_surge: 1,
             spot_room: usize::MAX,
+            on_demand_room: usize::MAX,
+            nodes: ClusterNodes::default(),
             start_ticks: BTreeMap::from([(Class::Spot, 1), (Class::OnDemand, 1)]),
             missed: 0,
             cut: 0,
@@ -158,7 +145,7 @@ impl Sim {
 
     /// Returns the place that the owner assigns in a create request.
     fn assign(&mut self, owner: &str) -> Option<Place> {
-        let places = if self.dice.chance(self.direct) { self.open.get_mut(owner)? } else { return None };
+        let places = if self.prng.percent(self.direct) { self.open.get_mut(owner)? } else { return None };
         (!places.is_empty()).then(|| places.remove(0))
     }
 
@@ -166,8 +153,8 @@ impl Sim {
         let serial = self.serial();
         let place = self.assign(&owner);
         if let Some(place) = place {
-            let refused = self.dice.chance(self.refused);
-            let unseen = self.dice.chance(50);
+            let refused = self.prng.percent(self.refused);
+            let unseen = self.prng.percent(50);
             if refused || unseen {
                 let uid = (!refused).then(|| format!("uid-{serial}"));
                 self.expected.push((uid, PodView::expected(&owner, place, self.now)));
@@ -176,8 +163,8 @@ impl Sim {
                 return;
             }
         }
-        let gated = place.is_none() && !self.dice.chance(self.missed);
-        let scramble = self.dice.roll(1_000_000);
+        let gated = place.is_none() && !self.prng.percent(self.missed);
+        let scramble = self.prng.below(1_000_000);
         self.pods.push(PodView {
             name: format!("web-{scramble:06}-{serial}"),
             uid: format!("uid-{serial}"),
@@ -199,6 +186,7 @@ impl Sim {
             node_affinity: None,
             ordinal: None,
             expected: false,
+            protected: false,
         });
     }
 
@@ -216,6 +204,7 @@ impl Sim {
             current: u32::try_from(self.live().count()).unwrap(),
             updated: self.owned(&newest.uid),
             available: self.available(),
+            updated_target: self.replicas,
             max_unavailable: self.max_unavailable,
             template: Choice::Any,
             state: self.state.clone(),
@@ -230,6 +219,7 @@ impl Sim {
             pods: self.seen(),
             pdbs: self.pdbs.clone(),
             pending: self.pending.clone(),
+            nodes: self.nodes,
             settings: Arc::new(self.settings.clone()),
             now: self.now,
         }
@@ -252,7 +242,7 @@ impl Sim {
         // Expected pods that do not appear are given up.
         let now = self.now;
         self.expected.retain(|(_, pod)| now < pod.created + EXPECTED_FOR);
-        let stale = self.dice.chance(self.stale);
+        let stale = self.prng.percent(self.stale);
         let mut workload = self.workload();
         if let Some((pods, sets)) = self.former.take().filter(|_| stale) {
             (workload.pods, workload.replica_sets, workload.pending) = (pods, sets, PendingWrites::default());
@@ -262,8 +252,8 @@ impl Sim {
         self.open.clone_from(&decided.open);
         // The watch catches up.
         self.expected.retain(|(uid, _)| uid.is_none());
-        let cut = if self.dice.chance(self.cut) {
-            usize::try_from(self.dice.roll(decided.actions.len() as u64 + 1)).unwrap()
+        let cut = if self.prng.percent(self.cut) {
+            self.prng.below(decided.actions.len() + 1)
         } else {
             decided.actions.len()
         };
@@ -287,7 +277,7 @@ impl Sim {
                 self.patch(&pod.uid, patch);
             }
             Action::Evict { pod, .. } => {
-                let floor = self.spec.split.floor().min(self.replicas);
+                let floor = self.spec.split.floor().of(self.replicas).min(self.replicas);
                 let Some(target) = self.pods.iter_mut().find(|p| p.uid == pod.uid && p.occupies()) else { return };
                 target.deleting = true;
                 let guarded = target.ready && target.node.is_some_and(|n| n.class == Some(Class::OnDemand));

@@ -15,7 +15,9 @@ use crate::placement::slots::Split;
 use crate::placement::spec::Spec;
 use crate::placement::state::PlacementState;
 use crate::placement::supply::Breaker;
-use crate::placement::workload::{Kind, NodeView, PendingWrites, PodView, Workload, WorkloadView};
+use crate::placement::workload::{
+    ClassNodes, ClusterNodes, Kind, NodeView, PendingWrites, PodView, Workload, WorkloadView,
+};
 
 /// A StatefulSet whose pods are admitted by the real decision.
 struct Set {
@@ -25,7 +27,12 @@ struct Set {
     pods: Vec<PodView>,
     state: Option<String>,
     now: Timestamp,
-    spot: bool,
+    /// Maximum number of pods of each class.
+    spot: usize,
+    on_demand: usize,
+    /// Pods are created in order, each after the one before it is Ready.
+    ordered: bool,
+    nodes: ClusterNodes,
     evictions: u32,
     deletes: u32,
     created: u32,
@@ -35,8 +42,22 @@ struct Set {
 impl Set {
     fn new(spec: Spec, start: u32, replicas: u32) -> Self {
         let now = Timestamp::from_second(1_700_000_000).unwrap();
-        let (pods, last) = (Vec::new(), Decision::default());
-        Self { spec, start, replicas, pods, state: None, now, spot: true, evictions: 0, deletes: 0, created: 0, last }
+        Self {
+            spec,
+            start,
+            replicas,
+            pods: Vec::new(),
+            state: None,
+            now,
+            spot: usize::MAX,
+            on_demand: usize::MAX,
+            ordered: false,
+            nodes: ClusterNodes::default(),
+            evictions: 0,
+            deletes: 0,
+            created: 0,
+            last: Decision::default(),
+        }
     }
 
     fn create(&mut self, ordinal: u32) {
@@ -73,6 +94,7 @@ impl Set {
             node_affinity: None,
             ordinal: Some(ordinal),
             expected: false,
+            protected: false,
         });
     }
 
@@ -83,12 +105,18 @@ impl Set {
             if self.pods.iter().all(|pod| pod.ordinal != Some(ordinal)) {
                 self.create(ordinal);
             }
+            if self.ordered && self.pods.iter().any(|pod| pod.ordinal == Some(ordinal) && !pod.ready) {
+                break;
+            }
         }
         self.pods.retain(|pod| pod.ordinal.unwrap() < self.start + self.replicas);
-        for pod in &mut self.pods {
+        for index in 0..self.pods.len() {
+            let class = self.pods[index].choice.class();
+            let used = self.pods.iter().filter(|pod| pod.node.is_some_and(|node| node.class == class)).count();
+            let room = if class == Some(Class::Spot) { self.spot } else { self.on_demand };
+            let pod = &mut self.pods[index];
             pod.ready = pod.node.is_some();
-            let class = pod.choice.class();
-            if pod.node.is_none() && (self.spot || class == Some(Class::OnDemand)) {
+            if pod.node.is_none() && used < room {
                 (pod.node, pod.scheduled, pod.unschedulable) =
                     (Some(NodeView { class, leaving: false }), Some(self.now), None);
             } else if pod.node.is_none() {
@@ -128,6 +156,7 @@ impl Set {
             current: self.replicas,
             updated: self.replicas,
             available: ready,
+            updated_target: self.replicas,
             max_unavailable: 0,
             template: Choice::Any,
             state: self.state.clone(),
@@ -139,6 +168,7 @@ impl Set {
             pods: self.pods.clone(),
             pdbs: Vec::new(),
             pending,
+            nodes: self.nodes,
             settings: Arc::default(),
             now: self.now,
         })
@@ -190,13 +220,13 @@ proptest! {
     fn a_shortage_is_bridged_by_fallback_and_ends(p in 10u8..=100, m in 0u32..5, t in 2u32..20, movable: bool) {
         let mut set = Set::new(Spec { move_stateful: movable, ..Spec::new(Split::new(p, m)) }, 0, t);
         let spot = set.spec.split.spot(t);
-        set.spot = false;
+        set.spot = 0;
         set.run(75);
         prop_assert!(set.pods.iter().all(|pod| pod.ready));
         prop_assert_eq!(set.deletes, spot);
         set.run(3 * 720);
         prop_assert!(set.evictions <= 6, "{} evictions", set.evictions);
-        set.spot = true;
+        set.spot = usize::MAX;
         set.run(4 * 720);
         prop_assert!(set.pods.iter().all(|pod| pod.ready));
         if movable {
@@ -232,7 +262,7 @@ fn a_ready_on_demand_pod_is_not_evicted_from_a_floor_that_is_just_met() {
 #[test]
 fn a_pod_is_deleted_only_after_the_webhook_can_read_its_fallback_slot() {
     let mut set = Set::new(Spec::new(Split::new(50, 1)), 0, 4);
-    set.spot = false;
+    set.spot = 0;
     set.run(60);
     set.now += set.spec.fallback_after;
     let first = set.decide();
@@ -250,7 +280,7 @@ fn a_pod_is_deleted_only_after_the_webhook_can_read_its_fallback_slot() {
 #[test]
 fn an_overdue_probe_that_is_blocked_is_retried_later() {
     let mut set = Set::new(Spec { move_stateful: true, ..Spec::new(Split::new(50, 1)) }, 0, 4);
-    set.spot = false;
+    set.spot = 0;
     set.run(75);
     let (state, _) = PlacementState::read(set.state.as_deref());
     let Breaker::Open { probe, .. } = state.breaker else { panic!("{:?}", state.breaker) };
@@ -266,7 +296,7 @@ fn an_overdue_probe_that_is_blocked_is_retried_later() {
 #[test]
 fn the_eviction_for_a_probe_follows_the_state_at_once() {
     let mut set = Set::new(Spec { move_stateful: true, ..Spec::new(Split::new(50, 1)) }, 0, 4);
-    set.spot = false;
+    set.spot = 0;
     set.run(75);
     let (state, _) = PlacementState::read(set.state.as_deref());
     let Breaker::Open { probe, .. } = state.breaker else { panic!("{:?}", state.breaker) };
@@ -279,4 +309,76 @@ fn the_eviction_for_a_probe_follows_the_state_at_once() {
 
     set.state = Some(state.to_annotation());
     assert!(set.decide().actions.iter().any(|action| matches!(action, Action::Evict { .. })));
+}
+
+#[test]
+fn ordered_pods_fall_back_after_one_wait() {
+    let mut set = Set::new(Spec::new(Split::new(80, 0)), 0, 5);
+    (set.ordered, set.spot) = (true, 0);
+    // One fallback-after is 60 ticks; each of the pods needs three more.
+    set.run(60 + 20);
+    assert_eq!(set.pods.iter().filter(|pod| pod.ready).count(), 5);
+    assert_eq!(set.deletes, 1);
+    // A restart in the same shortage does not wait again.
+    set.pods.clear();
+    set.run(20);
+    assert_eq!(set.pods.iter().filter(|pod| pod.ready).count(), 5);
+}
+
+#[test]
+fn spot_that_is_back_is_used_by_ordered_pods_although_on_demand_is_full() {
+    let mut set = Set::new(Spec { fallback_after: TICK * 4, ..Spec::new(Split::new(80, 0)) }, 0, 5);
+    (set.ordered, set.spot, set.on_demand) = (true, 0, 1);
+    set.run(100);
+    assert_eq!(set.pods.iter().filter(|pod| pod.ready).count(), 1);
+    set.spot = usize::MAX;
+    set.run(20);
+    assert_eq!((set.wrong(), set.pods.len()), (0, 5));
+    assert!(set.pods.iter().all(|pod| pod.ready));
+}
+
+#[test]
+fn pods_that_wait_in_the_wrong_class_are_replaced_at_once_without_permission_to_move() {
+    let mut set = Set::new(Spec::new(Split::new(80, 0)), 0, 5);
+    set.spot = 0;
+    set.run(3);
+    set.spec.split = Split::new(0, 0);
+    set.run(3);
+    assert!(set.wrong() == 0 && set.pods.iter().all(|pod| pod.ready));
+}
+
+#[test]
+fn a_single_replica_is_never_evicted_for_a_blind_probe() {
+    let mut set = Set::new(Spec { move_stateful: true, ..Spec::new(Split::new(100, 0)) }, 0, 1);
+    set.spot = 0;
+    set.run(75);
+    set.run(3 * 720);
+    assert_eq!(set.evictions, 0);
+    set.spot = usize::MAX;
+    set.nodes.spot = ClassNodes { total: 1, usable_since: Some(set.now) };
+    set.run(10);
+    assert_eq!((set.wrong(), set.evictions), (0, 1));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    /// Shortages of both classes, then room for exactly the split.
+    #[test]
+    fn the_split_is_reached_once_capacity_exists(
+        p in 0u8..=100, m in 0u32..4, t in 1u32..10, ordered: bool, rooms in prop::collection::vec((0usize..6, 0usize..6, 1usize..40), 1..6),
+    ) {
+        let mut set = Set::new(Spec { fallback_after: TICK * 4, move_stateful: true, ..Spec::new(Split::new(p, m)) }, 0, t);
+        set.ordered = ordered;
+        for (spot, on_demand, ticks) in rooms {
+            (set.spot, set.on_demand) = (spot, on_demand);
+            set.run(ticks);
+        }
+        set.spot = usize::try_from(set.spec.split.spot(t)).unwrap() + 1;
+        set.on_demand = usize::try_from(set.spec.split.on_demand(t)).unwrap() + 1;
+        // The longest pause between two probes, and some ticks for the last pod to start.
+        set.run(2 * 720 + 20);
+        prop_assert_eq!(set.wrong(), 0);
+        prop_assert!(set.pods.len() == usize::try_from(t).unwrap() && set.pods.iter().all(|pod| pod.ready));
+    }
 }

@@ -1,13 +1,15 @@
 //! Content of the webhook configurations, and what counts as drift.
 
+use super::requests::Configuration as _;
 use super::*;
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 fn settings() -> ConfigurationSettings {
     ConfigurationSettings {
         namespace: "perennial-system".to_owned(),
-        target: Target::Service,
+        target: WebhookTarget::Service,
         failure_policy: "Ignore".to_owned(),
         timeout: Duration::from_secs(2),
         node_create: true,
@@ -54,6 +56,9 @@ fn pods_of_our_own_namespace_and_of_kube_system_are_left_alone() {
 
     assert_eq!(pods["clientConfig"]["service"]["path"], "/mutate/pods");
     assert_eq!(pods["reinvocationPolicy"], "IfNeeded");
+    let condition = pods["matchConditions"][0]["expression"].as_str().unwrap();
+    assert!(condition.contains("owner.kind in ['ReplicaSet', 'StatefulSet']"), "{condition}");
+    assert_eq!(object["webhooks"][0]["matchConditions"], Value::Null, "nodes have no owner");
     assert_eq!(
         pods["namespaceSelector"],
         json!({
@@ -67,12 +72,13 @@ fn pods_of_our_own_namespace_and_of_kube_system_are_left_alone() {
 
 #[test]
 fn outside_the_cluster_a_url_is_called() {
-    let settings = ConfigurationSettings { target: Target::Url("https://127.0.0.1:9443/".to_owned()), ..settings() };
+    let settings =
+        ConfigurationSettings { target: WebhookTarget::Url("https://127.0.0.1:9443/".to_owned()), ..settings() };
     let object = value(settings.mutating(None).unwrap());
 
     assert_eq!(object["webhooks"][0]["clientConfig"], json!({"url": "https://127.0.0.1:9443/mutate/nodes"}));
     assert_eq!(settings.names(), ["127.0.0.1"]);
-    let six = ConfigurationSettings { target: Target::Url("https://[::1]:9443".to_owned()), ..settings };
+    let six = ConfigurationSettings { target: WebhookTarget::Url("https://[::1]:9443".to_owned()), ..settings };
     assert_eq!(six.names(), ["::1"]);
 }
 
@@ -97,9 +103,10 @@ fn another_bundle_or_a_changed_rule_is_drift() {
     rules[0].resources = Some(vec!["*".to_owned()]);
     assert!(!is_carried(&settings, &widened, b"one"));
 
-    let mut unlabelled = present.clone();
-    unlabelled.mutating.as_mut().unwrap().metadata.labels = None;
-    assert!(!is_carried(&settings, &unlabelled, b"one"));
+    // Installed without webhooks.
+    let mut empty = present.clone();
+    empty.mutating.as_mut().unwrap().webhooks = None;
+    assert!(!is_carried(&settings, &empty, b"one"));
 
     let missing = Present { mutating: None, ..present };
     assert!(!is_carried(&settings, &missing, b"one"));
@@ -110,8 +117,9 @@ fn labels_of_others_are_no_drift() {
     let settings = settings();
     let mut present =
         Present { validating: settings.validating(Some(b"one")), mutating: settings.mutating(Some(b"one")) };
-    let labels = present.mutating.as_mut().unwrap().metadata.labels.as_mut().unwrap();
-    labels.insert("team".to_owned(), "infra".to_owned());
+    // The tool that installed the object sets its labels.
+    let labels = [("app.kubernetes.io/managed-by".to_owned(), "Helm".to_owned())];
+    present.mutating.as_mut().unwrap().metadata.labels = Some(labels.into());
 
     assert!(is_carried(&settings, &present, b"one"));
 }

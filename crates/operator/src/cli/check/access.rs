@@ -15,7 +15,7 @@ use super::CheckResult;
 use crate::{
     inspect::session::Session,
     manifests::{Features, Permissions},
-    runtime::error_category,
+    runtime::error_category::{self, Category},
 };
 
 /// Maximum number of concurrent access reviews.
@@ -41,13 +41,13 @@ pub(super) async fn check(session: &Session, account: Option<&str>) -> Vec<Check
         Ok(None) => lines.push(CheckResult::fail(
             "namespace",
             format!("{namespace} does not exist"),
-            format!("kubectl create namespace {namespace}, or select another with -n"),
+            format!("kubectl create namespace {namespace}, or select another with --system-namespace"),
         )),
         Err(error) => {
             lines.push(CheckResult::warn(
                 "namespace",
                 error_category::message(&error),
-                "grant permission to get namespaces",
+                super::remedy(Category::of(&error), "get namespaces"),
             ));
         }
     }
@@ -64,8 +64,10 @@ pub(super) async fn check(session: &Session, account: Option<&str>) -> Vec<Check
             Ok(true) => {}
             Ok(false) => missing.push(need.describe(&namespace)),
             Err(error) => {
-                let fix =
-                    "grant permission to create selfsubjectaccessreviews, or subjectaccessreviews for a ServiceAccount";
+                let fix = super::remedy(
+                    Category::of(error),
+                    "create selfsubjectaccessreviews, or subjectaccessreviews for a ServiceAccount",
+                );
                 lines.push(CheckResult::warn("permissions", error_category::message(error), fix));
                 return lines;
             }
@@ -176,6 +178,6 @@ mod tests {
         let few = super::needs(&settings);
         assert!(few.iter().all(|need| need.resource != "secrets") && few.len() > 10);
         let of_pods = few.iter().filter(|need| need.resource.starts_with("pods"));
-        assert_eq!(of_pods.map(|need| need.verb.as_str()).collect::<Vec<_>>(), ["list", "patch"]);
+        assert_eq!(of_pods.map(|need| need.verb.as_str()).collect::<Vec<_>>(), ["list", "patch", "delete"]);
     }
 }

@@ -3,7 +3,7 @@
 use perennial_core::{config::settings::Hmac, keeper::signature::SECRET};
 
 use super::CheckResult;
-use crate::inspect::session::Session;
+use crate::{inspect::session::Session, runtime::error_chain::Chain};
 
 /// Returns `None` if records are not signed.
 pub(super) async fn check(session: &Session) -> Option<CheckResult> {
@@ -13,8 +13,9 @@ pub(super) async fn check(session: &Session) -> Option<CheckResult> {
     }
     let what = "signatures";
     let Some(key) = signatures.key_names().pop() else {
-        let fix =
-            format!("create the Secret {SECRET} as described in docs/security.md, and grant permission to get it");
+        let fix = format!(
+            "create the Secret {SECRET} as described in docs/explain/security.md, and grant permission to get it"
+        );
         return Some(CheckResult::fail(what, "the signing keys cannot be read", fix));
     };
     let (mut all, mut unsigned) = (0usize, 0usize);
@@ -25,7 +26,8 @@ pub(super) async fn check(session: &Session) -> Option<CheckResult> {
     });
     Some(match counted.await {
         Err(error) => {
-            CheckResult::warn(what, format!("{error:#}"), "grant permission to list configmaps in this namespace")
+            let fix = super::remedy(super::category_of(&error), "list configmaps in this namespace");
+            CheckResult::warn(what, Chain(error.as_ref()).to_string(), fix)
         }
         Ok(()) if unsigned == 0 => {
             let mode = signatures.mode();

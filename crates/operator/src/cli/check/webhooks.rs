@@ -1,5 +1,7 @@
 //! Webhooks: whether they are installed, and whether the API server reaches and trusts them.
 
+use std::time::{Duration, Instant};
+
 use k8s_openapi::{
     ByteString,
     api::{admissionregistration::v1::WebhookClientConfig, core::v1::Node},
@@ -14,7 +16,10 @@ use super::CheckResult;
 use crate::{
     admission::configuration::{Configurations, Present},
     inspect::session::Session,
-    runtime::error_category::{self, Category},
+    runtime::{
+        error_category::{self, Category},
+        error_chain::Chain,
+    },
 };
 
 const WHAT: &str = "webhooks";
@@ -25,12 +30,9 @@ pub(super) async fn check(session: &Session) -> Vec<CheckResult> {
     let present = match Configurations::new(session.client.clone()).read().await {
         Ok(present) => present,
         Err(error) => {
-            let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-            return vec![CheckResult::warn(
-                WHAT,
-                format!("{error}: {why}"),
-                "grant permission to get the two webhook configurations named perennial",
-            )];
+            let fix =
+                "if permission is missing, grant permission to get the two webhook configurations named perennial";
+            return vec![CheckResult::warn(WHAT, Chain(&error).to_string(), fix)];
         }
     };
     let clients = clients(&present);
@@ -38,17 +40,20 @@ pub(super) async fn check(session: &Session) -> Vec<CheckResult> {
         if !session.settings.webhook.enabled {
             return vec![CheckResult::pass(WHAT, "off, as configured")];
         }
-        let said = "not installed: labels are restored after a node is created instead of during its creation";
+        let message = "not installed: labels are restored after a node is created instead of during its creation";
         let fix = "enable webhook.enabled; an operator outside the cluster also needs webhook.url";
-        return vec![if session.configured {
-            CheckResult::fail(WHAT, said, fix)
+        return vec![if session.source.as_ref().is_ok_and(|source| source.is_configured()) {
+            CheckResult::fail(WHAT, message, fix)
         } else {
-            CheckResult::warn(WHAT, said, fix)
+            CheckResult::warn(WHAT, message, fix)
         }];
     }
-    let mut lines = vec![bundles(&clients)];
-    lines.push(probe(session).await);
-    lines
+    // The port of the pod: a Service maps its own port to it.
+    let port = match clients.first().and_then(|client| client.url.as_deref()) {
+        Some(_) => None,
+        None => Some(session.settings.webhook.port),
+    };
+    vec![bundles(&clients), probe(session, port).await]
 }
 
 fn clients(present: &Present) -> Vec<WebhookClientConfig> {
@@ -84,8 +89,9 @@ fn bundles(clients: &[WebhookClientConfig]) -> CheckResult {
     CheckResult::pass(WHAT, format!("{} installed, at {}", clients.len(), address.unwrap_or_default()))
 }
 
-/// Creates a node with a mark in dry-run mode. A webhook that answers removes the mark.
-async fn probe(session: &Session) -> CheckResult {
+/// Creates a node with a mark in dry-run mode. A webhook that answers removes the mark. `port`: the
+/// port of the operator's pods, unless the webhooks have a URL.
+async fn probe(session: &Session, port: Option<u16>) -> CheckResult {
     let node = Node {
         metadata: ObjectMeta {
             name: Some(PROBE.to_owned()),
@@ -96,17 +102,21 @@ async fn probe(session: &Session) -> CheckResult {
     };
     let params = PostParams { dry_run: true, ..PostParams::default() };
     let what = "admission";
-    match Api::<Node>::all(session.client.clone()).create(&params, &node).await {
+    let begun = Instant::now();
+    let created = Api::<Node>::all(session.client.clone()).create(&params, &node).await;
+    let took = begun.elapsed();
+    match created {
         Ok(answer) if answer.metadata.annotations.as_ref().is_some_and(|found| found.contains_key(MARK)) => {
-            CheckResult::fail(
-                what,
-                "the API server gets no response from the webhooks and ignores them",
-                "check that it reaches the address above (Service, NetworkPolicy, firewall) and that the CA bundle matches the operator's certificate; its log and the metric apiserver_admission_webhook_fail_open_count contain the reason",
-            )
+            let (message, fix) = unreached(took, port);
+            CheckResult::fail(what, message, fix)
         }
-        Ok(_) => {
-            CheckResult::pass(what, "the API server reaches and trusts the webhooks (checked with a dry-run create)")
-        }
+        Ok(_) => CheckResult::pass(
+            what,
+            format!(
+                "the API server reaches and trusts the webhooks (checked with a dry-run create, which took {} ms)",
+                took.as_millis()
+            ),
+        ),
         Err(error) if Category::of(&error) == Category::Forbidden => CheckResult::warn(
             what,
             "not checked: you are not allowed to create nodes, not even with dry-run",
@@ -117,5 +127,43 @@ async fn probe(session: &Session) -> CheckResult {
             error_category::message(&error),
             "the dry-run create was rejected; check the policies for nodes",
         ),
+    }
+}
+
+/// Returns the problem and its remedy if the webhooks were not called in a request that took this
+/// long.
+fn unreached(took: Duration, port: Option<u16>) -> (String, String) {
+    let message = format!(
+        "the API server gets no response from the webhooks and ignores them; the create of a node took {} ms",
+        took.as_millis()
+    );
+    let reach = match port {
+        Some(port) => format!(
+            "check that it reaches port {port} of the operator's pods (Service, NetworkPolicy, firewall of a private \
+             cluster). If it cannot reach pods, set hostNetwork=true in the chart; if it cannot reach them at all, \
+             webhook.enabled=false restores labels after the creation, without the wait"
+        ),
+        None => "check that it reaches the address above".to_owned(),
+    };
+    let fix = format!(
+        "{reach}. Check also that the CA bundle matches the operator's certificate; the log of the API server and its \
+         metric apiserver_admission_webhook_fail_open_count contain the reason"
+    );
+    (message, fix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unreachable_port_is_named_with_the_wait_and_the_ways_out() {
+        let (message, fix) = unreached(Duration::from_millis(2013), Some(9443));
+        assert!(message.contains("2013 ms"), "{message}");
+        for word in ["port 9443", "hostNetwork", "webhook.enabled=false", "firewall"] {
+            assert!(fix.contains(word), "no {word} in {fix}");
+        }
+        let (_, fix) = unreached(Duration::ZERO, None);
+        assert!(fix.contains("the address above") && !fix.contains("port"), "{fix}");
     }
 }

@@ -1,7 +1,8 @@
 //! `perennial explain deploy/NAME`: the placement of one workload.
 
-use std::{fmt::Write as _, process::ExitCode};
+use std::fmt::Write as _;
 
+use kube::Client;
 use perennial_core::placement::{
     explain::{LEGEND, explain as explain_decision, filled},
     workload::Kind,
@@ -10,41 +11,63 @@ use serde_json::{Value, json};
 
 use crate::{
     cli::{
-        Global, block_on,
-        output::Telling,
-        workloads::{WorkloadRow, as_json, read, row},
+        Global,
+        workloads::{PlannedWorkload, as_json, row},
     },
-    placement::cache::{key, key_of},
+    placement::{
+        cache::{key, key_of},
+        snapshot::Snapshot,
+    },
 };
 
-/// Explains one workload. `kind` may be an abbreviation.
-pub(super) fn explain(kind: &str, name: &str, output: Telling, global: &Global) -> anyhow::Result<ExitCode> {
-    let kind = match kind {
-        "deploy" | "deployment" | "deployments" | "deployment.apps" => "Deployment",
-        "sts" | "statefulset" | "statefulsets" | "statefulset.apps" => "StatefulSet",
-        _ => anyhow::bail!("unknown kind `{kind}`; expected node, deployment or statefulset"),
-    };
-    block_on(async {
-        let (client, all) = read(global, None).await?;
-        // As in kubectl: -n, or the namespace of the context.
-        let namespace = global.namespace.as_deref().unwrap_or(client.default_namespace());
-        let key = key(kind, namespace, name);
-        if all.cache.workload(&key).is_none() {
-            anyhow::bail!("{kind} {name} not found in namespace {namespace}; select another with -n");
-        }
-        let Some(row) = row(&all, &key) else {
-            let why = "has no placement annotations: its pods run where the scheduler puts them";
-            let value =
-                || json!({"namespace": namespace, "kind": kind, "name": name, "counts": Value::Null, "why": why});
-            output.print(value, || format!("{key} {why}\n"))?;
-            return Ok(ExitCode::SUCCESS);
-        };
-        output.print(|| as_json(&row), || to_text(&row))?;
-        Ok(ExitCode::SUCCESS)
-    })
+/// A workload on the command line: `deploy/NAME`, or `deployment/NAMESPACE/NAME` as `-o name` prints
+/// it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct WorkloadName {
+    pub(super) kind: &'static str,
+    pub(super) namespace: Option<String>,
+    pub(super) name: String,
 }
 
-fn to_text(row: &WorkloadRow) -> String {
+impl WorkloadName {
+    /// Parses a name. `kind` may be an abbreviation.
+    pub(super) fn parse(kind: &str, name: &str) -> anyhow::Result<Self> {
+        let kind = match kind {
+            "deploy" | "deployment" | "deployments" | "deployment.apps" => "Deployment",
+            "sts" | "statefulset" | "statefulsets" | "statefulset.apps" => "StatefulSet",
+            _ => anyhow::bail!("unknown kind `{kind}`; expected node, deployment or statefulset"),
+        };
+        let (namespace, name) = match name.split_once('/') {
+            Some((namespace, name)) => (Some(namespace.to_owned()), name),
+            None => (None, name),
+        };
+        Ok(Self { kind, namespace, name: name.to_owned() })
+    }
+}
+
+/// Explains one workload.
+pub(super) fn explain(
+    WorkloadName { kind, namespace, name }: &WorkloadName,
+    client: &Client,
+    all: &Snapshot,
+    global: &Global,
+) -> anyhow::Result<(Value, String)> {
+    // As in kubectl: -n, or the namespace of the context.
+    let selected = global.namespace.as_deref().unwrap_or(client.default_namespace());
+    let namespace = namespace.as_deref().unwrap_or(selected);
+    let key = key(kind, namespace, name);
+    if all.cache.workload(&key).is_none() {
+        anyhow::bail!("{kind} {name} not found in namespace {namespace}; select another with -n");
+    }
+    let Some(row) = row(all, &key) else {
+        let why = "has no placement annotations: its pods run where the scheduler puts them";
+        let value = json!({"namespace": namespace, "kind": kind, "name": name, "counts": Value::Null, "why": why});
+        return Ok((value, format!("{key} {why}\n")));
+    };
+    Ok((as_json(&row), to_text(&row)))
+}
+
+fn to_text(row: &PlannedWorkload) -> String {
     let workload = &row.workload;
     let mut text = format!("{}\n", key_of(&workload.view));
     match &row.plan {

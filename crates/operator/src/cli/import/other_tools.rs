@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Context as _;
 use futures::TryStreamExt as _;
-use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node};
 use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams},
@@ -32,7 +32,8 @@ impl OtherTools {
         Self { client: client.clone() }
     }
 
-    /// Returns the names of all nodes, and the nodes of each finalizer. Perennial has no finalizers.
+    /// Returns the names of all nodes, and the nodes of each finalizer. Perennial has no
+    /// finalizers.
     pub(super) async fn nodes(&self) -> anyhow::Result<(BTreeSet<String>, BTreeMap<String, Vec<String>>)> {
         let api: Api<Node> = Api::all(self.client.clone());
         let (mut names, mut finalizers) = (BTreeSet::new(), BTreeMap::<String, Vec<String>>::new());
@@ -56,9 +57,14 @@ impl OtherTools {
         Ok((names, finalizers))
     }
 
-    /// Returns the ConfigMaps of a namespace except records, and the NodeLabelStates of all API groups.
+    /// Returns the ConfigMaps of a namespace except records, and the NodeLabelStates of all API
+    /// groups.
     pub(super) async fn objects(&self, namespace: &str) -> anyhow::Result<Vec<Value>> {
         let mut found = Vec::new();
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        if matches!(namespaces.get_metadata_opt(namespace).await, Ok(None)) {
+            anyhow::bail!("namespace {namespace} does not exist");
+        }
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), namespace);
         let api = &api;
         let list = |params: ListParams| async move {

@@ -5,14 +5,16 @@ import { at } from "./links.js";
 import { node } from "./node.js";
 import { nodes } from "./nodes.js";
 import { overview } from "./overview.js";
+import { policies } from "./policies.js";
 import { loadStates } from "./states.js";
 import { Stream } from "./stream.js";
+import { followTheme } from "./theme.js";
 import { workload } from "./workload.js";
 import { workloads } from "./workloads.js";
 
-const VIEWS = { "": overview, nodes, node, workloads, workload };
-const PARENT = { "": "overview", nodes: "nodes", node: "nodes", workloads: "workloads", workload: "workloads" };
-const TITLE = { "": "Overview", nodes: "Nodes", workloads: "Workloads" };
+const VIEWS = { "": overview, nodes, node, workloads, workload, policies };
+const PARENT = { "": "overview", nodes: "nodes", node: "nodes", workloads: "workloads", workload: "workloads", policies: "policies" };
+const TITLE = { "": "Overview", nodes: "Nodes", workloads: "Workloads", policies: "Policies" };
 
 const main = document.getElementById("content");
 const find = document.getElementById("find");
@@ -42,7 +44,8 @@ function show() {
   page.path = path;
   page.view = VIEWS[known](parts.slice(1), query);
   main.replaceChildren(page.view.element);
-  document.title = `${TITLE[known] ?? parts.at(-1)} · Perennial`;
+  page.title = TITLE[known] ?? parts.at(-1);
+  showTitle();
   for (const link of document.querySelectorAll("nav a")) {
     if (link.dataset.view === PARENT[known]) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
@@ -51,23 +54,47 @@ function show() {
   window.scrollTo(0, 0);
 }
 
-function showConnection(state, lastEvent) {
-  const live = document.getElementById("live");
+const connection = { stream: "connecting", lastEvent: null, stale: null };
+
+/** Shows whether the data is live: the page is connected to Perennial, and the API server delivers nodes and records to Perennial. */
+function showConnection() {
+  const { stream, lastEvent, stale } = connection;
+  const state = stream === "live" && stale ? "stale" : stream;
   const broken = document.getElementById("broken");
-  live.dataset.is = state;
-  document.getElementById("live-text").textContent = state === "live" ? "Live" : "Not live";
-  broken.hidden = state === "live";
-  if (state === "broken") {
-    const shown = lastEvent ? ` The data shown is from ${lastEvent.toLocaleTimeString()}.` : "";
-    broken.textContent = `The connection to Perennial is lost.${shown} Reconnecting …`;
-  }
+  document.getElementById("live").dataset.is = state;
+  document.getElementById("live-text").textContent = { live: "Live", stale: "Stale", connecting: "Connecting" }[state] ?? "Not live";
+  broken.hidden = state === "live" || state === "connecting";
+  const shown = (time) => (time ? ` The data shown is from ${time.toLocaleTimeString()}.` : "");
+  if (state === "broken") broken.textContent = `The connection to Perennial is lost.${shown(lastEvent)} Reconnecting …`;
+  if (state === "stale") broken.textContent = `${stale.title} (${stale.why}).${shown(stale.since && new Date(stale.since))} Retrying …`;
 }
 
+/** Shows the names of the cluster and of the context in the header and in the title. */
+function showCluster({ cluster, context }) {
+  const element = document.getElementById("cluster");
+  page.cluster = cluster ?? context;
+  element.hidden = !page.cluster;
+  element.textContent = cluster && context && cluster !== context ? `${cluster} (context ${context})` : (page.cluster ?? "");
+  element.title = element.textContent;
+  showTitle();
+}
+
+function showTitle() {
+  document.title = [page.title, page.cluster, "Perennial"].filter(Boolean).join(" · ");
+}
+
+followTheme(document.getElementById("theme"));
 await loadStates();
 new Stream({
-  state: showConnection,
+  state: (stream, lastEvent) => {
+    Object.assign(connection, { stream, lastEvent });
+    showConnection();
+  },
   overview: (value) => {
+    connection.stale = value.stale;
+    showConnection();
     page.overview = value;
+    showCluster(value);
     const from = value.servedBy === "operator" ? "served by the operator" : "served by perennial dashboard";
     document.getElementById("about").textContent = `Perennial ${value.version}, ${from}. Read-only. Records are in ${value.namespace}.`;
     page.view?.overview?.(value);
@@ -88,7 +115,7 @@ document.addEventListener("keydown", (event) => {
   }
   const combined = before + event.key;
   before = event.key === "g" ? "g" : "";
-  const go = { go: "#/", gn: "#/nodes", gw: "#/workloads" }[combined];
+  const go = { go: "#/", gn: "#/nodes", gw: "#/workloads", gp: "#/policies" }[combined];
   if (go) location.hash = go;
   else if (event.key === "/") find.focus();
   else if (event.key === "?") keys.showModal();
@@ -103,8 +130,9 @@ document.getElementById("keys-open").addEventListener("click", () => keys.showMo
 document.getElementById("skip").addEventListener("click", () => main.focus());
 find.addEventListener("input", () => {
   const { parts, query } = address();
-  const state = parts[0] === "nodes" ? query.get("state") : "";
-  const next = at("nodes", { q: find.value.trim(), state });
+  // Other filters stay.
+  const filters = parts[0] === "nodes" ? Object.fromEntries(query) : {};
+  const next = at("nodes", { ...filters, q: find.value.trim() });
   if (parts[0] === "nodes") {
     history.replaceState(null, "", next);
     show();

@@ -6,9 +6,15 @@ import { h, svg } from "./safe_html.js";
 const BARS = 60;
 const [WIDTH, HEIGHT, MIDDLE] = [720, 136, 84];
 
-/** Sums intervals to bars of equal length, oldest first: for an hour, or less if there is less data. */
+/** Number of intervals in a bar: the chart shows an hour, or less if there is less data. */
+const perBar = (intervals) => [1, 3].find((each) => intervals.length <= BARS * each) ?? 6;
+
+/** The time that the chart shows, in seconds. Its title and its axis name the same. */
+export const shownSeconds = (intervals, seconds) => BARS * perBar(intervals) * seconds;
+
+/** Sums intervals to bars of equal length, oldest first. */
 function bars(intervals, seconds) {
-  const each = [1, 3].find((each) => intervals.length <= BARS * each) ?? 6;
+  const each = perBar(intervals);
   const sums = Array.from({ length: BARS }, () => [0, 0, 0]);
   for (let back = 0; back < intervals.length; back++) {
     const bar = sums[BARS - 1 - Math.floor(back / each)];
@@ -41,12 +47,12 @@ export function churn(intervals, seconds) {
     }
   });
   const total = (place) => sums.reduce((sum, counts) => sum + counts[place], 0);
-  const whole = BARS * length;
+  const whole = shownSeconds(intervals, seconds);
   const label = `In the last ${span(whole)}: ${plural(total(0), "node")} created, ${total(1)} deleted, ${total(2)} restored.`;
   const line = svg("line", { x1: 0, x2: WIDTH, y1: MIDDLE, y2: MIDDLE });
   return [
     svg("svg", { class: "churn", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": label }, line, ...parts),
     // Outside of the SVG, so that the font size does not scale with it.
-    h("p", { class: "axis", "aria-hidden": "true" }, h("span", {}, `${span(whole)} ago`), h("span", {}, span(whole / 2)), h("span", {}, "now")),
+    h("p", { class: "axis", "aria-hidden": "true" }, h("span", {}, `${span(whole)} ago`), h("span", {}, `${span(whole / 2)} ago`), h("span", {}, "now")),
   ];
 }

@@ -38,4 +38,9 @@ function updateAge(element) {
   return element;
 }
 
-export const updateAges = () => document.querySelectorAll("main time").forEach(updateAge);
+export const updateAges = () => document.querySelectorAll("main time:not([data-fixed])").forEach(updateAge);
+
+/** Text after data of an API server that does not answer. */
+export function lastSeen({ since }) {
+  return since ? `, last seen at ${new Date(since).toLocaleTimeString()}` : ", never seen by this page";
+}

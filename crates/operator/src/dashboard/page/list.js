@@ -5,23 +5,52 @@ import { h } from "./safe_html.js";
 
 const PART = 100;
 const SPARE = 8;
+const RETRY = 2000;
 
 export class List {
-  /** `row(item)` returns the cells of a row, `open(item)` its address. */
-  constructor({ path, label, head, row, open, none, counted }) {
-    Object.assign(this, { path, row, open, none, counted, parts: new Map(), values: {}, matched: 0, active: -1, drawn: new Map() });
-    this.space = h("div", { class: "space", role: "presentation" });
-    this.body = h("div", { class: "rows", role: "grid", tabindex: "0", "aria-label": label, "aria-rowcount": "0", onscroll: () => this.draw() }, this.space);
+  /**
+   * `head` has the columns: `{ title, sort }`, where `sort` is the name of a column that the list can be sorted by.
+   * `row(item)` returns the cells of a row, `open(item)` its address, `sorted(values)` the address of another order.
+   */
+  constructor({ path, label, head, row, open, sorted, none, counted }) {
+    Object.assign(this, { path, row, open, sorted, none, counted, columns: head, parts: new Map(), values: {}, matched: 0, active: -1, drawn: new Map() });
+    this.heads = h("tr", { class: "row head", role: "row", "aria-rowindex": "1" });
+    this.head = h("thead", { role: "rowgroup" }, this.heads);
+    this.space = h("tbody", { class: "space", role: "rowgroup" });
+    // The roles are explicit, since a table that is laid out as blocks loses them.
+    this.body = h(
+      "table",
+      { class: "rows", role: "grid", tabindex: "0", "aria-rowcount": "1", "aria-colcount": head.length, onscroll: () => this.draw() },
+      h("caption", { class: "hidden" }, label),
+      this.head,
+      this.space,
+    );
     this.body.addEventListener("keydown", (event) => this.key(event) && event.preventDefault());
     this.empty = h("p", { class: "empty", hidden: true });
-    this.element = h("div", { class: "card list" }, h("div", { class: "row head", "aria-hidden": "true" }, head.map((text) => h("span", {}, text))), this.body, this.empty);
+    this.element = h("div", { class: "card list" }, this.body, this.empty);
+    this.drawHead();
     this.watch = new ResizeObserver(() => this.draw(true));
     this.watch.observe(this.body);
+  }
+
+  /** Draws the titles of the columns. A column that can be sorted by links to that order. */
+  drawHead() {
+    const order = this.values.sort || this.columns[0].sort || "";
+    const by = order.replace(/^-/, "");
+    this.heads.replaceChildren(
+      ...this.columns.map(({ title, sort }) => {
+        const now = sort && sort === by ? (order.startsWith("-") ? "descending" : "ascending") : null;
+        const next = now === "ascending" ? `-${sort}` : sort;
+        const text = sort && this.sorted ? h("a", { class: "sort", href: this.sorted({ ...this.values, sort: next }) }, title) : title;
+        return h("th", { scope: "col", role: "columnheader", "aria-sort": now }, text);
+      }),
+    );
   }
 
   /** Shows the rows that match the values, from the top. */
   search(values) {
     this.values = values;
+    this.drawHead();
     this.active = -1;
     this.body.scrollTop = 0;
     this.reload();
@@ -36,7 +65,11 @@ export class List {
     try {
       for (let part = Math.floor(first / PART); part <= Math.floor(last / PART); part++) parts.set(part, await this.get(part));
     } catch (error) {
-      if (turn === this.turn) this.showMessage(error.message);
+      if (turn !== this.turn) return;
+      // Keeps the rows that are shown.
+      if (!this.matched) this.showMessage(`${error.message} Retrying …`);
+      clearTimeout(this.retryTimer);
+      this.retryTimer = setTimeout(() => this.reload(), RETRY);
       return;
     }
     if (turn !== this.turn) return;
@@ -51,7 +84,7 @@ export class List {
 
   accept(value) {
     this.matched = value.matched;
-    this.body.setAttribute("aria-rowcount", value.matched);
+    this.body.setAttribute("aria-rowcount", value.matched + 1);
     this.space.style.height = `${value.matched * this.height()}px`;
     this.showMessage(value.matched ? null : this.none(this.values, value));
     this.counted(value);
@@ -95,9 +128,11 @@ export class List {
       if (known && known.known === Boolean(item)) continue;
       known?.remove();
       const row = h(
-        "div",
-        { class: "row", role: "row", id: `row-${index}`, "aria-rowindex": index + 1, "aria-selected": index === this.active ? "true" : "false" },
-        item ? this.row(item).map((cell) => h("span", { role: "gridcell" }, cell)) : h("span", { role: "gridcell", class: "coming" }, "…"),
+        "tr",
+        { class: "row", role: "row", id: `row-${index}`, "aria-rowindex": index + 2, "aria-selected": index === this.active ? "true" : "false" },
+        item
+          ? this.row(item).map((cell, column) => (column ? h("td", { role: "gridcell" }, cell) : h("th", { scope: "row", role: "rowheader" }, cell)))
+          : h("td", { role: "gridcell", class: "coming" }, "…"),
       );
       row.known = Boolean(item);
       row.style.transform = `translateY(${index * height}px)`;
@@ -133,7 +168,8 @@ export class List {
   choose(index) {
     this.active = Math.max(0, Math.min(index, this.matched - 1));
     const height = this.height();
-    const [top, room] = [this.active * height, this.body.clientHeight];
+    // The head covers the top of the list.
+    const [top, room] = [this.active * height, this.body.clientHeight - this.head.offsetHeight];
     if (top < this.body.scrollTop) this.body.scrollTop = top;
     else if (top + height > this.body.scrollTop + room) this.body.scrollTop = top + height - room;
     this.draw();
@@ -143,7 +179,7 @@ export class List {
 
   key(event) {
     if (!this.matched) return false;
-    const page = Math.max(1, Math.floor(this.body.clientHeight / this.height()) - 1);
+    const page = Math.max(1, Math.floor((this.body.clientHeight - this.head.offsetHeight) / this.height()) - 1);
     const steps = { ArrowDown: 1, ArrowUp: -1, j: 1, k: -1, PageDown: page, PageUp: -page };
     if (event.key in steps) this.choose(this.active < 0 ? 0 : this.active + steps[event.key]);
     else if (event.key === "Home") this.choose(0);
@@ -163,6 +199,7 @@ export class List {
   close() {
     this.watch.disconnect();
     clearTimeout(this.fetchTimer);
+    clearTimeout(this.retryTimer);
   }
 }
 

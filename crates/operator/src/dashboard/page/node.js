@@ -3,7 +3,7 @@
 import { commands } from "./commands.js";
 import { ago, capital, number, plural } from "./format.js";
 import { nodeAt, put } from "./links.js";
-import { fetchJson, resultView } from "./requests.js";
+import { fetchJson, loader } from "./requests.js";
 import { h, refresh } from "./safe_html.js";
 import { displayOf, namesOf, pill } from "./states.js";
 
@@ -21,19 +21,11 @@ export function node([name], query) {
   let value = null;
   let origin = query.get("origin") ?? "";
   let version = null;
-  let loading = false;
 
-  const showResult = resultView(problem, body, (found) => {
+  const load = loader(problem, body, () => fetchJson("api/node", { name }), (found) => {
     value = found;
     draw();
   });
-
-  async function load() {
-    if (loading) return;
-    loading = true;
-    await showResult(fetchJson("api/node", { name }));
-    loading = false;
-  }
 
   function choose(next) {
     origin = origin === next ? "" : next;
@@ -49,7 +41,7 @@ export function node([name], query) {
     ]);
     refresh(keys, [value.keys, origin], () => table(value.keys, origin, choose));
     refresh(lives, value.incarnations, () => timeline(value));
-    refresh(facts, [value.record, value.restored, value.next, value.policy, value.identity, value.created], () => about(value));
+    refresh(facts, [value.record, value.restored, value.next, value.nothing, value.unattended, value.policy, value.identity, value.created], () => about(value));
     refresh(how, value.commands, commands);
     events.hidden = !value.events.length;
     refresh(events, value.events, () => [
@@ -69,6 +61,7 @@ export function node([name], query) {
       version = seen;
     },
     again: load,
+    close: load.close,
     search: (query) => {
       origin = query.get("origin") ?? "";
       if (value) draw();
@@ -175,13 +168,16 @@ function about(value) {
   if (!record) add("Record", "none");
   else {
     add("Record", h("span", { class: "mono" }, record.name), record.fault ? ` is quarantined: ${record.fault}; ${record.instead}` : "");
+    if (record.hold) add("Hold", "excluded from garbage collection");
+    if (!value.uid || record.hold) add("Deleted", record.collected);
     if (record.capturedAt) add("Written", ago(record.capturedAt), record.capturedBy ? [" by ", h("span", { class: "mono" }, record.capturedBy)] : "");
   }
   if (value.next) {
     const given = Object.keys(value.next.given).length;
     const held = value.next.withheld.length ? `, except ${value.next.withheld.join(", ")}` : "";
     const later = value.next.later.length ? ` (${value.next.later.join(", ")} after the creation)` : "";
-    add(value.uid ? "If recreated now" : "When created again", given ? `restores ${plural(given, "key")}${later}${held}` : "restores nothing");
-  }
+    const promise = value.unattended ? `an operator would restore ${plural(given, "key")}${later}${held}, but ${value.unattended}` : `restores ${plural(given, "key")}${later}${held}`;
+    add(value.uid ? "If recreated now" : "When created again", given ? promise : "restores nothing");
+  } else if (value.nothing) add(value.uid ? "If recreated now" : "When created again", `nothing is restored: ${value.nothing}`);
   return [h("header", {}, h("h2", { id: "facts" }, "Details")), h("dl", { class: "facts" }, rows)];
 }

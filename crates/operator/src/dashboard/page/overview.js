@@ -1,8 +1,8 @@
 // The overview: nodes, problems, churn, workloads, replicas and activity.
 
-import { churn } from "./chart.js";
+import { churn, shownSeconds } from "./chart.js";
 import { command } from "./commands.js";
-import { ago, number, plural } from "./format.js";
+import { ago, lastSeen, number, plural, span } from "./format.js";
 import { at, nodeAt, put, workloadByKey } from "./links.js";
 import { h, refresh } from "./safe_html.js";
 import { displayOf, namesOf, swatch } from "./states.js";
@@ -60,7 +60,7 @@ export function overview(_, query) {
   return {
     element,
     overview(value) {
-      refresh(headline, [value.nodes, value.records, value.synced], () => head(value));
+      refresh(headline, [value.nodes, value.records, value.synced, value.stale], () => head(value));
       refresh(attention, value.attention, () => needs(value.attention));
       refresh(chart, value.churn, () => churned(value.churn));
       refresh(workloads, value.workloads, () => placed(value.workloads));
@@ -92,10 +92,14 @@ export function overview(_, query) {
   };
 }
 
-function head({ nodes, records, synced }) {
+function head({ nodes, records, synced, stale }) {
+  if (!synced && stale) return [h("h1", {}, "Nodes and records could not be loaded"), h("p", { class: "soft" }, `${stale.why}. Retrying …`)];
   if (!synced) return [h("h1", {}, "Loading nodes and records …"), h("p", { class: "soft" }, "This takes a moment in a large cluster.")];
   const all = nodes.current === nodes.live;
-  const title = !nodes.live
+  const one = nodes.live === 1;
+  const title = stale
+    ? `${!nodes.live ? "No nodes were known" : all && one ? "The one node was current" : `${number(nodes.current)} of ${plural(nodes.live, "node")} were current`}${lastSeen(stale)}`
+    : !nodes.live
     ? "There are no nodes"
     : all
       ? nodes.live === 1
@@ -152,10 +156,10 @@ function needs(matters) {
 function churned({ seconds, intervals }) {
   const sum = (place) => intervals.reduce((total, counts) => total + counts[place], 0);
   const [came, went, restored] = [sum(0), sum(1), sum(2)];
-  const minutes = Math.max(1, Math.round((intervals.length * seconds) / 60));
-  const span = minutes >= 59 ? "the last hour" : minutes === 1 ? "the last minute" : `the last ${minutes} minutes`;
+  const [whole, counted] = [shownSeconds(intervals, seconds), intervals.length * seconds];
+  const since = counted < whole ? `, counted for ${span(counted)}` : "";
   return [
-    h("header", {}, h("h2", { id: "churn" }, "Churn"), h("p", { class: "soft small" }, span)),
+    h("header", {}, h("h2", { id: "churn" }, "Churn"), h("p", { class: "soft small" }, `the last ${span(whole)}${since}`)),
     churn(intervals, seconds),
     h(
       "ul",
@@ -180,7 +184,7 @@ function placed(value) {
   }
   const rest = [
     value.drift ? `${number(value.drift)} in the wrong class` : null,
-    value.fallback ? `${number(value.fallback)} on-demand for lack of spot` : null,
+    value.fallback ? `${number(value.fallback)} on-demand: no spot capacity` : null,
   ].filter(Boolean);
   return [
     header,

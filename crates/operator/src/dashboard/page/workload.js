@@ -3,7 +3,7 @@
 import { commands } from "./commands.js";
 import { ago, capital, number, plural, withLocalTimes } from "./format.js";
 import { nodeAt } from "./links.js";
-import { fetchJson, resultView } from "./requests.js";
+import { fetchJson, loader } from "./requests.js";
 import { h, refresh, svg } from "./safe_html.js";
 import { pill } from "./states.js";
 
@@ -18,11 +18,10 @@ export function workload([kind, namespace, name]) {
   let drawn = null;
   let value = null;
 
-  const showResult = resultView(problem, body, (found) => {
+  const load = loader(problem, body, () => fetchJson("api/workload", { kind, namespace, name }), (found) => {
     value = found;
     draw();
   });
-  const load = () => showResult(fetchJson("api/workload", { kind, namespace, name }));
 
   function draw() {
     refresh(head, [value.state, value.why], () => [
@@ -44,7 +43,7 @@ export function workload([kind, namespace, name]) {
   return {
     element: h("div", { class: "workload" }, head, problem, body),
     again: load,
-    close: () => (clearInterval(timer), drawn?.close()),
+    close: () => (clearInterval(timer), load.close(), drawn?.close()),
   };
 }
 
@@ -158,7 +157,7 @@ function slots({ slots, others, counts, asked }) {
 
 const figure = (value, name, wanted = value) => h("div", { class: value === wanted ? "" : "off" }, h("dt", {}, name), h("dd", {}, number(value), value === wanted || name === "drift" || name === "fallback" ? null : h("span", { class: "soft" }, ` of ${number(wanted)}`)));
 
-const label = (counts) => `${plural(counts.replicas, "slot")}: ${counts.onDemand} on-demand, ${counts.spot} on spot, ${counts.drift} in the wrong class, ${counts.fallback} on-demand for lack of spot.`;
+const label = (counts) => `${plural(counts.replicas, "slot")}: ${counts.onDemand} on-demand, ${counts.spot} on spot, ${counts.drift} in the wrong class, ${counts.fallback} on-demand because spot has no capacity.`;
 
 function actions({ lines, doing, moved }) {
   const title = h("header", {}, h("h2", { id: "doing" }, "Placement"));

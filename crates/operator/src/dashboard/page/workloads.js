@@ -1,6 +1,6 @@
 // The list of workloads with placement annotations.
 
-import { number, plural } from "./format.js";
+import { lastSeen, number, plural } from "./format.js";
 import { at, put, workloadAt } from "./links.js";
 import { List, follower } from "./list.js";
 import { h } from "./safe_html.js";
@@ -17,7 +17,7 @@ export function workloads(_, query) {
   const list = new List({
     path: "api/workloads",
     label: "Workloads",
-    head: ["Workload", "State", "On-demand", "On spot", "Why"],
+    head: [{ title: "Workload", sort: "name" }, { title: "State" }, { title: "On-demand" }, { title: "Spot" }, { title: "Why" }],
     open: (item) => workloadAt(item.kind, item.namespace, item.name),
     row: (item) => [
       h(
@@ -36,6 +36,7 @@ export function workloads(_, query) {
       !synced && enabled ? NOT_SYNCED : !enabled ? "Placement is disabled (placement.enabled)." : !total ? "No workload has placement annotations, for example perennial.dev/spot-percentage." : q ? `No workload${state ? " in this state" : ""} has “${q}” in its name.` : "No workload is in this state.",
     counted: (value) => {
       count.textContent = value.matched === value.total ? plural(value.total, "workload") : `${number(value.matched)} of ${plural(value.total, "workload")}`;
+      if (value.stale) count.textContent += lastSeen(value.stale);
       const { q, state } = list.values;
       filters.replaceChildren(
         ...["", ...namesOf("workloads")]

@@ -15,11 +15,16 @@ use perennial_core::{
 };
 use serde_json::{Value, json};
 
-use crate::inspect::{format::age, leases::LeaseSnapshot, look::Look, session::Session};
+use crate::inspect::{
+    format::{age, shell_quoted},
+    inspected_node::InspectedNode,
+    leases::LeaseSnapshot,
+    session::Session,
+};
 
 /// Why a key is, or is not, on a node.
 pub(crate) struct KeyExplanation<'a> {
-    look: &'a Look,
+    look: &'a InspectedNode,
     key: Key,
     cause: Cause,
     why: String,
@@ -29,20 +34,29 @@ pub(crate) struct KeyExplanation<'a> {
 }
 
 impl<'a> KeyExplanation<'a> {
-    pub(crate) async fn read(session: &Session, look: &'a Look, key: &str) -> Self {
+    pub(crate) async fn read(session: &Session, look: &'a InspectedNode, key: &str) -> Self {
         let key = Key::parse(key);
         let cause = cause_of(&key, &look.case);
         let (why, fix) = words(&key, &cause, look);
         let mut more = Vec::new();
-        if cause.is_due() {
-            let role = if matches!(cause, Cause::ToGive { .. }) { "restore" } else { "capture" };
-            match LeaseSnapshot::read(&session.client, session.settings.namespace.as_str()).await {
-                Ok(leases) => more.push(leases.owner(look.name(), role).sentence()),
+        let waits = matches!(cause, Cause::Waits { .. });
+        if cause.is_due() || waits {
+            let role = if waits || matches!(cause, Cause::ToGive { .. }) { "restore" } else { "capture" };
+            match LeaseSnapshot::read(&session.client, session.settings.lease_namespace()).await {
+                Ok(leases) => {
+                    let owner = leases.owner(look.name(), role);
+                    let elects = session.settings.controller.leader_election.enabled;
+                    more.extend(if waits { owner.unattended(elects) } else { Some(owner.sentence()) });
+                }
                 Err(error) => more.push(format!("the owner of its shard is unknown: {error:#}")),
             }
         }
         if let Some(Stored::Bad { fault, good }) = look.stored() {
             more.push(format!("its record is quarantined ({fault}); {}", substitute(good)));
+        }
+        let writers = writers(look, &key);
+        if !writers.is_empty() && !matches!(cause, Cause::Controllers { .. }) {
+            more.push(format!("written by {}", writers.join(", ")));
         }
         Self { look, key, cause, why, fix, more }
     }
@@ -53,7 +67,7 @@ impl<'a> KeyExplanation<'a> {
         let record = look.record().and_then(|record| record.kept.get(key).cloned());
         json!({
             "node": look.name(), "key": key, "cause": cause.word(), "why": why, "fix": fix, "more": more,
-            "onNode": live, "inRecord": record, "policy": look.policy().name,
+            "onNode": live, "inRecord": record, "policy": look.policy().name, "writers": writers(look, key),
         })
     }
 
@@ -67,6 +81,14 @@ impl<'a> KeyExplanation<'a> {
             let _ = writeln!(text, "  Fix: {fix}");
         }
         text
+    }
+}
+
+/// Returns the field managers of a label of the live node.
+pub(crate) fn writers<'a>(look: &'a InspectedNode, key: &'a Key) -> Vec<&'a str> {
+    match (look.node(), key) {
+        (Some(node), Key::Label(label)) => node.writers.of(label).collect(),
+        _ => Vec::new(),
     }
 }
 
@@ -95,7 +117,7 @@ fn value_on(node: &perennial_core::keeper::selection::Node, key: &Key) -> Option
 
 /// Returns the reason as a sentence, and a fix if there is one.
 #[expect(clippy::too_many_lines, reason = "one arm per cause")]
-pub(crate) fn words(key: &Key, cause: &Cause, look: &Look) -> (String, Option<String>) {
+pub(crate) fn words(key: &Key, cause: &Cause, look: &InspectedNode) -> (String, Option<String>) {
     let (node, now) = (look.name(), Timestamp::now());
     let ago = |then: Timestamp| format!("{} ago", age(then, now));
     match cause {
@@ -104,24 +126,34 @@ pub(crate) fn words(key: &Key, cause: &Cause, look: &Look) -> (String, Option<St
             Some(format!("kubectl annotate node {node} {IGNORE}- (or remove the label with this key)")),
         ),
         Cause::OurDomain => ("keys of Perennial itself are never kept".to_owned(), None),
+        // These patterns are not settings.
+        Cause::Dropped { pattern, .. } if !matches!(key, Key::Label(_)) => (
+            format!(
+                "never kept: the built-in pattern `{pattern}` matches keys that belong to one machine or one start"
+            ),
+            None,
+        ),
         Cause::Dropped { policy, pattern } => {
             let whose = if is_default(policy, pattern) {
                 format!(
                     "by default: the pattern `{pattern}` of keeper.drop matches keys that kubelets, cloud controllers or feature discovery write"
                 )
             } else if policy == "config" {
-                format!("by the pattern `{pattern}` of keeper.drop in the configuration")
+                format!("by the pattern `{pattern}` of keeper.drop or keeper.dropAlso in the configuration")
             } else {
                 format!("by the pattern `{pattern}` of {}", named(policy))
             };
             (
                 format!("not kept: dropped {whose}"),
-                Some(format!("to keep it, remove the pattern from `drop` of {}", named(policy))),
+                Some(format!("to keep it, remove the pattern from `drop` or `dropAlso` of {}", named(policy))),
             )
         }
         Cause::NotKept { policy } => (
             format!("not kept: no pattern of {} matches it", named(policy)),
-            Some(format!("to keep it, add a pattern to {}", list_of(key, policy))),
+            Some(match key {
+                Key::Cordon => format!("to keep it, set `cordon: true` in {}", named(policy)),
+                _ => format!("to keep it, add a pattern to {}", list_of(key, policy)),
+            }),
         ),
         Cause::Unidentified { identity } => (
             format!("the node has no {identity} yet, so its record is unknown"),
@@ -139,7 +171,7 @@ pub(crate) fn words(key: &Key, cause: &Cause, look: &Look) -> (String, Option<St
         ),
         Cause::Contested { rivals } => (
             format!(
-                "not restored: {} has the same identity as this node ({})",
+                "neither captured nor restored: {} has the same identity as this node ({})",
                 rivals.join(", "),
                 look.policy().identity
             ),
@@ -151,7 +183,7 @@ pub(crate) fn words(key: &Key, cause: &Cause, look: &Look) -> (String, Option<St
                 describe(recorded),
                 describe(machine)
             ),
-            Some(format!("to set it on this machine: kubectl label node {node} {key}=…")),
+            Some(format!("to set it on this machine: {}", set_command(node, key, None))),
         ),
         Cause::MachineUnknown { recorded } => (
             format!(
@@ -161,13 +193,22 @@ pub(crate) fn words(key: &Key, cause: &Cause, look: &Look) -> (String, Option<St
             Some("wait until the node reports providerID, systemUUID and machineID".to_owned()),
         ),
         Cause::Unwritable { value } => (format!("not restored: the API server would reject {key}={value}"), None),
-        Cause::OwnValue { node: Some(own), record } => (
+        Cause::OwnValue { node: Some(own), record, rollback_to: None } => (
             format!(
                 "the node was created with its own value, {own}, which takes precedence{}",
                 record.as_ref().map(|value| format!(" over {value} in the record")).unwrap_or_default()
             ),
             Some(format!("to use the value of the record: perennial restore {node}, or set keeper.merge: overwrite")),
         ),
+        Cause::OwnValue { node: Some(own), record, rollback_to: Some(sequence) } => {
+            let before = record.as_deref().unwrap_or_default();
+            (
+                format!(
+                    "the node was created with its own value, {own}, which takes precedence over {before} in version {sequence} of the record"
+                ),
+                Some(format!("to use {before} again: perennial rollback {node} --to {sequence}")),
+            )
+        }
         Cause::OwnValue { node: None, .. } => ("the key was removed from this incarnation".to_owned(), None),
         Cause::Removed { value, last_seen, removed_at, sequence } => (
             format!(
@@ -176,7 +217,8 @@ pub(crate) fn words(key: &Key, cause: &Cause, look: &Look) -> (String, Option<St
                 ago(*removed_at)
             ),
             Some(format!(
-                "to restore it: perennial rollback {node} --to {sequence}, or kubectl label node {node} {key}={value}"
+                "to restore it: perennial rollback {node} --to {sequence}, or {}",
+                set_command(node, key, Some(value))
             )),
         ),
         Cause::BeingRemoved { value } => (
@@ -193,7 +235,7 @@ pub(crate) fn words(key: &Key, cause: &Cause, look: &Look) -> (String, Option<St
             } else {
                 "never seen on this node: there is no record".to_owned()
             },
-            Some(format!("kubectl label node {node} {key}=…")),
+            Some(set_command(node, key, None)),
         ),
         Cause::Waits { value, protected } => (
             format!(
@@ -202,6 +244,20 @@ pub(crate) fn words(key: &Key, cause: &Cause, look: &Look) -> (String, Option<St
             ),
             None,
         ),
+        Cause::ActionLabel => (
+            "never kept: by this label other controllers report the health of one machine, or act on it".to_owned(),
+            None,
+        ),
+        Cause::Controllers { managers } => (
+            format!(
+                "not kept: it is written only by {}, which writes it again (keeper.dropManagers)",
+                managers.join(", ")
+            ),
+            Some(format!(
+                "to keep it, set it yourself: {} --overwrite, or change keeper.dropManagers",
+                set_command(node, key, None)
+            )),
+        ),
         Cause::Kept { value, given } => (
             format!(
                 "kept: the node and the record have {value}{}",
@@ -209,6 +265,22 @@ pub(crate) fn words(key: &Key, cause: &Cause, look: &Look) -> (String, Option<St
             ),
             None,
         ),
+    }
+}
+
+/// Returns the kubectl command that sets a key on a node. The value is left out if it is unknown.
+fn set_command(node: &str, key: &Key, value: Option<&str>) -> String {
+    let (node, value) = (shell_quoted(node), value.unwrap_or("VALUE"));
+    match key {
+        Key::Label(label) => format!("kubectl label node {node} {}", shell_quoted(&format!("{label}={value}"))),
+        Key::Annotation(name) => format!("kubectl annotate node {node} {}", shell_quoted(&format!("{name}={value}"))),
+        Key::Taint { key, effect } if value.is_empty() => {
+            format!("kubectl taint node {node} {}", shell_quoted(&format!("{key}:{effect}")))
+        }
+        Key::Taint { key, effect } => {
+            format!("kubectl taint node {node} {}", shell_quoted(&format!("{key}={value}:{effect}")))
+        }
+        Key::Cordon => format!("kubectl cordon {node}"),
     }
 }
 
@@ -241,4 +313,27 @@ fn describe(machine: &Machine) -> String {
     let known: Vec<String> =
         parts.iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| format!("{name} {value}")).collect();
     if known.is_empty() { "an unknown machine".to_owned() } else { known.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_set_with_the_command_of_its_kind() {
+        for (key, value, command) in [
+            ("team", Some("ml"), "kubectl label node n1 team=ml"),
+            ("team", None, "kubectl label node n1 team=VALUE"),
+            (
+                "annotation:example.com/owner",
+                Some("it's me"),
+                r"kubectl annotate node n1 'example.com/owner=it'\''s me'",
+            ),
+            ("taint:dedicated:NoSchedule", Some("gpu"), "kubectl taint node n1 dedicated=gpu:NoSchedule"),
+            ("taint:dedicated:NoSchedule", Some(""), "kubectl taint node n1 dedicated:NoSchedule"),
+            ("cordon:", Some("true"), "kubectl cordon n1"),
+        ] {
+            assert_eq!(set_command("n1", &Key::parse(key), value), command, "{key}");
+        }
+    }
 }

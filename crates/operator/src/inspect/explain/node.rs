@@ -1,21 +1,18 @@
 //! State, identity, keys, restores and future of a node.
 
-use std::{collections::BTreeSet, fmt::Write as _, sync::Arc};
+use std::{collections::BTreeSet, fmt::Write as _};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node as FullNode};
 use kube::{Api, Client, api::ListParams};
 use perennial_core::keeper::{
-    admission::kubelet_may_set,
-    case::{Case, CaseContext, Phase},
-    decide::{Decision, decide},
+    explain::explain as cause_of,
     identity::Identified,
     import::decide::IMPORTED_UID,
     keys::{Kept, Key},
     mark::MARK,
-    policy_set::PolicySet,
-    record::Record,
-    selection::{Node, Policy},
+    next_incarnation::{NextIncarnation, NothingRestored, next_incarnation},
+    selection::Policy,
     status::KeepStatus,
     stored_record::Stored,
 };
@@ -23,11 +20,13 @@ use serde_json::{Value, json};
 
 use crate::{
     inspect::{
+        collection::RecordLifetime,
         format::{age, pairs},
+        inspected_node::InspectedNode,
         leases::{LeaseSnapshot, ShardOwner},
-        look::Look,
         records::as_json,
         session::Session,
+        states::KeyOrigin,
     },
     runtime::request::FIELD_MANAGER,
 };
@@ -45,7 +44,8 @@ impl RestoreRequest {
     }
 }
 
-/// Reads the request from the managed fields of the mark. Fields that a webhook set in a create have no manager.
+/// Reads the request from the managed fields of the mark. Fields that a webhook set in a create
+/// have no manager.
 pub(crate) async fn restore_request(client: &Client, name: &str) -> Option<RestoreRequest> {
     let api: Api<FullNode> = Api::all(client.clone());
     let metadata = api.get_metadata(name).await.ok()?.metadata;
@@ -69,9 +69,13 @@ pub(crate) struct NodeEvent {
     pub(crate) message: String,
 }
 
-/// Returns the Events of the operator about the node, oldest first. Empty without permission to read them.
+/// Namespace of the Events about objects without a namespace.
+const EVENT_NAMESPACE: &str = "default";
+
+/// Returns the Events of the operator about the node, oldest first. Empty without permission to
+/// read them.
 pub(crate) async fn events(client: &Client, name: &str) -> Vec<NodeEvent> {
-    let api: Api<Event> = Api::default_namespaced(client.clone());
+    let api: Api<Event> = Api::namespaced(client.clone(), EVENT_NAMESPACE);
     let selector = format!("involvedObject.kind=Node,involvedObject.name={name}");
     let Ok(list) = api.list(&ListParams::default().fields(&selector)).await else { return Vec::new() };
     let ours = |event: &Event| {
@@ -92,70 +96,43 @@ pub(crate) async fn events(client: &Client, name: &str) -> Vec<NodeEvent> {
     events
 }
 
-/// Keys of the next incarnation if this one were deleted now.
-pub(crate) struct NextIncarnation {
-    pub(crate) given: Kept,
-    /// Keys that a kubelet may not set in its create request. Restored by a patch.
-    pub(crate) later: Vec<Key>,
-    pub(crate) withheld: Vec<Key>,
-}
-
-/// Computed with the operator's own decision, for the same machine and a node without labels.
-pub(crate) fn next_incarnation(look: &Look) -> Option<NextIncarnation> {
-    let case = &look.case;
-    if case.is_ignored() || case.has_newer_record() {
-        return None;
-    }
-    let record: Option<Record> = match decide(&case.deleted()) {
-        Decision::WriteRecord(_, next) if case.node().is_some() => Some(*next),
-        _ => look.record(),
-    };
-    let record = record?;
-    let machine = case.node().map_or_else(|| record.node.machine.clone(), |node| node.machine.clone());
-    // A node that is being created has a UID that no record contains.
-    let bare = Node { name: record.node.name.clone(), uid: "next".to_owned(), machine, ..Node::default() };
-    let policies = PolicySet::from(case.policy().clone());
-    let context = CaseContext { policies: &policies, now: Timestamp::now(), by: "cli" };
-    let stored = Some(Arc::new(Stored::Good(Box::new(record))));
-    let phase = Phase::Creating { by_kubelet: false };
-    let Decision::PatchNode(whole) = decide(&Case::new(phase, Some(bare), stored, Vec::new(), &context)) else {
-        return None;
-    };
-    let later = whole.set.keys().filter(|key| !kubelet_may_set(key)).cloned().collect();
-    Some(NextIncarnation { given: whole.set, later, withheld: whole.withheld.into_iter().collect() })
-}
-
 /// State, identity, kept keys, restored keys, refusals, Events and future of a node.
 pub(crate) struct NodeExplanation<'a> {
-    look: &'a Look,
+    look: &'a InspectedNode,
     standing: KeepStatus,
     way: Option<RestoreRequest>,
     events: Vec<NodeEvent>,
     owner: Option<ShardOwner>,
-    next: Option<NextIncarnation>,
+    next: Result<NextIncarnation, NothingRestored>,
+    max_absent: u32,
+    /// Operators hold Leases.
+    elects: bool,
 }
 
 impl<'a> NodeExplanation<'a> {
-    pub(crate) async fn read(session: &Session, look: &'a Look) -> Self {
+    pub(crate) async fn read(session: &Session, look: &'a InspectedNode) -> Self {
         let name = look.name();
         let way = match look.node() {
             Some(node) if node.annotations.contains_key(MARK) => restore_request(&session.client, name).await,
             _ => None,
         };
-        let leases = LeaseSnapshot::read(&session.client, session.settings.namespace.as_str()).await.ok();
+        let leases = LeaseSnapshot::read(&session.client, session.settings.lease_namespace()).await.ok();
         Self {
             look,
             standing: look.status(),
             way,
             events: events(&session.client, name).await,
             owner: leases.map(|leases| leases.owner(name, "restore")),
-            next: next_incarnation(look),
+            next: next_incarnation(&look.case),
+            max_absent: session.settings.keeper.max_absent,
+            elects: session.settings.controller.leader_election.enabled,
         }
     }
 
     pub(crate) fn to_json(&self) -> Value {
-        let Self { look, standing, way, events, owner, next } = self;
+        let Self { look, standing, way, events, owner, next, .. } = self;
         let name = look.name();
+        let lifetime = RecordLifetime::of(look);
         json!({
             "node": name,
             "state": standing.state().as_str(),
@@ -167,7 +144,11 @@ impl<'a> NodeExplanation<'a> {
             "mark": look.mark(),
             "restored": way.as_ref().map(|request| json!({"at": request.at, "by": request.describe()})),
             "record": look.held.as_ref().map(as_json),
-            "ifDeletedNow": next.as_ref().map(|next| json!({"given": next.given, "later": next.later, "withheld": next.withheld})),
+            "hold": lifetime.is_some_and(|lifetime| lifetime.hold),
+            "collection": lifetime.map(RecordLifetime::to_json),
+            "unattended": self.unattended(),
+            "ifDeletedNow": next.as_ref().ok().map(|next| json!({"given": next.given, "later": next.later, "withheld": next.withheld})),
+            "nothingRestored": next.as_ref().err().map(ToString::to_string),
             "events": events.iter().map(|event| json!({"at": event.at, "reason": event.reason, "message": event.message})).collect::<Vec<_>>(),
             "attended": owner.as_ref().map(ShardOwner::is_attended),
         })
@@ -186,6 +167,10 @@ impl<'a> NodeExplanation<'a> {
         write(format!("\nIdentity: {}", self.identity(name)));
         write(format!("\nPolicy: {}", policy(self.look.policy())));
         write(format!("\nRecord: {}", self.kept()));
+        let lifetime = RecordLifetime::of(self.look).map(|lifetime| lifetime.limited(self.max_absent));
+        if let Some(sentence) = lifetime.and_then(|lifetime| lifetime.sentence(Timestamp::now())) {
+            write(format!("  {sentence}"));
+        }
         for line in self.keys() {
             write(format!("  {line}"));
         }
@@ -208,7 +193,14 @@ impl<'a> NodeExplanation<'a> {
     }
 
     fn identity(&self, name: &str) -> String {
-        let by = self.look.identity().and_then(Identified::text).unwrap_or_else(|| format!("name={name}"));
+        let by = match (self.look.identity().map(Identified::text), self.look.node()) {
+            (Some(text), _) => text.unwrap_or_else(|| format!("name={name}")),
+            (None, Some(_)) => format!("none yet, the node has no {}", self.look.policy().identity),
+            (None, None) => {
+                let recorded = self.look.record().and_then(|record| record.identity);
+                recorded.unwrap_or_else(|| format!("name={name}"))
+            }
+        };
         let incarnation = match self.look.node() {
             Some(node) => {
                 let created = Timestamp::from_second(node.created).unwrap_or(Timestamp::UNIX_EPOCH);
@@ -248,27 +240,18 @@ impl<'a> NodeExplanation<'a> {
 
     /// Returns all keys of the node and the record, with their origin.
     fn keys(&self) -> Vec<String> {
-        let (live, record) = (self.look.kept(), self.look.record());
-        let on_node = live.cloned().unwrap_or_default();
-        let in_record = record.map(|record| record.kept).unwrap_or_default();
-        let mark = self.look.mark();
+        let on_node = self.look.kept().cloned().unwrap_or_default();
+        let in_record = self.look.record().map(|record| record.kept).unwrap_or_default();
         let all: BTreeSet<&Key> = on_node.keys().chain(in_record.keys()).collect();
         all.into_iter()
             .map(|key| {
-                let given =
-                    mark.is_some_and(|mark| mark.given.get(key) == on_node.get(key) && on_node.contains_key(key));
-                let origin = match (on_node.get(key), in_record.get(key)) {
-                    (Some(now), Some(then)) if now == then && given => "restored".to_owned(),
-                    (Some(now), Some(then)) if now == then => "set on the node".to_owned(),
-                    (Some(_), Some(then)) => format!("set on the node; the record has {then}"),
-                    (Some(_), None) => "not in the record yet".to_owned(),
-                    (None, _) if live.is_none() => "in the record".to_owned(),
-                    (None, _) => "not on the node".to_owned(),
+                let (live, recorded) = (on_node.get(key), in_record.get(key));
+                let origin = KeyOrigin::of(&cause_of(key, &self.look.case), live.is_some());
+                let differs = match (live, recorded) {
+                    (Some(live), Some(recorded)) if live != recorded => format!("; the record has {recorded}"),
+                    _ => String::new(),
                 };
-                format!(
-                    "{key}={}   ({origin})",
-                    on_node.get(key).or_else(|| in_record.get(key)).map_or("", String::as_str)
-                )
+                format!("{key}={}   ({origin}{differs})", live.or(recorded).map_or("", String::as_str))
             })
             .collect()
     }
@@ -330,10 +313,10 @@ impl<'a> NodeExplanation<'a> {
     }
 
     fn future(&self) -> String {
-        let Some(next) = &self.next else { return "nothing would be restored.".to_owned() };
-        if next.given.is_empty() {
-            return "nothing would be restored.".to_owned();
-        }
+        let next = match &self.next {
+            Ok(next) => next,
+            Err(why) => return format!("nothing would be restored: {why}."),
+        };
         let list = |keys: &[Key]| keys.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let later = if next.later.is_empty() {
             String::new()
@@ -342,7 +325,16 @@ impl<'a> NodeExplanation<'a> {
         };
         let withheld =
             if next.withheld.is_empty() { String::new() } else { format!("; except {}", list(&next.withheld)) };
-        format!("it would be restored with {}{later}{withheld}.", pairs(&next.given))
+        let given = pairs(&next.given);
+        match self.unattended() {
+            None => format!("it would be restored with {given}{later}{withheld}."),
+            Some(why) => format!("an operator would restore {given}{later}{withheld}, but {why}."),
+        }
+    }
+
+    /// Returns why no operator works on the node.
+    fn unattended(&self) -> Option<String> {
+        self.owner.as_ref().and_then(|owner| owner.unattended(self.elects))
     }
 }
 

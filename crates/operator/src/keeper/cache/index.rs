@@ -4,113 +4,45 @@
 //! Decides nothing: whether a node may need work is a question to
 //! [`perennial_core::keeper::fingerprint`].
 
-use std::{
-    hash::{DefaultHasher, Hash, Hasher},
-    num::NonZeroU64,
-    sync::Arc,
+use std::{collections::BTreeMap, hash::Hash, num::NonZeroU64, sync::Arc};
+
+use perennial_core::{
+    config::Identity,
+    keeper::{fingerprint::Need, selection::Node},
 };
 
-use perennial_core::keeper::{
-    case::Rival,
-    fingerprint::{Need, NodeFingerprint, RecordFingerprint},
-    identity::Identified,
-    selection::{Node, Policy},
+use super::{
+    absent_records::AbsentRecords,
+    entries::{NodeEntry, RecordEntry},
+    survey::Survey,
 };
-
 use crate::{
-    keeper::{Key, Priority, apply::Held},
+    keeper::{Key, Priority},
     runtime::map::{HashMap, HashSet},
 };
-
-/// One live node.
-#[derive(Clone, Debug)]
-pub(super) struct NodeEntry {
-    pub(super) fingerprint: NodeFingerprint,
-    /// Hash of the name of its policy.
-    policy: u64,
-    /// Name of its record. `None` while the node lacks the field that identifies it.
-    pub(super) record: Option<Arc<str>>,
-    /// resourceVersion of the record with which this state was found to need nothing.
-    clean_with: Option<NonZeroU64>,
-    /// The current list, or the last one, contains the node.
-    listed: bool,
-}
-
-/// One record.
-#[derive(Clone, Debug)]
-pub(super) struct RecordEntry {
-    pub(super) fingerprint: RecordFingerprint,
-    resource_version: u64,
-    /// The newest signing key has not signed it.
-    unsigned: bool,
-    /// Its ConfigMap has the annotation `absent-since`.
-    absence_noted: bool,
-    /// The current list, or the last one, contains the record.
-    listed: bool,
-    pub(super) node: Key,
-}
-
-/// Number of nodes and records in each state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Survey {
-    pub current: usize,
-    pub to_capture: usize,
-    pub to_restore: usize,
-    pub ignored: usize,
-    pub unidentified: usize,
-    pub records: usize,
-    pub tombstones: usize,
-    pub bad_records: usize,
-    pub unsigned: usize,
-    pub absent: usize,
-}
 
 /// All nodes and records.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     pub(super) nodes: HashMap<Key, NodeEntry>,
+    /// Records, except for those in `absent`.
     pub(super) records: HashMap<Arc<str>, RecordEntry>,
+    /// Records of nodes that have been absent for long.
+    pub(super) absent: AbsentRecords,
+    /// Nodes have been listed: a record without a node is absent.
+    pub(super) nodes_are_listed: bool,
+    /// A list of records is being delivered.
+    pub(super) records_are_listed_again: bool,
     /// Nodes by record, for records that are not named after a node.
-    claims: HashMap<Arc<str>, HashSet<Key>>,
+    pub(super) claims: HashMap<Arc<str>, HashSet<Key>>,
+    /// Nodes by every name that their record may have, for nodes with several.
+    pub(super) lookups: HashMap<Arc<str>, HashSet<Key>>,
+    /// Number of records by identity, for identities other than the name of the node.
+    pub(super) identities: BTreeMap<Identity, usize>,
+    /// The largest number of nodes since it was last taken.
+    peak: usize,
     /// The last survey. Cleared by every change.
-    surveyed: Option<Survey>,
-}
-
-impl NodeEntry {
-    pub(super) fn new(node: &Node, policy: &Policy) -> Self {
-        let record = Identified::of(&policy.identity, node).map(|identity| Arc::from(identity.record_name().0));
-        Self {
-            fingerprint: NodeFingerprint::new(node, policy),
-            policy: hash(&policy.name.as_str()),
-            record,
-            clean_with: None,
-            listed: true,
-        }
-    }
-
-    /// Whether a decision reads the same of both, apart from the resourceVersion.
-    pub(super) fn decides_like(&self, other: &Self) -> bool {
-        self.fingerprint.decides_like(&other.fingerprint) && self.record == other.record
-    }
-}
-
-impl RecordEntry {
-    pub(super) fn new(held: &Held) -> Self {
-        Self {
-            fingerprint: RecordFingerprint::new(held.stored()),
-            resource_version: held.resource_version(),
-            unsigned: held.is_unsigned(),
-            absence_noted: held.stored().good().is_some() && held.is_noted_absent(),
-            listed: true,
-            node: Arc::from(held.node_name()),
-        }
-    }
-}
-
-fn hash(value: &impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    hasher.finish()
+    pub(super) surveyed: Option<Survey>,
 }
 
 /// Grows a full map at once to the size of the other one, since there are about as many nodes as
@@ -132,15 +64,22 @@ impl Index {
         self.records.get_key_value(name).map_or_else(|| Arc::from(name), |(key, _)| Arc::clone(key))
     }
 
-    fn record_of(&self, node: &NodeEntry) -> Option<&RecordEntry> {
+    pub(super) fn record_of(&self, node: &NodeEntry) -> Option<&RecordEntry> {
         self.records.get(node.record.as_ref()?)
     }
 
     /// Returns the priority of the work that a live node may need.
-    fn work(&self, node: &NodeEntry) -> Option<Priority> {
+    fn work(&self, name: &str, node: &NodeEntry) -> Option<Priority> {
         let record = self.record_of(node);
+        if self.is_undecided(name, node) && !node.fingerprint.is_ignored() {
+            return Some(Priority::Restore);
+        }
         if self.is_clean(node) {
             return None;
+        }
+        // The record must be read.
+        if self.has_unread_record(node) {
+            return (!node.fingerprint.is_ignored()).then_some(Priority::Restore);
         }
         match node.fingerprint.need(record.map(|record| &record.fingerprint)) {
             Need::Restore => Some(Priority::Restore),
@@ -151,6 +90,18 @@ impl Index {
         }
     }
 
+    /// Whether a node has nothing to keep, and its record, if it has one, is not cached.
+    pub(super) fn may_have_lost_record(&self, name: &str) -> bool {
+        let Some(node) = self.nodes.get(name) else { return false };
+        let is_bare = node.fingerprint.is_empty() && !node.fingerprint.is_ignored();
+        is_bare && node.record.as_ref().is_some_and(|record| !self.has_record(record))
+    }
+
+    /// Whether the record of a node is cached without an entry.
+    pub(super) fn has_unread_record(&self, node: &NodeEntry) -> bool {
+        node.record.as_ref().is_some_and(|record| self.absent.contains(record))
+    }
+
     /// Whether this state of the node was found to need nothing with the current version of its
     /// record.
     pub(super) fn is_clean(&self, node: &NodeEntry) -> bool {
@@ -158,16 +109,15 @@ impl Index {
         version.is_some() && node.clean_with.map(NonZeroU64::get) == version
     }
 
-    /// Takes note of the resourceVersion of a node that needs nothing and has not changed. Returns
+    /// Records the resourceVersion of a node that needs nothing and has not changed. Returns
     /// false for any other node.
     pub(super) fn is_unchanged(&mut self, node: &Node) -> bool {
         let Some(known) = self.nodes.get(node.name.as_str()) else { return false };
-        if self.work(known).is_some() || !known.fingerprint.has_content_of(node) {
+        if self.work(&node.name, known).is_some() || !known.fingerprint.has_content_of(node) {
             return false;
         }
         if let Some(known) = self.nodes.get_mut(node.name.as_str()) {
             known.fingerprint.advance(node.resource_version);
-            known.listed = true;
         }
         true
     }
@@ -179,6 +129,9 @@ impl Index {
 
     /// Whether the last state of a deleted node may have to be written.
     pub(super) fn last_state_may_need_write(&self, last: &NodeEntry) -> bool {
+        if self.has_unread_record(last) {
+            return !last.fingerprint.is_ignored();
+        }
         last.fingerprint.last_state_may_need_write(self.record_of(last).map(|record| &record.fingerprint))
     }
 
@@ -186,8 +139,9 @@ impl Index {
     /// changed.
     pub(super) fn put_node(&mut self, name: &Key, mut entry: NodeEntry) -> Option<Priority> {
         self.surveyed = None;
-        if let Some(old) = self.nodes.get_mut(name) {
-            old.listed = true;
+        self.set_record_name(name, &mut entry, self.nodes.get(name));
+        if let Some(old) = self.nodes.get(name) {
+            entry.listed = old.listed;
             let (was, is) = (&old.fingerprint, &entry.fingerprint);
             if was.is_same_incarnation(is) && !is.is_newer_than(was) {
                 return None;
@@ -195,10 +149,11 @@ impl Index {
             if old.decides_like(&entry) {
                 entry.clean_with = old.clean_with;
             }
-            let before = old.record.clone();
+            let (before, names) = (old.record.clone(), old.all_names());
             if before != entry.record {
                 self.unclaim(before.as_ref(), name);
             }
+            self.look_up_under(name, &names, false);
         }
         // Every name is stored once.
         if let Some(record) = &mut entry.record
@@ -207,10 +162,19 @@ impl Index {
             *record = Arc::clone(shared);
         }
         self.claim(name, &entry);
-        let work = self.work(&entry);
+        self.look_up_under(name, &entry.all_names(), true);
+        let work = self.work(name, &entry);
         make_room(&mut self.nodes, self.records.len());
         self.nodes.insert(Arc::clone(name), entry);
+        self.peak = self.peak.max(self.nodes.len());
         work
+    }
+
+    /// Returns the largest number of nodes since the last call.
+    pub(super) fn take_peak(&mut self) -> usize {
+        let peak = self.peak.max(self.nodes.len());
+        self.peak = self.nodes.len();
+        peak
     }
 
     /// Makes the next state of a node count as new, even if nothing about it has changed.
@@ -234,6 +198,10 @@ impl Index {
         self.surveyed = None;
         if let Some(old) = self.nodes.remove(name) {
             self.unclaim(old.record.as_ref(), name);
+            self.look_up_under(name, &old.all_names(), false);
+            if let Some(record) = old.record.as_ref().and_then(|record| self.records.get_mut(record)) {
+                record.left_at = old.fingerprint.resource_version();
+            }
         }
     }
 
@@ -252,20 +220,24 @@ impl Index {
             let verified = (old.fingerprint.is_bad(), old.unsigned) == (entry.fingerprint.is_bad(), entry.unsigned);
             old.resource_version > entry.resource_version || old.resource_version == entry.resource_version && verified
         };
-        if let Some(old) = self.records.get_mut(&name)
-            && is_known(old)
-        {
-            old.listed = true;
+        if self.records.get(&name).is_some_and(is_known) {
             return None;
         }
         self.surveyed = None;
         let owner = Arc::clone(&entry.node);
+        self.absent.remove(&name, entry.identity.as_deref());
         if self.records.get(&name).is_some_and(|old| old.resource_version == entry.resource_version) {
             self.forget_clean(&name, &owner);
         }
+        entry.listed = self.records.get(&name).is_some_and(|old| old.listed);
+        entry.left_at = self.records.get(&name).map_or(0, |old| old.left_at);
         make_room(&mut self.records, self.nodes.len());
-        self.records.insert(Arc::clone(&name), entry);
-        Some(self.work_of_record(&name, &owner))
+        let identity = entry.identity.clone();
+        let old = self.records.insert(Arc::clone(&name), entry);
+        let is_new = old.is_none();
+        self.count_identity(old.as_ref().and_then(|old| old.identity.as_deref()), identity.as_deref());
+        let reopened = if is_new { self.reopen(&name) } else { Vec::new() };
+        Some(self.work_of_record(&name, &owner, &reopened))
     }
 
     /// Forgets that the nodes of a record were found to need nothing with its current version.
@@ -277,37 +249,62 @@ impl Index {
         }
     }
 
-    pub(super) fn delete_record(&mut self, name: &str) -> Vec<(Key, Priority)> {
+    /// Removes a record. `last` is its last state, if that is known.
+    pub(super) fn delete_record(&mut self, name: &str, last: Option<&RecordEntry>) -> Vec<(Key, Priority)> {
         self.surveyed = None;
-        match self.records.remove_entry(name) {
-            Some((name, old)) => self.work_of_record(&name, &old.node),
-            None => Vec::new(),
+        if self.absent.remove(name, last.and_then(|last| last.identity.as_deref())) {
+            self.reopen(name);
         }
+        let Some((name, old)) = self.records.remove_entry(name) else { return Vec::new() };
+        self.count_identity(old.identity.as_deref(), None);
+        let reopened = self.reopen(&name);
+        self.work_of_record(&name, &old.node, &reopened)
     }
 
-    fn work_of_record(&self, record: &Arc<str>, owner: &Key) -> Vec<(Key, Priority)> {
-        let claimants = self.claims.get(record).into_iter().flatten();
-        let nodes = claimants.chain(std::iter::once(owner));
+    /// Returns the nodes of a record, and those that it may belong to, which may need work.
+    fn work_of_record(&self, record: &Arc<str>, owner: &Key, others: &[Key]) -> Vec<(Key, Priority)> {
+        let claimants = self.claims.get(record).into_iter().flatten().chain(std::iter::once(owner));
+        let claimants = claimants
+            .filter(|name| !others.contains(name))
+            .filter(|name| self.nodes.get(*name).is_some_and(|node| node.record.as_ref() == Some(record)));
+        let nodes = claimants.chain(others);
         nodes
             .filter_map(|name| {
-                let node = self.nodes.get(name).filter(|node| node.record.as_ref() == Some(record))?;
-                self.work(node).map(|priority| (Arc::clone(name), priority))
+                let priority = self.work(name, self.nodes.get(name)?)?;
+                Some((Arc::clone(name), priority))
             })
             .collect()
     }
 
-    /// Takes note that this state of a node needs nothing with this version of its record.
-    pub(super) fn note_clean(&mut self, name: &Key, seen: &NodeEntry, record: Option<u64>) {
+    /// Records that this state of a node needs nothing with this version of its record.
+    pub(super) fn note_clean(&mut self, name: &Key, seen: &NodeEntry, record: Option<(&str, u64)>) {
         self.surveyed = None;
-        if let Some(node) = self.nodes.get_mut(name)
-            && node.decides_like(seen)
-        {
-            node.clean_with = record.and_then(NonZeroU64::new);
+        if !self.nodes.get(name).is_some_and(|node| node.decides_like(seen)) {
+            return;
+        }
+        self.decide_record_name(name, record.map(|(name, _)| name));
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.clean_with = record.and_then(|(_, version)| NonZeroU64::new(version));
         }
     }
 
     pub(super) fn begin_nodes(&mut self) {
         self.nodes.values_mut().for_each(|node| node.listed = false);
+    }
+
+    /// Records that the list that is being delivered contains a node.
+    pub(super) fn note_listed_node(&mut self, name: &str) {
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.listed = true;
+        }
+    }
+
+    /// Records that the list that is being delivered contains a record.
+    pub(super) fn note_listed_record(&mut self, name: &str) {
+        if let Some(record) = self.records.get_mut(name) {
+            record.listed = true;
+        }
+        self.trim();
     }
 
     /// Removes the nodes that a list did not contain. Nothing is captured of them, since their last
@@ -320,21 +317,38 @@ impl Index {
             self.remove_node(name);
         }
         self.nodes.shrink_to_fit();
+        self.nodes_are_listed = true;
+        self.trim();
     }
 
     pub(super) fn begin_records(&mut self) {
+        self.records_are_listed_again = true;
+        self.absent.begin_list();
         self.records.values_mut().for_each(|record| record.listed = false);
     }
 
-    pub(super) fn end_records(&mut self) {
+    /// Returns the names of the records that the list did not contain, so far.
+    pub(super) fn unlisted_records(&self) -> Vec<Arc<str>> {
+        self.records.iter().filter(|(_, record)| !record.listed).map(|(name, _)| Arc::clone(name)).collect()
+    }
+
+    /// Removes the records that a list did not contain. Returns the number of those that had no
+    /// entry.
+    pub(super) fn end_records(&mut self) -> usize {
         self.surveyed = None;
-        self.records.retain(|_, record| record.listed);
+        for name in &self.unlisted_records() {
+            self.delete_record(name, None);
+        }
+        let others = self.absent.end_list();
+        self.records_are_listed_again = false;
+        self.trim();
         self.records.shrink_to_fit();
+        others
     }
 
     /// Whether there are records of nodes that were identified by something else than their name.
     pub(super) fn has_other_identities(&self) -> bool {
-        self.records.keys().any(|name| !name.starts_with("node-"))
+        self.absent.identified() > 0 || self.records.keys().any(|name| !name.starts_with("node-"))
     }
 
     /// Returns the records that the newest signing key has not signed, each with its node.
@@ -351,83 +365,8 @@ impl Index {
         self.records.get(name)
     }
 
-    /// Returns the live nodes with the identity of a record that is not named after a node.
-    pub(super) fn claimants(&self, record: &str) -> impl Iterator<Item = &Key> {
-        self.claims.get(record).into_iter().flatten()
-    }
-
-    /// Returns the other live nodes with the identity of a record. `uid` is that of the node that
-    /// the record was written from.
-    pub(super) fn rivals(&self, record: &str, uid: Option<&str>, but: &str) -> Vec<Rival> {
-        let entry = self.records.get(record);
-        let holds = |node: &NodeEntry| {
-            uid.is_some_and(|uid| node.fingerprint.is_of(uid))
-                || entry.is_some_and(|entry| node.fingerprint.is_settled_by_mark(&entry.fingerprint))
-        };
-        let others = self.claimants(record).filter(|name| ***name != *but);
-        others
-            .map(|name| Rival { name: name.to_string(), holds_record: self.nodes.get(name).is_some_and(holds) })
-            .collect()
-    }
-
     /// Returns every node that may need work.
     pub(super) fn pending(&self) -> impl Iterator<Item = (&Key, Priority)> {
-        self.nodes.iter().filter_map(|(name, node)| self.work(node).map(|priority| (name, priority)))
-    }
-
-    /// Returns the number of nodes that a policy applies to, and how many of them have a record.
-    pub(super) fn matched(&self, policy: &str) -> (usize, usize) {
-        let policy = hash(&policy);
-        let nodes = self.nodes.values().filter(|node| node.policy == policy);
-        nodes.fold((0, 0), |(nodes, records), node| (nodes + 1, records + usize::from(self.record_of(node).is_some())))
-    }
-
-    pub(super) fn survey(&mut self) -> Survey {
-        if let Some(known) = self.surveyed {
-            return known;
-        }
-        let mut survey = Survey { records: self.records.len(), ..Survey::default() };
-        for node in self.nodes.values() {
-            match self.work(node) {
-                _ if node.fingerprint.is_ignored() => survey.ignored += 1,
-                _ if node.record.is_none() => survey.unidentified += 1,
-                None => survey.current += 1,
-                Some(Priority::Restore) => survey.to_restore += 1,
-                Some(_) => survey.to_capture += 1,
-            }
-        }
-        for (name, record) in &self.records {
-            survey.bad_records += usize::from(record.fingerprint.is_bad());
-            survey.unsigned += usize::from(record.unsigned);
-            survey.tombstones += usize::from(record.fingerprint.is_tombstone());
-            survey.absent += usize::from(!self.has_live_node(name, record));
-        }
-        self.surveyed = Some(survey);
-        survey
-    }
-
-    /// Whether a live node has the identity of a record.
-    pub(super) fn has_live_node(&self, name: &Arc<str>, record: &RecordEntry) -> bool {
-        self.nodes.get(&record.node).is_some_and(|node| node.record.as_ref() == Some(name))
-            || self.claims.get(name).is_some_and(|nodes| !nodes.is_empty())
-    }
-
-    fn claim(&mut self, name: &Key, entry: &NodeEntry) {
-        if let Some(record) = &entry.record
-            && !record.starts_with("node-")
-        {
-            self.claims.entry(Arc::clone(record)).or_default().insert(Arc::clone(name));
-        }
-    }
-
-    fn unclaim(&mut self, record: Option<&Arc<str>>, name: &Key) {
-        if let Some(record) = record
-            && let Some(nodes) = self.claims.get_mut(record)
-        {
-            nodes.remove(name);
-            if nodes.is_empty() {
-                self.claims.remove(record);
-            }
-        }
+        self.nodes.iter().filter_map(|(name, node)| self.work(name, node).map(|priority| (name, priority)))
     }
 }

@@ -11,24 +11,23 @@ use crate::keeper::Key;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     pub name: Key,
-    /// One of [`KeepState`], as far as fingerprints tell.
-    pub state: &'static str,
+    /// State, as far as fingerprints tell.
+    pub state: KeepState,
     pub record: Option<Arc<str>>,
     /// Its record is quarantined.
     pub bad: bool,
 }
 
 impl Index {
-    /// Returns all rows, in no particular order.
+    /// Returns all rows, in no particular order. Of the absent records, those with an entry.
     pub(super) fn rows(&self) -> Vec<Row> {
         let mut rows = Vec::with_capacity(self.nodes.len());
         for (name, node) in &self.nodes {
             let known = node.record.as_ref().and_then(|record| self.records.get_key_value(record));
             let fingerprint = known.map(|(_, record)| &record.fingerprint);
-            let contested = node.record.as_ref().is_some_and(|record| self.claimants(record).nth(1).is_some());
             rows.push(Row {
                 name: Arc::clone(name),
-                state: node.fingerprint.state(fingerprint, contested, self.is_clean(node)).as_str(),
+                state: self.state(node),
                 record: known.map(|(name, _)| Arc::clone(name)),
                 bad: fingerprint.is_some_and(RecordFingerprint::is_bad),
             });
@@ -36,7 +35,7 @@ impl Index {
         let absent = self.records.iter().filter(|(name, record)| !self.has_live_node(name, record));
         rows.extend(absent.map(|(name, record)| Row {
             name: Arc::clone(&record.node),
-            state: KeepState::Away.as_str(),
+            state: KeepState::Away,
             record: Some(Arc::clone(name)),
             bad: record.fingerprint.is_bad(),
         }));
@@ -49,6 +48,9 @@ impl Index {
             return entry.record.clone();
         }
         let plain = format!("node-{node}");
+        if self.absent.contains(&plain) {
+            return Some(Arc::from(plain));
+        }
         if let Some((name, _)) = self.records.get_key_value(plain.as_str()) {
             return Some(Arc::clone(name));
         }

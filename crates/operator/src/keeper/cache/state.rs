@@ -3,72 +3,95 @@
 
 use std::{sync::Arc, time::Duration};
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::runtime::watcher::Event;
-use perennial_core::{
-    config::Identity,
-    keeper::{
-        keys::Kept,
-        mark::Mark,
-        record::{Origin, Record},
-        selection,
-    },
-};
+use perennial_core::keeper::selection;
 use tokio::time::Instant;
+use tracing::debug;
 
 use super::{
     Requests,
-    index::{Index, NodeEntry, RecordEntry},
+    entries::{NodeEntry, RecordEntry},
+    index::Index,
     last_states::LastStates,
+    recent_captures::RecentCaptures,
     watch_progress::WatchProgress,
 };
 use crate::{
     keeper::{
         Key, Priority,
-        activity::Board,
-        apply::{Held, resource_version},
+        activity::Activity,
+        apply::{LoadedRecord, resource_version},
         node::Node,
         policies::Policies,
-        recall_cache::{Packed, Past},
+        recall_cache::{PackedNode, RecallCache},
         record_keys::Signatures,
     },
-    runtime::map::HashMap,
+    runtime::map::{HashMap, HashSet},
 };
 
 /// Maximum number of nodes cached with their labels while they wait to be restored. Others are read
 /// again.
 const HOT: usize = 2048;
-/// Time after its last event for which a watch counts as up to date. A silent watch may lag behind.
-const FRESH_FOR: Duration = Duration::from_secs(1);
+
+/// The record of an absent node that was deleted while the watch was interrupted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostRecord {
+    pub record: Arc<str>,
+    pub node: Key,
+}
+
+/// The records of absent nodes that were deleted while the watch was interrupted.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct LostRecords {
+    pub records: Vec<LostRecord>,
+    /// Number of others, whose names are not cached.
+    pub others: usize,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct CacheState {
     pub(super) index: Index,
     /// Nodes with their labels, as the watch delivered them.
-    hot: HashMap<Key, Packed>,
+    hot: HashMap<Key, PackedNode>,
     pub(super) last: LastStates,
-    past: Past,
+    pub(super) past: RecallCache,
     /// Time of the last event of the watch of nodes.
-    last_event: Option<Instant>,
+    pub(super) last_event: Option<Instant>,
     nodes_progress: WatchProgress,
     records_progress: WatchProgress,
     /// Time since which a node waits for its restore.
     pub(super) waiting: HashMap<Key, Instant>,
     /// Time since which a node is seen with the gate taint.
     gated: HashMap<Key, Instant>,
+    pub(super) captures: RecentCaptures,
+    /// New nodes without labels and without a cached record. A record that lost its label is not
+    /// delivered by the watch, so it is looked up once.
+    unproven: HashSet<Key>,
     nodes_listed: bool,
     records_listed: bool,
     pub(super) policies_known: bool,
+    /// Records that were deleted while the watch was interrupted, and are still to be reported.
+    pub(super) lost: LostRecords,
     /// Activity for the dashboard and `top`.
-    pub(super) activity: Option<Board>,
+    pub(super) activity: Option<Activity>,
 }
 
 impl CacheState {
     /// Whether both lists and the policies are complete: a node or record that is not cached does
     /// not exist.
     pub(super) fn is_synced(&self) -> bool {
-        self.nodes_listed && self.records_listed && self.policies_known
+        self.is_listed() && self.policies_known
+    }
+
+    /// Whether both lists are complete.
+    pub(super) fn is_listed(&self) -> bool {
+        self.nodes_listed && self.records_listed
+    }
+
+    /// Returns the entry of a node under the policies in force.
+    pub(super) fn entry(&self, node: &selection::Node, policies: &Policies) -> NodeEntry {
+        NodeEntry::new(node, &policies.current(), &self.index.identities_in_use())
     }
 
     pub(super) fn on_node(&mut self, event: Event<Node>, policies: &Policies) -> Requests {
@@ -80,21 +103,27 @@ impl CacheState {
                 self.nodes_progress.begin_list();
             }
             Event::InitApply(node) => {
-                let node = node.into_view();
+                let (ready, node) = (node.ready(), node.into_view());
                 self.nodes_progress.listed(node.resource_version);
-                let requests = self.put_node(&node, policies);
-                self.report_node(&node, false);
+                let is_new = self.index.node(&node.name).is_none();
+                let mut requests = self.put_node(&node, policies);
+                self.look_up_record(&node, is_new, &mut requests);
+                self.index.note_listed_node(&node.name);
+                self.report_node(&node, ready, false);
                 return requests;
             }
             Event::Apply(node) => {
-                let node = node.into_view();
+                let (ready, node) = (node.ready(), node.into_view());
                 self.nodes_progress.delivered(node.resource_version);
                 // Seen from its creation on: it may be given the last state of its predecessor.
-                if self.index.node(&node.name).is_none() {
+                let is_new = self.index.node(&node.name).is_none();
+                if is_new {
+                    debug!(node = node.name, uid = node.uid, "node added");
                     self.past.changed(&node.name, true);
                 }
-                let requests = self.put_node(&node, policies);
-                self.report_node(&node, true);
+                let mut requests = self.put_node(&node, policies);
+                self.look_up_record(&node, is_new, &mut requests);
+                self.report_node(&node, ready, true);
                 return requests;
             }
             Event::InitDone => {
@@ -105,6 +134,7 @@ impl CacheState {
                 self.hot.retain(|name, _| exists(name));
                 self.waiting.retain(|name, _| exists(name));
                 self.gated.retain(|name, _| exists(name));
+                self.unproven.retain(|name| exists(name));
                 if let Some(activity) = &mut self.activity {
                     activity.retain_nodes(|name| self.index.node(name).is_some());
                 }
@@ -114,7 +144,7 @@ impl CacheState {
                 let node = node.into_view();
                 self.nodes_progress.delivered(node.resource_version);
                 if let Some(activity) = &mut self.activity {
-                    activity.saw_delete(&self.index.key(&node.name));
+                    activity.on_node_deleted(&self.index.key(&node.name));
                 }
                 return self.delete_node(&node, policies);
             }
@@ -122,18 +152,28 @@ impl CacheState {
         Requests::new()
     }
 
+    /// Requests a new node without labels and without a cached record, whose record is looked up
+    /// once.
+    fn look_up_record(&mut self, node: &selection::Node, is_new: bool, requests: &mut Requests) {
+        if is_new && self.is_synced() && requests.is_empty() && self.index.may_have_lost_record(&node.name) {
+            let name = self.index.key(&node.name);
+            self.unproven.insert(Arc::clone(&name));
+            requests.push((name, Priority::Collect));
+        }
+    }
+
     /// Reports a node to the activity. Called after the node is cached, so that both share its
     /// name.
-    fn report_node(&mut self, node: &selection::Node, news: bool) {
+    fn report_node(&mut self, node: &selection::Node, ready: Option<bool>, news: bool) {
         let Some(activity) = &mut self.activity else { return };
         let key = self.index.key(&node.name);
         let record = self.index.node(&key).and_then(|entry| self.index.record(entry.record.as_deref()?));
-        activity.saw_node(&key, node, record.is_some(), news);
+        activity.on_node(&key, (node, ready), record.is_some(), news);
     }
 
-    fn report_record(&mut self, held: &Held, news: bool) {
+    fn report_record(&mut self, held: &LoadedRecord, news: bool) {
         if let Some(activity) = &mut self.activity {
-            activity.saw_record(held, news);
+            activity.on_record(held, news);
         }
     }
 
@@ -149,64 +189,94 @@ impl CacheState {
                 self.records_progress.begin_list();
             }
             Event::InitApply(config_map) => {
-                let held = Held::new(config_map, signatures);
+                let held = LoadedRecord::new(config_map, signatures);
                 self.records_progress.listed(held.resource_version());
                 let requests = self.put_record(&held, policies);
+                self.index.note_listed_record(held.name());
                 self.report_record(&held, false);
                 return requests;
             }
             Event::Apply(config_map) => {
-                let held = Held::new(config_map, signatures);
+                let held = LoadedRecord::new(config_map, signatures);
                 self.records_progress.delivered(held.resource_version());
                 let requests = self.put_record(&held, policies);
+                self.index.trim();
                 self.report_record(&held, true);
                 return requests;
             }
             Event::InitDone => {
-                self.index.end_records();
+                self.note_lost_records();
                 self.records_listed = true;
                 self.records_progress.end_list();
                 if let Some(activity) = &mut self.activity {
-                    activity.retain_records(|name| self.index.record(name).is_some());
+                    activity.retain_records(|name| self.index.has_record(name));
                 }
                 return self.everything();
             }
             Event::Delete(config_map) => {
                 let name = config_map.metadata.name.clone().unwrap_or_default();
                 self.records_progress.delivered(resource_version(&config_map));
+                let held = LoadedRecord::new(config_map, signatures);
                 if let Some(activity) = &mut self.activity {
-                    let held = Held::new(config_map, signatures);
-                    activity.lost_record(held.name(), held.node_name());
+                    activity.on_record_deleted(held.name(), held.node_name());
                 }
-                signatures.forget(&name);
-                let requests = self.index.delete_record(&name);
+                signatures.on_deleted(&name, held.uid().unwrap_or_default());
+                let requests = self.index.delete_record(&name, Some(&RecordEntry::new(&held)));
                 return self.when_synced(requests);
             }
         }
         Requests::new()
     }
 
+    /// Ends a list of records, and takes note of those of absent nodes that it did not contain: they
+    /// were deleted while the watch was interrupted.
+    fn note_lost_records(&mut self) {
+        let gone = self.index.unlisted_records();
+        let lost = gone.into_iter().filter_map(|record| {
+            let entry = self.index.record(&record)?;
+            let node = Arc::clone(&entry.node);
+            self.has_only_copy(&record, entry).then_some(LostRecord { record, node })
+        });
+        let lost: Vec<LostRecord> = lost.collect();
+        let others = self.index.end_records();
+        self.lost.records.extend(lost);
+        self.lost.others += others;
+    }
+
+    /// Takes in that this process has deleted a record, unless it was created again and the list
+    /// that is being delivered contains it.
+    pub(super) fn on_own_deletion(&mut self, record: &str) {
+        let is_listed = |entry: &RecordEntry| entry.listed;
+        if !self.index.record(record).is_some_and(is_listed) && !self.index.absent.lists(record) {
+            self.index.delete_record(record, None);
+        }
+    }
+
     /// Caches a node from a response. A response may be late: a node whose deletion the watch has
     /// delivered since does not reappear.
     pub(super) fn learn_node(&mut self, node: &selection::Node, policies: &Policies) -> Requests {
-        let known = self.index.node(&node.name).is_some_and(|entry| entry.fingerprint.is_of(&node.uid));
-        let is_late = !known && self.nodes_progress.is_past(node.resource_version);
+        let is_late = match self.index.node(&node.name).map(|entry| &entry.fingerprint) {
+            Some(known) if known.is_of(&node.uid) => false,
+            Some(other) if other.is_after(node.resource_version) => true,
+            _ => self.nodes_progress.is_past(node.resource_version),
+        };
         if is_late { Requests::new() } else { self.put_node(node, policies) }
     }
 
     /// Caches a record from a response, unless the watch has delivered its deletion since.
-    pub(super) fn learn_record(&mut self, held: &Held, policies: &Policies) -> Requests {
-        let known = self.index.record(held.name()).is_some();
+    pub(super) fn learn_record(&mut self, held: &LoadedRecord, policies: &Policies) -> Requests {
+        let known = self.index.has_record(held.name());
         let is_late = !known && self.records_progress.is_past(held.resource_version());
-        if is_late { Requests::new() } else { self.put_record(held, policies) }
+        let requests = if is_late { Requests::new() } else { self.put_record(held, policies) };
+        self.index.trim();
+        requests
     }
 
     fn put_node(&mut self, node: &selection::Node, policies: &Policies) -> Requests {
         if self.index.is_unchanged(node) {
             return Requests::new();
         }
-        let policy = policies.of(node);
-        let entry = NodeEntry::new(node, &policy);
+        let entry = self.entry(node, policies);
         let name: Key = self.index.key(&node.name);
         if entry.fingerprint.is_gated() {
             self.gated.entry(Arc::clone(&name)).or_insert_with(Instant::now);
@@ -221,6 +291,9 @@ impl CacheState {
             self.waiting.remove(&name);
             return Requests::new();
         };
+        if priority == Priority::Capture && self.is_synced() {
+            self.captures.push(&name, node.resource_version);
+        }
         if priority == Priority::Restore && self.is_synced() {
             self.waiting.entry(Arc::clone(&name)).or_insert_with(Instant::now);
             if self.hot.len() < HOT || self.hot.contains_key(&name) {
@@ -238,21 +311,39 @@ impl CacheState {
         self.learn_node(node, policies)
     }
 
-    fn put_record(&mut self, held: &Held, policies: &Policies) -> Requests {
+    /// Files the pending last states under the policies in force now.
+    pub(super) fn refile_last_states(&mut self, policies: &Policies) {
+        let mut last = std::mem::take(&mut self.last);
+        last.refile(|name, node| {
+            let mut entry = self.entry(node, policies);
+            self.index.set_record_name(name, &mut entry, None);
+            entry.record
+        });
+        self.last = last;
+    }
+
+    fn put_record(&mut self, held: &LoadedRecord, policies: &Policies) -> Requests {
         let entry = RecordEntry::new(held);
         let bad = entry.fingerprint.is_bad();
         let Some(mut requests) = self.index.put_record(held.name(), entry) else { return Requests::new() };
         if bad {
             return self.when_synced(requests);
         }
+        let mut last = std::mem::take(&mut self.last);
+        last.caught_up(held.name(), held.node_name(), |node| {
+            let (name, mut entry) = (self.index.key(&node.name), self.entry(node, policies));
+            self.index.set_record_name(&name, &mut entry, None);
+            self.index.is_undecided(&name, &entry) || self.index.last_state_may_need_write(&entry)
+        });
+        self.last = last;
         // A record that arrives late may be older than a last state that seemed to need no write.
         for node in self.past.of(held.node_name()) {
-            let policy = policies.of(&node);
-            let last = NodeEntry::new(&node, &policy);
             let name = self.index.key(&node.name);
+            let mut last = self.entry(&node, policies);
+            self.index.set_record_name(&name, &mut last, None);
             let pending = self.last.has_incarnation(&name, &node.uid);
             if !pending && self.index.last_state_may_need_write(&last) {
-                self.last.push(&name, &node, policies.pack(&node), &policy);
+                self.last.push(&name, &node, policies.pack(&node), last.record.as_deref());
                 requests.push((name, Priority::LastState));
             }
         }
@@ -260,70 +351,51 @@ impl CacheState {
     }
 
     fn delete_node(&mut self, node: &selection::Node, policies: &Policies) -> Requests {
-        let policy = policies.of(node);
-        let entry = NodeEntry::new(node, &policy);
         let name: Key = self.index.key(&node.name);
-        self.hot.remove(&name);
-        self.waiting.remove(&name);
-        self.gated.remove(&name);
+        let mut entry = self.entry(node, policies);
+        self.index.set_record_name(&name, &mut entry, self.index.node(&name));
+        let undecided = self.index.is_undecided(&name, &entry);
         self.index.delete_node(&name, &entry);
+        // The next incarnation may be cached already, from a response.
+        if self.index.node(&name).is_none() {
+            self.hot.remove(&name);
+            self.waiting.remove(&name);
+            self.gated.remove(&name);
+            self.unproven.remove(&name);
+        }
         // Another node with the same identity may be the only one now.
         let claimants = entry.record.iter().flat_map(|record| self.index.claimants(record)).cloned();
         let mut requests: Requests = claimants.map(|other| (other, Priority::Restore)).collect();
         let packed = policies.pack(node);
         self.past.push(&name, packed.clone());
-        if !self.is_synced() || self.index.last_state_may_need_write(&entry) {
-            self.last.push(&name, node, packed, &policy);
+        // A last state that the record holds already may have to follow one that is still to be
+        // written.
+        let follows = self.last.has_for(&name, entry.record.as_deref());
+        if !self.is_synced() || undecided || follows || self.index.last_state_may_need_write(&entry) {
+            self.last.push(&name, node, packed, entry.record.as_deref());
             requests.push((name, Priority::LastState));
         }
         self.when_synced(requests)
     }
 
-    /// Returns the last state of the predecessor of a node that has not changed since its creation,
-    /// as a record, if the cached record holds the same.
-    pub(super) fn recall(&self, node: &selection::Node, policies: &Policies) -> Option<Record> {
-        self.recalled(&self.past.before_unchanged(&node.name)?, policies)
+    /// Returns the name of the record of a live node, if that record exists or must be looked up.
+    pub(super) fn record_to_read(&self, node: &str) -> Option<&Arc<str>> {
+        let name = self.index.node(node)?.record.as_ref()?;
+        (self.index.has_record(name) || self.unproven.contains(node)).then_some(name)
     }
 
-    /// Returns the same for a node that is being created. A silent watch may have missed a whole
-    /// incarnation, and protected keys are never given without reading the record.
-    pub(super) fn recall_for_create(&self, name: &str, policies: &Policies) -> Option<Record> {
-        let fresh = self.last_event.is_some_and(|at| at.elapsed() < FRESH_FOR);
-        if !fresh || self.index.node(name).is_some() {
-            return None;
-        }
-        let last = self.past.before_next(name)?;
-        let record = self.recalled(&last, policies)?;
-        let policy = policies.of(&last);
-        (!record.kept.keys().any(|key| policy.protects(key))).then_some(record)
-    }
-
-    fn recalled(&self, last: &selection::Node, policies: &Policies) -> Option<Record> {
-        if self.last.has(&last.name) || !self.is_synced() {
-            return None;
-        }
-        let policy = policies.of(last);
-        if policy.identity != Identity::Name || !self.index.is_recorded(&NodeEntry::new(last, &policy)) {
-            return None;
-        }
-        Some(Record {
-            sequence: 0,
-            node: Origin {
-                name: last.name.clone(),
-                uid: last.uid.clone(),
-                resource_version: last.resource_version,
-                mark: Mark::digest_of(&last.annotations),
-                machine: last.machine.clone(),
-            },
-            identity: None,
-            kept: policy.select(last),
-            folded: false,
-            before: Kept::new(),
-            withheld: Vec::new(),
-            captured_at: Timestamp::UNIX_EPOCH,
-            captured_by: String::new(),
-            history: Vec::new(),
-        })
+    /// Records that a node needs nothing with this record.
+    pub(super) fn note_clean(
+        &mut self,
+        key: &Key,
+        node: &selection::Node,
+        held: Option<&LoadedRecord>,
+        policies: &Policies,
+    ) {
+        let entry = self.entry(node, policies);
+        self.index.note_clean(key, &entry, held.map(|held| (held.name(), held.resource_version())));
+        self.waiting.remove(key);
+        self.unproven.remove(key);
     }
 
     /// Removes and returns a node that is cached with its labels.
@@ -334,6 +406,28 @@ impl CacheState {
     /// Returns the nodes that have had the gate taint for longer than `limit`.
     pub(super) fn overdue(&self, limit: Duration) -> Vec<Key> {
         self.gated.iter().filter(|(_, since)| since.elapsed() > limit).map(|(name, _)| Arc::clone(name)).collect()
+    }
+
+    pub(super) fn has_delivered(&self, resource_version: u64) -> bool {
+        self.nodes_progress.is_past(resource_version)
+    }
+
+    /// Returns the time since the last event of the watch of nodes.
+    pub(super) fn silent_for(&self) -> Duration {
+        self.last_event.map_or(Duration::MAX, |at| at.elapsed())
+    }
+
+    /// Whether a record has content that no live node, pending last state or other record holds.
+    pub(super) fn is_only_copy(&self, held: &LoadedRecord) -> bool {
+        self.has_only_copy(&self.index.record_key(held.name()), &RecordEntry::new(held))
+    }
+
+    fn has_only_copy(&self, name: &Arc<str>, entry: &RecordEntry) -> bool {
+        !entry.fingerprint.is_bad()
+            && !entry.fingerprint.is_tombstone()
+            && !self.index.has_live_node(name, entry)
+            && self.last.of_record(name, &entry.node).is_empty()
+            && !self.index.has_other_record(&entry.node, name)
     }
 
     /// Returns every node and last state that may need work.

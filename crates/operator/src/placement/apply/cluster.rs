@@ -4,14 +4,19 @@
 use std::{fmt::Debug, time::Duration};
 
 use futures::TryStreamExt as _;
+use k8s_openapi::api::core::v1::{Node as CoreNode, Pod as CorePod};
 use kube::{
     Api, Client, Resource,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
     core::NamespaceResourceScope,
 };
-use perennial_core::placement::{
-    decision::PodRef,
-    workload::{Kind, WorkloadView},
+use perennial_core::{
+    config::names::{is_dns_label, is_dns_subdomain},
+    placement::{
+        decision::PodRef,
+        node_labels::schemes::SchemeSet,
+        workload::{Kind, WorkloadView},
+    },
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -19,12 +24,17 @@ use serde_json::{Value, json};
 use super::super::{
     cache::{MANAGED, WorkloadEntry, key_of, version},
     objects::{Deployment, Namespace, Pod, ReplicaSet, StatefulSet},
+    settings::Configured,
 };
-use crate::runtime::{
-    budget::{Budget, Urgency},
-    error_category::Category,
-    pages::{PAGE, next_token, pages},
-    request::{FIELD_MANAGER, Failure, ask},
+use super::room::fits;
+use crate::{
+    keeper::node::Node,
+    runtime::{
+        budget::{Budget, Urgency},
+        error_category::Category,
+        pages::{PAGE, next_token, pages},
+        request::{FIELD_MANAGER, Failure, send},
+    },
 };
 
 /// A list of a workload's pods.
@@ -128,7 +138,7 @@ impl Cluster {
     /// Sends a strategic merge patch of a pod, conditional on the resourceVersion in it.
     pub async fn patch_pod(&self, namespace: &str, name: &str, patch: &Value) -> Result<Pod, Failure> {
         let api = self.pods(namespace);
-        self.ask(Urgency::Immediate, api.patch(name, &params(), &Patch::Strategic(patch))).await
+        self.send(Urgency::Immediate, api.patch(name, &params(), &Patch::Strategic(patch))).await
     }
 
     /// Removes the gate. If the API server refuses the patch, sends `on_refusal`. Returns None if
@@ -157,7 +167,7 @@ impl Cluster {
     pub async fn adopt(&self, namespace: &str, pod: &PodRef) -> Result<Pod, Error> {
         let patch = json!({"metadata": {"uid": pod.uid, "labels": {MANAGED: "true"}}});
         let api = self.pods(namespace);
-        let patched = self.ask(Urgency::Normal, api.patch(&pod.name, &params(), &Patch::Merge(patch))).await;
+        let patched = self.send(Urgency::Normal, api.patch(&pod.name, &params(), &Patch::Merge(patch))).await;
         patched.map_err(|source| Error::Adopt { pod: pod.name.clone(), source })
     }
 
@@ -167,10 +177,10 @@ impl Cluster {
         let patch = Patch::Merge(patch);
         let saved = if workload.kind == Kind::Deployment {
             let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
-            self.ask(Urgency::Immediate, api.patch(name, &params(), &patch)).await.map(Saved::Deployment)
+            self.send(Urgency::Immediate, api.patch(name, &params(), &patch)).await.map(Saved::Deployment)
         } else {
             let api: Api<StatefulSet> = Api::namespaced(self.client.clone(), namespace);
-            self.ask(Urgency::Immediate, api.patch(name, &params(), &patch)).await.map(Saved::StatefulSet)
+            self.send(Urgency::Immediate, api.patch(name, &params(), &patch)).await.map(Saved::StatefulSet)
         };
         saved.map_err(|source| Error::Save { workload: key_of(workload).to_string(), source })
     }
@@ -186,7 +196,7 @@ impl Cluster {
         });
         let (api, params) = (self.pods(namespace), PostParams::default());
         let request = api.create_subresource::<Value, Value>("eviction", &pod.name, &params, &eviction);
-        match self.ask(Urgency::Normal, request).await {
+        match self.send(Urgency::Normal, request).await {
             Ok(_) => Ok(Eviction::Done),
             Err(source) => match source.code() {
                 Some(429) => Ok(Eviction::Blocked),
@@ -197,10 +207,15 @@ impl Cluster {
         }
     }
 
-    pub async fn delete(&self, namespace: &str, pod: &PodRef) -> Result<(), Error> {
-        match self.ask(Urgency::Normal, self.pods(namespace).delete(&pod.name, &only(pod))).await {
-            Ok(_) => Ok(()),
-            Err(source) if matches!(source.code(), Some(404 | 409)) => Ok(()),
+    /// Deletes a pod that has not changed. Returns false if it has changed or is gone.
+    pub async fn delete(&self, namespace: &str, pod: &PodRef) -> Result<bool, Error> {
+        let mut params = only(pod);
+        if let Some(preconditions) = &mut params.preconditions {
+            preconditions.resource_version = Some(pod.resource_version.clone());
+        }
+        match self.send(Urgency::Normal, self.pods(namespace).delete(&pod.name, &params)).await {
+            Ok(_) => Ok(true),
+            Err(source) if matches!(source.code(), Some(404 | 409)) => Ok(false),
             Err(source) => Err(Error::Delete { pod: pod.name.clone(), source }),
         }
     }
@@ -210,7 +225,7 @@ impl Cluster {
         let api = self.pods(&workload.view.namespace);
         let api = &api;
         let list = |params: ListParams| async move {
-            let page = self.ask(Urgency::Immediate, api.list(&params)).await;
+            let page = self.send(Urgency::Immediate, api.list(&params)).await;
             let page = page.map_err(|source| Error::List { workload: workload.key.to_string(), source })?;
             let next = next_token(&page.metadata);
             Ok::<_, Error>((page, next))
@@ -229,10 +244,46 @@ impl Cluster {
     pub async fn list_managed(&self, params: ListParams) -> Result<(Vec<Pod>, Option<String>), Error> {
         let api: Api<Pod> = Api::all(self.client.clone());
         let params = params.labels(&format!("{MANAGED}=true"));
-        let page = self.ask(Urgency::Low, api.list(&params)).await;
+        let page = self.send(Urgency::Low, api.list(&params)).await;
         let page = page.map_err(|source| Error::List { workload: "all workloads".to_owned(), source })?;
         let next = next_token(&page.metadata);
         Ok((page.items, next))
+    }
+
+    /// Returns whether a pod like this one fits on a node. What is not known counts as room.
+    pub async fn has_room(&self, node: &str, namespace: &str, pod: &str) -> Result<bool, Error> {
+        let read = |what: String| move |source| Error::Read { what, source };
+        let nodes: Api<CoreNode> = Api::all(self.client.clone());
+        let found = self.send(Urgency::Normal, nodes.get_opt(node)).await;
+        let Some(found) = found.map_err(read(format!("node {node}")))? else { return Ok(false) };
+        let allocatable = found.status.and_then(|status| status.allocatable).unwrap_or_default();
+        if allocatable.is_empty() {
+            return Ok(true);
+        }
+        let named = ListParams::default().fields(&format!("metadata.name={pod}"));
+        let api: Api<CorePod> = Api::namespaced(self.client.clone(), namespace);
+        let like = self.send(Urgency::Normal, api.list(&named)).await;
+        let like = like.map_err(read(format!("pod {namespace}/{pod}")))?;
+        let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
+        let api: Api<CorePod> = Api::all(self.client.clone());
+        let there = self.send(Urgency::Normal, api.list(&on_node)).await;
+        let there = there.map_err(read(format!("the pods on node {node}")))?;
+        Ok(like.items.first().is_none_or(|like| fits(like, node, &there.items, &allocatable)))
+    }
+
+    /// Detects the label schemes of the node classes, if they are not configured. One page of nodes
+    /// is enough: platforms label every node.
+    pub async fn detect_schemes(&self, configured: &mut Configured) -> Result<(), Error> {
+        if !configured.schemes.is_auto() {
+            return Ok(());
+        }
+        let api: Api<Node> = Api::all(self.client.clone());
+        let page = self.send(Urgency::Low, api.list_metadata(&ListParams::default().limit(PAGE))).await;
+        let page = page.map_err(|source| Error::Read { what: "nodes".to_owned(), source })?;
+        let labels = page.items.iter().filter_map(|node| node.metadata.labels.as_ref());
+        let detected = labels.fold(SchemeSet::default(), |set, labels| set | configured.schemes.detect(labels));
+        configured.detect(detected);
+        Ok(())
     }
 
     pub async fn replica_set(&self, namespace: &str, name: &str) -> Result<Option<ReplicaSet>, Error> {
@@ -248,26 +299,35 @@ impl Cluster {
     }
 
     pub async fn namespace(&self, name: &str) -> Result<Option<Namespace>, Error> {
+        if !is_dns_label(name) {
+            return Ok(None);
+        }
         let api: Api<Namespace> = Api::all(self.client.clone());
-        let found = self.ask(Urgency::Immediate, api.get_opt(name)).await;
+        let found = self.send(Urgency::Immediate, api.get_opt(name)).await;
         found.map_err(|source| Error::Read { what: format!("namespace {name}"), source })
     }
 
+    /// Reads an object. No request is sent for a name that no object can have: names come from
+    /// owner references, which the API server does not check, and from reviews, which anyone can
+    /// send.
     async fn read<K>(&self, namespace: &str, name: &str) -> Result<Option<K>, Error>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
     {
+        if !is_dns_label(namespace) || !is_dns_subdomain(name) {
+            return Ok(None);
+        }
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
-        let found = self.ask(Urgency::Immediate, api.get_opt(name)).await;
+        let found = self.send(Urgency::Immediate, api.get_opt(name)).await;
         found.map_err(|source| Error::Read { what: format!("{} {namespace}/{name}", K::plural(&())), source })
     }
 
-    async fn ask<T>(
+    async fn send<T>(
         &self,
         urgency: Urgency,
         request: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, Failure> {
-        ask(&self.budget, urgency, request).await
+        send(&self.budget, urgency, request).await
     }
 }
 

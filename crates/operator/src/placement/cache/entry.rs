@@ -8,20 +8,28 @@ use k8s_openapi::apimachinery::pkg::{
     util::intstr::IntOrString,
 };
 use kube::{Resource as _, core::Selector};
-use perennial_core::placement::{
-    CLASS, Class, DELETION_COST, FALLBACK, GATE, PREFERRED, SELECTION, SLOT, STATE,
-    node_labels::{Choice, NodeLabels},
-    spec::Strength,
-    workload::{Kind, NodeView, PodView, WorkloadView},
+use perennial_core::{
+    keeper::keys::Taint,
+    placement::{
+        CLASS, Class, DELETION_COST, FALLBACK, GATE, PREFERRED, SELECTION, SLOT, STATE,
+        node_labels::schemes::SchemeClasses,
+        spec::Strength,
+        workload::{Kind, NodeView, PodView, WorkloadView},
+    },
 };
 
 use super::{
     super::{
         Key,
-        objects::{Deployment, Pod, PodDisruptionBudget, PodSpec, ReplicaSet, StatefulSet, Template, WorkloadStatus},
+        objects::{
+            Deployment, Pod, PodDisruptionBudget, PodSpec, ReplicaSet, StatefulSet, Template, Toleration,
+            WorkloadStatus,
+        },
         settings::Configured,
     },
-    key, version,
+    key,
+    nodes::{NodeLabelling, UsableNode},
+    version,
 };
 use crate::keeper::node::Node;
 
@@ -41,6 +49,10 @@ const LEAVING: &[&str] = &[
     "node.kubernetes.io/out-of-service",
 ];
 
+/// Annotations of pods that must not be evicted.
+const PROTECTED: &[(&str, &str)] =
+    &[("karpenter.sh/do-not-disrupt", "true"), ("cluster-autoscaler.kubernetes.io/safe-to-evict", "false")];
+
 /// Context in which an object is read.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading<'a> {
@@ -50,21 +62,20 @@ pub struct Reading<'a> {
     pub listed: bool,
 }
 
-impl Reading<'_> {
-    pub(super) fn labels(&self) -> &NodeLabels {
-        &self.configured.settings.labels
-    }
-}
-
 /// A Deployment or StatefulSet.
 #[derive(Clone, Debug)]
 pub struct WorkloadEntry {
     pub key: Key,
     pub view: WorkloadView,
+    /// Classes that the pod template allows, by label scheme.
+    pub classes: SchemeClasses,
     /// Annotations with a prefix of placement.
     pub annotations: BTreeMap<String, String>,
     pub selector: Selector,
     pub template_labels: BTreeMap<String, String>,
+    /// `nodeSelector` and tolerations of the pod template.
+    pub node_selector: BTreeMap<String, String>,
+    pub tolerations: Vec<Toleration>,
 }
 
 #[derive(Clone, Debug)]
@@ -83,6 +94,8 @@ pub struct SetEntry {
 pub struct PodEntry {
     /// Without the state of its node, which is looked up on use.
     pub view: PodView,
+    /// Classes that its constraints allow, by label scheme.
+    pub classes: SchemeClasses,
     pub namespace: String,
     pub node: Option<Arc<str>>,
     /// The pod has the label [`MANAGED`], so it is watched.
@@ -118,14 +131,19 @@ pub(super) fn uid(meta: &ObjectMeta) -> String {
     meta.uid.clone().unwrap_or_default()
 }
 
-pub fn namespace_entry(meta: ObjectMeta, configured: &Configured) -> NamespaceEntry {
-    let selected = configured.selects(meta.name.as_deref().unwrap_or_default(), &meta.labels.unwrap_or_default());
-    NamespaceEntry { selected, annotations: relevant(meta.annotations, configured) }
+pub fn namespace_entry(meta: &ObjectMeta, configured: &Configured) -> NamespaceEntry {
+    let empty = BTreeMap::new();
+    let labels = meta.labels.as_ref().unwrap_or(&empty);
+    let selected = configured.selects(meta.name.as_deref().unwrap_or_default(), labels);
+    NamespaceEntry { selected, annotations: relevant(meta, configured) }
 }
 
-fn relevant(annotations: Option<BTreeMap<String, String>>, configured: &Configured) -> BTreeMap<String, String> {
-    let all = annotations.unwrap_or_default().into_iter();
-    all.filter(|(key, _)| configured.reads(key) && key != STATE).collect()
+/// Returns the annotations with a prefix of placement. A label `enabled` counts as an annotation.
+fn relevant(meta: &ObjectMeta, configured: &Configured) -> BTreeMap<String, String> {
+    let own = |key: &String| configured.reads(key) && key != STATE;
+    let labels = meta.labels.iter().flatten().filter(|(key, _)| own(key) && key.ends_with("/enabled"));
+    let annotations = meta.annotations.iter().flatten().filter(|(key, _)| own(key));
+    labels.chain(annotations).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 pub fn deployment(deployment: Deployment, configured: &Configured) -> WorkloadEntry {
@@ -134,14 +152,22 @@ pub fn deployment(deployment: Deployment, configured: &Configured) -> WorkloadEn
     let recreate = spec.strategy.kind.as_deref() == Some("Recreate");
     let limit = spec.strategy.rolling_update.and_then(|rolling| rolling.max_unavailable);
     let max_unavailable = if recreate { replicas } else { share(limit.as_ref(), replicas) };
-    let size = Size { kind: Kind::Deployment, replicas, max_unavailable };
+    let size = Size { kind: Kind::Deployment, replicas, updated_target: replicas, max_unavailable };
     workload(metadata, size, &status, spec.template, configured).selecting(spec.selector)
 }
 
 pub fn stateful_set(set: StatefulSet, configured: &Configured) -> WorkloadEntry {
     let StatefulSet { metadata, spec, status } = set;
     let kind = Kind::StatefulSet { start: spec.ordinals.unwrap_or_default().start };
-    let size = Size { kind, replicas: spec.replicas.unwrap_or(1), max_unavailable: 0 };
+    let replicas = spec.replicas.unwrap_or(1);
+    let strategy = spec.update_strategy;
+    // Revisions below the partition, or with OnDelete, may last.
+    let updated_target = match strategy.rolling_update {
+        _ if strategy.kind.as_deref() == Some("OnDelete") => 0,
+        Some(rolling) => replicas.saturating_sub(rolling.partition),
+        None => replicas,
+    };
+    let size = Size { kind, replicas, updated_target, max_unavailable: 0 };
     workload(metadata, size, &status, spec.template, configured).selecting(spec.selector)
 }
 
@@ -149,6 +175,7 @@ pub fn stateful_set(set: StatefulSet, configured: &Configured) -> WorkloadEntry 
 struct Size {
     kind: Kind,
     replicas: u32,
+    updated_target: u32,
     max_unavailable: u32,
 }
 
@@ -160,6 +187,8 @@ fn workload(
     configured: &Configured,
 ) -> WorkloadEntry {
     let (namespace, name) = names(&metadata);
+    let annotations = relevant(&metadata, configured);
+    let classes = template_classes(&template, configured);
     let view = WorkloadView {
         kind: size.kind,
         namespace,
@@ -172,16 +201,20 @@ fn workload(
         current: status.replicas,
         updated: status.updated_replicas,
         available: status.available_replicas,
+        updated_target: size.updated_target,
         max_unavailable: size.max_unavailable,
-        template: template_choice(&template, &configured.settings.labels),
+        template: classes.choice(configured.active),
         state: metadata.annotations.as_ref().and_then(|annotations| annotations.get(STATE)).cloned(),
     };
     WorkloadEntry {
         key: key(size.kind.as_str(), &view.namespace, &view.name),
         view,
-        annotations: relevant(metadata.annotations, configured),
+        classes,
+        annotations,
         selector: Selector::default(),
         template_labels: template.metadata.labels.unwrap_or_default(),
+        node_selector: template.spec.node_selector.unwrap_or_default(),
+        tolerations: template.spec.tolerations.unwrap_or_default(),
     }
 }
 
@@ -193,10 +226,11 @@ impl WorkloadEntry {
     }
 }
 
-fn template_choice(template: &Template, labels: &NodeLabels) -> Choice {
+fn template_classes(template: &Template, configured: &Configured) -> SchemeClasses {
     let none = BTreeMap::new();
     let selector = template.spec.node_selector.as_ref().unwrap_or(&none);
-    labels.choice(selector, template.spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref()))
+    let affinity = template.spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
+    configured.schemes.permitted(selector, affinity)
 }
 
 /// Returns `maxUnavailable` as a number, rounded down; the default is 25%.
@@ -231,12 +265,30 @@ pub(super) fn pdb_entry(pdb: PodDisruptionBudget) -> PdbEntry {
     PdbEntry { selector: pdb.spec.selector.and_then(|selector| selector.try_into().ok()), allowed }
 }
 
-pub(super) fn node_view(node: &Node, labels: &NodeLabels) -> NodeView {
+/// Returns the state of a node, the classes that its labels mean, and the label schemes that they
+/// indicate.
+pub(super) fn node_view(node: &Node, configured: &Configured) -> (NodeView, NodeLabelling) {
     let empty = BTreeMap::new();
+    let labels = node.meta().labels.as_ref().unwrap_or(&empty);
+    let schemes = &configured.schemes;
+    let labelling = NodeLabelling { classes: schemes.classes_of_node(labels), schemes: schemes.detect(labels) };
     let leaving = node.meta().deletion_timestamp.is_some()
         || node.unschedulable()
         || node.taints().iter().any(|taint| LEAVING.contains(&taint.key.as_str()));
-    NodeView { class: labels.class_of_node(node.meta().labels.as_ref().unwrap_or(&empty)), leaving }
+    (NodeView { class: labelling.classes.class(configured.active), leaving }, labelling)
+}
+
+/// Returns the node as evidence of capacity, if it accepts pods. The API server taints nodes that
+/// are not Ready.
+pub(super) fn usable_node(node: &Node, view: NodeView, configured: &Configured) -> Option<UsableNode> {
+    let keeps_away = |taint: &&Taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute");
+    let taints: Vec<Taint> = node.taints().iter().filter(keeps_away).cloned().collect();
+    if view.leaving || taints.iter().any(|taint| taint.key.starts_with("node.kubernetes.io/")) {
+        return None;
+    }
+    let spot_taints = taints.iter().filter(|taint| !configured.tolerates_spot(taint)).cloned().collect();
+    let name = node.meta().name.clone().unwrap_or_default();
+    Some(UsableNode { name, labels: node.meta().labels.clone().unwrap_or_default(), spot_taints, taints })
 }
 
 pub(super) fn is_gated(spec: &PodSpec) -> bool {
@@ -260,6 +312,8 @@ pub fn pod_entry(pod: Pod, before: Option<&PodEntry>, reading: &Reading<'_>) -> 
     // change, so the time at which the pod became unschedulable is the time at which it was first
     // seen.
     let first_seen = if reading.listed { changed.unwrap_or(created).max(created) } else { reading.now };
+    let classes =
+        reading.configured.schemes.permitted(spec.node_selector.as_ref().unwrap_or(&empty), node_affinity.as_ref());
     let view = PodView {
         name: metadata.name.clone().unwrap_or_default(),
         uid: uid(&metadata),
@@ -270,7 +324,7 @@ pub fn pod_entry(pod: Pod, before: Option<&PodEntry>, reading: &Reading<'_>) -> 
         finished: matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")),
         gated,
         ready: condition("Ready").is_some_and(|condition| condition.status == "True"),
-        choice: reading.labels().choice(spec.node_selector.as_ref().unwrap_or(&empty), node_affinity.as_ref()),
+        choice: classes.choice(reading.configured.active),
         class: annotation(CLASS).and_then(|text| Class::parse(text)),
         slot: annotation(SLOT).and_then(|text| text.parse().ok()),
         fallback: annotation(FALLBACK).is_some_and(|text| text == "true"),
@@ -283,10 +337,11 @@ pub fn pod_entry(pod: Pod, before: Option<&PodEntry>, reading: &Reading<'_>) -> 
             .filter(|owner| owner.kind == "StatefulSet")
             .and_then(|_| metadata.name.as_deref()?.rsplit_once('-')?.1.parse().ok()),
         expected: false,
+        protected: PROTECTED.iter().any(|(key, value)| annotation(key).is_some_and(|text| text == value)),
     };
     let labelled = metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(MANAGED));
     let node = spec.node_name.filter(|name| !name.is_empty()).map(Arc::from);
     let preferred = annotation(SELECTION).is_some_and(|text| text == PREFERRED);
     let strength = if preferred { Strength::Preferred } else { Strength::Required };
-    PodEntry { view, namespace: metadata.namespace.unwrap_or_default(), node, labelled, strength }
+    PodEntry { view, classes, namespace: metadata.namespace.unwrap_or_default(), node, labelled, strength }
 }

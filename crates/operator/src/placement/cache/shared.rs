@@ -5,52 +5,65 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     time::Duration,
 };
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::runtime::watcher::Event;
 use perennial_core::placement::{
+    Class,
     decide::decide,
     decision::{Decision, PodRef},
     spec::{Spec, Strength},
-    ungate::{UngateReason, bystander_ungates_at},
-    workload::{PendingWrites, Place, PodView, Workload},
+    ungate::{UngateReason, after, bystander_ungates_at},
+    workload::{ClusterNodes, PendingWrites, Place, PodView, Workload},
 };
 use tokio::time::Instant;
+use tracing::info;
 
 use super::{
     super::{
         Key,
         apply::{ListedPods, Saved},
         objects::Pod,
+        refusals::OrdinalAdmission,
         settings::Configured,
     },
     Affected, Cache,
-    entry::{NamespaceEntry, Reading, WorkloadEntry, deployment, pod_entry, stateful_set},
+    entry::{NamespaceEntry, PodEntry, Reading, WorkloadEntry, deployment, pod_entry, stateful_set},
     freshness::{Completeness, Freshness},
     watched::Watched,
 };
 use crate::runtime::clock::Clock;
 
+/// Time for which the pods of a workload are not gated after refused writes.
+const REFUSED_FOR: Duration = Duration::from_mins(5);
+/// Time after which a pod that any replica may ungate should be ungated.
+const UNGATE_PATIENCE: SignedDuration = SignedDuration::from_secs(10);
+/// Minimum time between two searches for room for one workload.
+const ROOM_PERIOD: SignedDuration = SignedDuration::from_secs(55);
 /// Time for which an eviction counts that the watch has not delivered.
 const REMOVED_FOR: Duration = Duration::from_mins(1);
 
 #[derive(Debug)]
 pub struct SharedCache {
-    configured: Configured,
+    configured: RwLock<Arc<Configured>>,
     clock: Clock,
-    state: Mutex<CacheState>,
+    state: Mutex<SharedState>,
 }
 
 #[derive(Debug, Default)]
-struct CacheState {
+struct SharedState {
     cache: Cache,
     freshness: Freshness,
     /// UIDs of pods that were evicted or deleted, until the watch delivers that.
     removed: HashMap<String, Instant>,
+    /// When the last eviction of a workload was answered.
+    evicted: HashMap<Key, Timestamp>,
+    /// Workloads whose pods could not be placed or ungated.
+    refused: HashMap<Key, Instant>,
 }
 
 /// Result of looking at one workload.
@@ -80,6 +93,8 @@ pub enum OwnerLookup {
 /// A pod that has been gated for too long.
 #[derive(Debug)]
 pub struct OverduePod {
+    /// The workload, if it is in the cache.
+    pub workload: Option<Key>,
     pub namespace: String,
     pub pod: PodView,
     pub reason: UngateReason,
@@ -88,33 +103,58 @@ pub struct OverduePod {
 
 impl SharedCache {
     pub fn new(configured: Configured, clock: Clock) -> Self {
-        Self { configured, clock, state: Mutex::default() }
+        Self { configured: RwLock::new(Arc::new(configured)), clock, state: Mutex::default() }
     }
 
-    pub fn configured(&self) -> &Configured {
-        &self.configured
+    /// Returns the configuration, with the labels of the node classes as far as they are known.
+    pub fn configured(&self) -> Arc<Configured> {
+        Arc::clone(&self.configured.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns whether the labels of the node classes are configured or were detected.
+    pub fn has_classes(&self) -> bool {
+        if !self.configured().schemes.is_auto() {
+            return true;
+        }
+        let state = self.lock();
+        state.cache.has_nodes()
     }
 
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    fn lock(&self) -> MutexGuard<'_, CacheState> {
+    fn lock(&self) -> MutexGuard<'_, SharedState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn reading(&self, listed: bool) -> Reading<'_> {
-        Reading { configured: &self.configured, now: self.clock.now(), listed }
     }
 
     /// Applies an event of a watch and returns the workloads to be reconciled.
     pub fn on<K: Watched>(&self, event: Event<K>) -> Affected {
-        let reading = self.reading(false);
-        self.lock().cache.on(event, reading)
+        let mut state = self.lock();
+        let configured = self.configured();
+        let had_nodes = state.cache.has_nodes();
+        let reading = Reading { configured: &configured, now: self.clock.now(), listed: false };
+        let affected = state.cache.on(event, reading);
+        let mut changed = Arc::clone(&configured);
+        let is_new = state.cache.detect_schemes(&mut changed);
+        if is_new {
+            *self.configured.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&changed);
+        }
+        if state.cache.has_nodes() && (is_new || !had_nodes) {
+            let labels = &changed.settings.labels;
+            let (spot, on_demand) = (labels.describe(Class::Spot), labels.describe(Class::OnDemand));
+            info!(scheme = changed.scheme_names(), spot, on_demand, "node classes determined by these labels");
+        }
+        if is_new { state.cache.all_affected() } else { affected }
     }
 
     pub fn is_synced(&self) -> bool {
         self.lock().cache.is_synced()
+    }
+
+    /// Returns the number of nodes of each class.
+    pub fn node_counts(&self) -> ClusterNodes {
+        self.lock().cache.node_counts()
     }
 
     /// Returns every workload, or none before the cache is synced.
@@ -130,7 +170,8 @@ impl SharedCache {
     /// Returns a workload as it is in the cache.
     pub fn observe(&self, key: &str) -> Option<Workload> {
         let now = self.clock.now();
-        self.lock().cache.observe(key, &self.configured, now)
+        let configured = self.configured();
+        self.lock().cache.observe(key, &configured, now)
     }
 
     /// Returns the name of the node that a pod is bound to.
@@ -142,9 +183,10 @@ impl SharedCache {
     /// meanwhile that the decision assigns to another pod.
     pub fn decide(&self, key: &Key, term: u64) -> Step {
         let now = self.clock.now();
+        let configured = self.configured();
         let mut state = self.lock();
-        let CacheState { cache, freshness, .. } = &mut *state;
-        let Some(mut workload) = cache.observe(key, &self.configured, now) else { return Step::Gone };
+        let SharedState { cache, freshness, .. } = &mut *state;
+        let Some(mut workload) = cache.observe(key, &configured, now) else { return Step::Gone };
         if workload.managed_spec().is_none() {
             let decision = decide(&workload);
             return Step::Decided { decided: Box::new((workload, decision)), recheck: None };
@@ -158,7 +200,7 @@ impl SharedCache {
             }
         };
         workload.pods.extend(cache.reservations().expected(&workload.replica_sets, now));
-        workload.pending = state.pending_writes(&workload.pods);
+        workload.pending = state.pending_writes(key, &workload.pods);
         let mut decision = decide(&workload);
         state.cache.reservations().offer(std::mem::take(&mut decision.open), term);
         Step::Decided { decided: Box::new((workload, decision)), recheck }
@@ -170,6 +212,12 @@ impl SharedCache {
         self.lock().cache.reservations().reserve(set, term, now)
     }
 
+    /// Notes the create of a StatefulSet pod and returns whether it gets its class.
+    pub fn admit_ordinal(&self, set: &str, ordinal: u32, class: Class) -> OrdinalAdmission {
+        let now = self.clock.now();
+        self.lock().cache.refusals().admit(set, ordinal, class, now)
+    }
+
     /// Drops everything that depends on the ownership of a workload.
     pub fn forget(&self, key: &Key) {
         self.lock().freshness.forget(key);
@@ -178,7 +226,8 @@ impl SharedCache {
     /// Stores the pods of a workload that were just listed. Returns those without the label, which
     /// the watch does not deliver.
     pub fn store_listed(&self, workload: &Workload, listed: ListedPods) -> Vec<PodRef> {
-        let reading = self.reading(true);
+        let configured = self.configured();
+        let reading = Reading { configured: &configured, now: self.clock.now(), listed: true };
         let mut state = self.lock();
         let cache = &mut state.cache;
         let sets = workload.replica_sets.iter().map(|set| set.uid.as_str());
@@ -208,7 +257,8 @@ impl SharedCache {
 
     /// Stores the answer to a write. A pod that was removed meanwhile stays removed.
     pub fn store_pod(&self, pod: Pod) {
-        let reading = self.reading(false);
+        let configured = self.configured();
+        let reading = Reading { configured: &configured, now: self.clock.now(), listed: false };
         let mut state = self.lock();
         let before = state.cache.pod(pod.metadata.uid.as_deref().unwrap_or_default());
         if before.is_some() {
@@ -219,9 +269,10 @@ impl SharedCache {
 
     /// Stores the answer to a write. A workload that was removed meanwhile stays removed.
     pub fn store_workload(&self, saved: Saved) {
+        let configured = self.configured();
         let workload = match saved {
-            Saved::Deployment(object) => deployment(object, &self.configured),
-            Saved::StatefulSet(object) => stateful_set(object, &self.configured),
+            Saved::Deployment(object) => deployment(object, &configured),
+            Saved::StatefulSet(object) => stateful_set(object, &configured),
         };
         let mut state = self.lock();
         let known = state.cache.workload(&workload.key).is_some_and(|known| known.view.uid == workload.view.uid);
@@ -236,9 +287,37 @@ impl SharedCache {
         self.lock().cache.remove_pod(uid);
     }
 
+    /// Notes that writes to the gated pods of a workload are refused.
+    pub fn mark_refused(&self, key: &Key) {
+        self.lock().refused.insert(Arc::clone(key), Instant::now());
+    }
+
+    /// Returns whether gates of a workload's pods are not removed: writes to them were refused
+    /// recently, or one of them is gated for longer than any replica lets it be. The writes of
+    /// other replicas are not known here.
+    pub fn is_refused(&self, key: &str) -> bool {
+        let (now, configured) = (self.clock.now(), self.configured());
+        let mut state = self.lock();
+        state.refused.retain(|_, since| since.elapsed() < REFUSED_FOR);
+        let overdue = |pod: &PodEntry| {
+            let due = bystander_ungates_at(pod.view.created, true, &configured.settings);
+            pod.view.gated && pod.view.occupies() && after(due, UNGATE_PATIENCE) <= now
+        };
+        state.refused.contains_key(key) || state.cache.has_pod(key, overdue)
+    }
+
     /// Notes a pod that was evicted or deleted.
     pub fn mark_removed(&self, uid: &str) {
         self.lock().removed.insert(uid.to_owned(), Instant::now());
+    }
+
+    /// Notes that an eviction of a workload's pod was answered, or that its answer was lost.
+    pub fn mark_evicted(&self, key: &Key) {
+        let now = self.clock.now();
+        let mut state = self.lock();
+        let SharedState { evicted, cache, .. } = &mut *state;
+        evicted.retain(|known, _| cache.workload(known).is_some());
+        evicted.insert(Arc::clone(key), now);
     }
 
     /// Looks up the workload of a pod in admission.
@@ -256,10 +335,32 @@ impl SharedCache {
             cache.workload_by_uid(&owner.uid)
         };
         let (Some(workload), Some(_)) = (workload, cache.namespace(namespace)) else { return OwnerLookup::Unknown };
-        match cache.spec(workload, &self.configured.prefixes) {
+        match cache.spec(workload, &self.configured().annotations) {
             Ok(Some(spec)) => OwnerLookup::Managed(Box::new((workload.clone(), spec))),
             Ok(None) | Err(_) => OwnerLookup::Unmanaged,
         }
+    }
+
+    /// Returns the newest spot nodes that the pods of a workload may use.
+    pub fn spot_nodes(&self, key: &str, limit: usize) -> Vec<String> {
+        self.lock().cache.spot_nodes(key, limit)
+    }
+
+    /// Notes the result of a search for room.
+    pub fn store_room(&self, key: &Key, full: Vec<String>, found: bool) {
+        let now = self.clock.now();
+        self.lock().cache.store_room(key, full, found, now);
+    }
+
+    /// Returns whether a search for room is due.
+    pub fn may_search_room(&self, key: &str) -> bool {
+        let now = self.clock.now();
+        self.lock().cache.room_searched(key).is_none_or(|at| after(at, ROOM_PERIOD) <= now)
+    }
+
+    /// Returns the cached entry of a workload.
+    pub fn entry(&self, key: &str) -> Option<WorkloadEntry> {
+        self.lock().cache.workload(key).cloned()
     }
 
     pub fn namespace(&self, name: &str) -> Option<NamespaceEntry> {
@@ -273,7 +374,7 @@ impl SharedCache {
 
     /// Returns the pods that this replica must ungate, whichever replica owns their workload.
     pub fn overdue(&self, is_attended: impl Fn(&str) -> bool) -> Vec<OverduePod> {
-        let now = self.clock.now();
+        let (now, configured) = (self.clock.now(), self.configured());
         let state = self.lock();
         let cache = &state.cache;
         let gated = cache.pods().filter(|pod| pod.view.gated && pod.view.occupies());
@@ -281,25 +382,27 @@ impl SharedCache {
             .filter_map(|pod| {
                 let key = cache.key_of_owner(&pod.view.owner);
                 let attended = key.is_some_and(|key| is_attended(key));
-                if bystander_ungates_at(pod.view.created, attended, &self.configured.settings) > now {
+                if bystander_ungates_at(pod.view.created, attended, &configured.settings) > now {
                     return None;
                 }
                 let reason = if attended { UngateReason::Timeout } else { UngateReason::Ownerless };
                 let workload = key.and_then(|key| cache.workload(key));
-                let spec = workload.and_then(|w| cache.spec(w, &self.configured.prefixes).ok().flatten());
+                let spec = workload.and_then(|w| cache.spec(w, &configured.annotations).ok().flatten());
                 let strength = spec.map_or(pod.strength, |spec| spec.strength);
-                Some(OverduePod { namespace: pod.namespace.clone(), pod: pod.view.clone(), reason, strength })
+                let (workload, namespace) = (key.cloned(), pod.namespace.clone());
+                Some(OverduePod { workload, namespace, pod: pod.view.clone(), reason, strength })
             })
             .collect()
     }
 }
 
-impl CacheState {
+impl SharedState {
     /// Returns the removals that the watch has not delivered. Answers to other writes are stored at
     /// once.
-    fn pending_writes(&mut self, pods: &[PodView]) -> PendingWrites {
+    fn pending_writes(&mut self, key: &str, pods: &[PodView]) -> PendingWrites {
         self.removed.retain(|_, since| since.elapsed() < REMOVED_FOR);
         let unseen = pods.iter().filter(|pod| !pod.deleting && self.removed.contains_key(&pod.uid));
-        PendingWrites { removed: unseen.map(|pod| pod.uid.clone()).collect(), state: None }
+        let removed = unseen.map(|pod| pod.uid.clone()).collect();
+        PendingWrites { removed, evicted_at: self.evicted.get(key).copied(), ..PendingWrites::default() }
     }
 }

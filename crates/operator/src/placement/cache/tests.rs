@@ -456,3 +456,59 @@ fn a_gated_pod_is_overdue_sooner_without_an_owner() {
     assert_eq!(reasons(false), [UngateReason::Ownerless]);
     assert_eq!(reasons(true), [UngateReason::Timeout]);
 }
+
+/// A spot node of EKS, created long ago.
+fn eks_node(name: &str) -> Value {
+    json!({"metadata": {"name": name, "creationTimestamp": "1970-01-01T00:00:00Z",
+                        "labels": {"eks.amazonaws.com/capacityType": "SPOT"}}, "spec": {}})
+}
+
+/// A Deployment for which spot is short since 01:00.
+fn short() -> Value {
+    let state = json!({"breaker": {"is": "open", "since": "1970-01-01T01:00:00Z", "probe": "1970-01-01T02:00:00Z",
+                                   "attempt": 0}});
+    let mut object = web(1, 10);
+    object["metadata"]["annotations"]["perennial.dev/placement-state"] = json!(state.to_string());
+    object
+}
+
+/// The label scheme is known only after the first node was read. A later heartbeat of that node must
+/// not make it look like new capacity.
+#[test]
+fn a_node_that_was_listed_before_its_class_was_known_is_not_new() {
+    let cache = SharedCache::new(Configured::new(&Settings::default()).unwrap(), Clock::system());
+    list::<Namespace>(&cache, &[json!({"metadata": {"name": "shop"}})]);
+    list::<Deployment>(&cache, &[short()]);
+    list::<ReplicaSet>(&cache, &[set("r1", 2, 1, "d")]);
+    list::<Pod>(&cache, &[]);
+    list::<StatefulSet>(&cache, &[]);
+    list::<PodDisruptionBudget>(&cache, &[]);
+    list::<Node>(&cache, &[eks_node("a"), eks_node("b")]);
+
+    cache.on::<Node>(Event::Apply(read(&eks_node("a"))));
+
+    let spot = cache.observe("deployment/shop/web").unwrap().nodes.spot;
+    assert_eq!(spot.total, 2);
+    assert_eq!(spot.usable_since, Some(Timestamp::UNIX_EPOCH));
+}
+
+#[test]
+fn a_node_without_room_is_no_evidence_and_room_on_any_node_is() {
+    let mut world = World::new();
+    let key = key("Deployment", "shop", "web");
+    world.apply::<Deployment>(&short());
+    world.now = Timestamp::from_second(7_200).unwrap();
+    let spot =
+        |name: &str| json!({"metadata": {"name": name, "labels": {"karpenter.sh/capacity-type": "spot"}}, "spec": {}});
+    world.apply::<Node>(&spot("new"));
+    assert_eq!(world.observe().nodes.spot.usable_since, Some(world.now));
+    assert_eq!(world.cache.spot_nodes(&key, 5), ["new"]);
+
+    world.cache.store_room(&key, vec!["new".to_owned()], false, world.now);
+    assert_eq!(world.observe().nodes.spot.usable_since, None);
+
+    let later = Timestamp::from_second(7_800).unwrap();
+    world.cache.store_room(&key, Vec::new(), true, later);
+    assert_eq!(world.observe().nodes.spot.usable_since, Some(later));
+    assert_eq!(world.cache.spot_nodes(&key, 5), ["new"], "a node is not full for ever");
+}

@@ -2,12 +2,14 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use jiff::Timestamp;
 use perennial_core::placement::workload::NodeView;
 
 use super::{
-    super::Key,
+    super::{Key, settings::Configured},
     Cache,
     entry::{NamespaceEntry, PdbEntry, PodEntry, SetEntry, WorkloadEntry},
+    nodes::{NodeChange, NodeLabelling, UsableNode},
     version,
 };
 use crate::runtime::map::HashMap;
@@ -83,6 +85,8 @@ impl Cache {
             }
         } else if let Some(slot) = pod.view.slot {
             self.reservations.fulfil(&pod.view.owner, slot);
+        } else if let Some(ordinal) = pod.view.ordinal {
+            self.refusals.fulfil(&pod.view.owner, ordinal);
         }
         self.pods_of.entry(pod.view.owner.clone()).or_default().insert(pod.view.uid.clone());
         self.pods.insert(pod.view.uid.clone(), pod);
@@ -119,9 +123,33 @@ impl Cache {
         }
     }
 
-    /// Stores a node and returns whether it changed.
-    pub fn put_node(&mut self, name: &str, node: NodeView) -> bool {
-        self.nodes.put(name, node)
+    /// Stores a node. `usable`: the node accepts pods, since `at` if it did not before.
+    pub fn put_node(
+        &mut self,
+        name: &str,
+        node: (NodeView, NodeLabelling),
+        usable: Option<UsableNode>,
+        at: Timestamp,
+    ) -> NodeChange {
+        self.nodes.put(name, node, usable, at)
+    }
+
+    /// Adapts the configuration to the label schemes that the nodes indicate, and everything in the
+    /// cache to the configuration. Returns whether that changed anything.
+    pub fn detect_schemes(&mut self, configured: &mut Arc<Configured>) -> bool {
+        let detected = self.nodes.detected();
+        if detected == configured.detected() || !Arc::make_mut(configured).detect(detected) {
+            return false;
+        }
+        let active = configured.active;
+        self.nodes.reclassify(active);
+        for workload in self.workloads.values_mut() {
+            workload.view.template = workload.classes.choice(active);
+        }
+        for pod in self.pods.values_mut() {
+            pod.view.choice = pod.classes.choice(active);
+        }
+        true
     }
 
     pub fn remove_node(&mut self, name: &str) {

@@ -11,7 +11,7 @@ use super::{
     Affected, Cache,
     entry::{
         Reading, WorkloadEntry, deployment, is_gated, names, namespace_entry, node_view, pdb_entry, pod_entry,
-        set_entry, stateful_set, uid,
+        set_entry, stateful_set, uid, usable_node,
     },
     key,
 };
@@ -47,6 +47,11 @@ enum ListKind {
 }
 
 impl Lists {
+    /// Returns whether the nodes were listed.
+    pub(super) fn has_nodes(&self) -> bool {
+        self.0[ListKind::Nodes as usize].done
+    }
+
     pub(super) fn is_synced(&self) -> bool {
         self.0.iter().all(|list| list.done)
     }
@@ -130,7 +135,7 @@ macro_rules! list_protocol {
 impl Watched for Namespace {
     fn put(self, cache: &mut Cache, reading: &Reading<'_>) -> Affected {
         let name = self.metadata.name.clone().unwrap_or_default();
-        cache.put_namespace(&name, namespace_entry(self.metadata, reading.configured));
+        cache.put_namespace(&name, namespace_entry(&self.metadata, reading.configured));
         cache.keys_in(&name)
     }
 
@@ -265,8 +270,18 @@ impl Watched for PodDisruptionBudget {
 impl Watched for &Node {
     fn put(self, cache: &mut Cache, reading: &Reading<'_>) -> Affected {
         let name = node_name(self);
-        let changed = cache.put_node(name, node_view(self, reading.labels()));
-        if changed && !reading.listed { cache.keys_on(name) } else { Affected::new() }
+        let (view, labelling) = node_view(self, reading.configured);
+        let created = self.meta().creation_timestamp.as_ref().map_or(reading.now, |time| time.0);
+        let at = if reading.listed { created } else { reading.now };
+        let change = cache.put_node(name, (view, labelling), usable_node(self, view, reading.configured), at);
+        if reading.listed {
+            return Affected::new();
+        }
+        let mut affected = if change.changed { cache.keys_on(name) } else { Affected::new() };
+        if change.became_usable {
+            affected.extend(cache.keys_of_short());
+        }
+        affected
     }
 
     fn remove(self, cache: &mut Cache) -> Affected {

@@ -25,7 +25,9 @@ use crate::{
         budget::Budget,
         client::{Listeners, over},
         clock::Clock,
+        error_category::Category,
         events::Events,
+        health::Health,
         jitter::Jitter,
         metrics::Metrics,
         ownership::Ownership,
@@ -34,6 +36,10 @@ use crate::{
 
 /// Builds a placer that decides and has read every list except pods. It sends no requests.
 fn placer() -> Placer {
+    placer_with(&Health::new())
+}
+
+fn placer_with(health: &Health) -> Placer {
     let (metrics, clock) = (Metrics::new(), Clock::system());
     let listeners = Listeners { metrics: metrics.clone(), budget: None, clock: None };
     let client = over(axum::Router::new(), "default", listeners);
@@ -43,13 +49,15 @@ fn placer() -> Placer {
         cluster: cluster.clone(),
         admission: cluster,
         admission_deadline: Duration::from_secs(1),
-        events: Events::new(client, clock.clone()).0,
+        events: Events::new(client, clock.clone(), true).0,
         clock,
         jitter: Jitter::seeded(1),
         metrics,
         ownership: Ownership::all(1),
+        health: health.clone(),
         decides: true,
         dry_run: false,
+        backoff: (Duration::from_millis(100), Duration::from_mins(1)),
     });
     list::<Namespace>(&placer, &[json!({"metadata": {"name": "shop"}})]);
     list::<Deployment>(&placer, &[deployment()]);
@@ -112,6 +120,44 @@ async fn a_replica_that_cannot_watch_pods_gates_none() {
 
     list::<Pod>(&placer, &[]);
     assert!(is_gated(&admit(&placer).await));
+}
+
+#[tokio::test]
+async fn a_replica_that_can_no_longer_watch_gates_none() {
+    let health = Health::new();
+    let placer = placer_with(&health);
+    list::<Pod>(&placer, &[]);
+    health.read("pods");
+    assert!(is_gated(&admit(&placer).await));
+
+    for _ in 0..3 {
+        health.unread("pods", Category::Forbidden);
+    }
+    let answer = admit(&placer).await;
+    assert!(!is_gated(&answer) && is_on_demand(&answer), "{answer:?}");
+
+    health.read("pods");
+    assert!(is_gated(&admit(&placer).await));
+}
+
+/// Another replica owns the workload, and its writes are refused.
+#[tokio::test]
+async fn a_workload_with_a_pod_that_nobody_ungates_gets_no_more_gated_pods() {
+    let placer = placer();
+    let gated = |age: i64| {
+        let created = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(age);
+        json!({"metadata": {"namespace": "shop", "name": "web-1", "uid": "p1", "resourceVersion": age.to_string(),
+                            "creationTimestamp": created.to_string(), "labels": {MANAGED: "true"},
+                            "ownerReferences": controlled_by("ReplicaSet", "r1", "r1")},
+               "spec": {"containers": [], "schedulingGates": [{"name": GATE}]}})
+    };
+    // A hold may last for five minutes, and any replica ungates the pod half a minute later.
+    list::<Pod>(&placer, &[gated(320)]);
+    assert!(is_gated(&admit(&placer).await));
+
+    list::<Pod>(&placer, &[gated(350)]);
+    let answer = admit(&placer).await;
+    assert!(!is_gated(&answer) && is_on_demand(&answer), "{answer:?}");
 }
 
 #[tokio::test]

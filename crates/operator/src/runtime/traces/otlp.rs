@@ -1,7 +1,9 @@
-//! Spans to a collector, by OTLP over HTTP. Everything is configured by the variables that OpenTelemetry has for it:
-//! `OTEL_EXPORTER_OTLP_*`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER`, `OTEL_BSP_*`.
+//! Spans to a collector, by OTLP over HTTP. Everything is configured by the variables that
+//! OpenTelemetry has for it: `OTEL_EXPORTER_OTLP_*`, `OTEL_SERVICE_NAME`,
+//! `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER`, `OTEL_BSP_*`.
 //!
-//! A collector that is slow or unreachable costs spans and nothing else: spans that do not fit into the batch are dropped.
+//! A collector that is slow or unreachable costs spans and nothing else: spans that do not fit into
+//! the batch are dropped.
 
 use std::time::Duration;
 
@@ -37,7 +39,7 @@ const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 
 /// Returns a provider that exports batches from its own thread.
 pub(super) fn provider() -> Result<SdkTracerProvider, HttpError> {
-    let exporter = SpanExporter::builder().with_http().with_http_client(Collector::new()?).build()?;
+    let exporter = SpanExporter::builder().with_http().with_http_client(CollectorClient::new()?).build()?;
     let found = Resource::builder().build();
     let name = found.get(&Key::from_static_str("service.name")).map(|name| name.to_string());
     let named = name.is_some_and(|name| !name.starts_with("unknown_service"));
@@ -52,7 +54,7 @@ pub(super) fn end(provider: &SdkTracerProvider) {
     }
 }
 
-/// Takes our spans, and what happens below them.
+/// Exports our own spans and the events below them.
 pub(super) fn layer<S>(provider: &SdkTracerProvider) -> impl Layer<S> + use<S>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
@@ -87,16 +89,17 @@ fn is_below(metadata: &Metadata<'_>) -> bool {
 
 /// The way to the collector. Requests are sent from a thread without a runtime, so it borrows ours.
 #[derive(Debug, Clone)]
-struct Collector {
+struct CollectorClient {
     client: Client<HttpsConnector<HttpConnector>, Body>,
     runtime: Handle,
 }
 
-impl Collector {
+impl CollectorClient {
     fn new() -> Result<Self, HttpError> {
         let secure = match HttpsConnectorBuilder::new().with_provider_and_native_roots(ring::default_provider()) {
             Ok(secure) => secure,
-            // The image has no certificates of its own, and a collector in the same cluster needs none.
+            // The image has no certificates of its own, and a collector in the same cluster needs
+            // none.
             Err(_) => HttpsConnectorBuilder::new().with_tls_config(
                 ClientConfig::builder_with_provider(ring::default_provider().into())
                     .with_safe_default_protocol_versions()?
@@ -110,7 +113,7 @@ impl Collector {
 }
 
 #[async_trait]
-impl HttpClient for Collector {
+impl HttpClient for CollectorClient {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let client = self.client.clone();
         let answer = async move {

@@ -1,0 +1,146 @@
+use proptest::prelude::*;
+use rstest::rstest;
+
+use super::*;
+use crate::{
+    config::settings::Gate,
+    keeper::{
+        admission::admit_before_write,
+        case::Phase,
+        testing::{Defaults, after, case, gone, kept, labels, live, policy},
+    },
+};
+
+fn node(uid: &str, version: u64, pairs: &str) -> Node {
+    Node {
+        name: "n1".to_owned(),
+        uid: uid.to_owned(),
+        resource_version: version,
+        labels: labels(pairs),
+        ..Node::default()
+    }
+}
+
+fn captured(node: &Node, record: Option<&Record>) -> Record {
+    match gone(node, record, &policy()) {
+        Decision::WriteRecord(_, record) => *record,
+        other => panic!("expected a write, got {other:?}"),
+    }
+}
+
+fn pending(record: Option<&Record>, states: &[Node]) -> Option<Record> {
+    let stored = record.map(|record| Arc::new(Stored::Good(Box::new(record.clone()))));
+    let context = Defaults::default();
+    let next = after_last_states(stored.as_ref(), states.iter().cloned(), |_, _| Vec::new(), &context.context());
+    next.and_then(|stored| stored.good().cloned())
+}
+
+#[test]
+fn the_pending_record_is_the_one_that_the_writes_result_in() {
+    let first = captured(&node("u1", 10, "team=ml tier=gold"), None);
+    let states = [node("u1", 20, "team=web tier=gold"), node("u2", 30, "rack=r7")];
+
+    let written = states.iter().fold(first.clone(), |record, state| captured(state, Some(&record)));
+
+    let next = pending(Some(&first), &states).expect("both need a write");
+    assert_eq!(next.kept, kept("team=web tier=gold rack=r7"));
+    assert_eq!(next, written);
+    assert_eq!(pending(Some(&written), &states), None, "the record holds them");
+}
+
+#[rstest]
+#[case::no_record(None)]
+#[case::a_record(Some("team=ml"))]
+fn a_state_that_changes_nothing_is_not_pending(#[case] before: Option<&str>) {
+    let record = before.map(|pairs| captured(&node("u1", 10, pairs), None));
+    assert_eq!(pending(record.as_ref(), &[node("u1", 20, before.unwrap_or_default())]), None);
+}
+
+/// Restores a bare successor before the last state of its predecessor is written.
+fn restored(written: &Record, next: &Record, successor: &Node) -> Node {
+    match restore_before_write(&case(Phase::Live, successor, Some(next), &policy()), Some(written)) {
+        Some(restore) => {
+            let mut node = after(successor, &restore);
+            node.resource_version += 1;
+            node
+        }
+        None => successor.clone(),
+    }
+}
+
+#[rstest]
+#[case::changed("team=ml tier=gold", "team=web tier=gold")]
+#[case::added("team=ml", "team=ml tier=gold")]
+#[case::removed("team=ml tier=gold", "team=ml")]
+#[case::all_removed("team=ml", "")]
+fn a_successor_has_the_pending_state_whether_it_is_written_or_lost(#[case] before: &str, #[case] last: &str) {
+    let written = captured(&node("u1", 10, before), None);
+    let next = pending(Some(&written), &[node("u1", 20, last)]).expect("a change");
+
+    let successor = restored(&written, &next, &node("u2", 30, ""));
+    assert_eq!(successor.labels, labels(last));
+    assert_eq!(restored(&written, &next, &successor), successor, "it is restored once");
+
+    for record in [&written, &next] {
+        match live(&successor, Some(record), &policy()) {
+            Decision::WriteRecord(_, record) => assert_eq!(record.kept, kept(last)),
+            Decision::Nothing(_) => assert_eq!(record.kept, kept(last)),
+            Decision::PatchNode(restore) => panic!("{restore:?}"),
+        }
+    }
+}
+
+fn some_labels() -> impl Strategy<Value = String> {
+    let pair = ("a|b|c", "1|2").prop_map(|(key, value)| format!("{key}={value} "));
+    proptest::collection::vec(pair, 0..4).prop_map(|pairs| pairs.concat())
+}
+
+proptest! {
+    /// Neither the written nor the pending record changes a label of a node that was restored from
+    /// the pending one, and its state reaches the record.
+    #[test]
+    fn losing_the_pending_state_undoes_nothing(
+        before in some_labels(), last in some_labels(), own in some_labels()
+    ) {
+        prop_assume!(!labels(&before).is_empty());
+        let written = captured(&node("u1", 10, &before), None);
+        let Some(next) = pending(Some(&written), &[node("u1", 20, &last)]) else { return Ok(()) };
+        let successor = restored(&written, &next, &node("u2", 30, &own));
+        for record in [&written, &next] {
+            match live(&successor, Some(record), &policy()) {
+                Decision::PatchNode(restore) => prop_assert!(restore.changes_nothing(), "{restore:?}"),
+                Decision::WriteRecord(_, record) => {
+                    let all: crate::keeper::keys::Kept =
+                        successor.labels.iter().map(|(k, v)| (Key::Label(k.clone()), v.clone())).collect();
+                    prop_assert_eq!(record.kept, all);
+                }
+                Decision::Nothing(_) => {}
+            }
+        }
+    }
+}
+
+/// A create that is answered from the pending state, with and without the write afterwards.
+#[rstest]
+#[case::changed("team=ml tier=gold", "team=web tier=gold")]
+#[case::removed("team=ml tier=gold", "team=ml")]
+fn a_create_is_answered_with_the_pending_state(#[case] before: &str, #[case] last: &str) {
+    let written = captured(&node("u1", 10, before), None);
+    let next = pending(Some(&written), &[node("u1", 20, last)]).expect("a change");
+    let bare = Node { name: "n1".to_owned(), ..Node::default() };
+    let creating = case(Phase::Creating { by_kubelet: true }, &bare, Some(&next), &policy());
+    let object = serde_json::json!({"metadata": {"name": "n1"}});
+
+    let admitted = admit_before_write(&object, &creating, Some(&written), Gate::Never);
+
+    let mut created = after(&bare, &admitted.restore.expect("a restore"));
+    (created.uid, created.resource_version) = ("u2".to_owned(), 30);
+    assert_eq!(created.labels, labels(last));
+    for record in [&written, &next] {
+        match live(&created, Some(record), &policy()) {
+            Decision::WriteRecord(_, record) => assert_eq!(record.kept, kept(last)),
+            Decision::Nothing(_) => assert_eq!(record.kept, kept(last)),
+            Decision::PatchNode(restore) => assert!(restore.changes_nothing(), "{restore:?}"),
+        }
+    }
+}

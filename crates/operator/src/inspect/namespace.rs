@@ -1,0 +1,88 @@
+//! Whether the selected namespace is the one of Perennial, and where the settings of a command come
+//! from.
+
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{ConfigMap, Namespace},
+};
+use kube::{Api, Client, api::ListParams};
+use perennial_core::config::Settings;
+
+use super::{leases::namespaces_of_live_replicas, session::record_pages};
+use crate::runtime::lease_metadata::GROUP;
+
+/// Where the settings of a command were read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SettingsSource {
+    /// The file of `--config`.
+    File,
+    /// The ConfigMap of the installation.
+    ConfigMap,
+    /// Neither exists: the default settings apply.
+    Defaults,
+}
+
+impl SettingsSource {
+    /// Whether the settings are those of an installation.
+    pub(crate) fn is_configured(self) -> bool {
+        self != Self::Defaults
+    }
+}
+
+/// Returns the warning about settings of the operator that could not be read.
+pub(crate) fn other_settings(why: &str) -> String {
+    format!("warning: the operator may use other settings: {why}")
+}
+
+/// Fails if the namespace does not exist, or if it has nothing of Perennial and an operator runs in
+/// another one. A namespace that cannot be read is accepted. Returns a warning if the settings of
+/// the operator are unknown, or if nothing of Perennial is found.
+pub(crate) async fn require_namespace(
+    client: &Client,
+    settings: &Settings,
+    source: &Result<SettingsSource, String>,
+) -> anyhow::Result<Option<String>> {
+    let namespace = settings.namespace.as_str();
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    if matches!(namespaces.get_metadata_opt(namespace).await, Ok(None)) {
+        anyhow::bail!(
+            "namespace {namespace} does not exist; select the namespace of Perennial with --system-namespace"
+        );
+    }
+    if matches!(source, Ok(SettingsSource::ConfigMap)) {
+        return Ok(None);
+    }
+    let found = has_leases(client, settings).await || {
+        let others = namespaces_of_live_replicas(client).await;
+        let has_records = has_records(client, namespace).await;
+        if let Some(other) = others.first().filter(|_| !others.contains(namespace) && !has_records) {
+            anyhow::bail!("Perennial runs in namespace {other}, not in {namespace}; use --system-namespace {other}")
+        }
+        has_records
+    };
+    Ok(match source {
+        _ if !found => Some(format!(
+            "warning: namespace {namespace} has no configuration, Lease or record of Perennial; if it is installed \
+             elsewhere, use --system-namespace"
+        )),
+        Ok(SettingsSource::Defaults) => Some(format!(
+            "warning: there is no ConfigMap perennial-config in namespace {namespace}: default settings are assumed; \
+             if the operator has others, use --config"
+        )),
+        _ => None,
+    })
+}
+
+/// Whether the namespace has a Lease of an operator, or that cannot be determined.
+async fn has_leases(client: &Client, settings: &Settings) -> bool {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), settings.lease_namespace());
+    let list = leases.list_metadata(&ListParams::default().labels(GROUP).limit(1)).await;
+    !list.is_ok_and(|list| list.items.is_empty())
+}
+
+/// Whether the namespace has a record, or that cannot be determined.
+async fn has_records(client: &Client, namespace: &str) -> bool {
+    let records: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    let list = records.list_metadata(&record_pages().limit(1)).await;
+    !list.is_ok_and(|list| list.items.is_empty())
+}

@@ -1,0 +1,108 @@
+//! Writes the last states of deleted nodes, and restores their successors while that fails.
+
+use std::time::Duration;
+
+use perennial_core::keeper::{
+    decide::{Decision, decide},
+    pending::restore_before_write,
+    selection::{self, ignored},
+};
+
+use super::{Done, NodeReconciler};
+use crate::{
+    keeper::{
+        Key, Priority,
+        apply::{Error, LoadedRecord},
+    },
+    runtime::reporter::Retry,
+};
+
+/// Maximum number of other replicas' last states that are checked in one run.
+const FOREIGN_AT_ONCE: usize = 100;
+
+impl NodeReconciler {
+    /// Writes the last states for the record of a name, in order. Returns whether anything was
+    /// written.
+    pub(super) async fn settle_predecessors(&self, key: &Key) -> Result<bool, Error> {
+        let mut wrote = self.settle_all_last(key).await?;
+        // The same machine may have left under another name. Its last state comes first, also if
+        // another replica owns the shard of that name: the write is conditional, so a second writer
+        // does no harm.
+        while let Some(left) = self.cache.left_as(key) {
+            wrote |= self.settle_all_last(&left).await?;
+        }
+        Ok(wrote)
+    }
+
+    /// Restores a node while the last states of its predecessors cannot be written, from the record
+    /// that they will become.
+    pub(super) async fn settle_before_write(&self, key: &Key) -> Result<(), Error> {
+        if !self.duties.restore || !self.cache.contains_node(key) {
+            return Ok(());
+        }
+        let Some(node) = self.cluster.read_node(key, Priority::Restore).await? else { return Ok(()) };
+        // Before the watch has delivered this incarnation, the last state of its predecessor may be
+        // missing.
+        if ignored(&node) || !self.cache.is_current(&node) {
+            return Ok(());
+        }
+        let held = self.cases.read_record(&self.cluster, &node, Priority::Restore).await?;
+        let Some(pending) = self.cases.pending_record(&node, held.as_ref()) else { return Ok(()) };
+        let case = self.cases.before_write(node, held.as_ref(), pending);
+        let sequence = case.record().map(|record| record.sequence);
+        let written = held.as_ref().and_then(|held| held.stored().record_for(case.subject()));
+        if let Some(restore) = restore_before_write(&case, written.as_deref()) {
+            self.restore(key, &case, &restore, sequence).await?;
+        } else if case.subject().is_gated() && matches!(decide(&case), Decision::WriteRecord(..)) {
+            self.ungate(case.subject()).await?;
+        }
+        Ok(())
+    }
+
+    /// Settles last states of other replicas' shards that are older than `age`. Most are dropped
+    /// when the watch delivers the record. The rest is written here, since the owner of the shard
+    /// may have missed the deletion: the write is conditional, so a second writer does no harm.
+    ///
+    /// Nothing is written before all lists are complete and the policies are known: a last state
+    /// would be filed by the rules of the configuration.
+    pub(in crate::keeper) async fn settle_foreign_last_states(&self, age: Duration) {
+        if !self.cache.is_synced() || !self.cases.policies.are_known() {
+            return;
+        }
+        let is_foreign = |name: &Key| !self.ownership.is_ours(self.ownership.shard_of(name));
+        for name in self.cache.pending_since(age).into_iter().filter(is_foreign).take(FOREIGN_AT_ONCE) {
+            if let Err(error) = self.settle_all_last(&name).await {
+                return self.report_failure(&name, &error, Retry::default());
+            }
+        }
+    }
+
+    /// Writes the last states of a name, in order. Returns whether anything was written.
+    async fn settle_all_last(&self, key: &Key) -> Result<bool, Error> {
+        let mut wrote = false;
+        loop {
+            let next = self.cache.next_last(key);
+            let Some(last) = next else { return Ok(wrote) };
+            wrote |= matches!(self.settle_last(&last).await?, Done::Wrote);
+            self.cache.finish_last(key, &last.uid);
+        }
+    }
+
+    /// Writes the last state of a deleted node, unless the record holds it.
+    async fn settle_last(&self, node: &selection::Node) -> Result<Done, Error> {
+        if ignored(node) {
+            return Ok(Done::Quiet);
+        }
+        let held = self.cases.read_record(&self.cluster, node, Priority::LastState).await?;
+        self.reports.invalid_record(node, held.as_ref());
+        let rivals = self.cases.rivals(node, held.as_ref());
+        let case = self.cases.gone(node.clone(), held.as_ref().map(LoadedRecord::share), rivals);
+        match decide(&case) {
+            Decision::WriteRecord(kind, next) if self.duties.capture => {
+                self.write(&case, kind, held.as_ref(), &next).await?;
+                Ok(Done::Wrote)
+            }
+            _ => Ok(Done::Quiet),
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Finds the record of a node under every identity in use.
+
+use std::sync::Arc;
+
+use perennial_core::keeper::{
+    identity::Identified, lookup::believed_mark, policy_set::PolicySet, selection::Node, stored_record::Stored,
+};
+
+use super::{
+    Priority,
+    apply::{Cluster, Error, LoadedRecord},
+    cases::Cases,
+};
+
+impl Cases {
+    /// Returns the identities that the record of a node may be filed under, as far as such records
+    /// exist. The one by its own labels comes first, whether its record exists or not.
+    pub(super) fn identities_of(&self, node: &Node) -> Vec<Identified> {
+        let policies = self.policies.current();
+        let own = policies.identify(node);
+        let mut all = policies.identities_of(node, &self.cache.identities_in_use());
+        all.retain(|identity| {
+            own.as_ref() == Some(identity) || self.cache.may_have_record(&node.name, &identity.record_name())
+        });
+        all
+    }
+
+    /// Whether the record of a node may be filed under another identity than the one by its own
+    /// labels.
+    pub(super) fn has_other_records(&self, node: &Node) -> bool {
+        let own = self.policies.current().identify(node);
+        self.identities_of(node).iter().any(|identity| own.as_ref() != Some(identity))
+    }
+
+    /// Reads the record of a node.
+    pub(super) async fn read_record(
+        &self,
+        cluster: &Cluster,
+        node: &Node,
+        priority: Priority,
+    ) -> Result<Option<LoadedRecord>, Error> {
+        read_record(&self.policies.current(), cluster, self.identities_of(node), node, priority).await
+    }
+}
+
+/// Reads the records of these identities, and returns the one that belongs to the node.
+pub(crate) async fn read_record(
+    policies: &PolicySet,
+    cluster: &Cluster,
+    identities: Vec<Identified>,
+    node: &Node,
+    priority: Priority,
+) -> Result<Option<LoadedRecord>, Error> {
+    let mut found: Vec<(Identified, LoadedRecord)> = Vec::new();
+    for identity in identities {
+        let held = cluster.read_record(&identity.record_name(), priority).await?;
+        found.extend(held.map(|held| (identity, held)));
+    }
+    Ok(choose(policies, node, found))
+}
+
+/// Returns the record that belongs to a node, among those that were found under its identities.
+pub(crate) fn choose(
+    policies: &PolicySet,
+    node: &Node,
+    mut found: Vec<(Identified, LoadedRecord)>,
+) -> Option<LoadedRecord> {
+    let stored: Vec<(Identified, Arc<Stored>)> =
+        found.iter().map(|(identity, held)| (identity.clone(), held.share())).collect();
+    let chosen = policies.choose_record(node, believed_mark(node).as_ref(), &stored)?;
+    Some(found.swap_remove(chosen).1)
+}

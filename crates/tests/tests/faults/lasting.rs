@@ -1,0 +1,144 @@
+//! One resource that cannot be read, for ever: what depends on it is paused and named, the rest
+//! works.
+
+use perennial_harness::{ApiRequest, Fault, Operator, TestCluster, Webhooks, eventually, labels};
+use rstest::rstest;
+use serde_json::json;
+
+const PLACEMENT: [&str; 6] =
+    ["namespaces", "deployments", "statefulsets", "replicasets", "pods", "poddisruptionbudgets"];
+
+/// Answers every list and watch of these resources with this status.
+fn unreadable(
+    resources: &'static [&'static str],
+    status: u16,
+) -> impl FnMut(&ApiRequest) -> Option<Fault> + Send + 'static {
+    move |asked| {
+        let concerned = resources.contains(&asked.resource.as_str()) && matches!(asked.verb.as_str(), "list" | "watch");
+        concerned.then_some(Fault::Answered(status, None))
+    }
+}
+
+/// Waits until exactly these resources are reported as unreadable by a process that is ready.
+async fn degraded(operator: &Operator, expected: &[&str]) {
+    eventually(format!("{expected:?} cannot be read"), async || {
+        let (status, body) = operator.get("/readyz");
+        let mut named: Vec<String> =
+            body.lines().filter_map(|line| Some(line.strip_prefix("[!] ")?.split_once(':')?.0.to_owned())).collect();
+        named.sort();
+        let mut expected: Vec<String> = expected.iter().map(ToString::to_string).collect();
+        expected.sort();
+        let seen = operator.metrics();
+        let counted =
+            expected.iter().all(|name| seen.sum("perennial_resource_unreadable", &[("resource", name)]) > 0.5);
+        if status == 200 && named == expected && counted { Ok(()) } else { Err(format!("{status} {body}")) }
+    })
+    .await;
+}
+
+#[rstest]
+#[case::forbidden(403)]
+#[case::server_error(500)]
+#[tokio::test]
+async fn unknown_policies_pause_captures_and_restores_and_nothing_else(
+    #[case] status: u16,
+    #[values(Webhooks::On, Webhooks::Off)] webhooks: Webhooks,
+) {
+    let cluster = TestCluster::with_policies().await;
+    cluster.apply_policy("team-only", &json!({"keep": ["team"]}));
+    let proxy = cluster.fault_proxy().await;
+    proxy.inject(unreadable(&["keeppolicies"], status));
+    let operator = cluster.operator().webhooks(webhooks).through(&proxy).start().await;
+    degraded(&operator, &["keeppolicies"]).await;
+
+    // The configuration would keep both labels; the policy keeps one.
+    let all = [("team", "ml"), ("secret", "x")];
+    cluster.node("n1").labels(all).create().await;
+    cluster.node("n2").labels(all).create().await;
+    operator.wait_for_metric("perennial_nodes", &[], 2.0).await;
+    cluster.delete_node("n2").await;
+    operator.wait_for_metric("perennial_nodes", &[], 1.0).await;
+    assert_eq!(cluster.record_count().await, 0, "captured by rules that are not in force");
+
+    proxy.clear_faults();
+    degraded(&operator, &[]).await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+    cluster.wait_for_record("n2", [("team", "ml")]).await;
+    cluster.node("n2").create().await;
+    cluster.wait_for_labels("n2", [("team", "ml")]).await;
+    assert_eq!(cluster.labels("n2").await, labels([("team", "ml")]));
+    cluster.kubectl("delete keeppolicies --all");
+}
+
+/// Without the CRD there are no policies, also for an account that could not read them.
+#[tokio::test]
+async fn a_cluster_without_the_crd_needs_no_permission_for_policies() {
+    let cluster = TestCluster::new().await;
+    cluster.try_kubectl("delete crd keeppolicies.perennial.dev --ignore-not-found").expect_success();
+    let proxy = cluster.fault_proxy().await;
+    proxy.inject(unreadable(&["keeppolicies"], 403));
+    let _operator = cluster.operator().through(&proxy).start().await;
+
+    cluster.node("n1").label("team", "ml").create().await;
+
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+}
+
+#[rstest]
+#[case::one_kind(&PLACEMENT[5..], 500)]
+#[case::all_kinds(&PLACEMENT, 503)]
+#[case::forbidden(&PLACEMENT[2..3], 403)]
+#[tokio::test]
+async fn unreadable_workloads_pause_placement_and_nothing_else(
+    #[case] resources: &'static [&'static str],
+    #[case] status: u16,
+) {
+    let cluster = TestCluster::new().await;
+    let proxy = cluster.fault_proxy().await;
+    proxy.inject(unreadable(resources, status));
+    let operator = cluster.operator().through(&proxy).start().await;
+    degraded(&operator, resources).await;
+
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+    cluster.delete_node("n1").await;
+    cluster.node("n1").create().await;
+    cluster.wait_for_labels("n1", [("team", "ml")]).await;
+
+    proxy.clear_faults();
+    degraded(&operator, &[]).await;
+}
+
+#[tokio::test]
+async fn a_replica_that_cannot_read_a_resource_hands_its_shards_over() {
+    let cluster = TestCluster::new().await;
+    let proxy = cluster.fault_proxy().await;
+    let leads = |operator: &Operator| operator.metrics().sum("leader_election_master_status", &[]);
+    let blind = cluster.operator().through(&proxy).start().await;
+    eventually("the first one leads", async || if leads(&blind) > 0.5 { Ok(()) } else { Err("not yet") }).await;
+    let other = cluster.operator().start().await;
+
+    proxy.inject(unreadable(&["nodes"], 500));
+    proxy.cut_watches();
+
+    eventually(
+        "the other one leads",
+        async || {
+            if leads(&other) > 0.5 && leads(&blind) < 0.5 { Ok(()) } else { Err("not yet") }
+        },
+    )
+    .await;
+    degraded(&blind, &["nodes"]).await;
+    let checked = cluster.perennial("check");
+    assert!(!checked.success && checked.stdout.contains("cannot read nodes"), "{}", checked.stdout);
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+
+    proxy.clear_faults();
+    degraded(&blind, &[]).await;
+    eventually("the check passes", async || {
+        let checked = cluster.perennial("check");
+        if checked.stdout.contains("cannot read") { Err(checked.stdout) } else { Ok(()) }
+    })
+    .await;
+}
