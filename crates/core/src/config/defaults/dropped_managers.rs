@@ -11,6 +11,8 @@ pub const DROPPED_MANAGERS: &[&str] = &[
     "k3s-server",
     "kubelite",
     "virtual-kubelet*",
+    // Copies `kubernetes.io/os` and `kubernetes.io/arch` to their beta names.
+    "kube-controller-manager",
     // Cloud controllers.
     "cloud-controller-manager",
     "*-cloud-controller-manager",
