@@ -32,7 +32,7 @@ placement: {enabled: true, annotationPrefixes: [perennial.dev], cooldown: 30s}
 nodeLabels: {spot: auto, onDemand: auto}
 webhook: {enabled: true, port: 9443, certDir: "", url: "", failurePolicy: Ignore, timeout: 2s}
 metrics: {enabled: true, port: 8080}
-logging: {level: info, format: json}
+logging: {level: info, format: auto}
 "#;
 
 #[test]

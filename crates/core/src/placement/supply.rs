@@ -34,6 +34,7 @@
 //! | open | a fallback pod is stuck in the other class | probing | that pod is the probe |
 //! | open, due or evidence | an unbound fallback pod | probing | that pod is the probe |
 //! | open, due or evidence | a pod is about to be placed | probing | that pod is the probe |
+//! | open, due or evidence | a rollout holds its spot pods | open | they stay gated until then |
 //! | probing | the scheduler has not tried the probe | probing | other spot pods stay gated |
 //! | open, evidence | a move is allowed | probing | one pod is moved |
 //! | open, due | a move is allowed, two Ready, all available | probing | one pod is evicted |
@@ -209,6 +210,8 @@ pub fn step(
 pub(super) enum ProbeStage {
     /// No probe, or the scheduler found no node for it.
     None,
+    /// A probe is due or there is evidence, but the rollout holds the spot pods that could be it.
+    Held,
     /// The next spot pod is the probe.
     Due,
     /// A spot pod was sent, and the scheduler has not tried it yet. That takes milliseconds unless
@@ -250,7 +253,8 @@ impl FallbackAllowance {
         if quota_left {
             return SpotPod::FallsBack;
         }
-        if self.budget == 0 {
+        // A held pod is the probe as soon as its hold ends.
+        if self.budget == 0 || self.probe == ProbeStage::Held {
             return SpotPod::Spot;
         }
         if self.probe == ProbeStage::Untried && may_wait {

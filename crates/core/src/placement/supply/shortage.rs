@@ -335,13 +335,7 @@ fn find_probe(
         let pod = Some((occupant.pod.uid.clone(), delete(occupant, TRIES_SPOT)));
         return Ok(ProbePod { way, pod });
     }
-    let busy = count(groups.iter().filter(|group| !group.occupants.is_empty()));
-    let wants_spot = |group: &Group<'_>| {
-        let gated = group.occupants.iter().any(|occupant| occupant.gated && occupant.pod.choice == Choice::Any);
-        let held = SpotHold::new(group, workload, busy > 1).next().is_some();
-        gated && !held && group.count(Class::Spot) < split.spot(group.n())
-    };
-    if groups.iter().any(wants_spot) {
+    if gated_spot_pods(workload, groups).any(|pods| pods == GatedSpotPods::Free) {
         return Ok(ProbePod { way: Way::Created, pod: None });
     }
     let all = || groups.iter().flat_map(|group| &group.occupants);
@@ -364,6 +358,26 @@ fn find_probe(
     Ok(ProbePod { way: Way::Eviction, pod: Some((occupant.pod.uid.clone(), action)) })
 }
 
+/// Whether the gated spot pods of a ReplicaSet may be placed now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum GatedSpotPods {
+    Free,
+    Held,
+}
+
+/// Returns a value for each ReplicaSet that has gated pods and spot slots for them.
+fn gated_spot_pods(workload: &Managed<'_>, groups: &[Group<'_>]) -> impl Iterator<Item = GatedSpotPods> {
+    let rollout = count(groups.iter().filter(|group| !group.occupants.is_empty())) > 1;
+    let wants_spot = move |group: &&Group<'_>| {
+        let gated = group.occupants.iter().any(|occupant| occupant.gated && occupant.pod.choice == Choice::Any);
+        gated && group.count(Class::Spot) < workload.spec.split.spot(group.n())
+    };
+    groups.iter().filter(wants_spot).map(move |group| match SpotHold::new(group, workload, rollout).next() {
+        Some(_) => GatedSpotPods::Held,
+        None => GatedSpotPods::Free,
+    })
+}
+
 /// Returns the stage of a Deployment's probe.
 pub(in crate::placement) fn probe_stage(
     workload: &Managed<'_>,
@@ -384,7 +398,11 @@ pub(in crate::placement) fn probe_stage(
         }
         Breaker::Open { probe, .. } => {
             decision.revisit_at(workload.probe_at(probe));
-            ProbeStage::None
+            let may_probe = probe <= workload.now || workload.evidence(Class::Spot, state.breaker);
+            let mut all = groups.iter().flat_map(|group| &group.occupants);
+            let waits = all.any(|occupant| workload.unplaced(occupant, Class::Spot).is_some());
+            let held = gated_spot_pods(workload, groups).any(|pods| pods == GatedSpotPods::Held);
+            if may_probe && !waits && held { ProbeStage::Held } else { ProbeStage::None }
         }
         Breaker::Closed | Breaker::Wary { .. } => ProbeStage::None,
     }
