@@ -48,6 +48,9 @@ pub const STOP_WITHIN: Duration = DRAIN_WITHIN.saturating_add(Duration::from_sec
 /// Requests per second on behalf of admission reviews: a review needs up to three. The API server
 /// limits reviews, and a 429 closes this budget.
 const ADMISSION_QPS: u32 = 1000;
+/// Longest time for which a `Retry-After` closes that budget. A review waits a few seconds: a longer
+/// pause would fail every review open.
+const ADMISSION_CLOSED: Duration = Duration::from_secs(1);
 /// Interval at which the health of the process is exported.
 const HEALTH_PERIOD: Duration = Duration::from_secs(2);
 
@@ -208,7 +211,7 @@ async fn environment(settings: &Settings, target: &Target, dependencies: Depende
             client::Listeners { metrics: metrics.clone(), budget: budget.cloned(), clock: Some(clock.clone()) };
         Ok::<_, client::ClientError>((dependencies.wrap_client)(connect(config.clone(), listeners)?))
     };
-    let admission_budget = Budget::new(ADMISSION_QPS, ADMISSION_QPS);
+    let admission_budget = Budget::closed_at_most(ADMISSION_QPS, ADMISSION_QPS, ADMISSION_CLOSED);
     Ok(Environment {
         client: client(Some(&budget))?,
         leases: client(None)?,
