@@ -268,7 +268,7 @@ impl Global {
 
     /// Connects to the API server. Fails if it does not answer.
     async fn connect(&self) -> anyhow::Result<kube::Client> {
-        let listeners = client::Listeners { metrics: Metrics::new(), budget: None, clock: None };
+        let listeners = client::Listeners { metrics: Metrics::new(), budget: None, clock: None, health: None };
         let config = client::config(&self.target()).await?;
         let url = config.cluster_url.to_string();
         let client = client::connect(config, listeners)?;

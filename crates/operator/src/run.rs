@@ -48,6 +48,9 @@ pub const STOP_WITHIN: Duration = DRAIN_WITHIN.saturating_add(Duration::from_sec
 /// Requests per second on behalf of admission reviews: a review needs up to three. The API server
 /// limits reviews, and a 429 closes this budget.
 const ADMISSION_QPS: u32 = 1000;
+/// Longest time for which a `Retry-After` closes that budget. A review waits a few seconds: a longer
+/// pause would fail every review open.
+const ADMISSION_CLOSED: Duration = Duration::from_secs(1);
 /// Interval at which the health of the process is exported.
 const HEALTH_PERIOD: Duration = Duration::from_secs(2);
 
@@ -132,6 +135,9 @@ async fn run_once(mut settings: Settings, target: &Target, dependencies: Depende
         for (resource, readable) in health.resources() {
             metrics.resource_is_readable(resource, readable);
         }
+        for (resource, writable) in health.writes() {
+            metrics.resource_is_writable(resource, writable);
+        }
         std::future::ready(())
     }));
     if settings.metrics.enabled {
@@ -197,29 +203,33 @@ pub fn dashboard_tasks(page: Arc<Dashboard>, guard: Guard, bound: http::Bound, s
 }
 
 async fn environment(settings: &Settings, target: &Target, dependencies: Dependencies) -> anyhow::Result<Environment> {
-    let (metrics, clock) = (Metrics::new(), dependencies.clock);
+    let (metrics, clock, health) = (Metrics::new(), dependencies.clock, Health::new());
     let budget = Budget::new(settings.controller.qps, settings.controller.burst);
     let config = client::config(target).await?;
     info!(version = env!("CARGO_PKG_VERSION"), server = %config.cluster_url, namespace = %settings.namespace, "starting");
     let connect = if settings.controller.dry_run { client::connect_for_dry_run } else { client::connect };
     // A 429 closes the budget of its own client only.
-    let client = |budget: Option<&Budget>| {
-        let listeners =
-            client::Listeners { metrics: metrics.clone(), budget: budget.cloned(), clock: Some(clock.clone()) };
+    let client = |budget: Option<&Budget>, health: Option<&Health>| {
+        let listeners = client::Listeners {
+            metrics: metrics.clone(),
+            budget: budget.cloned(),
+            clock: Some(clock.clone()),
+            health: health.cloned(),
+        };
         Ok::<_, client::ClientError>((dependencies.wrap_client)(connect(config.clone(), listeners)?))
     };
-    let admission_budget = Budget::new(ADMISSION_QPS, ADMISSION_QPS);
+    let admission_budget = Budget::closed_at_most(ADMISSION_QPS, ADMISSION_QPS, ADMISSION_CLOSED);
     Ok(Environment {
-        client: client(Some(&budget))?,
-        leases: client(None)?,
-        admission: client(Some(&admission_budget))?,
+        client: client(Some(&budget), Some(&health))?,
+        leases: client(None, None)?,
+        admission: client(Some(&admission_budget), None)?,
         admission_budget,
         budget,
         metrics,
         clock,
         jitter: Jitter::seeded(rand::random()),
         identity: identity(&host()),
-        health: Health::new(),
+        health,
         history: History::default(),
         stop: CancellationToken::new(),
         drained: CancellationToken::new(),

@@ -71,8 +71,13 @@ impl Operator {
             let world = world.clone();
             move || world.now() + skew
         });
-        let listeners =
-            Listeners { metrics: metrics.clone(), budget: Some(budget.clone()), clock: Some(clock.clone()) };
+        let health = Health::new();
+        let listeners = Listeners {
+            metrics: metrics.clone(),
+            budget: Some(budget.clone()),
+            clock: Some(clock.clone()),
+            health: Some(health.clone()),
+        };
         let client = client::over(front, settings.namespace.as_str(), listeners);
         let seed = world.lock().prng.number();
         let env = Environment {
@@ -86,7 +91,7 @@ impl Operator {
             jitter: Jitter::seeded(seed),
             identity: format!("operator-{id}"),
             history: History::default(),
-            health: Health::new(),
+            health,
             stop: CancellationToken::new(),
             drained: CancellationToken::new(),
         };

@@ -273,7 +273,11 @@ async fn the_server_in_memory_answers_as_the_real_one() {
     for seed in 0..SEQUENCES {
         let world = World::new(Prng::new(seed), false, None);
         let front = Transport::new(world, User::Person, Arc::new(AtomicBool::new(true)));
-        let ours = client::over(front, "default", Listeners { metrics: Metrics::new(), budget: None, clock: None });
+        let ours = client::over(
+            front,
+            "default",
+            Listeners { metrics: Metrics::new(), budget: None, clock: None, health: None },
+        );
         let (mut real, mut ours) = (Side::new(real.clone()), Side::new(ours));
         for kind in &KINDS {
             for name in ["a", "b", "c"] {

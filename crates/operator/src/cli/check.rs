@@ -35,6 +35,7 @@ use crate::{
     runtime::{
         error_category::{self, Category},
         error_chain::Chain,
+        health::UNWRITABLE,
     },
 };
 
@@ -151,6 +152,15 @@ fn as_json(lines: &[CheckResult]) -> Value {
         .map(|line| json!({"result": line.severity.as_str(), "what": line.what, "message": line.message, "fix": line.fix}))
         .collect();
     json!({"kind": "CheckList", "items": items})
+}
+
+/// Returns what a replica announces that it cannot do.
+fn cannot(impairments: &str) -> String {
+    let (write, read): (Vec<&str>, Vec<&str>) = impairments.split(',').partition(|one| one.starts_with(UNWRITABLE));
+    let read = (!read.is_empty()).then(|| format!("cannot read {}", read.join(",")));
+    let write: Vec<&str> = write.into_iter().filter_map(|one| one.strip_prefix(UNWRITABLE)).collect();
+    let write = (!write.is_empty()).then(|| format!("cannot write {}", write.join(",")));
+    read.into_iter().chain(write).collect::<Vec<_>>().join(" and ")
 }
 
 fn to_text(lines: &[CheckResult]) -> String {
@@ -281,7 +291,7 @@ async fn leases(session: &Session) -> CheckResult {
     }
     let impaired = found.groups.iter().flat_map(|group| &group.members).filter(|member| member.alive);
     let impaired: Vec<String> = impaired
-        .filter_map(|member| Some(format!("{} cannot read {}", member.identity, member.impaired.as_ref()?)))
+        .filter_map(|member| Some(format!("{} {}", member.identity, cannot(member.impaired.as_ref()?))))
         .collect();
     if !impaired.is_empty() {
         return CheckResult::fail(

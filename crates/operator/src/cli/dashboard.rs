@@ -57,8 +57,13 @@ impl DashboardArgs {
         // Nothing here writes. If it did, the API server would not store the change.
         let config = client::config(&global.target()).await?;
         let (names, clock) = (ClusterNames::of(&global.target()), Clock::system());
-        let listeners =
-            Listeners { metrics: metrics.clone(), budget: Some(budget.clone()), clock: Some(clock.clone()) };
+        let health = Health::new();
+        let listeners = Listeners {
+            metrics: metrics.clone(),
+            budget: Some(budget.clone()),
+            clock: Some(clock.clone()),
+            health: Some(health.clone()),
+        };
         let client = client::connect_for_dry_run(config, listeners)?;
         let (mut settings, source) = global.load_from(&client).await?;
         if let Err(why) = &source {
@@ -95,7 +100,7 @@ impl DashboardArgs {
             jitter: Jitter::seeded(rand::random()),
             identity: "dashboard".to_owned(),
             history: crate::runtime::history::History::default(),
-            health: Health::new(),
+            health,
             drained: stop.clone(),
             stop,
         };

@@ -41,7 +41,7 @@ pub(crate) struct Replica {
     /// Seconds since the last renewal.
     pub(crate) silent: i64,
     pub(crate) alive: bool,
-    /// Resources that it cannot read, separated by commas.
+    /// What it cannot read or write, as announced.
     pub(crate) impaired: Option<String>,
 }
 

@@ -94,7 +94,7 @@ mod tests {
     };
 
     fn pending(all: &Metrics) -> PendingRestores {
-        let listeners = Listeners { metrics: all.clone(), budget: None, clock: None };
+        let listeners = Listeners { metrics: all.clone(), budget: None, clock: None, health: None };
         let client = over(axum::Router::new(), "default", listeners);
         let metrics = KeeperMetrics::register(all);
         let reports = Reports::new(Events::new(client, Clock::system(), true).0, metrics.clone());

@@ -129,7 +129,7 @@ impl Keeper {
     fn watch_policies(self: &Arc<Self>, env: &Environment) -> Task {
         let (keeper, missing) = (Arc::clone(self), Arc::clone(self));
         let api = Api::<policies::KeepPolicyResource>::all(env.client.clone());
-        let watch = Watch::new(POLICIES, api, &env.jitter, &env.stop).reported_to(&env.health);
+        let watch = Watch::new(POLICIES, api, &env.jitter, &env.stop).optional().reported_to(&env.health);
         let on_error = move |category| missing.on_policy_watch_failure(category);
         Task::new("watch of policies", watch.run(move |event| keeper.on_policy(event), on_error))
     }

@@ -39,7 +39,7 @@ fn keeper() -> (Arc<Keeper>, Requests) {
         std::future::ready((axum::http::StatusCode::NOT_FOUND, axum::Json(status)).into_response())
     };
     let (metrics, stop) = (Metrics::new(), CancellationToken::new());
-    let listeners = Listeners { metrics: metrics.clone(), budget: None, clock: None };
+    let listeners = Listeners { metrics: metrics.clone(), budget: None, clock: None, health: None };
     let client = over(axum::Router::new().fallback(answer), "default", listeners);
     let env = Environment {
         leases: client.clone(),

@@ -34,7 +34,7 @@ pub(super) fn elect(settings: &Settings, env: &Environment) -> (Ownership, Vec<T
             clock: env.clock.clone(),
             history: env.history.clone(),
             report: Arc::new(move |lease, held| metrics.leads(lease, held)),
-            impairments: Arc::new(move || health.unreadable()),
+            impairments: Arc::new(move || health.impairments()),
         };
         let (ownership, task) = coordinate(coordination, env.drained.clone());
         tasks.push(Task::new("leader election", task));

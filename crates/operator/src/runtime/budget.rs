@@ -30,6 +30,8 @@ pub enum Lane {
 }
 
 const LANES: usize = 2;
+/// Longest time for which a budget is closed.
+const LONGEST_CLOSED: Duration = Duration::from_mins(1);
 
 /// A token bucket. Waiting requests of a lane are served by urgency, and lanes in turn: urgent
 /// requests of one lane never starve the other.
@@ -45,6 +47,8 @@ struct SharedBudget {
     changed: Notify,
     per_second: f64,
     burst: f64,
+    /// Longest time for which it is closed.
+    longest: Duration,
 }
 
 #[derive(Debug)]
@@ -59,6 +63,12 @@ struct BudgetState {
 
 impl Budget {
     pub fn new(per_second: u32, burst: u32) -> Self {
+        Self::closed_at_most(per_second, burst, LONGEST_CLOSED)
+    }
+
+    /// Returns a budget that is closed for at most this time, for requests that a client waits for:
+    /// after a longer pause, nobody would need the response.
+    pub fn closed_at_most(per_second: u32, burst: u32, longest: Duration) -> Self {
         let burst = f64::from(burst.max(1));
         let waiting = [[0; Urgency::ALL.len()]; LANES];
         let (filled, served) = (Instant::now(), Lane::default());
@@ -68,6 +78,7 @@ impl Budget {
             changed: Notify::new(),
             per_second: f64::from(per_second.max(1)),
             burst,
+            longest,
         };
         Self { shared: Arc::new(shared), lane: Lane::default() }
     }
@@ -105,7 +116,7 @@ impl Budget {
     /// Sends nothing for this time: the API server answered 429 or sent `Retry-After`.
     pub fn close_for(&self, pause: Duration) {
         let Ok(mut state) = self.shared.state.lock() else { return };
-        let until = Instant::now() + pause.min(Duration::from_mins(1));
+        let until = Instant::now() + pause.min(self.shared.longest);
         state.closed_until = Some(state.closed_until.map_or(until, |at| at.max(until)));
     }
 }
@@ -233,6 +244,15 @@ mod tests {
         let start = Instant::now();
         budget.spend(Urgency::Immediate).await;
         assert!(start.elapsed() >= Duration::from_secs(7));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_budget_for_waiting_clients_is_closed_for_a_short_time() {
+        let budget = Budget::closed_at_most(1000, 1000, Duration::from_secs(1));
+        let start = Instant::now();
+        budget.close_for(Duration::from_mins(1));
+        budget.spend(Urgency::Immediate).await;
+        assert_eq!(start.elapsed(), Duration::from_secs(1));
     }
 
     #[tokio::test(start_paused = true)]

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use tower::{Layer, Service};
 use tracing::{info, warn};
 
-use super::{budget::Budget, clock::Clock, metrics::Metrics};
+use super::{budget::Budget, clock::Clock, health::Health, metrics::Metrics};
 
 /// Time without a byte after which a connection counts as dead. Longer than any watch, which the
 /// server ends after a minute.
@@ -101,6 +101,8 @@ pub struct Listeners {
     pub budget: Option<Budget>,
     /// Follows the server's time.
     pub clock: Option<Clock>,
+    /// Receives which watches are accepted, and whether writes succeed.
+    pub health: Option<Health>,
 }
 
 /// Returns a client that reports to these listeners.
@@ -178,14 +180,27 @@ where
         }
         // A 429 to an eviction comes from a disruption budget, not from an overloaded server.
         let eviction = request.uri().path().ends_with("/eviction");
+        let (path, watch) = (request.uri().path().to_owned(), is_watch(request.uri()));
+        if let (Some(health), true) = (&self.observe.listeners.health, watch) {
+            health.watch_asked(&path);
+        }
         let asked = Instant::now();
         let answer = self.inner.call(request);
         let observe = self.observe.clone();
         Box::pin(async move {
             let answer = answer.await;
             let status = answer.as_ref().ok().map(Response::status);
-            let Listeners { metrics, budget, clock } = &observe.listeners;
+            let Listeners { metrics, budget, clock, health } = &observe.listeners;
             metrics.requested(status, &method, &observe.host);
+            match health {
+                Some(health) if watch && status.is_some_and(|status| status.is_success()) => health.watch_opened(&path),
+                Some(health) if method != http::Method::GET => {
+                    if let (Some(resource), Some(succeeded)) = (written(&path), is_success(status)) {
+                        health.written(resource, succeeded);
+                    }
+                }
+                _ => {}
+            }
             if let (Some(clock), Ok(answer)) = (clock, &answer)
                 && answer.status().is_success()
                 && asked.elapsed() < FRESH
@@ -201,6 +216,33 @@ where
             }
             answer
         })
+    }
+}
+
+fn is_watch(uri: &http::Uri) -> bool {
+    uri.query().is_some_and(|query| query.split('&').any(|pair| pair == "watch=true"))
+}
+
+/// Returns the resource of a write that the work depends on.
+fn written(path: &str) -> Option<&'static str> {
+    const RESOURCES: [&str; 5] = ["nodes", "configmaps", "pods", "deployments", "statefulsets"];
+    let mut parts = path.trim_start_matches('/').split('/');
+    let skipped = if parts.next()? == "api" { 1 } else { 2 };
+    let mut parts = parts.skip(skipped);
+    let resource = match parts.next()? {
+        "namespaces" => parts.nth(1)?,
+        resource => resource,
+    };
+    RESOURCES.into_iter().find(|known| *known == resource)
+}
+
+/// Whether a write reached a server that works. A rejection depends on the object, and a 429 on the
+/// load: both say nothing about this process.
+fn is_success(status: Option<http::StatusCode>) -> Option<bool> {
+    match status {
+        Some(status) if status.is_success() => Some(true),
+        None | Some(http::StatusCode::UNAUTHORIZED) => Some(false),
+        Some(status) => status.is_server_error().then_some(false),
     }
 }
 
@@ -224,6 +266,25 @@ fn patience<B>(answer: &Response<B>) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn writes_are_told_apart_by_resource() {
+        for (path, resource) in [
+            ("/api/v1/nodes/n1/status", Some("nodes")),
+            ("/api/v1/namespaces/perennial/configmaps", Some("configmaps")),
+            ("/apis/apps/v1/namespaces/pods/deployments/nodes", Some("deployments")),
+            ("/apis/events.k8s.io/v1/namespaces/nodes/events", None),
+            ("/api/v1/namespaces", None),
+        ] {
+            assert_eq!(written(path), resource, "{path}");
+        }
+        let status = |code| Some(http::StatusCode::from_u16(code).unwrap());
+        assert_eq!(
+            [200, 409, 403, 429, 401, 503].map(|code| is_success(status(code))),
+            [Some(true), None, None, None, Some(false), Some(false)]
+        );
+        assert_eq!(is_success(None), Some(false));
+    }
 
     #[test]
     fn a_dry_run_is_asked_for_beside_what_is_asked_already() {

@@ -20,12 +20,11 @@ use super::error_chain::Chain;
 use super::lease::{LeaseError, Leases, object, state};
 use super::lease_metadata::{Coordination, GROUP, LeaseKind, announcement, shard_lease, since};
 use super::ownership::Ownership;
-use super::watch::is_expired;
+use super::watch::{is_expired, message};
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, Stream, StreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::runtime::utils::Backoff;
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::watcher;
 use perennial_core::coordination::lease::{Election, ElectionStep, Intent, LeaseState, LeaseWrite, Terms, WriteKind};
 use perennial_core::coordination::members::Roster;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +32,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
+
+/// First pause after a failed watch of Leases. The longest one is the duration of a Lease.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Returns the ownership, and the task that updates it until `stop`, then hands over every shard
 /// and ends.
@@ -118,6 +120,7 @@ impl Coordinator {
 
     async fn run(mut self, stop: CancellationToken) {
         let mut events = std::pin::pin!(self.events());
+        let mut resume = Resume::default();
         let (identity, shards) = (&self.settings.identity, self.ownership.shards());
         info!(identity, shards, "joining the election");
         while !stop.is_cancelled() {
@@ -125,10 +128,14 @@ impl Coordinator {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
-                Some(event) = events.next() => match event {
-                    Ok(event) => self.event(event),
+                Some(event) = async { resume.wait().await; events.next().await } => match event {
+                    Ok(event) => {
+                        resume.delivered(&event);
+                        self.event(event);
+                    }
                     Err(error) => {
-                        debug!(%error, "watch of Leases interrupted, retrying");
+                        resume.failed(self.terms.lease);
+                        debug!(why = message(&error), "watch of Leases interrupted, retrying");
                         if is_expired(&error) {
                             events.set(self.events());
                         }
@@ -146,7 +153,7 @@ impl Coordinator {
         let selector = format!("{GROUP}={}", self.settings.group);
         // Short, so that a dead connection is noticed soon.
         let config = watcher::Config::default().labels(&selector).timeout(30);
-        watcher(self.leases.api().clone(), config).backoff(Steady)
+        watcher(self.leases.api().clone(), config)
     }
 
     /// Releases every Lease at once and deletes the announcement. Bounded: a Lease without a
@@ -379,17 +386,54 @@ impl Coordinator {
     }
 }
 
-/// A constant backoff: a member without a watch soon loses its Leases.
-struct Steady;
+/// When the watch of Leases is asked for again. Only an event that the API server delivered ends the
+/// backoff: a list that begins may still fail.
+#[derive(Debug, Default)]
+struct Resume {
+    attempt: u32,
+    not_before: Option<Instant>,
+}
 
-impl Iterator for Steady {
-    type Item = Duration;
+impl Resume {
+    fn failed(&mut self, longest: Duration) {
+        let pause = FIRST_PAUSE.saturating_mul(2u32.saturating_pow(self.attempt.min(20))).min(longest);
+        self.attempt += 1;
+        self.not_before = Some(Instant::now() + pause);
+    }
 
-    fn next(&mut self) -> Option<Duration> {
-        Some(Duration::from_millis(500))
+    fn delivered(&mut self, event: &watcher::Event<Lease>) {
+        if !matches!(event, watcher::Event::Init) {
+            *self = Self::default();
+        }
+    }
+
+    /// Waits until the watch may be asked for.
+    async fn wait(&self) {
+        if let Some(not_before) = self.not_before {
+            tokio::time::sleep_until(not_before).await;
+        }
     }
 }
 
-impl Backoff for Steady {
-    fn reset(&mut self) {}
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_keeps_failing_is_backed_off_until_an_event_arrives() {
+        let (mut resume, start, longest) = (Resume::default(), Instant::now(), Duration::from_secs(15));
+        let mut requests = 0;
+        while start.elapsed() < Duration::from_mins(10) {
+            resume.wait().await;
+            requests += 1;
+            resume.delivered(&watcher::Event::Init);
+            resume.failed(longest);
+        }
+        assert!((40..=50).contains(&requests), "{requests} requests in ten minutes");
+
+        resume.delivered(&watcher::Event::InitDone);
+        let idle = Instant::now();
+        resume.wait().await;
+        assert_eq!(idle.elapsed(), Duration::ZERO);
+    }
 }

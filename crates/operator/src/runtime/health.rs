@@ -2,8 +2,10 @@
 //!
 //! *Ready*: every expected condition is met (caches in sync, certificates loaded). *Alive*: every
 //! watched loop has reported progress within its limit. One that has not is stuck, and a restart is
-//! the remedy. *Degraded*: a resource cannot be read, and what depends on it is paused; the process
-//! stays ready for the rest.
+//! the remedy. *Degraded*: a resource cannot be read or written, and what depends on it is paused; the
+//! process stays ready for the rest.
+
+mod resource;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,8 +14,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::error_category::Category;
+use resource::{Resource, Writes};
 
-const FORBIDDEN: &str = Category::Forbidden.as_str();
+/// Prefix of an impairment about writes.
+pub const UNWRITABLE: &str = "write:";
 
 /// The state of the process, shared by clones.
 #[derive(Debug, Clone, Default)]
@@ -24,36 +28,7 @@ struct HealthState {
     conditions: BTreeMap<&'static str, bool>,
     pulses: BTreeMap<&'static str, Pulse>,
     resources: BTreeMap<&'static str, Resource>,
-}
-
-/// Time for which requests for a resource must fail until it counts as unreadable.
-const UNREADABLE_AFTER: Duration = Duration::from_secs(10);
-/// Number of failures in a row after which a resource that was listed counts as unreadable.
-const UNREADABLE_FAILURES: u32 = 3;
-/// Time after the last failure for which a resource counts as unreadable: longer than the longest
-/// pause between attempts. A watch that was resumed may have nothing to deliver.
-const FAILURE_LASTS: Duration = Duration::from_secs(45);
-
-/// A resource that is watched.
-#[derive(Debug, Default)]
-struct Resource {
-    listed: bool,
-    /// Failures since it was last read.
-    failures: u32,
-    first: Option<Instant>,
-    last: Option<Instant>,
-    category: &'static str,
-}
-
-impl Resource {
-    /// Returns for how long it has been unreadable.
-    fn unreadable_for(&self) -> Option<Duration> {
-        let (since, last) = (self.first?.elapsed(), self.last?.elapsed());
-        // A missing permission does not come back by itself.
-        let patience = if self.category == FORBIDDEN { Duration::ZERO } else { UNREADABLE_AFTER };
-        let failing = if self.listed { self.failures >= UNREADABLE_FAILURES && last < FAILURE_LASTS } else { true };
-        (failing && since >= patience).then_some(since)
-    }
+    writes: BTreeMap<&'static str, Writes>,
 }
 
 #[derive(Debug)]
@@ -97,25 +72,64 @@ impl Health {
         }
     }
 
-    /// Records that a resource is watched.
-    pub fn watches(&self, resource: &'static str) {
-        self.state().resources.entry(resource).or_default();
+    /// Records that the collection at this path of the API server is watched.
+    pub fn watches(&self, resource: &'static str, path: &str) {
+        self.state().resources.entry(resource).or_insert_with(|| Resource::watched_at(path));
     }
 
     /// Records that a resource was listed completely, or that its watch delivered an event.
     pub fn read(&self, resource: &'static str) {
-        self.state().resources.insert(resource, Resource { listed: true, ..Resource::default() });
+        self.state().resources.entry(resource).or_default().read();
+    }
+
+    /// Records that a list of a resource begins.
+    pub fn lists(&self, resource: &'static str) {
+        self.state().resources.entry(resource).or_default().lists();
+    }
+
+    /// Records that a part of a list has arrived.
+    pub fn progress(&self, resource: &'static str) {
+        self.state().resources.entry(resource).or_default().progress();
     }
 
     /// Records a failed request for a resource.
     pub fn unread(&self, resource: &'static str, category: Category) {
-        let now = Instant::now();
+        self.state().resources.entry(resource).or_default().failed(category);
+    }
+
+    /// Records that a watch of the collection at this path is asked for.
+    pub fn watch_asked(&self, path: &str) {
+        self.state().resources.values_mut().filter(|one| one.is_at(path)).for_each(Resource::asked);
+    }
+
+    /// Records that the API server has accepted a watch of the collection at this path.
+    pub fn watch_opened(&self, path: &str) {
+        self.state().resources.values_mut().filter(|one| one.is_at(path)).for_each(Resource::opened);
+    }
+
+    /// Records the result of a write.
+    pub fn written(&self, resource: &'static str, succeeded: bool) {
         let mut state = self.state();
-        let resource = state.resources.entry(resource).or_default();
-        resource.failures += 1;
-        resource.first.get_or_insert(now);
-        resource.last = Some(now);
-        resource.category = category.as_str();
+        let writes = state.writes.entry(resource).or_default();
+        if succeeded { writes.succeeded() } else { writes.failed() }
+    }
+
+    /// Returns the resources whose writes all fail.
+    pub fn unwritable(&self) -> Vec<&'static str> {
+        let state = self.state();
+        state.writes.iter().filter(|(_, one)| one.unwritable_for().is_some()).map(|(name, _)| *name).collect()
+    }
+
+    /// Returns every resource that was written, and whether it can be written.
+    pub fn writes(&self) -> Vec<(&'static str, bool)> {
+        self.state().writes.iter().map(|(name, one)| (*name, one.unwritable_for().is_none())).collect()
+    }
+
+    /// Returns why this process should not own shards: resources that it cannot read, and after
+    /// [`UNWRITABLE`] those that it cannot write.
+    pub fn impairments(&self) -> Vec<String> {
+        let unwritable = self.unwritable().into_iter().map(|resource| format!("{UNWRITABLE}{resource}"));
+        self.unreadable().into_iter().map(str::to_owned).chain(unwritable).collect()
     }
 
     /// Returns the resources that cannot be read.
@@ -128,7 +142,7 @@ impl Health {
     pub fn failing(&self, resource: &str) -> Option<(Duration, &'static str)> {
         let state = self.state();
         let resource = state.resources.get(resource)?;
-        Some((resource.unreadable_for()?, resource.category))
+        Some((resource.unreadable_for()?, resource.category()))
     }
 
     /// Whether a resource cannot be read.
@@ -148,10 +162,13 @@ impl Health {
             false => (Mark::Bad, format!("{name}: not yet")),
         });
         let degraded = state.resources.iter().filter_map(|(name, resource)| {
-            let (seconds, category) = (resource.unreadable_for()?.as_secs(), resource.category);
+            let (seconds, category) = (resource.unreadable_for()?.as_secs(), resource.category());
             Some((Mark::Degraded, format!("{name}: cannot be read for {seconds}s ({category})")))
         });
-        Verdict::of(conditions.chain(degraded))
+        let unwritable = state.writes.iter().filter_map(|(name, writes)| {
+            Some((Mark::Degraded, format!("{name}: cannot be written for {}s", writes.unwritable_for()?.as_secs())))
+        });
+        Verdict::of(conditions.chain(degraded).chain(unwritable))
     }
 
     pub fn liveness(&self) -> Verdict {
@@ -197,7 +214,12 @@ impl Verdict {
 
 #[cfg(test)]
 mod tests {
+    use super::resource::{
+        FIRST_QUARANTINE, SETTLED_AFTER, SILENT_AFTER, UNREADABLE_AFTER, UNWRITABLE_AFTER, UNWRITABLE_FAILURES,
+    };
     use super::*;
+
+    const NODES: &str = "/api/v1/nodes";
 
     #[test]
     fn a_process_is_ready_when_all_conditions_are_met() {
@@ -245,7 +267,7 @@ mod tests {
     async fn a_resource_that_cannot_be_read_degrades_and_keeps_the_process_ready() {
         let health = Health::new();
         for resource in ["nodes", "pods"] {
-            health.watches(resource);
+            health.watches(resource, resource);
         }
         health.read("nodes");
         health.unread("pods", Category::Server);
@@ -264,17 +286,98 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_watch_that_was_resumed_and_delivers_nothing_is_readable() {
         let health = Health::new();
+        health.watches("nodes", NODES);
         health.read("nodes");
         health.unread("nodes", Category::Unreachable);
-        tokio::time::advance(UNREADABLE_AFTER * 2).await;
+        health.watch_asked(NODES);
+        health.watch_opened(NODES);
+        tokio::time::advance(UNREADABLE_AFTER).await;
         assert!(!health.is_unreadable("nodes"), "one failure is no outage");
 
-        for _ in 0..UNREADABLE_FAILURES {
-            health.unread("nodes", Category::Unreachable);
-        }
+        health.unread("nodes", Category::Unreachable);
+        tokio::time::advance(UNREADABLE_AFTER).await;
         assert!(health.is_unreadable("nodes"));
-        tokio::time::advance(FAILURE_LASTS).await;
+        health.watch_asked(NODES);
+        health.watch_opened(NODES);
+        assert!(health.is_unreadable("nodes"), "it may break at once");
+        tokio::time::advance(SETTLED_AFTER).await;
         assert!(!health.is_unreadable("nodes"));
+        health.watch_asked(NODES);
+        assert!(!health.is_unreadable("nodes"), "watches end every minute");
+    }
+
+    /// A request that hangs fails once the connection counts as dead, long after the last failure.
+    #[tokio::test(start_paused = true)]
+    async fn a_resource_whose_watches_hang_stays_unreadable() {
+        let health = Health::new();
+        health.watches("nodes", NODES);
+        health.read("nodes");
+        health.watch_asked(NODES);
+        tokio::time::advance(SILENT_AFTER).await;
+        assert!(health.is_unreadable("nodes"), "before the first failure");
+
+        for _ in 0..5 {
+            tokio::time::advance(Duration::from_secs(75)).await;
+            health.unread("nodes", Category::Unreachable);
+            for _ in 0..30 {
+                tokio::time::advance(Duration::from_secs(1)).await;
+                assert!(health.is_unreadable("nodes"));
+            }
+            health.watch_asked(NODES);
+        }
+        tokio::time::advance(Duration::from_hours(1)).await;
+        assert_eq!(health.impairments(), ["nodes"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_without_progress_is_unreadable() {
+        let health = Health::new();
+        health.watches("nodes", NODES);
+        for _ in 0..4 {
+            tokio::time::advance(SILENT_AFTER / 2).await;
+            assert!(!health.is_unreadable("nodes"));
+            health.progress("nodes");
+        }
+        tokio::time::advance(SILENT_AFTER).await;
+        assert_eq!(health.impairments(), ["nodes"]);
+        assert!(health.readiness().body.contains("[!] nodes: cannot be read for 30s"));
+
+        health.read("nodes");
+        assert!(health.impairments().is_empty());
+        health.lists("nodes");
+        tokio::time::advance(SILENT_AFTER).await;
+        assert_eq!(health.impairments(), ["nodes"], "a second list counts as the first one");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn writes_that_all_fail_impair_until_the_quarantine_is_over() {
+        let health = Health::new();
+        let fails = async || {
+            for _ in 0..=UNWRITABLE_FAILURES {
+                health.written("nodes", false);
+                tokio::time::advance(UNWRITABLE_AFTER / UNWRITABLE_FAILURES).await;
+            }
+        };
+        health.written("nodes", false);
+        tokio::time::advance(UNWRITABLE_AFTER).await;
+        health.written("nodes", true);
+        assert!(health.impairments().is_empty(), "one of them succeeded");
+
+        let mut lasts = FIRST_QUARANTINE;
+        for _ in 0..3 {
+            fails().await;
+            assert_eq!(health.impairments(), ["write:nodes"]);
+            assert!(health.readiness().body.contains("[!] nodes: cannot be written for"));
+            tokio::time::advance(lasts.saturating_sub(Duration::from_secs(20))).await;
+            assert_eq!(health.impairments(), ["write:nodes"], "after {lasts:?}");
+            tokio::time::advance(Duration::from_secs(20)).await;
+            assert!(health.impairments().is_empty(), "after {lasts:?}");
+            lasts *= 2;
+        }
+        health.written("nodes", true);
+        fails().await;
+        tokio::time::advance(FIRST_QUARANTINE).await;
+        assert!(health.impairments().is_empty(), "a success ends the backoff");
     }
 
     #[test]

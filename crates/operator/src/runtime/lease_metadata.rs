@@ -16,7 +16,7 @@ const MEMBER: &str = "perennial.dev/member";
 /// Label of the Leases of shards.
 pub const SHARD: &str = "perennial.dev/shard";
 const SHARDS: &str = "perennial.dev/shards";
-/// Annotation of an announcement: the resources that the member cannot read, separated by commas.
+/// Annotation of an announcement: [`super::health::Health::impairments`], separated by commas.
 pub const IMPAIRED: &str = "perennial.dev/impaired";
 const VERSION: &str = "v1";
 
@@ -24,8 +24,8 @@ const VERSION: &str = "v1";
 /// (`leader_election_master_status`).
 pub type LeaseReport = Arc<dyn Fn(&str, bool) + Send + Sync>;
 
-/// Returns the resources that this process cannot read.
-pub type Impairments = Arc<dyn Fn() -> Vec<&'static str> + Send + Sync>;
+/// Returns why this process should not own shards.
+pub type Impairments = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
 
 /// How this process takes part in the coordination.
 #[derive(Clone)]

@@ -14,9 +14,9 @@ use super::traces::{self, Sender};
 
 /// Crates that are too verbose at debug. They stay at info unless the level is trace.
 const CHATTY: [&str; 5] = ["h2", "hyper", "hyper_util", "rustls", "tower"];
-/// Part of a crate that logs the bodies of responses which it cannot decode, at several levels. The
-/// errors that it returns are reported where they are handled.
-const LOGS_BODIES: &str = "kube_client";
+/// Crates that log the bodies of responses which they cannot decode, or errors that contain them, at
+/// several levels. The errors that they return are reported where they are handled.
+const LOG_BODIES: [&str; 2] = ["kube_client", "kube_runtime"];
 /// A crate that is too verbose at info.
 const TALKATIVE: &str = "opentelemetry";
 
@@ -67,7 +67,7 @@ fn filter(level: Level) -> Targets {
         .with_default(level)
         .with_targets(CHATTY.map(|name| (name, others)))
         .with_target(TALKATIVE, if level == LevelFilter::TRACE { level } else { level.min(LevelFilter::WARN) })
-        .with_target(LOGS_BODIES, LevelFilter::OFF)
+        .with_targets(LOG_BODIES.map(|name| (name, LevelFilter::OFF)))
         .with_target(traces::TARGET, LevelFilter::OFF)
 }
 
@@ -161,6 +161,7 @@ mod tests {
     fn the_bodies_of_responses_are_logged_at_no_level() {
         let text = logged(Level::Trace, JSON, || {
             tracing::warn!(target: "kube_client::client", "{{\"kind\": \"StatefulSetList\"}}");
+            tracing::warn!(target: "kube_runtime::watcher", "watch list error with 403: {{\"message\": \"s3cret\"}}");
         });
         assert_eq!(text, "");
     }

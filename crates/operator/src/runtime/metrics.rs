@@ -54,6 +54,7 @@ pub struct Metrics {
     leader_changes: Family<LeaseLabels, Counter>,
     errors: Family<ErrorLabels, Counter>,
     unreadable: Family<ResourceLabels, Gauge>,
+    unwritable: Family<ResourceLabels, Gauge>,
 }
 
 impl Metrics {
@@ -77,6 +78,7 @@ impl Metrics {
             leader_changes: Family::default(),
             errors: Family::default(),
             unreadable: Family::default(),
+            unwritable: Family::default(),
         };
         metrics.register_own();
         for category in Category::ALL.map(Category::as_str) {
@@ -102,6 +104,11 @@ impl Metrics {
             "perennial_resource_unreadable",
             "1 while a resource cannot be read, which pauses what depends on it",
             &self.unreadable,
+        );
+        self.register(
+            "perennial_resource_unwritable",
+            "1 while all writes of a resource fail; this replica hands its shards over",
+            &self.unwritable,
         );
     }
 
@@ -134,6 +141,11 @@ impl Metrics {
     /// Sets whether a resource can be read.
     pub fn resource_is_readable(&self, resource: &'static str, readable: bool) {
         self.unreadable.get_or_create(&ResourceLabels { resource }).set(i64::from(!readable));
+    }
+
+    /// Sets whether a resource can be written.
+    pub fn resource_is_writable(&self, resource: &'static str, writable: bool) {
+        self.unwritable.get_or_create(&ResourceLabels { resource }).set(i64::from(!writable));
     }
 
     /// Counts an item that was added to a queue.

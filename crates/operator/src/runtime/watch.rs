@@ -37,6 +37,8 @@ pub struct Watch<K> {
     stop: CancellationToken,
     history: History,
     health: Health,
+    /// Whether the kind may not exist.
+    optional: bool,
 }
 
 impl<K> Watch<K>
@@ -53,7 +55,14 @@ where
             stop: stop.clone(),
             history: History::default(),
             health: Health::default(),
+            optional: false,
         }
+    }
+
+    /// The kind may not exist: a 404 is no failure.
+    #[must_use]
+    pub fn optional(self) -> Self {
+        Self { optional: true, ..self }
     }
 
     /// Watches only the objects that a label selector matches.
@@ -71,7 +80,7 @@ where
     /// Reports whether the objects can be read.
     #[must_use]
     pub fn reported_to(self, health: &Health) -> Self {
-        health.watches(self.what);
+        health.watches(self.what, self.api.resource_url());
         Self { health: health.clone(), ..self }
     }
 
@@ -85,7 +94,7 @@ where
     /// and the watch resumes after a pause that doubles with each failure.
     pub async fn run(self, mut on_event: impl FnMut(Event<K>), mut on_error: impl FnMut(Category)) {
         let mut streaming = true;
-        let (mut attempt, mut listed) = (0, false);
+        let mut attempt = 0;
         while !self.stop.is_cancelled() {
             let config = if streaming { self.config.clone().streaming_lists() } else { self.config.clone() };
             let mut events = watcher::watcher(self.api.clone(), config).boxed();
@@ -99,11 +108,14 @@ where
                     Some(Ok(event)) => {
                         // A list that begins, or whose first pages arrive, may still fail: only a
                         // complete list or an event of the watch ends the backoff.
-                        if matches!(event, Event::InitDone | Event::Apply(_) | Event::Delete(_)) {
-                            if attempt > 0 || !listed {
+                        match &event {
+                            Event::Init => self.health.lists(self.what),
+                            Event::InitApply(_) => self.health.progress(self.what),
+                            Event::Apply(_) | Event::Delete(_) if attempt == 0 => {}
+                            Event::InitDone | Event::Apply(_) | Event::Delete(_) => {
                                 self.health.read(self.what);
+                                attempt = 0;
                             }
-                            (attempt, listed) = (0, true);
                         }
                         if let Event::InitApply(object) | Event::Apply(object) | Event::Delete(object) = &event {
                             self.history.observe(object.meta(), !matches!(event, Event::Delete(_)));
@@ -118,12 +130,15 @@ where
                     Some(Err(error)) => {
                         let category = category(&error);
                         let pause = self.jitter.backoff(attempt, FIRST_PAUSE, LONGEST_PAUSE);
+                        // An expired version is routine, unless the list that follows expires too.
+                        let expired = attempt == 0 && code(&error) == Some(410);
+                        let missing = self.optional && category == Category::NotFound;
                         attempt += 1;
                         self.history.interrupted();
-                        report(self.what, &error, category, pause);
-                        // The kind does not exist, or the version to resume from is too old:
-                        // routine.
-                        if !matches!(category, Category::NotFound | Category::Refused) {
+                        report(self.what, &error, category, (expired || missing, pause));
+                        if missing {
+                            self.health.read(self.what);
+                        } else if !expired {
                             self.health.unread(self.what, category);
                         }
                         on_error(category);
@@ -143,15 +158,14 @@ where
     }
 }
 
-fn report(what: &str, error: &watcher::Error, category: Category, pause: Duration) {
+fn report(what: &str, error: &watcher::Error, category: Category, (routine, pause): (bool, Duration)) {
     let why = message(error);
     let retry_in = pause.as_secs_f32();
     match category {
+        _ if routine => debug!(what, why, retry_in, "watch expired or kind not found, listing again"),
         Category::Forbidden => {
             warn!(what, why, retry_in, "watch forbidden: the operator needs the permissions list and watch");
         }
-        // Expired watches are routine: the objects are listed again.
-        Category::Refused | Category::NotFound => debug!(what, why, retry_in, "watch expired, listing again"),
         _ => warn!(what, why, retry_in, category = category.as_str(), "watch interrupted, retrying"),
     }
 }
@@ -189,6 +203,17 @@ pub fn is_expired(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
 }
 
+/// Returns the status that the server answered.
+fn code(error: &watcher::Error) -> Option<u16> {
+    match error {
+        watcher::Error::WatchError(status) => Some(status.code),
+        other => match source(other)? {
+            kube::Error::Api(status) => Some(status.code),
+            _ => None,
+        },
+    }
+}
+
 /// Whether the API server lacks `sendInitialEvents`, which it answers with 422 or 400.
 fn refuses_streaming(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if matches!(status.code, 400 | 422))
@@ -223,6 +248,33 @@ mod tests {
         let mut response = Response::new(Body::from(status.to_string().into_bytes()));
         *response.status_mut() = code;
         response
+    }
+
+    /// Watches through a server that answers everything with this status, for a minute.
+    async fn watched_with(status: u16, optional: bool) -> Health {
+        let answer = move |_: Request<Body>| {
+            let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status});
+            let mut response = Response::new(Body::from(body.to_string().into_bytes()));
+            *response.status_mut() = StatusCode::from_u16(status).unwrap();
+            std::future::ready(Ok::<_, Infallible>(response))
+        };
+        let api: Api<ConfigMap> = Api::default_namespaced(Client::new(tower::service_fn(answer), "default"));
+        let health = Health::new();
+        let watch = Watch::new("records", api, &Jitter::seeded(7), &CancellationToken::new()).reported_to(&health);
+        let watch = if optional { watch.optional() } else { watch };
+        let _ = tokio::time::timeout(Duration::from_mins(1), watch.run(|_| {}, |_| {})).await;
+        health
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn any_status_that_lasts_makes_a_resource_unreadable() {
+        for status in [400, 401, 403, 404, 405, 406, 410, 422, 429, 500, 503] {
+            assert_eq!(watched_with(status, false).await.unreadable(), ["records"], "{status}");
+        }
+        for status in [400, 403, 410, 500] {
+            assert_eq!(watched_with(status, true).await.unreadable(), ["records"], "{status} of an optional kind");
+        }
+        assert!(watched_with(404, true).await.unreadable().is_empty(), "the kind does not exist");
     }
 
     #[tokio::test(start_paused = true)]

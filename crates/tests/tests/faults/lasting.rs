@@ -19,6 +19,29 @@ fn unreadable(
     }
 }
 
+/// Returns whether an operator holds a shard.
+fn leads(operator: &Operator) -> bool {
+    operator.metrics().sum("leader_election_master_status", &[]) > 0.5
+}
+
+/// Waits until the first operator leads and the second one does not.
+async fn led_by(leader: &Operator, other: &Operator) {
+    eventually("the other one leads", async || {
+        let seen = (leads(leader), leads(other));
+        if seen == (true, false) { Ok(()) } else { Err(format!("{seen:?} {}", other.get("/readyz").1)) }
+    })
+    .await;
+}
+
+/// Waits until a line of the readiness probe contains this text.
+async fn named(operator: &Operator, text: &str) {
+    eventually(text, async || {
+        let (_, body) = operator.get("/readyz");
+        if body.contains(text) { Ok(()) } else { Err(body) }
+    })
+    .await;
+}
+
 /// Waits until exactly these resources are reported as unreadable by a process that is ready.
 async fn degraded(operator: &Operator, expected: &[&str]) {
     eventually(format!("{expected:?} cannot be read"), async || {
@@ -139,6 +162,53 @@ async fn a_replica_that_cannot_read_a_resource_hands_its_shards_over() {
     eventually("the check passes", async || {
         let checked = cluster.perennial("check");
         if checked.stdout.contains("cannot read") { Err(checked.stdout) } else { Ok(()) }
+    })
+    .await;
+}
+
+/// A first list without a response is no failed request, and the replica can do nothing.
+#[rstest]
+#[case::never_answered(Fault::Swallowed)]
+#[case::not_found(Fault::Answered(404, None))]
+#[tokio::test]
+async fn a_replica_that_never_listed_a_resource_hands_its_shards_over(#[case] fault: Fault) {
+    let cluster = TestCluster::new().await;
+    let proxy = cluster.fault_proxy().await;
+    proxy.inject(move |asked| {
+        (asked.resource == "nodes" && matches!(asked.verb.as_str(), "list" | "watch")).then_some(fault)
+    });
+    let blind = cluster.operator().through(&proxy).start_unready().await;
+    eventually("the blind one leads", async || if leads(&blind) { Ok(()) } else { Err("not yet") }).await;
+    named(&blind, "[!] nodes: cannot be read").await;
+
+    let other = cluster.operator().start().await;
+
+    led_by(&other, &blind).await;
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+}
+
+#[tokio::test]
+async fn a_replica_whose_writes_all_fail_hands_its_shards_over() {
+    let cluster = TestCluster::new().await;
+    let proxy = cluster.fault_proxy().await;
+    let unable = cluster.operator().through(&proxy).start().await;
+    eventually("the first one leads", async || if leads(&unable) { Ok(()) } else { Err("not yet") }).await;
+    let fails = |asked: &ApiRequest| asked.resource == "configmaps" && asked.is_write();
+    proxy.inject(move |asked| fails(asked).then_some(Fault::Answered(500, None)));
+    cluster.node("n1").label("team", "ml").create().await;
+    named(&unable, "[!] configmaps: cannot be written").await;
+
+    let other = cluster.operator().start().await;
+
+    led_by(&other, &unable).await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+    unable.wait_for_metric("perennial_resource_unwritable", &[("resource", "configmaps")], 1.0).await;
+    // Announced with the next renewal.
+    eventually("the check fails", async || {
+        let checked = cluster.perennial("check");
+        let named = !checked.success && checked.stdout.contains("cannot write configmaps");
+        if named { Ok(()) } else { Err(checked.stdout) }
     })
     .await;
 }

@@ -41,7 +41,7 @@ fn placer() -> Placer {
 
 fn placer_with(health: &Health) -> Placer {
     let (metrics, clock) = (Metrics::new(), Clock::system());
-    let listeners = Listeners { metrics: metrics.clone(), budget: None, clock: None };
+    let listeners = Listeners { metrics: metrics.clone(), budget: None, clock: None, health: None };
     let client = over(axum::Router::new(), "default", listeners);
     let cluster = Cluster::new(client.clone(), Budget::unlimited());
     let placer = Placer::from_parts(PlacerParts {

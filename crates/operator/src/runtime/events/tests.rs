@@ -21,7 +21,7 @@ fn workload(namespace: &str, name: &str) -> EventObject {
 
 #[tokio::test]
 async fn no_event_is_written_if_they_are_disabled() {
-    let listeners = Listeners { metrics: Metrics::new(), budget: None, clock: None };
+    let listeners = Listeners { metrics: Metrics::new(), budget: None, clock: None, health: None };
     let client = over(axum::Router::new(), "default", listeners);
     for enabled in [true, false] {
         let (events, _task) = Events::new(client.clone(), Clock::system(), enabled);
