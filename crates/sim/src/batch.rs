@@ -11,7 +11,6 @@ use std::{
 use crate::{
     broken_rule::BrokenRule,
     history::{Outcome, play_with},
-    once_failed,
     server::fault_plan::Counts,
 };
 
@@ -31,8 +30,6 @@ pub struct Summary {
     pub excuses: Counts,
     /// Histories with violations, by seed.
     pub failed: Vec<Outcome>,
-    /// Number of histories whose violations are known, see [`once_failed::OPEN`].
-    pub open: u64,
 }
 
 impl Summary {
@@ -42,10 +39,9 @@ impl Summary {
         self.faults.merge(&outcome.faults);
         self.seen.merge(&outcome.seen);
         self.excuses.merge(&outcome.excuses);
-        if outcome.violations.is_empty() {
-            return;
+        if !outcome.violations.is_empty() {
+            self.failed.push(outcome);
         }
-        if once_failed::is_open(outcome.seed) { self.open += 1 } else { self.failed.push(outcome) }
     }
 
     /// Returns the limits of the design that were needed more often than expected. Empty for too
@@ -68,9 +64,6 @@ impl Summary {
         ] {
             lines.push(format!("{title}:"));
             lines.extend(counts.0.iter().map(|(what, count)| format!("  {count:>10}  {what}")));
-        }
-        if self.open > 0 {
-            lines.push(format!("{} histories with a violation that is known and open", self.open));
         }
         lines.push(format!("{} histories in which a guarantee did not hold", self.failed.len()));
         for outcome in &self.failed {

@@ -20,6 +20,8 @@ pub const ONCE_FAILED: &[(u64, &str)] = &[
     (1024, "G10: an unlabelled pod that was deleted while it was adopted stayed in the cache"),
     (1178, "G1: the owner of a shard missed a deletion that another replica had observed"),
     (1179, "G10: a class counted as refused after one create that never appeared"),
+    (1182, "G2: while records could not be written, a replica that missed a delete gave back a removed key"),
+    (1310, "G1: a last state of the history before a restore of etcd hid the delete of a node after it"),
     (1459, "G10: evictions of a pod that no longer existed were repeated"),
     (1980, "G8: a restore of etcd went unnoticed because a newer node had been delivered"),
     (2219, "G8: a pod in the wrong class in the last on-demand slot left none for the pod that belongs there"),
@@ -47,17 +49,6 @@ pub const ONCE_FAILED: &[(u64, &str)] = &[
     (911_221, "G7: an unchanged return cost two writes"),
     (911_344, "G10: placement was not exact at rest"),
 ];
-
-/// Histories that violate a guarantee today, and how. Every run reports them; they do not fail it.
-pub const OPEN: &[(u64, &str)] = &[
-    (1182, "G2: while records cannot be written, a replica that missed a delete gives back a removed key"),
-    (1310, "G1: a delete between a restore of etcd and its discovery is answered by admission, but not captured"),
-];
-
-/// Whether the history of a seed is known to violate a guarantee.
-pub fn is_open(seed: u64) -> bool {
-    OPEN.iter().any(|(open, _)| *open == seed)
-}
 
 /// Whether the history of a seed once failed.
 pub fn contains(seed: u64) -> bool {

@@ -190,6 +190,14 @@ impl Cache {
         self.lock().last.finish(name, uid);
     }
 
+    /// Whether the node that is cached under the name of a last state cannot follow it: it is the
+    /// same incarnation, or an older one. The cache may lag behind, so this is only a hint.
+    pub fn contradicts_last(&self, last: &selection::Node) -> bool {
+        let state = self.lock();
+        let cached = state.index.node(&last.name).map(|entry| &entry.fingerprint);
+        cached.is_some_and(|node| node.is_of(&last.uid) || !node.is_after(last.resource_version))
+    }
+
     /// Returns another name with a pending last state for the record of this node.
     pub fn left_as(&self, name: &str) -> Option<Key> {
         let state = self.lock();

@@ -70,11 +70,13 @@ impl Cases {
 
     /// Returns the record of a node as it will be once the last states of its predecessors are
     /// written. `None` if the record holds them.
+    ///
+    /// A node that exists is passed as the API server has it, not as the watch delivered it.
     pub(super) fn pending_record(&self, node: &Node, held: Option<&LoadedRecord>) -> Option<Arc<Stored>> {
         let name = self.record_name(node, held)?;
         let is_its = |state: &Node| self.identities_of(state).iter().any(|identity| identity.record_name() == name);
         let states = self.cache.pending_for(&name, &node.name).into_iter();
-        let states = states.filter(|state| state.uid != node.uid && is_its(state));
+        let states = states.filter(|state| state.uid != node.uid && is_its(state) && !is_of_lost_history(state, node));
         let stored = held.map(LoadedRecord::share);
         let rivals = |state: &Node, stored: Option<&Stored>| self.rivals_for(&name, state, stored);
         after_last_states(stored.as_ref(), states, rivals, &self.context(&self.policies.current()))
@@ -123,4 +125,11 @@ impl Cases {
     pub(super) fn with_record(&self, case: &Case, held: Option<&LoadedRecord>) -> Case {
         case.with_record(held.map(LoadedRecord::share), &self.context(&self.policies.current()))
     }
+}
+
+/// Whether the last state of a predecessor belongs to a history that a restore of etcd took back. A
+/// node is created after its predecessor is deleted, so its version is higher in the same history.
+/// A node that is being created has no version.
+pub(super) fn is_of_lost_history(state: &Node, node: &Node) -> bool {
+    node.resource_version > 0 && state.name == node.name && state.resource_version >= node.resource_version
 }

@@ -181,8 +181,10 @@ impl NodeAdmission {
             let Some((mut kind, mut next)) = last(&node) else { return Ok(()) };
             if !confirmed {
                 let Some(live) = self.confirm(reported).await? else { return Ok(()) };
+                let is_as_reported = live.resource_version == reported.resource_version;
                 (node, confirmed) = (live, true);
-                if self.wait_for_watch(&node).await || self.cases.identities_of(&node) != identities {
+                if self.wait_for_watch(&node).await || !is_as_reported || self.cases.identities_of(&node) != identities
+                {
                     continue;
                 }
                 let Some(again) = last(&node) else { return Ok(()) };

@@ -7,12 +7,14 @@ use perennial_core::keeper::{
     pending::restore_before_write,
     selection::{self, ignored},
 };
+use tracing::warn;
 
 use super::{Done, NodeReconciler};
 use crate::{
     keeper::{
         Key, Priority,
         apply::{Error, LoadedRecord},
+        cases::is_of_lost_history,
     },
     runtime::reporter::Retry,
 };
@@ -90,7 +92,7 @@ impl NodeReconciler {
 
     /// Writes the last state of a deleted node, unless the record holds it.
     async fn settle_last(&self, node: &selection::Node) -> Result<Done, Error> {
-        if ignored(node) {
+        if ignored(node) || self.is_lost(node).await? {
             return Ok(Done::Quiet);
         }
         let held = self.cases.read_record(&self.cluster, node, Priority::LastState).await?;
@@ -104,5 +106,24 @@ impl NodeReconciler {
             }
             _ => Ok(Done::Quiet),
         }
+    }
+
+    /// Whether a last state belongs to a history that a restore of etcd took back: the API server
+    /// has that incarnation of the node, or an older one. Reads the node only if the cache contains
+    /// one that cannot follow the last state.
+    async fn is_lost(&self, last: &selection::Node) -> Result<bool, Error> {
+        if !self.cache.contradicts_last(last) {
+            return Ok(false);
+        }
+        let live = self.cluster.read_node(&last.name, Priority::LastState).await?;
+        let is_lost = live.is_some_and(|live| live.uid == last.uid || is_of_lost_history(last, &live));
+        if is_lost {
+            warn!(
+                node = last.name,
+                uid = last.uid,
+                "last state of a lost history, as before a restore of etcd; dropped"
+            );
+        }
+        Ok(is_lost)
     }
 }
