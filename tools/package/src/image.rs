@@ -36,11 +36,17 @@ pub fn image(name: &str, version: &str, builds: &[Build]) -> anyhow::Result<Vec<
         let complete = is_static(&build.program) || !build.libraries.is_empty();
         ensure!(complete, "the program for {} is not static: build it for musl", build.architecture);
         let manifest = manifest(&mut blobs, version, build)?;
-        // One name has one image in this format.
-        let tag = if builds.len() == 1 { version.to_owned() } else { format!("{version}-{}", build.architecture) };
+        // One name has one image in this format: the version names the first one.
+        let mut tags = Vec::new();
+        if saved.is_empty() {
+            tags.push(format!("{full}:{version}"));
+        }
+        if builds.len() > 1 {
+            tags.push(format!("{full}:{version}-{}", build.architecture));
+        }
         saved.push(json!({
             "Config": path_of(&manifest["config"]),
-            "RepoTags": [format!("{full}:{tag}")],
+            "RepoTags": tags,
             "Layers": manifest["layers"].as_array().into_iter().flatten().map(path_of).collect::<Vec<_>>(),
         }));
         let mut described = blobs.add(MANIFEST, &manifest)?;
@@ -258,6 +264,8 @@ mod tests {
         }
         let both = image("perennial", "1.2.3", &[build("amd64"), build("arm64")]).unwrap();
         let saved = parsed(content(&both, "manifest.json").unwrap());
+        let tags = ["docker.io/library/perennial:1.2.3", "docker.io/library/perennial:1.2.3-amd64"];
+        assert_eq!(saved[0]["RepoTags"], json!(tags));
         assert_eq!(saved[1]["RepoTags"], json!(["docker.io/library/perennial:1.2.3-arm64"]));
         let names = ["perennial", "team/perennial", "registry.example.com/perennial", "localhost:5000/x"];
         let full = ["docker.io/library/perennial", "docker.io/team/perennial", names[2], names[3]];

@@ -95,6 +95,17 @@ fn obstacle(folder: &Path) -> Option<String> {
         .err()
 }
 
+/// The service is reachable from other machines only if an admin configures it.
+#[test]
+fn the_packaged_config_binds_to_loopback() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/debian/config.yaml");
+    let config: Value = serde_saphyr::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+
+    for server in ["webhook", "metrics"] {
+        assert_eq!(config[server]["address"], "127.0.0.1", "{server}");
+    }
+}
+
 #[test]
 fn the_package_is_installed_upgraded_removed_and_purged() {
     let folder = folder();

@@ -114,6 +114,48 @@ fn an_image_is_unpacked_and_run_as_its_user_and_a_spoilt_one_is_not() {
 }
 
 #[test]
+fn skopeo_finds_the_image_by_its_version_for_one_architecture_and_for_two() {
+    if Command::new("skopeo").arg("--version").output().is_err() {
+        skip("needs skopeo", "it is not in PATH");
+        return;
+    }
+    let folder = Folder::new("skopeo");
+    // Headers of a static program.
+    let mut program = vec![0; 120];
+    program[..5].copy_from_slice(b"\x7fELF\x02");
+    let build = |architecture: &str| Build {
+        architecture: architecture.to_owned(),
+        program: program.clone(),
+        sbom: None,
+        libraries: Vec::new(),
+    };
+    let full = "docker.io/library/perennial:1.2.3";
+    for (builds, tags) in [
+        (vec![build("amd64")], vec![("", "amd64")]),
+        (vec![build("arm64"), build("amd64")], vec![("", "arm64"), ("-arm64", "arm64"), ("-amd64", "amd64")]),
+    ] {
+        let file = folder.0.join("image.tar");
+        fs::write(&file, image("perennial", "1.2.3", &builds).unwrap()).unwrap();
+        let file = file.display();
+        let inspect = |reference: &str, architecture: &str| {
+            let words = ["--override-os", "linux", "--override-arch", architecture, "inspect", reference];
+            let output = Command::new("skopeo").args(words).output().unwrap();
+            assert!(output.status.success(), "{reference}: {}", message(&output));
+            let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert_eq!(found["Architecture"], architecture, "{reference}");
+        };
+
+        for (suffix, architecture) in tags {
+            inspect(&format!("docker-archive:{file}:{full}{suffix}"), architecture);
+        }
+        for each in &builds {
+            inspect(&format!("oci-archive:{file}"), &each.architecture);
+            inspect(&format!("oci-archive:{file}:1.2.3"), &each.architecture);
+        }
+    }
+}
+
+#[test]
 fn krew_installs_the_plugin() {
     let Some(krew) = krew() else { return };
     let folder = Folder::new("krew");
