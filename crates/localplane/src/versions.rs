@@ -16,7 +16,9 @@ pub const KWOK: &str = "v0.8.0";
 /// Version of containerd, for all Kubernetes versions.
 pub const CONTAINERD: &str = "v2.4.2";
 
-/// Version of runc, for all Kubernetes versions.
+/// Version of the Go module of runc, for all Kubernetes versions, and the name of its folder in the
+/// cache. On Debian the program in that folder is the one of the distribution, which is older
+/// (1.1.5 in Debian 12).
 pub const RUNC: &str = "v1.5.2";
 
 /// Version of the CNI plugins, for all Kubernetes versions.

@@ -392,6 +392,10 @@ fn supported_versions_agree() {
     };
     assert_eq!(matrix.collect::<BTreeSet<_>>(), listed("in the workflow of a pull request | "));
     let mut all = listed("`make test MATRIX=1` | ");
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<BTreeSet<_>>();
+    let script = read("packaging/matrix.sh");
+    assert_eq!(words(&format!("1{}", between(&script, "versions=(1", ")"))), all);
+    assert_eq!(words(&between(&workflow, "older: [", "]").replace(['"', ','], " ")), all);
     all.extend(listed("all tests: `make test` | ").iter().filter_map(|text| text.split(';').next()).map(str::to_owned));
     assert_eq!(all, tested);
 }
