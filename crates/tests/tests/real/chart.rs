@@ -57,7 +57,7 @@ async fn no_review_over_a_cluster_ip_fails_open_in_rollouts() {
 }
 
 /// Installs the chart, waits until reviews are answered, and returns the notes.
-async fn install(cluster: &TestCluster) -> String {
+pub(crate) async fn install(cluster: &TestCluster) -> String {
     image::load(cluster);
     let place = chart().display().to_string();
     let words = ["install", "perennial", &place, "--namespace", NAMESPACE, "--create-namespace", "--wait"];

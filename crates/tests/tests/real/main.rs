@@ -7,6 +7,7 @@
 
 mod chart;
 mod image;
+mod lifecycle;
 mod manifests;
 mod pods;
 mod registration;
