@@ -59,7 +59,15 @@ fn real_nodes_run_pods_and_leave_nothing_after_sigkill() {
     let dir = folder.join("plane");
     let run = |act: &str, args: &[&str]| succeed(localplane().args(act.split(' ')).arg("--dir").arg(&dir).args(args));
     let kubectl = |args: &[&str]| run("kubectl", &[&["--"], args].concat());
-    run("up", &["--real-nodes", "2", "--no-kwok"]);
+    // Fake nodes beside them, and kube-proxy with its rules where this machine has nft.
+    let proxy = kube_proxy_unavailable();
+    if let Some(reason) = &proxy {
+        skip("needs nft and kube-proxy, which `localplane fetch --real-nodes` builds, for a part", reason);
+    }
+    let proxy: &[&str] = if proxy.is_none() { &["--kube-proxy"] } else { &[] };
+    run("up", &[&["--real-nodes", "2", "--nodes", "2"], proxy].concat());
+    let nodes = kubectl(&["get", "nodes", "--output=name"]);
+    assert_eq!(nodes.lines().count(), 4, "{nodes}");
 
     // One pod on each node, from an image that was loaded.
     run("image load", &[dir.join("nodes/pause.tar").to_str().unwrap()]);
@@ -100,13 +108,22 @@ fn real_nodes_run_pods_and_leave_nothing_after_sigkill() {
     assert!(!mounts.contains(&path), "{mounts}");
     let links = text(&Command::new("ip").args(["-brief", "link"]).output().unwrap().stdout);
     assert!(!links.lines().any(|link| link.starts_with("real-") || link.starts_with("nodes ")), "{links}");
+    if !proxy.is_empty() {
+        // The rules are in the network of the nodes, never in that of the machine.
+        let tables = text(&Command::new("nft").args(["list", "tables"]).output().unwrap().stdout);
+        assert!(!tables.contains("kube-proxy"), "{tables}");
+    }
+}
+
+/// Returns the reason why kube-proxy cannot run here, where real nodes can.
+fn kube_proxy_unavailable() -> Option<String> {
+    let missing = || unavailable(&[Program::KubeProxy]);
+    localplane::kube_proxy_supported().err().map(|reason| reason.to_string()).or_else(missing)
 }
 
 #[test]
 fn a_cluster_ip_is_reached_from_a_node_with_kube_proxy() {
-    let missing = || unavailable(&[&Program::NODE[..], &[Program::KubeProxy]].concat());
-    let reason = localplane::kube_proxy_supported().err().map(|reason| reason.to_string()).or_else(missing);
-    if let Some(reason) = reason {
+    if let Some(reason) = unavailable(&Program::NODE).or_else(kube_proxy_unavailable) {
         skip("needs real nodes, nft, and kube-proxy, which `localplane fetch --real-nodes` builds", &reason);
         return;
     }
