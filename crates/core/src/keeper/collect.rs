@@ -5,12 +5,14 @@
 //! while most nodes are absent: an incomplete list and a cluster that is being rebuilt look the
 //! same. Nothing is collected while the time is not trusted ([`ClockGuard`]).
 
+mod batch;
 mod clock_guard;
 mod limit;
 mod mass_absence;
 #[cfg(test)]
 mod tests;
 
+pub use batch::Batch;
 pub use clock_guard::{AuditTime, ClockGuard};
 pub use limit::AbsentLimit;
 pub use mass_absence::{Audits, NodeList, Tally, Trust};
@@ -61,9 +63,11 @@ impl Candidate {
         let record = case.stored().and_then(Stored::good);
         let captured_at = record.map_or(Timestamp::UNIX_EPOCH, |record| record.captured_at);
         // A node cannot have been absent before it was captured: a clock was wrong, or the
-        // annotation is from another record.
+        // annotation is from another record. A capture in the future is itself the wrong time, and
+        // would otherwise refute every note until then.
         let absent_since = annotations.get(ABSENT_SINCE).and_then(|text| text.parse().ok());
-        let absent_since = absent_since.filter(|since| *since >= captured_at);
+        let is_future = captured_at.duration_since(case.now) > clock_guard::DIFFERENCE;
+        let absent_since = absent_since.filter(|since| is_future || *since >= captured_at);
         Self {
             present: false,
             tombstone: record.is_some_and(Record::is_tombstone),

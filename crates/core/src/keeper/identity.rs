@@ -10,6 +10,8 @@ use crate::config::settings::Identity;
 
 /// Maximum length of the name of a ConfigMap.
 const NAME_LIMIT: usize = 253;
+/// Taint of a node that the cloud controller has not initialized.
+const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 
 /// Name of the ConfigMap of a record.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,7 +30,7 @@ impl Identified {
     pub fn of(kind: &Identity, node: &Node) -> Option<Self> {
         let kind = &resolve(kind, node);
         let value = match kind {
-            // Resolved above.
+            // Not resolved yet.
             Identity::Auto => None,
             Identity::Name => Some(&node.name),
             Identity::ProviderId => Some(&node.machine.provider_id),
@@ -137,13 +139,20 @@ impl Record {
 }
 
 /// Returns the property that `auto` stands for. On AWS, names are addresses that other instances
-/// reuse. Elsewhere a name is a seat: instance groups and scale sets reuse it on purpose.
+/// reuse. Elsewhere a name is a seat: instance groups and scale sets reuse it on purpose. Stays
+/// `auto` until the cloud controller has initialized the node: its provider is not known before.
 fn resolve(kind: &Identity, node: &Node) -> Identity {
     match kind {
+        Identity::Auto if node.machine.provider_id.is_empty() && is_uninitialized(node) => Identity::Auto,
         Identity::Auto if normalize(&node.machine.provider_id).starts_with("aws:") => Identity::ProviderId,
         Identity::Auto => Identity::Name,
         other => other.clone(),
     }
+}
+
+/// Whether a cloud controller has yet to set the providerID of a node.
+fn is_uninitialized(node: &Node) -> bool {
+    node.taints.iter().any(|taint| taint.key == UNINITIALIZED)
 }
 
 /// Whether an identity is an identifier of a machine, which has several spellings.
@@ -174,7 +183,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::keeper::machine::Machine;
+    use crate::keeper::{keys::Taint, machine::Machine};
 
     fn name_of(kind: Identity, value: &str) -> String {
         Identified { kind, value: value.into() }.record_name().0
@@ -214,6 +223,29 @@ mod tests {
         let node = Node { name: "n".into(), machine, ..Node::default() };
         let identity = Identified::of(&Identity::Auto, &node).unwrap();
         assert_eq!(identity.text().unwrap_or_else(|| "name".into()), expected);
+    }
+
+    /// The name of an instance that was not initialized may be that of another one later.
+    #[rstest::rstest]
+    #[case::without_a_cloud("", false, Some("name"))]
+    #[case::not_initialized("", true, None)]
+    #[case::the_id_comes_first("aws:///eu-1a/i-0a", true, Some("providerID=aws:///eu-1a/i-0a"))]
+    #[case::elsewhere("gce://project/zone/n", true, Some("name"))]
+    fn a_node_waits_until_its_cloud_has_initialized_it(
+        #[case] provider: &str,
+        #[case] tainted: bool,
+        #[case] expected: Option<&str>,
+    ) {
+        let machine = Machine { provider_id: provider.into(), ..Machine::default() };
+        let (key, effect) = (UNINITIALIZED.to_owned(), "NoSchedule".to_owned());
+        let taint = Taint { key, value: "true".to_owned(), effect, time_added: None };
+        let taints = if tainted { vec![taint] } else { Vec::new() };
+        let node = Node { name: "n".into(), machine, taints, ..Node::default() };
+
+        let identity = Identified::of(&Identity::Auto, &node);
+
+        assert_eq!(identity.map(|identity| identity.text().unwrap_or_else(|| "name".into())).as_deref(), expected);
+        assert!(Identified::of(&Identity::Name, &node).is_some(), "a setting does not wait");
     }
 
     proptest! {

@@ -4,10 +4,12 @@
 mod deletions;
 mod error;
 mod loaded_record;
+mod moves;
 
 pub use self::{
     error::Error,
     loaded_record::{LoadedRecord, NODE_ANNOTATION, resource_version},
+    moves::RecordMove,
 };
 
 use std::collections::BTreeMap;
@@ -161,64 +163,6 @@ impl Cluster {
             self.send(priority, self.records.create(&params, &config_map)).await
         };
         written.map(|map| self.held(map)).map_err(|source| Error::WriteRecord { record: name, source })
-    }
-
-    /// Writes a record. If it is filed under another identity than the record that was read, it is
-    /// moved there.
-    pub async fn write_or_move_record(
-        &self,
-        held: Option<&LoadedRecord>,
-        record: &Record,
-        priority: Priority,
-    ) -> Result<LoadedRecord, Error> {
-        match held {
-            Some(held) if held.name() != record.name().0 => {
-                self.move_record(held, record, &[ABSENT_SINCE, MASS_ABSENCE], priority).await
-            }
-            _ => self.write_record(held, record, priority).await,
-        }
-    }
-
-    /// Writes a record under its new name, with all annotations of the former one except `without`,
-    /// then deletes the former one. A newer record under the new name is a conflict. Quarantined
-    /// bytes stay where they are.
-    pub async fn move_record(
-        &self,
-        held: &LoadedRecord,
-        record: &Record,
-        without: &[&str],
-        priority: Priority,
-    ) -> Result<LoadedRecord, Error> {
-        let name = record.name();
-        let target = self.read_record(&name, priority).await?;
-        let is_newer = |found: &Record| {
-            (found.node.resource_version, found.sequence) >= (record.node.resource_version, record.sequence)
-        };
-        let target = match target {
-            // The write is refused: the record exists.
-            Some(target) if target.stored().fault().is_some() => None,
-            Some(target) if target.stored().good().is_some_and(is_newer) => {
-                let is_superseded = target.stored().good().is_some_and(|found| found.is_of_same_machine(record));
-                if is_superseded && held.stored().fault().is_none() {
-                    // An earlier move ended between its two writes.
-                    self.delete_record(held).await?;
-                    return Ok(target);
-                }
-                None
-            }
-            target => target,
-        };
-        // Sequences only grow, also where an older record of the node is replaced.
-        let replaced = target.as_ref().and_then(|target| target.stored().good()).map_or(0, |found| found.sequence);
-        let record = &Record { sequence: record.sequence.max(replaced + 1), ..record.clone() };
-        let kept = |key: &String| key != NODE_ANNOTATION && !without.contains(&key.as_str());
-        let mut annotations = held.annotations().clone();
-        annotations.retain(|key, _| kept(key));
-        let written = self.write_record_with(target.as_ref(), record, annotations, priority).await?;
-        if held.stored().fault().is_none() {
-            self.delete_record(held).await?;
-        }
-        Ok(written)
     }
 
     fn held(&self, config_map: ConfigMap) -> LoadedRecord {

@@ -13,8 +13,8 @@ use perennial_core::{
     config::Settings,
     keeper::{
         collect::{
-            ABSENT_SINCE, AbsentLimit, AuditTime, Audits, Candidate, ClockGuard, Collection, MASS_ABSENCE, NodeList,
-            Tally, Trust, collect,
+            ABSENT_SINCE, AbsentLimit, AuditTime, Audits, Batch, Candidate, ClockGuard, Collection, MASS_ABSENCE,
+            NodeList, Tally, Trust, collect,
         },
         identity::{Identified, RecordName},
     },
@@ -33,7 +33,7 @@ use super::{
 };
 use crate::runtime::{clock::Clock, error_chain::Chain, ownership::Ownership, reporter::Reporter};
 
-/// Maximum number of records that one run changes or deletes, and again of those over the limit.
+/// Maximum number of records of each kind that one pass changes or deletes.
 const BATCH: usize = 20_000;
 /// Number of failures in a row after which a run ends.
 const FAILURES: u32 = 10;
@@ -60,6 +60,8 @@ pub(super) struct CollectionLimits {
     guard: Mutex<ClockGuard>,
     /// Maximum number of records of absent nodes. 0: no limit.
     max_absent: usize,
+    /// Maximum number of records of each kind that one pass changes or deletes.
+    batch: usize,
     audits: Mutex<Audits>,
 }
 
@@ -71,6 +73,7 @@ impl CollectionLimits {
             started: Instant::now(),
             guard: Mutex::new(ClockGuard::new(period, now)),
             max_absent: usize::try_from(settings.keeper.max_absent).unwrap_or(usize::MAX),
+            batch: BATCH,
             audits: Mutex::new(Audits::new(period, now)),
         }
     }
@@ -86,16 +89,21 @@ impl CollectionLimits {
     }
 }
 
-/// Everything that a run found.
+/// Everything that a pass found.
 struct Findings {
     tally: Tally,
-    /// Records that may need a request, depending on whether the list of nodes is trusted.
-    records: Vec<Old>,
+    records: Batch<Old>,
     over_limit: AbsentLimit<Old>,
     /// Absent records that a mass absence protects.
     doubted: usize,
-    /// There are more records than one run handles.
-    is_full: bool,
+}
+
+/// The passes of one audit so far. One pass handles a bounded number of records.
+#[derive(Clone, Copy, Debug)]
+struct Passes {
+    time: AuditTime,
+    /// Judgement of the list of nodes by the last pass. `None` before the first one.
+    trust: Option<Trust>,
 }
 
 /// Why a record is deleted.
@@ -114,62 +122,75 @@ impl Collector {
             warn!("KeepPolicies cannot be read: no record is collected");
             return;
         }
+        let mut passes = Passes { time: self.limits.audit_time(), trust: None };
+        if !passes.time.trusted {
+            let ahead = self.limits.clock.ahead().as_secs();
+            warn!(ahead, "the time has jumped, or the API server's differs from this machine's: no record is deleted");
+        }
         loop {
-            match self.try_run().await {
+            match self.pass(&mut passes).await {
                 Ok(true) => {}
-                Ok(false) => return,
+                Ok(false) => break,
                 Err(error) => {
                     let category = error.category().as_str();
                     warn!(category, error = %Chain(&error), "garbage collection ended early");
                     self.reporter.count(error.category());
-                    return;
+                    break;
                 }
             }
+        }
+        // Not between two passes: all of them judge by the same nodes.
+        if passes.trust.is_some() {
+            self.limits.audits().complete();
         }
     }
 
-    /// Returns whether another run has more to do.
-    async fn try_run(&self) -> Result<bool, Error> {
-        let AuditTime { now, trusted } = self.limits.audit_time();
-        if !trusted {
-            let ahead = self.limits.clock.ahead().as_secs();
-            warn!(ahead, "the time has jumped, or the API server's differs from this machine's: no record is deleted");
-        }
-        let found = self.list(now).await?;
-        self.limits.audits().complete();
-        let (tally, list) = (found.tally, found.tally.node_list());
+    /// Lists everything once, and writes what is due. Returns whether another pass has more to do:
+    /// some kind of write has more records, and this pass has made progress with it.
+    async fn pass(&self, passes: &mut Passes) -> Result<bool, Error> {
+        let found = self.list(passes).await?;
+        let (tally, list) = (found.tally, found.tally.node_list().or_as_doubtful_as(passes.trust));
+        passes.trust = Some(list.trust);
         self.report(&tally, &list, found.doubted);
-        let (mut failures, mut done) = (0, 0usize);
-        let over_limit = found.over_limit.exceeding(&list).into_iter().map(|record| (record, Some(Reason::Limit)));
-        for (record, reason) in found.records.into_iter().map(|record| (record, None)).chain(over_limit) {
-            if self.ownership.may_act(&record.node).is_none() {
-                continue;
-            }
-            let acted = match reason {
-                Some(_) if !trusted => Ok(()),
-                Some(reason) => self.collect(&record, reason).await,
-                None => self.act(&record, AuditTime { now, trusted }, &list).await,
-            };
-            match acted {
-                Ok(()) => (failures, done) = (0, done + 1),
-                Err(error) => {
-                    failures += 1;
-                    let (node, category) = (&*record.node, error.category());
-                    warn!(node, category = category.as_str(), error = %Chain(&error), "record not collected yet");
-                    self.reporter.count(category);
+        let mut kinds = found.records.into_kinds(&list);
+        let over_limit = found.over_limit.exceeding(&list);
+        let is_full = over_limit.len() >= self.limits.batch;
+        kinds.push((over_limit, is_full));
+        let (mut failures, mut more, limited) = (0, false, kinds.len() - 1);
+        for (kind, (records, is_full)) in kinds.into_iter().enumerate() {
+            let mut written = 0usize;
+            for record in records {
+                if self.ownership.may_act(&record.node).is_none() {
+                    continue;
+                }
+                let acted = match kind == limited {
+                    true if !passes.time.trusted => Ok(false),
+                    true => self.collect(&record, Reason::Limit).await,
+                    false => self.act(&record, passes.time, &list).await,
+                };
+                match acted {
+                    Ok(wrote) => (failures, written) = (0, written + usize::from(wrote)),
+                    Err(error) => {
+                        failures += 1;
+                        let (node, category) = (&*record.node, error.category());
+                        warn!(node, category = category.as_str(), error = %Chain(&error), "record not collected yet");
+                        self.reporter.count(category);
+                    }
+                }
+                if failures >= FAILURES {
+                    warn!(failures, "garbage collection ended early");
+                    return Ok(false);
                 }
             }
-            if failures >= FAILURES {
-                warn!(failures, "garbage collection ended early");
-                return Ok(false);
-            }
+            more |= is_full && written > 0;
         }
-        Ok(found.is_full && done > 0 && trusted && self.duties.may_write_records())
+        Ok(more)
     }
 
     /// Lists nodes, then records. A node that is created meanwhile is in the cache, or is found by
     /// the read before its record is deleted.
-    async fn list(&self, now: Timestamp) -> Result<Findings, Error> {
+    async fn list(&self, passes: &Passes) -> Result<Findings, Error> {
+        let now = passes.time.now;
         let mut live: HashSet<Key> = HashSet::new();
         let mut nodes = 0usize;
         self.intake
@@ -181,9 +202,12 @@ impl Collector {
             })
             .await?;
         let peak = self.cache.take_peak();
-        let tally = self.limits.audits().begin(nodes, peak, now);
-        let over_limit = AbsentLimit::new(self.limits.max_absent, BATCH);
-        let mut found = Findings { tally, records: Vec::new(), over_limit, doubted: 0, is_full: false };
+        let tally = match passes.trust {
+            None => self.limits.audits().begin(nodes, peak, now),
+            Some(_) => self.limits.audits().resume(nodes, peak, now),
+        };
+        let (batch, over_limit) = (self.limits.batch, AbsentLimit::new(self.limits.max_absent, self.limits.batch));
+        let mut found = Findings { tally, records: Batch::new(batch), over_limit, doubted: 0 };
         let trusted = NodeList { nodes, trust: Trust::Full };
         self.intake
             .each_record(|held| {
@@ -195,12 +219,9 @@ impl Collector {
                 let became_absent = found.tally.became_absent(&candidate);
                 let old = || Old::new(&held, &self.cache, candidate.clone(), became_absent);
                 found.over_limit.count(&candidate, nodes, old);
-                if became_absent || collect(&candidate, now, &trusted, false) != Collection::Keep {
-                    if found.records.len() < BATCH {
-                        found.records.push(old());
-                    } else {
-                        found.is_full = true;
-                    }
+                // Records of other replicas must not fill the batch.
+                if self.ownership.may_act(held.node_name()).is_some() {
+                    found.records.count(&candidate, became_absent, (now, nodes), old);
                 }
             })
             .await?;
@@ -219,17 +240,17 @@ impl Collector {
         debug!(nodes, records, absent, became_absent, "garbage collection");
     }
 
-    async fn act(&self, record: &Old, time: AuditTime, list: &NodeList) -> Result<(), Error> {
-        let now = time.now;
-        match collect(&record.candidate, now, list, record.became_absent) {
-            Collection::Keep => Ok(()),
-            Collection::NoteAbsence => self.annotate(record, Absence::Since(now)).await,
+    /// Does what is due for a record. Returns whether anything was written.
+    async fn act(&self, record: &Old, time: AuditTime, list: &NodeList) -> Result<bool, Error> {
+        match collect(&record.candidate, time.now, list, record.became_absent) {
+            Collection::Keep => Ok(false),
+            Collection::NoteAbsence => self.annotate(record, Absence::Since(time.noted)).await,
             Collection::NoteMassAbsence(before) => {
-                let since = record.candidate.absent_since.unwrap_or(now);
+                let since = record.candidate.absent_since.unwrap_or(time.noted);
                 self.annotate(record, Absence::InMass { since, before }).await
             }
             Collection::ClearAbsence => self.annotate(record, Absence::Over).await,
-            Collection::Delete if !time.trusted => Ok(()),
+            Collection::Delete if !time.trusted => Ok(false),
             Collection::Delete => self.collect(record, Reason::Retention).await,
         }
     }
@@ -241,34 +262,37 @@ impl Collector {
         Ok(node.is_some_and(|node| self.cases.identities_of(&node).iter().any(is_its)))
     }
 
-    async fn annotate(&self, record: &Old, absence: Absence) -> Result<(), Error> {
+    /// Writes the absence of a node. Returns whether anything was written.
+    async fn annotate(&self, record: &Old, absence: Absence) -> Result<bool, Error> {
         if !self.duties.may_write_records() {
-            return Ok(());
+            return Ok(false);
         }
         let Some(held) = self.cluster.read_record(&record.record_name(), Priority::Collect).await? else {
-            return Ok(());
+            return Ok(false);
         };
         if held.resource_version() != record.resource_version {
-            return Ok(());
+            return Ok(false);
         }
-        note_absence(&self.cluster, &self.intake, &held, absence).await
+        note_absence(&self.cluster, &self.intake, &held, absence).await?;
+        Ok(true)
     }
 
-    /// Deletes a record, after another check that its node does not exist.
-    async fn collect(&self, record: &Old, reason: Reason) -> Result<(), Error> {
+    /// Deletes a record, after another check that its node does not exist. Returns whether it was
+    /// deleted.
+    async fn collect(&self, record: &Old, reason: Reason) -> Result<bool, Error> {
         if !self.duties.may_write_records() {
             info!(node = &*record.node, "would delete the record");
-            return Ok(());
+            return Ok(false);
         }
         if !record.candidate.tombstone && self.is_present(record).await? {
-            return Ok(());
+            return Ok(false);
         }
         let Some(held) = self.cluster.read_record(&record.record_name(), Priority::Collect).await? else {
-            return Ok(());
+            return Ok(false);
         };
         let is_back = !record.candidate.tombstone && self.cache.has_live_node(&held);
         if is_back || held.resource_version() != record.resource_version {
-            return Ok(());
+            return Ok(false);
         }
         self.cluster.delete_record(&held).await?;
         let (node, tombstone) = (&*record.node, record.candidate.tombstone);
@@ -286,7 +310,7 @@ impl Collector {
                 self.metrics.record_over_limit();
             }
         }
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 
 use super::{
     Priority,
-    apply::{Error, LoadedRecord},
+    apply::{Error, LoadedRecord, RecordMove},
     replan::Replanner,
 };
 use crate::runtime::{error_category::Category, error_chain::Chain};
@@ -42,7 +42,7 @@ impl Replanner {
             info!(node, from, to, "would move the record to its new identity");
             return true;
         }
-        match self.cluster.move_record(held, moved, &[], Priority::Collect).await {
+        match self.cluster.move_record(held, moved, RecordMove::Migration, Priority::Collect).await {
             Ok(written) => {
                 self.intake.learn_record(&written);
                 info!(node, from, to, "record moved to its new identity");

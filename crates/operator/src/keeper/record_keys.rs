@@ -89,8 +89,14 @@ struct Seen {
 }
 
 impl Seen {
-    /// Records a deletion. The oldest of too many deleted ConfigMaps are forgotten.
+    /// Records a deletion. The oldest of too many deleted ConfigMaps are forgotten. ConfigMaps
+    /// without a verified record do not count: anyone who may create them could make this process
+    /// forget the others.
     fn deleted(&mut self, name: &str, uid: &str) {
+        let is_known = |key| self.newest.get(&(name.to_owned(), key)).is_some_and(|newest| newest.uid == uid);
+        if ![RECORD_KEY, RECOVERED_KEY].into_iter().any(is_known) {
+            return;
+        }
         self.deleted.push_back((name.to_owned(), uid.to_owned()));
         if self.deleted.len() > DELETED
             && let Some((name, uid)) = self.deleted.pop_front()
@@ -296,5 +302,34 @@ impl Signatures {
 
     fn place<'a>(&'a self, name: &'a str, key: &'a str) -> SignedLocation<'a> {
         SignedLocation { namespace: &self.0.namespace, name, key }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    fn newest(uid: &str) -> Newest {
+        let captured_at = Timestamp::UNIX_EPOCH;
+        Newest { uid: uid.to_owned(), resource_version: 5, sequence: 9, captured_at, captured_by: "test".to_owned() }
+    }
+
+    #[test]
+    fn deleted_config_maps_without_a_record_make_nothing_forgotten() {
+        let mut seen = Seen::default();
+        for name in ["node-a", "node-b"] {
+            seen.newest.insert((name.to_owned(), RECORD_KEY), newest("u"));
+        }
+        seen.deleted("node-a", "u");
+
+        for i in 0..=DELETED {
+            seen.deleted(&format!("fake-{i}"), "u");
+            seen.deleted("node-b", "another");
+        }
+
+        assert_eq!(seen.newest.len(), 2);
+        assert_eq!(seen.deleted, [("node-a".to_owned(), "u".to_owned())]);
     }
 }

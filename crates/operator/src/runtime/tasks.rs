@@ -33,8 +33,8 @@ impl Task {
         })
     }
 
-    /// A task that calls `tick` after each period, until the stop. A period begins when the last
-    /// tick has ended.
+    /// A task that calls `tick` after each period, until the stop, which also ends a tick that is in
+    /// progress. A period begins when the last tick has ended.
     pub fn every<F: Future<Output = ()> + Send>(
         stop: &CancellationToken,
         name: &'static str,
@@ -55,9 +55,13 @@ impl Task {
         Self::new(name, async move {
             let mut interval = tokio::time::interval_at(tokio::time::Instant::now() + first, period);
             interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-            while stop.run_until_cancelled(interval.tick()).await.is_some() {
-                tick().await;
-            }
+            let ticks = async {
+                loop {
+                    interval.tick().await;
+                    tick().await;
+                }
+            };
+            stop.run_until_cancelled(ticks).await;
         })
     }
 }
@@ -156,8 +160,14 @@ mod tests {
         let stop = CancellationToken::new();
         let ticks = Task::every(&stop, "ticks", Duration::from_secs(1), || std::future::ready(()));
         let waits = Task::until(&stop, "waits", std::future::pending());
-        let mut supervisor = Supervisor::start([ticks, waits, endless("deaf")]);
+        let (began, mut tick) = tokio::sync::mpsc::unbounded_channel();
+        let long = Task::every(&stop, "long tick", Duration::from_secs(1), move || {
+            let _ = began.send(());
+            std::future::pending()
+        });
+        let mut supervisor = Supervisor::start([ticks, waits, long, endless("deaf")]);
 
+        tick.recv().await;
         stop.cancel();
 
         assert_eq!(supervisor.join(Duration::from_secs(5)).await, ["deaf"]);

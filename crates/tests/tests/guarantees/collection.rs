@@ -255,9 +255,13 @@ async fn an_absence_from_before_the_capture_is_not_believed() {
     .await;
 }
 
-/// One API server of several is a month ahead.
+/// One API server of several is a month ahead, or behind. An absence that begins meanwhile is noted
+/// with the right time, or later: one that is too early would end the retention early.
+#[rstest]
+#[case::ahead(31)]
+#[case::behind(-20)]
 #[tokio::test]
-async fn an_api_server_whose_clock_is_wrong_collects_nothing() {
+async fn an_api_server_whose_clock_is_wrong_collects_nothing(#[case] days: i64) {
     let cluster = TestCluster::new().await;
     let proxy = cluster.fault_proxy().await;
     let operator = cluster.start_with(Webhooks::Off, |builder| often(builder).through(&proxy)).await;
@@ -265,11 +269,15 @@ async fn an_api_server_whose_clock_is_wrong_collects_nothing() {
     cluster.delete_node("away").await;
     wait_for_note(&cluster, "away", true).await;
 
-    proxy.shift_dates(jiff::SignedDuration::from_hours(31 * 24));
+    let before = jiff::Timestamp::now();
+    proxy.shift_dates(jiff::SignedDuration::from_hours(days * 24));
     let is_doubted = |line: &serde_json::Value| line.to_string().contains("the time has jumped");
     operator.wait_for_log("the time is not trusted", is_doubted).await;
     cluster.delete_node("d").await;
     wait_for_note(&cluster, "d", true).await;
+    let annotations = cluster.config_map("d").await.and_then(|map| map.metadata.annotations).unwrap_or_default();
+    let since: jiff::Timestamp = annotations["perennial.dev/absent-since"].parse().unwrap();
+    assert!(since >= before - 10.seconds(), "noted as absent since {since}, deleted after {before}");
     assert!(cluster.config_map("away").await.is_some(), "it is away for some seconds");
 
     // Once the clock has been right for an audit period, old records are collected again.

@@ -243,3 +243,62 @@ async fn records_by_name_move_to_the_instance() {
     cluster.node("c").machine("aws:///eu-1a/i-1", "s1", "m1").create().await;
     wait_for_label(&cluster, "c", "ml").await;
 }
+
+/// Two instances that used one name, one after the other, are both absent when the identity changes
+/// to the name. Neither record may replace the other.
+#[tokio::test]
+async fn a_migration_keeps_the_records_of_two_machines_of_one_name() {
+    let cluster = TestCluster::new().await;
+    let by = |identity: &'static str| move |builder: OperatorBuilder| builder.set("keeper.identity", identity);
+    let operator = cluster.start_with(Webhooks::Off, by("providerID")).await;
+    for machine in ["one", "two"] {
+        on_machine(cluster.node("n1"), machine).label("team", machine).create().await;
+        wait_for_team(&cluster, "id-", machine).await;
+        cluster.delete_node("n1").await;
+    }
+    operator.stop().await.expect("it stops");
+
+    let operator = cluster.start_with(Webhooks::Off, by("name")).await;
+    let both_kept = |line: &Value| line.to_string().contains("both are kept");
+    operator.wait_for_log("the second record is not moved", both_kept).await;
+
+    let records = records(&cluster).await;
+    let mut teams: Vec<&str> = records.iter().filter_map(|(_, record)| record["labels"]["team"].as_str()).collect();
+    teams.sort_unstable();
+    assert_eq!(teams, ["one", "two"], "{records:?}");
+}
+
+/// Before the cloud controller has set the id of an instance, its name is not an identity: the next
+/// instance with this name is another machine.
+#[rstest]
+#[case::on(Webhooks::On)]
+#[case::off(Webhooks::Off)]
+#[tokio::test]
+async fn an_instance_that_was_never_initialized_leaves_nothing_to_the_next(#[case] webhooks: Webhooks) {
+    const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.start(webhooks).await;
+    let starting = || cluster.node("ip-10-0-0-1").taint(UNINITIALIZED, "true", "NoSchedule");
+    starting().label("team", "a").create().await;
+    // Later writes show that this one was handled.
+    cluster.node("fence").label("team", "f").create().await;
+    cluster.wait_for_record("fence", [("team", "f")]).await;
+    cluster.delete_node("ip-10-0-0-1").await;
+
+    starting().create().await;
+    cluster.patch_node("ip-10-0-0-1", json!({"spec": {"providerID": "aws:///eu-1a/i-0b", "taints": null}})).await;
+    cluster.label("ip-10-0-0-1", "fence", "1").await;
+
+    eventually("the second instance has a record of its own", async || {
+        let records = records(&cluster).await;
+        let is_its = |record: &Value| record["labels"]["fence"] == "1";
+        if records.iter().any(|(name, record)| name.starts_with("id-") && is_its(record)) {
+            Ok(())
+        } else {
+            Err(format!("{records:?}"))
+        }
+    })
+    .await;
+    assert_eq!(cluster.labels("ip-10-0-0-1").await, labels([("fence", "1")]));
+    assert!(cluster.record("ip-10-0-0-1").await.is_none(), "nothing is filed under a name that is not an identity");
+}

@@ -38,6 +38,16 @@ pub struct NodeList {
 }
 
 impl NodeList {
+    /// Returns the list, judged by an earlier one of the same audit too: a mass absence stays one
+    /// although some of its records are noted by now.
+    #[must_use]
+    pub fn or_as_doubtful_as(self, earlier: Option<Trust>) -> Self {
+        match earlier {
+            Some(trust) if trust != Trust::Full => Self { trust, ..self },
+            _ => self,
+        }
+    }
+
     /// A complete list of a cluster of any size.
     pub const TRUSTED: Self = Self { nodes: usize::MAX, trust: Trust::Full };
 
@@ -73,6 +83,18 @@ impl Audits {
         if self.peaks.len() > AUDITS {
             self.peaks.pop_front();
         }
+        self.tally(nodes, now)
+    }
+
+    /// Lists again in the same audit.
+    pub fn resume(&mut self, nodes: usize, peak: usize, now: Timestamp) -> Tally {
+        if let Some(last) = self.peaks.back_mut() {
+            *last = peak.max(nodes).max(*last);
+        }
+        self.tally(nodes, now)
+    }
+
+    fn tally(&self, nodes: usize, now: Timestamp) -> Tally {
         let peak = self.peaks.iter().copied().max().unwrap_or(nodes);
         Tally {
             nodes,

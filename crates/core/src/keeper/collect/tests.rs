@@ -1,8 +1,16 @@
+use std::sync::Arc;
+
 use jiff::ToSpan;
 use proptest::prelude::*;
 use rstest::rstest;
 
 use super::*;
+use crate::keeper::{
+    case::CaseContext,
+    decide::Decision,
+    selection::Node,
+    testing::{Defaults, labels, live, policy},
+};
 
 const DAY: Duration = Duration::from_hours(24);
 
@@ -239,6 +247,93 @@ fn the_oldest_absences_over_the_limit_are_selected() {
     assert_eq!(limited(7, 100, &records, &list), [""; 0]);
     assert_eq!(limited(0, 100, &records, &list), [""; 0], "no limit");
     assert_eq!(limited(1, 100, &records, &NodeList { trust: Trust::Empty, ..list }), [""; 0]);
+}
+
+/// A record that was captured while a clock was wrong is not noted anew in every audit.
+#[rstest]
+#[case::right(-48, -24, true)]
+#[case::a_note_from_before_the_capture(-24, -48, false)]
+#[case::in_the_future(24 * 31, -1, true)]
+#[case::a_little_ahead(1, -1, false)]
+fn a_note_is_believed_unless_the_capture_refutes_it(#[case] captured: i64, #[case] noted: i64, #[case] believed: bool) {
+    let defaults = Defaults::default();
+    let context = CaseContext { now: now(), ..defaults.context() };
+    let node = Node { name: "n".into(), uid: "u".into(), labels: labels("team=ml"), ..Node::default() };
+    let Decision::WriteRecord(_, mut record) = live(&node, None, &policy()) else { panic!("nothing is captured") };
+    record.captured_at = now() + captured.hours();
+    let case = Case::absent(Some(Arc::new(Stored::Good(record))), &context);
+    let since = now() + noted.hours();
+
+    let candidate = Candidate::new(&case, &BTreeMap::from([(ABSENT_SINCE.to_owned(), since.to_string())]));
+
+    assert_eq!(candidate.absent_since, believed.then_some(since));
+}
+
+/// Plays the passes of an audit of 10 records of nodes that left, each noted in turn. Returns the
+/// number of notes in each pass.
+fn play(batch: usize, trust: Trust) -> Vec<usize> {
+    let mut records = vec![record(); 10];
+    // Due, and doubted in a mass absence: these must not take the place of the others.
+    records.extend(vec![absent(40); 10]);
+    let mut passes = Vec::new();
+    loop {
+        let mut selected = Batch::new(batch);
+        for (i, record) in records.iter().enumerate() {
+            selected.count(record, record.absent_since.is_none_or(|since| since == now()), (now(), 4), || i);
+        }
+        let list = NodeList { nodes: 4, trust };
+        let (mut noted, mut more) = (0, false);
+        for (items, is_full) in selected.into_kinds(&list) {
+            let mut written = 0;
+            for i in items {
+                let became_absent = records[i].absent_since.is_none_or(|since| since == now());
+                match collect(&records[i], now(), &list, became_absent) {
+                    Collection::NoteAbsence => records[i].absent_since = Some(now()),
+                    Collection::NoteMassAbsence(before) => {
+                        (records[i].absent_since, records[i].mass_absence) = (Some(now()), Some(before));
+                    }
+                    Collection::Delete => records[i].bad = true,
+                    _ => continue,
+                }
+                written += 1;
+                noted += usize::from(records[i].absent_since == Some(now()));
+            }
+            more |= is_full && written > 0;
+        }
+        passes.push(noted);
+        assert!(passes.len() < 100, "endless: {passes:?}");
+        if !more {
+            return passes;
+        }
+    }
+}
+
+#[rstest]
+#[case::trusted(Trust::Full)]
+#[case::empty(Trust::Empty)]
+#[case::mass_absence(Trust::MassAbsence { before: 20 })]
+fn every_record_is_noted_once_however_small_a_batch_is(#[case] trust: Trust, #[values(1, 3, 10, 100)] batch: usize) {
+    let passes = play(batch, trust);
+
+    assert_eq!(passes.iter().sum::<usize>(), 10, "{passes:?}");
+    assert!(passes.len() <= 10 / batch + 2, "{passes:?}");
+}
+
+/// More passes than audits are remembered do not forget the nodes before them.
+#[test]
+fn the_passes_of_an_audit_judge_by_the_same_nodes() {
+    let mut audits = Audits::new(PERIOD, now() - 1.hour());
+    audits.begin(10, 10, now());
+    audits.complete();
+    let mut trust = None;
+    for pass in 0..6 {
+        let mut tally = if pass == 0 { audits.begin(3, 3, now()) } else { audits.resume(3, 3, now()) };
+        (0..3).for_each(|_| tally.count(&Candidate { present: true, ..record() }, None));
+        (0..7).for_each(|_| tally.count(&record(), None));
+        let list = tally.node_list().or_as_doubtful_as(trust);
+        assert_eq!(list.trust, Trust::MassAbsence { before: 10 }, "pass {pass}");
+        trust = Some(list.trust);
+    }
 }
 
 proptest! {
