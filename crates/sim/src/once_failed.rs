@@ -52,6 +52,7 @@ pub const ONCE_FAILED: &[(u64, &str)] = &[
 pub const OPEN: &[(u64, &str)] = &[
     (1182, "G2: while records cannot be written, a replica that missed a delete gives back a removed key"),
     (1310, "G1: a delete between a restore of etcd and its discovery is answered by admission, but not captured"),
+    (2789, "G10: without leader election and with lagging API servers, a pod of a rollout was misplaced and moved"),
 ];
 
 /// Whether the history of a seed is known to violate a guarantee.
