@@ -5,11 +5,14 @@
 //! capacity for the target. In the last two, the oracle limits the time until every pod runs, or is
 //! in its class.
 
+mod feature;
+
 use std::time::Duration;
 
 use perennial_testkit::prng::Prng;
 use serde_json::{Value, json};
 
+use self::feature::{FEATURES, Feature};
 use super::{
     Play, WORKLOADS, kind,
     workload_controllers::{CAPACITY, Controllers, NAMESPACE, number},
@@ -33,42 +36,6 @@ const AMPLE: usize = 40;
 const PERCENTAGE: &str = "perennial.dev/spot-percentage";
 const FLOOR: &str = "perennial.dev/min-on-demand";
 const PAUSED: &str = "perennial.dev/paused";
-
-/// A feature of a history. Each is on or off for a seed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Feature {
-    SpotComesAndGoes,
-    OnDemandFillsUp,
-    Pauses,
-    PercentageChanges,
-    FloorChanges,
-    BudgetOfZero,
-    AnnotationsRemoved,
-    NodesOfNoClass,
-    PolicyRefuses,
-    RollOuts,
-    Scaling,
-    OperatorsCrash,
-    PodsDeleted,
-    PartitionChanges,
-}
-
-const FEATURES: [Feature; 14] = [
-    Feature::SpotComesAndGoes,
-    Feature::OnDemandFillsUp,
-    Feature::Pauses,
-    Feature::PercentageChanges,
-    Feature::FloorChanges,
-    Feature::BudgetOfZero,
-    Feature::AnnotationsRemoved,
-    Feature::NodesOfNoClass,
-    Feature::PolicyRefuses,
-    Feature::RollOuts,
-    Feature::Scaling,
-    Feature::OperatorsCrash,
-    Feature::PodsDeleted,
-    Feature::PartitionChanges,
-];
 
 /// The lasting shortage of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
