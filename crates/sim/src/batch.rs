@@ -1,11 +1,8 @@
 //! Plays many histories on all cores and sums up their results.
 
-use std::{
-    ops::Range,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicUsize, Ordering},
 };
 
 use crate::{
@@ -77,36 +74,34 @@ impl Summary {
 
 /// Plays the histories of these seeds. `tick` is called for each; `enough` ends the run early.
 pub fn run(
-    seeds: Range<u64>,
+    seeds: impl Iterator<Item = u64>,
     broken: Option<BrokenRule>,
     threads: usize,
     tick: impl Fn(&Outcome) + Sync,
     enough: impl Fn(&Summary) -> bool + Sync,
 ) -> anyhow::Result<Summary> {
-    let next = AtomicU64::new(seeds.start);
+    let seeds: Vec<u64> = seeds.collect();
+    let next = AtomicUsize::new(0);
     let summary = Mutex::new(Summary::default());
     let failure = Mutex::new(None);
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
             scope.spawn(|| {
                 loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end {
-                        return;
-                    }
+                    let Some(&seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
                     match play_with(seed, broken, false) {
                         Ok(outcome) => {
                             tick(&outcome);
                             let mut summary = summary.lock().unwrap_or_else(PoisonError::into_inner);
                             summary.add(outcome);
                             if enough(&summary) {
-                                next.store(seeds.end, Ordering::Relaxed);
+                                next.store(seeds.len(), Ordering::Relaxed);
                             }
                         }
                         Err(error) => {
                             *failure.lock().unwrap_or_else(PoisonError::into_inner) =
                                 Some(error.context(format!("SEED={seed}")));
-                            next.store(seeds.end, Ordering::Relaxed);
+                            next.store(seeds.len(), Ordering::Relaxed);
                         }
                     }
                 }

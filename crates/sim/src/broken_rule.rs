@@ -6,7 +6,10 @@
 
 use std::ops::Range;
 
-use crate::{batch, history::Outcome};
+use crate::{
+    batch,
+    history::{Outcome, is_placement},
+};
 
 macro_rules! broken_rules {
     ($($(#[doc = $doc:literal])+ $name:ident: $seed:literal,)+) => {
@@ -89,11 +92,32 @@ broken_rules! {
     MoveAtOnce: 4,
     /// Every second pod is spot, whatever the annotations are.
     EverySecondIsSpot: 4,
+    /// Pods that wait for spot never fall back.
+    NoFallback: 9,
+    /// Spot is never probed, and new nodes are no evidence of capacity.
+    NoWayBack: 9,
+    /// No pod of a paused workload is re-placed, not even one without a node.
+    PausedStopsAll: 39,
+    /// A pod without a node stays in a class to which it no longer belongs.
+    UnboundStays: 9,
+    /// Pods of a workload that is no longer managed stay in their class.
+    KeepClassOfUnmanaged: 39,
+}
+
+impl BrokenRule {
+    /// Returns whether the rule matters only while capacity is short.
+    pub fn is_about_shortages(self) -> bool {
+        matches!(
+            self,
+            Self::NoFallback | Self::NoWayBack | Self::PausedStopsAll | Self::UnboundStays | Self::KeepClassOfUnmanaged
+        )
+    }
 }
 
 /// Breaks a rule and plays histories until one notices: first the known one, then `seeds`.
 pub fn noticed(rule: BrokenRule, seeds: Range<u64>, threads: usize) -> anyhow::Result<Option<Outcome>> {
     for seeds in [rule.seed()..rule.seed() + 1, seeds] {
+        let seeds = seeds.filter(|seed| !rule.is_about_shortages() || is_placement(*seed));
         let summary = batch::run(seeds, Some(rule), threads, |_| {}, |summary| !summary.failed.is_empty())?;
         if let Some(outcome) = summary.failed.into_iter().next() {
             return Ok(Some(outcome));

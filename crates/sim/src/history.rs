@@ -4,7 +4,7 @@ use perennial_testkit::prng::Prng;
 
 use crate::{
     broken_rule::BrokenRule,
-    keeper,
+    keeper, once_failed,
     oracle::Violation,
     placement,
     server::{fault_plan::Counts, world::World},
@@ -29,6 +29,20 @@ pub struct Outcome {
     pub seconds: u64,
 }
 
+/// Returns whether the history of a seed is about placement: every fifth one.
+pub fn is_placement(seed: u64) -> bool {
+    seed % 5 == 4
+}
+
+/// Returns whether the history of a seed has shortages of capacity, if it is about placement. Drawn
+/// apart from everything else. Histories that failed once stay as they were.
+fn has_shortages(seed: u64, broken: Option<BrokenRule>) -> bool {
+    match broken {
+        Some(rule) => rule.is_about_shortages(),
+        None => !once_failed::contains(seed) && Prng::new(!seed).percent(70),
+    }
+}
+
 /// Plays a history. With `verbose` its log is in the outcome.
 pub fn play(seed: u64, verbose: bool) -> anyhow::Result<Outcome> {
     play_with(seed, None, verbose)
@@ -40,8 +54,9 @@ pub fn play_with(seed: u64, broken: Option<BrokenRule>, verbose: bool) -> anyhow
     let mut outcome = runtime.block_on(async {
         let mut prng = Prng::new(seed);
         let world = World::new(prng.split(), verbose, broken);
-        // Every fifth history is about placement; three of twenty provoke stale views and races.
+        // Three of twenty histories provoke stale views and races.
         let mut outcome = match seed % 20 {
+            4 | 9 | 19 if has_shortages(seed, broken) => placement::shortage::play(&world, seed).await?,
             4 | 9 | 19 => placement::play(&world, &mut prng).await?,
             14 => placement::play_race(&world, &mut prng).await?,
             6 => keeper::play_race(&world, &mut prng, false).await?,

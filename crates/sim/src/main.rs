@@ -27,6 +27,9 @@ struct Options {
     /// Play one history and print its log
     #[arg(long)]
     seed: Option<u64>,
+    /// Play only the histories of placement, every fifth one
+    #[arg(long)]
+    placement: bool,
     /// Stop at the first violation
     #[arg(long)]
     first: bool,
@@ -65,10 +68,11 @@ fn execute(options: &Options) -> anyhow::Result<()> {
     let seeds = seeds(options)?;
     println!("histories {}..{}", seeds.start, seeds.end);
     let threads = threads(options);
-    let bar = ProgressBar::new(seeds.end - seeds.start);
+    let seeds: Vec<u64> = seeds.filter(|seed| !options.placement || history::is_placement(*seed)).collect();
+    let bar = ProgressBar::new(seeds.len() as u64);
     bar.set_style(ProgressStyle::with_template("{bar:40} {pos}/{len} histories, {per_sec}, {eta} left")?);
-    let summary =
-        batch::run(seeds, broken, threads, |_| bar.inc(1), |summary| options.first && !summary.failed.is_empty())?;
+    let enough = |summary: &batch::Summary| options.first && !summary.failed.is_empty();
+    let summary = batch::run(seeds.into_iter(), broken, threads, |_| bar.inc(1), enough)?;
     bar.finish_and_clear();
     println!("{}", summary.report());
     if let Some(peak) = peak_memory() {

@@ -1,6 +1,8 @@
 //! Histories of placement: workloads scale and roll out, spot nodes are deleted, operators crash,
 //! and at the end every replica is in the class of its slot.
 
+pub mod shortage;
+mod stateful_sets;
 pub mod workload_controllers;
 
 use std::time::Duration;
@@ -63,7 +65,7 @@ pub async fn play(world: &World, prng: &mut Prng) -> anyhow::Result<Outcome> {
         play.act().await?;
     }
     play.calm()?;
-    let mut marks = PlacementMarks { rests: Vec::new(), rollouts: Vec::new(), rested: play.rest().await };
+    let mut marks = PlacementMarks { rested: play.rest().await, ..PlacementMarks::default() };
     marks.rests.push(world.lock().store.rv());
     if marks.rested {
         // Lag of API servers excuses nothing.
@@ -103,7 +105,7 @@ pub async fn play(world: &World, prng: &mut Prng) -> anyhow::Result<Outcome> {
 pub async fn play_race(world: &World, prng: &mut Prng) -> anyhow::Result<Outcome> {
     let mut play = Play::begin(world, prng, true).await?;
     let controllers = tokio::spawn(Controllers::new(world, prng.split()).run());
-    let mut marks = PlacementMarks { rests: Vec::new(), rollouts: Vec::new(), rested: play.rest().await };
+    let mut marks = PlacementMarks { rested: play.rest().await, ..PlacementMarks::default() };
     marks.rests.push(world.lock().store.rv());
     for _ in 0..6 {
         let late = prng.below(2);
@@ -127,6 +129,23 @@ pub async fn play_race(world: &World, prng: &mut Prng) -> anyhow::Result<Outcome
 
 impl Play {
     async fn begin(world: &World, prng: &mut Prng, aims: bool) -> anyhow::Result<Self> {
+        let mut fleet = Self::set_up(world, prng, aims).await;
+        for class in ["spot", "on-demand"] {
+            for i in 0..3 {
+                fleet.add_node(&format!("{class}-{i}"), class).await;
+            }
+        }
+        for _ in 0..fleet.plan.operators {
+            fleet.start()?;
+        }
+        for (name, is_deployment) in WORKLOADS {
+            fleet.create(name, is_deployment).await;
+        }
+        Ok(fleet)
+    }
+
+    /// Draws the configuration, and creates the namespace.
+    async fn set_up(world: &World, prng: &mut Prng, aims: bool) -> Self {
         let mut settings = Settings::default();
         settings.controller.workers = 2;
         settings.controller.resync_period = Duration::from_secs(30);
@@ -156,19 +175,7 @@ impl Play {
         }
         let person = Actor::new(world, User::Person);
         drop(person.create(&NAMESPACES, "", json!({"metadata": {"name": NAMESPACE}})).await);
-        let mut fleet = Self { world: world.clone(), plan, prng: prng.split(), operators: Vec::new(), next: 0, person };
-        for class in ["spot", "on-demand"] {
-            for i in 0..3 {
-                fleet.add_node(&format!("{class}-{i}"), class).await;
-            }
-        }
-        for _ in 0..fleet.plan.operators {
-            fleet.start()?;
-        }
-        for (name, is_deployment) in WORKLOADS {
-            fleet.create(name, is_deployment).await;
-        }
-        Ok(fleet)
+        Self { world: world.clone(), plan, prng: prng.split(), operators: Vec::new(), next: 0, person }
     }
 
     async fn add_node(&self, name: &str, class: &str) {

@@ -6,6 +6,7 @@
 
 mod admission;
 mod records;
+mod shortages;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -81,6 +82,9 @@ pub fn request(world: &World, asked: &mut ApiRequest) -> Option<Result<ApiRespon
     if is(kind, &CONFIG_MAPS) && matches!(asked.method.as_str(), "PUT" | "POST") {
         return records::write(world, rule, asked);
     }
+    if asked.method == http::Method::DELETE && is(kind, &PODS) {
+        return shortages::delete(world, rule, asked);
+    }
     if asked.method != http::Method::PATCH {
         return None;
     }
@@ -155,6 +159,7 @@ fn object(world: &World, who: User, kind: &'static Kind, object: &mut Value) {
     let (Some(rule), User::Operator(id)) = (world.broken(), who) else { return };
     if is(kind, &NODES) {
         node(world, rule, object);
+        shortages::node(rule, object);
         if rule == BrokenRule::TrustTheCache {
             let name = text(object, "/metadata/name").to_owned();
             world.lock().tampering.delivered.insert((id, name), Arc::new(object.clone()));
@@ -167,6 +172,7 @@ fn object(world: &World, who: User, kind: &'static Kind, object: &mut Value) {
         }
     } else if is(kind, &DEPLOYMENTS) || is(kind, &STATEFUL_SETS) {
         workload(rule, object);
+        shortages::workload(rule, object);
     } else if is(kind, &PDBS) && rule == BrokenRule::MoveAtOnce && object["status"].is_object() {
         object["status"]["disruptionsAllowed"] = json!(1);
     }

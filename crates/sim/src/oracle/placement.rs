@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use perennial_core::placement::{STATE, state::PlacementState, supply::Breaker};
 use serde_json::Value;
 
 use super::Violation;
@@ -20,19 +21,69 @@ use crate::{
 /// Minimum time between two moves of a workload: the cooldown, less the rounding to whole seconds.
 const COOLDOWN: Duration = Duration::from_secs(2);
 
+/// Time for which a cache may be stale.
+const STALE: Duration = Duration::from_secs(45);
+
 /// Points of a history that the oracle checks.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct PlacementMarks {
     /// ResourceVersions at which everything was at rest.
     pub rests: Vec<u64>,
     /// Rollouts without faults, between two resourceVersions.
     pub rollouts: Vec<(u64, u64)>,
     pub rested: bool,
+    /// Goals that had to be reached in time.
+    pub bounds: Vec<Bound>,
+}
+
+/// State of the workloads that must be reached while capacity for it exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// Every replica is Ready on a node.
+    Running,
+    /// Every replica is Ready, in its class. StatefulSets only if their pods may be moved.
+    Exact { moves_stateful: bool },
+}
+
+/// A goal that had to be reached before a resourceVersion.
+#[derive(Clone, Copy, Debug)]
+pub struct Bound {
+    pub rv: u64,
+    pub goal: Goal,
+    /// Event from which on the time counts.
+    pub since: &'static str,
+    pub within: Duration,
 }
 
 /// Returns how many of `n` replicas must be spot.
 fn spot_of(n: i64, percentage: i64, floor: i64) -> i64 {
     (n * percentage / 100).min(n - floor).max(0)
+}
+
+/// Returns how many replicas of a workload must be spot.
+pub fn target(workload: &Value) -> i64 {
+    let (percentage, floor) = split(workload);
+    spot_of(number(workload, "/spec/replicas"), percentage, floor)
+}
+
+/// Returns the reasons for which a goal is not reached now.
+pub fn unmet_now(state: &State, goal: Goal) -> Vec<String> {
+    let mut now = Then::default();
+    for node in state.store.all(&NODES, "") {
+        now.nodes.insert(text(node, "/metadata/name").to_owned(), class_of_node(node));
+    }
+    for pod in state.store.all(&PODS, NAMESPACE) {
+        now.pods.insert(text(pod, "/metadata/name").to_owned(), Arc::clone(pod));
+    }
+    let workloads = [&DEPLOYMENTS, &STATEFUL_SETS].into_iter().flat_map(|kind| state.store.all(kind, NAMESPACE));
+    for workload in workloads {
+        now.workloads.insert(text(workload, "/metadata/name").to_owned(), Arc::clone(workload));
+    }
+    now.unmet(goal)
+}
+
+fn class_of_node(node: &Value) -> String {
+    node["metadata"]["labels"].get(CAPACITY).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
 /// The cluster as it was after a change.
@@ -41,6 +92,10 @@ struct Then {
     pods: BTreeMap<String, Arc<Value>>,
     nodes: BTreeMap<String, String>,
     workloads: BTreeMap<String, Arc<Value>>,
+    /// When the requested split of a workload last changed.
+    respecified: BTreeMap<String, Duration>,
+    /// When a workload last had more than one Ready pod.
+    several_ready: BTreeMap<String, Duration>,
 }
 
 impl Then {
@@ -48,11 +103,10 @@ impl Then {
         let gone = change.what == What::Deleted;
         let name = change.name().to_owned();
         if std::ptr::eq(change.kind, &NODES) {
-            let class = change.object["metadata"]["labels"].get(CAPACITY).and_then(Value::as_str).unwrap_or_default();
             if gone {
                 drop(self.nodes.remove(&name));
             } else {
-                drop(self.nodes.insert(name, class.to_owned()));
+                drop(self.nodes.insert(name, class_of_node(&change.object)));
             }
             return;
         }
@@ -62,8 +116,65 @@ impl Then {
         if std::ptr::eq(change.kind, &PODS) {
             if gone { drop(self.pods.remove(&name)) } else { drop(self.pods.insert(name, Arc::clone(&change.object))) }
         } else if std::ptr::eq(change.kind, &DEPLOYMENTS) || std::ptr::eq(change.kind, &STATEFUL_SETS) {
+            let annotations = |workload: &Value| split(workload);
+            if self.workloads.get(&name).is_some_and(|known| annotations(known) != annotations(&change.object)) {
+                self.respecified.insert(name.clone(), change.at);
+            }
             self.workloads.insert(name, Arc::clone(&change.object));
         }
+        if std::ptr::eq(change.kind, &PODS) {
+            let app = text(&change.object, "/metadata/labels/app").to_owned();
+            if self.of(&app).filter(|pod| is_ready(pod)).count() > 1 {
+                self.several_ready.insert(app, change.at);
+            }
+        }
+    }
+
+    /// Returns the reasons for which a goal is not reached.
+    fn unmet(&self, goal: Goal) -> Vec<String> {
+        let unmet = self.workloads.iter().filter_map(|(name, workload)| {
+            let pods: Vec<&Arc<Value>> = self.of(name).collect();
+            let count = |class: &str| pods.iter().filter(|pod| self.class(pod) == class).count();
+            let unbound = pods.iter().filter(|pod| text(pod, "/spec/nodeName").is_empty()).count();
+            let ready = pods.iter().filter(|pod| is_ready(pod)).count();
+            let wanted = usize::try_from(number(workload, "/spec/replicas")).unwrap_or_default();
+            let is_set = workload["spec"].get("serviceName").is_some() || name == "db";
+            let judged = match goal {
+                Goal::Running => false,
+                Goal::Exact { moves_stateful } => moves_stateful || !is_set,
+            };
+            let (spot, exact) = (count("spot"), usize::try_from(target(workload)).unwrap_or_default());
+            let on_demand = count("on-demand");
+            let is_exact = !judged || spot == exact && on_demand == wanted - exact;
+            let met = pods.len() == wanted && ready == wanted && unbound == 0 && is_exact;
+            (!met).then(|| {
+                format!(
+                    "{name} has {spot} spot and {on_demand} on-demand of {} pods, {ready} Ready and {unbound} without \
+                     a node; it should have {exact} spot of {wanted}",
+                    pods.len()
+                )
+            })
+        });
+        unmet.collect()
+    }
+
+    /// Returns whether the annotations of a workload changed so recently that an operator with a
+    /// stale cache may not have observed it.
+    fn is_respecified(&self, app: &str, now: Duration) -> bool {
+        self.respecified.get(app).is_some_and(|at| now < *at + STALE)
+    }
+
+    /// Returns whether a pod is the only Ready replica, and its eviction is a probe without
+    /// evidence of capacity.
+    fn is_last_for_probe(&self, pod: &Value, now: Duration) -> bool {
+        let app = text(pod, "/metadata/labels/app");
+        let Some(workload) = self.workloads.get(app) else { return false };
+        let state = workload["metadata"]["annotations"].get(STATE).and_then(Value::as_str);
+        let breaker = PlacementState::read(state).0.breaker;
+        let is_blind = matches!(breaker, Breaker::Probing { evidence: false, .. });
+        let recently = self.several_ready.get(app).is_some_and(|at| now < *at + STALE);
+        let others = recently || self.of(app).filter(|pod| is_ready(pod)).count() > 1;
+        is_blind && is_ready(pod) && self.class(pod) == "on-demand" && !others
     }
 
     fn of(&self, app: &str) -> impl Iterator<Item = &Arc<Value>> {
@@ -121,6 +232,14 @@ pub fn judge(state: &mut State, marks: &PlacementMarks) -> Outcome {
             if now < floor && floor_before >= floor {
                 fail("G10", format!("{now} Ready on-demand pods of web in a rollout, fewer than {floor}"));
             }
+        }
+        for bound in marks.bounds.iter().filter(|bound| bound.rv == change.rv) {
+            let unmet = then.unmet(bound.goal);
+            let since = format!("{:?} after \"{}\"", bound.within, bound.since);
+            for what in &unmet {
+                fail("G10", format!("{what}, {since}"));
+            }
+            seen.add(if unmet.is_empty() { "goals reached in time" } else { "goals missed" });
         }
         if marks.rests.contains(&change.rv) {
             rest(&then, &mut seen, &mut fail);
@@ -196,7 +315,11 @@ fn write(then: &Then, change: &Change, seen: &mut Counts, fail: &mut impl FnMut(
         let app = text(before, "/metadata/labels/app");
         let floor = floor_of(then, app);
         let left = then.ready_on_demand(app) - 1;
-        if is_ready(before) && then.class(before) == "on-demand" && left < floor {
+        if was_bound(change) && then.is_last_for_probe(before, change.at) {
+            fail("G10", format!("the last Ready replica of {app} was evicted for a probe: {}", change.name()));
+        }
+        let judged = is_ready(before) && then.class(before) == "on-demand" && !then.is_respecified(app, change.at);
+        if judged && left < floor {
             fail(
                 "G10",
                 format!("we moved {} and left {left} Ready on-demand pods of {app}, fewer than {floor}", change.name()),

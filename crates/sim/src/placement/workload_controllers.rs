@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use perennial_testkit::prng::Prng;
 
+use super::stateful_sets;
 use crate::{
     actor::Actor,
     server::{
@@ -22,11 +23,16 @@ pub const NAMESPACE: &str = "shop";
 pub const CAPACITY: &str = "karpenter.sh/capacity-type";
 const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
-type Object = Arc<Value>;
+/// Revision of a workload's template.
+pub(super) const REVISION: &str = "/spec/template/metadata/labels/revision";
+
+pub(super) type Object = Arc<Value>;
 
 pub struct Controllers {
     world: World,
-    by: Actor,
+    pub(super) by: Actor,
+    /// Current templates of StatefulSets, by UID.
+    pub(super) templates: BTreeMap<String, Value>,
     prng: Prng,
     /// When a bound pod becomes Ready, and when a terminating pod is removed.
     due: BTreeMap<String, Duration>,
@@ -36,7 +42,8 @@ pub struct Controllers {
 
 impl Controllers {
     pub fn new(world: &World, prng: Prng) -> Self {
-        Self { world: world.clone(), by: Actor::new(world, User::Controller), prng, due: BTreeMap::new(), seen: 0 }
+        let by = Actor::new(world, User::Controller);
+        Self { world: world.clone(), by, templates: BTreeMap::new(), prng, due: BTreeMap::new(), seen: 0 }
     }
 
     pub async fn run(mut self) {
@@ -69,7 +76,7 @@ impl Controllers {
             self.replica_set(&set).await;
         }
         for set in self.all(&STATEFUL_SETS) {
-            self.stateful_set(&set).await;
+            stateful_sets::step(self, &set).await;
         }
         for pod in self.all(&PODS) {
             self.pod(&pod).await;
@@ -83,7 +90,7 @@ impl Controllers {
         self.world.lock().store.all(kind, NAMESPACE).cloned().collect()
     }
 
-    fn owned(&self, kind: &Kind, uid: &str) -> Vec<Object> {
+    pub(super) fn owned(&self, kind: &Kind, uid: &str) -> Vec<Object> {
         self.all(kind).into_iter().filter(|object| text(object, "/metadata/ownerReferences/0/uid") == uid).collect()
     }
 
@@ -185,33 +192,15 @@ impl Controllers {
         self.report(&REPLICA_SETS, set, name, uid).await;
     }
 
-    async fn stateful_set(&mut self, set: &Value) {
-        let (name, uid) = (text(set, "/metadata/name"), text(set, "/metadata/uid"));
-        let wanted = number(set, "/spec/replicas");
-        let pods = self.owned(&PODS, uid);
-        for ordinal in 0..wanted {
-            let called = format!("{name}-{ordinal}");
-            if !pods.iter().any(|pod| text(pod, "/metadata/name") == called) {
-                drop(self.by.create(&PODS, NAMESPACE, pod(set, "StatefulSet", Some(&called))).await);
-            }
-        }
-        let beyond = |pod: &&Object| {
-            let ordinal = text(pod, "/metadata/name").rsplit('-').next().and_then(|text| text.parse::<i64>().ok());
-            ordinal.is_some_and(|ordinal| ordinal >= wanted)
-        };
-        for pod in pods.iter().filter(beyond).filter(|pod| is_active(pod)) {
-            drop(self.by.delete(&PODS, NAMESPACE, Some(text(pod, "/metadata/name")), Value::Null).await);
-        }
-        self.report(&STATEFUL_SETS, set, name, uid).await;
-    }
-
-    async fn report(&self, kind: &'static Kind, set: &Value, name: &str, uid: &str) {
+    pub(super) async fn report(&self, kind: &'static Kind, set: &Value, name: &str, uid: &str) {
         let active: Vec<Object> = self.owned(&PODS, uid).into_iter().filter(|pod| is_active(pod)).collect();
         let ready = active.iter().filter(|pod| is_ready(pod)).count();
+        let revision = text(set, REVISION);
+        let updated = active.iter().filter(|pod| text(pod, "/metadata/labels/revision") == revision).count();
         let status = json!({"status": {
             "observedGeneration": number(set, "/metadata/generation"),
             "replicas": active.len(),
-            "updatedReplicas": active.len(),
+            "updatedReplicas": updated,
             "readyReplicas": ready,
             "availableReplicas": ready,
         }});
@@ -248,9 +237,12 @@ impl Controllers {
             let lasts = self.prng.millis(300, 5000);
             let ready = *self.due.entry(format!("ready {uid}")).or_insert(now + lasts);
             if now >= ready {
-                let status = json!({"status": {"phase": "Running", "conditions": [
-                    {"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "True"},
-                ]}});
+                let mut scheduled = json!({"type": "PodScheduled", "status": "True"});
+                if let Some(known) = field(pod, "/status/conditions/0").filter(|known| known["status"] == "True") {
+                    scheduled = known.clone();
+                }
+                let ready = json!({"type": "Ready", "status": "True"});
+                let status = json!({"status": {"phase": "Running", "conditions": [scheduled, ready]}});
                 drop(self.by.patch_status(&PODS, NAMESPACE, name, status).await);
             }
         }
@@ -258,20 +250,37 @@ impl Controllers {
 
     async fn schedule(&mut self, pod: &Value, name: &str) {
         let wanted = pod["spec"]["nodeSelector"].as_object().cloned().unwrap_or_default();
-        let nodes: Vec<Object> = self.world.lock().store.all(&NODES, "").cloned().collect();
-        let fits =
-            |node: &&Object| wanted.iter().all(|(key, value)| node["metadata"]["labels"].get(key) == Some(value));
+        let (nodes, pods): (Vec<Object>, Vec<Object>) = {
+            let state = self.world.lock();
+            (state.store.all(&NODES, "").cloned().collect(), state.store.all(&PODS, NAMESPACE).cloned().collect())
+        };
+        let fits = |node: &&Object| {
+            let name = text(node, "/metadata/name");
+            let used = pods.iter().filter(|pod| text(pod, "/spec/nodeName") == name && !is_finished(pod)).count();
+            let has_room = room(node).is_none_or(|room| used < room);
+            has_room && wanted.iter().all(|(key, value)| node["metadata"]["labels"].get(key) == Some(value))
+        };
         let nodes: Vec<&Object> = nodes.iter().filter(fits).collect();
+        let before = field(pod, "/status/conditions/0").filter(|condition| condition["status"] == "False");
         if nodes.is_empty() {
+            let since = before.map_or(&pod["metadata"]["creationTimestamp"], |before| &before["lastTransitionTime"]);
             let waits = json!({"status": {"conditions": [{
-                "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
-                "lastTransitionTime": pod["metadata"]["creationTimestamp"],
+                "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": since,
             }]}});
             drop(self.by.patch_status(&PODS, NAMESPACE, name, waits).await);
             return;
         }
         let node = text(nodes[self.prng.below(nodes.len())], "/metadata/name").to_owned();
+        let is_finite = nodes.iter().any(|node| room(node).is_some());
         drop(self.by.patch(&PODS, NAMESPACE, name, json!({"spec": {"nodeName": node}})).await);
+        if is_finite {
+            let at = self.world.now().as_second();
+            let at = jiff::Timestamp::from_second(at).unwrap_or_default();
+            let bound = json!({"status": {"conditions": [
+                {"type": "PodScheduled", "status": "True", "lastTransitionTime": at},
+            ]}});
+            drop(self.by.patch_status(&PODS, NAMESPACE, name, bound).await);
+        }
     }
 
     async fn disruptions(&self, pdb: &Value) {
@@ -290,7 +299,7 @@ fn owner(kind: &str, name: &str, uid: &str) -> Value {
     json!({"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": uid, "controller": true})
 }
 
-fn pod(set: &Value, kind: &str, name: Option<&str>) -> Value {
+pub(super) fn pod(set: &Value, kind: &str, name: Option<&str>) -> Value {
     let (owner_name, uid) = (text(set, "/metadata/name"), text(set, "/metadata/uid"));
     let mut pod = json!({
         "metadata": {
@@ -304,6 +313,11 @@ fn pod(set: &Value, kind: &str, name: Option<&str>) -> Value {
         None => pod["metadata"]["generateName"] = json!(format!("{owner_name}-")),
     }
     pod
+}
+
+/// Number of pods for which a node has room. None: any.
+fn room(node: &Value) -> Option<usize> {
+    text(node, "/status/allocatable/pods").parse().ok()
 }
 
 pub fn number(object: &Value, pointer: &str) -> i64 {

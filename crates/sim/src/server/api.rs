@@ -103,6 +103,20 @@ impl World {
         Some(response::forbidden(asked.target.kind, asked.name(), "denied by a ValidatingAdmissionPolicy"))
     }
 
+    /// Refuses a pod with a nodeSelector that a policy denies.
+    fn refuse_pod(&self, asked: &ApiRequest, pod: &Value) -> Result<(), ApiError> {
+        let mut state = self.lock();
+        if !state.refuses_pod(asked.target.kind, pod) {
+            return Ok(());
+        }
+        state.faults.add("pod refused by a policy");
+        Err(response::forbidden(
+            asked.target.kind,
+            text(pod, "/metadata/name"),
+            "denied by a ValidatingAdmissionPolicy",
+        ))
+    }
+
     fn read(&self, asked: &ApiRequest, name: &str) -> Result<ApiResponse, ApiError> {
         let mut state = self.lock();
         let found = state.store.get(asked.target.kind, &asked.target.namespace, name).cloned();
@@ -134,6 +148,7 @@ impl World {
                 return Err(refusal);
             }
         }
+        self.refuse_pod(asked, &object)?;
         let write = self.write_of(asked, Condition { rv: true, uid: true }, Admission::Create { came, answered });
         let done = self.lock().store.create(kind, namespace, object, write);
         self.tell(done.is_ok());
@@ -156,6 +171,7 @@ impl World {
         let has = |pointer: &str| !text(&asked.body, pointer).is_empty();
         let on = Condition { rv: has("/metadata/resourceVersion"), uid: has("/metadata/uid") };
         let Target { kind, namespace, sub, .. } = &asked.target;
+        self.refuse_pod(asked, &asked.body)?;
         let write = self.write_of(asked, on, Admission::None);
         let change = |before: &Value| {
             let mut next = before.clone();

@@ -10,12 +10,13 @@ use std::{
 
 use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
     authn::User,
     fault_plan::{Counts, FaultRates},
-    kinds::Kind,
+    kinds::{Kind, PODS},
     store::{BASE, Store},
 };
 use perennial_testkit::prng::Prng;
@@ -103,6 +104,8 @@ pub struct State {
     pub restored_at: Option<Duration>,
     /// Until when an admission policy refuses every write of a record.
     pub records_refused: Option<Instant>,
+    /// Label of a nodeSelector that an admission policy refuses in pods.
+    pub refused_selector: Option<(&'static str, &'static str)>,
     pub journal: Journal,
     /// `sendInitialEvents` is answered with 422.
     pub no_streaming: bool,
@@ -143,6 +146,7 @@ impl World {
             cut_off: BTreeMap::new(),
             restored_at: None,
             records_refused: None,
+            refused_selector: None,
             journal: Journal::default(),
             no_streaming: false,
             missing: Vec::new(),
@@ -263,6 +267,12 @@ impl State {
     /// Returns whether an admission policy refuses to write a ConfigMap now.
     pub fn refuses_records(&self) -> bool {
         self.records_refused.is_some_and(|until| until > Instant::now())
+    }
+
+    /// Returns whether an admission policy refuses this pod.
+    pub fn refuses_pod(&self, kind: &Kind, pod: &Value) -> bool {
+        let selects = |(key, value): (&str, &str)| pod["spec"]["nodeSelector"].get(key).is_some_and(|v| v == value);
+        std::ptr::eq(kind, &PODS) && self.refused_selector.is_some_and(selects)
     }
 
     /// Returns whether this cluster serves a kind.
