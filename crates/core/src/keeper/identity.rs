@@ -137,7 +137,7 @@ impl Record {
 }
 
 /// Returns the property that `auto` stands for. On AWS, names are addresses that other instances
-/// reuse. Elsewhere a name is a seat: instance groups and scale sets reuse it on purpose.
+/// reuse. Elsewhere instance groups and scale sets reuse names on purpose.
 fn resolve(kind: &Identity, node: &Node) -> Identity {
     match kind {
         Identity::Auto if normalize(&node.machine.provider_id).starts_with("aws:") => Identity::ProviderId,

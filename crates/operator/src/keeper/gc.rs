@@ -133,7 +133,7 @@ impl Collector {
         let AuditTime { now, trusted } = self.limits.audit_time();
         if !trusted {
             let ahead = self.limits.clock.ahead().as_secs();
-            warn!(ahead, "the time has jumped, or the API server's differs from this machine's: no record is deleted");
+            warn!(ahead, "clock jump or skew, deleting no records");
         }
         let found = self.list(now).await?;
         self.limits.audits().complete();
