@@ -155,6 +155,42 @@ true
 {{ toYaml $rules }}
 {{- end }}
 
+{{/* The namespace of the Leases, if it is not that of the release. */}}
+{{- define "perennial.leaseNamespace" -}}
+{{- $election := get (get (.Values.config | default dict) "controller" | default dict) "leaderElection" | default dict -}}
+{{- $namespace := get $election "namespace" | default "" -}}
+{{- if ne $namespace .Release.Namespace }}{{ $namespace }}{{ end -}}
+{{- end }}
+
+{{/* A Role for Leases in their own namespace, and its binding: (list root name account metadata rules). */}}
+{{- define "perennial.leaseRole" -}}
+{{- $root := index . 0 -}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: {{ index . 1 }}
+  namespace: {{ include "perennial.leaseNamespace" $root }}
+{{ index . 3 }}
+rules:
+{{ toYaml (index . 4) }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: {{ index . 1 }}
+  namespace: {{ include "perennial.leaseNamespace" $root }}
+{{ index . 3 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: {{ index . 1 }}
+subjects:
+- kind: ServiceAccount
+  name: {{ index . 2 }}
+  namespace: {{ $root.Release.Namespace }}
+{{- end }}
+
 {{/* Whether the API server supports ValidatingAdmissionPolicies. Without a cluster, decided by the Kubernetes version. */}}
 {{- define "perennial.hasAdmissionPolicies" -}}
 {{- if .Capabilities.APIVersions.Has "v1/Pod" -}}

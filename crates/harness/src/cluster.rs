@@ -1,6 +1,7 @@
 //! A Kubernetes cluster for one test.
 
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     sync::atomic::{AtomicUsize, Ordering},
 };
@@ -11,7 +12,7 @@ use k8s_openapi::api::{
         ValidatingWebhookConfiguration,
     },
     coordination::v1::Lease,
-    core::v1::{Event, Namespace, Node},
+    core::v1::{ConfigMap, Event, Namespace, Node},
 };
 use kube::{
     Api, Client, Config, Resource,
@@ -19,6 +20,7 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use localplane::Plane;
+use perennial_core::keeper::record::record_selector;
 use serde::de::DeserializeOwned;
 
 use tokio::sync::OnceCell;
@@ -150,6 +152,7 @@ impl TestCluster {
         clear::<ValidatingAdmissionPolicyBinding>(&client).await;
         clear::<ValidatingAdmissionPolicy>(&client).await;
         clear_leases(&client).await;
+        clear_records(&client).await;
         let events: Api<Event> = Api::default_namespaced(client.clone());
         events.delete_collection(&DeleteParams::default(), &ListParams::default()).await.expect("deleting events");
         Self::with_client(plane, client).await
@@ -249,6 +252,19 @@ async fn clear_leases(client: &Client) {
         let api: Api<Lease> = Api::namespaced(client.clone(), &namespace);
         // It may just have been released.
         let _ = api.delete(&name, &DeleteParams::default()).await;
+    }
+}
+
+/// Deletes records in the namespaces of earlier tests: commands look for installations in all
+/// namespaces.
+async fn clear_records(client: &Client) {
+    let all: Api<ConfigMap> = Api::all(client.clone());
+    let old = ListParams::default().labels(&record_selector());
+    let found = all.list_metadata(&old).await.expect("listing records");
+    let namespaces: BTreeSet<String> = found.items.into_iter().filter_map(|record| record.metadata.namespace).collect();
+    for namespace in namespaces {
+        let api: Api<ConfigMap> = Api::namespaced(client.clone(), &namespace);
+        api.delete_collection(&DeleteParams::default(), &old).await.expect("deleting records");
     }
 }
 

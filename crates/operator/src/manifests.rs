@@ -65,6 +65,8 @@ pub struct Install {
     pub namespace: String,
     pub image: String,
     pub replicas: i32,
+    /// Namespace of the Leases, if it is another one.
+    pub lease_namespace: Option<String>,
     pub features: Features,
     pub webhook_port: u16,
     /// `None` disables metrics and probes.
@@ -87,6 +89,9 @@ impl Install {
             namespace: settings.namespace.to_string(),
             image: Self::LOCAL_IMAGE.to_owned(),
             replicas,
+            lease_namespace: Some(settings.lease_namespace())
+                .filter(|leases| *leases != settings.namespace.as_str())
+                .map(str::to_owned),
             features: Features::of(settings),
             webhook_port: settings.webhook.port,
             metrics_port: settings.metrics.enabled.then_some(settings.metrics.port),
@@ -105,6 +110,9 @@ impl Install {
     pub fn permissions(&self) -> Vec<Value> {
         let mut objects = vec![workload::namespace(self), workload::account(self)];
         objects.extend(Permissions::of(self.features).objects(NAME, &self.namespace));
+        if let Some(leases) = &self.lease_namespace {
+            objects.extend(permissions::lease_objects(NAME, &self.namespace, leases));
+        }
         if self.features.webhooks {
             objects.extend(webhook_configurations());
         }

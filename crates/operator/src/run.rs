@@ -88,7 +88,7 @@ enum Ended {
 /// again with empty caches: their content belongs to a history that is gone.
 pub async fn run(settings: Settings, target: &Target, dependencies: Dependencies) -> anyhow::Result<()> {
     while run_once(settings.clone(), target, dependencies.clone()).await? == Ended::HistoryWentBack {
-        warn!("starting again with empty caches");
+        warn!("restarting with empty caches");
     }
     Ok(())
 }

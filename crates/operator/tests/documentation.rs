@@ -416,7 +416,8 @@ fn the_readme_lists_every_folder() {
             }
         }
     }
-    let listed = |path: &String| section.contains(&format!("`{path}`")) || section.contains(&format!("`{path}/`"));
+    // The parent of listed folders needs no line.
+    let listed = |path: &String| section.contains(&format!("`{path}`")) || section.contains(&format!("`{path}/"));
     let missing: Vec<&String> = folders.iter().filter(|path| !listed(path)).collect();
     assert!(missing.is_empty(), "README.md, Where things are: {missing:?}");
     assert!(folders.len() > 20, "{folders:?}");

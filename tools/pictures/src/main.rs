@@ -18,22 +18,35 @@ struct View {
     /// Colour scheme.
     colours: &'static str,
     size: (u32, u32),
-    /// A text that shows that the view is complete.
+    /// A text of the page that appears once the view is complete.
     text: &'static str,
 }
 
-const VIEWS: [View; 6] = [
+const VIEWS: [View; 7] = [
     View { name: "overview", address: "#/", colours: "light", size: (1280, 920), text: "Needs attention" },
     View { name: "overview-dark", address: "#/", colours: "dark", size: (1280, 920), text: "Needs attention" },
-    View { name: "node", address: "#/node/worker-07", colours: "light", size: (1280, 900), text: "This incarnation" },
+    View {
+        name: "node",
+        address: "#/node/worker-07",
+        colours: "light",
+        size: (1280, 900),
+        text: "Current incarnation",
+    },
     View {
         name: "workload",
         address: "#/workload/deployment/default/checkout",
         colours: "light",
         size: (1280, 860),
-        text: "What is done about it",
+        text: "Point at a slot",
     },
-    View { name: "nodes-dark", address: "#/nodes", colours: "dark", size: (1280, 760), text: "worker-01" },
+    View {
+        name: "nodes-dark",
+        address: "#/nodes",
+        colours: "dark",
+        size: (1280, 760),
+        text: ", including deleted ones",
+    },
+    View { name: "policies", address: "#/policies", colours: "light", size: (1280, 900), text: "Keeps cordons" },
     View { name: "phone", address: "#/", colours: "light", size: (390, 844), text: "Needs attention" },
 ];
 
@@ -65,4 +78,24 @@ async fn show(page: &Page, view: &View) {
     page.wait_for_in("main", view.text).await;
     // After two frames the view is painted.
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))").await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_awaited_text_is_on_a_page_of_the_dashboard() {
+        let pages = concat!(env!("CARGO_MANIFEST_DIR"), "/../../crates/operator/src/dashboard/page");
+        let scripts: Vec<String> = fs::read_dir(pages)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.extension().is_some_and(|extension| extension == "js"))
+            .map(|path| fs::read_to_string(path).unwrap())
+            .collect();
+        for view in VIEWS {
+            let found = scripts.iter().any(|script| script.contains(view.text));
+            assert!(found, "{}: no page contains {:?}", view.name, view.text);
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use perennial_harness::{Operator, TestCluster, Webhooks, eventually};
+use perennial_harness::{Operator, TestCluster, Webhooks, eventually, perennial};
 use serde_json::json;
 
 const WORKERS: usize = 48;
@@ -20,6 +20,19 @@ fn name(number: usize) -> String {
 impl Scene {
     pub(crate) async fn set() -> Self {
         let cluster = TestCluster::full().await;
+        let crds = perennial(["manifests", "crds"], &[]).expect_success();
+        cluster.try_kubectl_with("apply", &crds).expect_success();
+        cluster.kubectl("wait --for=condition=Established crd/keeppolicies.perennial.dev --timeout=30s");
+        cluster.apply_policy(
+            "gold",
+            &json!({
+                "nodeSelector": {"matchLabels": {"example.com/tier": "gold"}},
+                "priority": 10,
+                "annotations": ["example.com/*"],
+                "cordon": true,
+                "retention": "2160h",
+            }),
+        );
         let operator = cluster.operator().webhooks(Webhooks::On).set("placement.cooldown", "2s");
         let operator = operator.set("dashboard.enabled", "true").set("dashboard.port", "0").start().await;
         for number in 1..=WORKERS {

@@ -109,7 +109,7 @@ pub struct LeaseWrite {
 pub enum ElectionStep {
     /// Read the Lease and call [`Election::observed`].
     Read,
-    /// LeaseWrite the Lease and call [`Election::written`], [`Election::conflicted`] or
+    /// Write the Lease and call [`Election::written`], [`Election::conflicted`] or
     /// [`Election::unanswered`].
     Write(LeaseWrite),
     /// Wait until that time, or with `None` until something changes.

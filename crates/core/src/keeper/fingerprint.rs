@@ -251,7 +251,7 @@ impl NodeFingerprint {
         plain && selected && !self.ignored && record.kept == self.kept && record.machine == self.machine
     }
 
-    /// Returns the state of the node as far as the hashes tell. `clean`: `decide` was found to
+    /// Returns the state of the node as computed from the hashes. `clean`: `decide` was found to
     /// return nothing.
     pub fn state(&self, record: Option<&RecordFingerprint>, contested: bool, clean: bool) -> KeepState {
         if self.ignored {

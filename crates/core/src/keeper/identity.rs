@@ -139,8 +139,8 @@ impl Record {
 }
 
 /// Returns the property that `auto` stands for. On AWS, names are addresses that other instances
-/// reuse. Elsewhere a name is a seat: instance groups and scale sets reuse it on purpose. Stays
-/// `auto` until the cloud controller has initialized the node: its provider is not known before.
+/// reuse. Elsewhere instance groups and scale sets reuse names on purpose. Stays `auto` until the
+/// cloud controller has initialized the node: its provider is not known before.
 fn resolve(kind: &Identity, node: &Node) -> Identity {
     match kind {
         Identity::Auto if node.machine.provider_id.is_empty() && is_uninitialized(node) => Identity::Auto,

@@ -31,7 +31,7 @@ impl PolicySet {
     }
 
     /// Returns the position of the record that belongs to a node, among the existing records under
-    /// its identities. `mark` is the mark of the node, if it is believed.
+    /// its identities. `mark` is the mark of the node, if it is trusted.
     ///
     /// Of several, those that this incarnation has written or was given and those of its machine
     /// apply, the latest first.

@@ -65,7 +65,7 @@ impl PolicySet {
     }
 
     /// Returns the policy for a node with this record. `mark` is the mark of the node, if it is
-    /// believed.
+    /// trusted.
     pub fn for_node_with_record(&self, node: &Node, mark: Option<&Mark>, record: &Record) -> Arc<Policy> {
         let mut labels = inherited_labels(node, mark, record);
         let is_bare = !labels.is_empty() && !self.selects_by_labels(&node.labels);

@@ -116,7 +116,7 @@ pub enum Fault {
     NotJson(String),
     #[error("it has version {0}, and this operator reads up to version {max}", max = VERSION)]
     Version(String),
-    #[error("it does not have the shape of a record: {0}")]
+    #[error("it does not match the schema of records: {0}")]
     Shape(String),
     #[error("its checksum does not match its content")]
     Checksum,
@@ -124,11 +124,11 @@ pub enum Fault {
     Swapped(String),
     #[error("it has no signature")]
     Unsigned,
-    #[error("its signature is not one of key {0:?} over this content in this place")]
+    #[error("its signature with key {0:?} does not match its content and name")]
     Forged(String),
-    #[error("it is signed with key {0:?}, which is not known here")]
+    #[error("it is signed with key {0:?}, which is not in the Secret")]
     UnknownKey(String),
-    #[error("it has sequence {found} after {seen} was seen: an older record was put back")]
+    #[error("its sequence decreased from {seen} to {found}: an older record was put back")]
     Replayed { found: u64, seen: u64 },
 }
 
@@ -142,7 +142,7 @@ impl Fault {
 
 /// The record would be too large even without its history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the record would have {0} bytes, more than the {RECORD_LIMIT} that are written")]
+#[error("the record would have {0} bytes; the limit is {RECORD_LIMIT}")]
 pub struct TooLarge(pub usize);
 
 impl Record {

@@ -52,7 +52,7 @@ pub struct Keys(BTreeMap<String, Vec<u8>>);
 pub enum BadKeys {
     #[error("there is no key")]
     None,
-    #[error("the key {name:?} has {bytes} bytes, and {KEY_BYTES} are the fewest")]
+    #[error("the key {name:?} has {bytes} bytes; the minimum is {KEY_BYTES}")]
     Short { name: String, bytes: usize },
 }
 

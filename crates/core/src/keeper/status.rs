@@ -193,7 +193,7 @@ impl KeepStatus {
             Self::Unidentified(identity) => {
                 format!("unidentified: it has no {identity} yet, so nothing is captured or restored")
             }
-            Self::NewerRecord => "left alone: its record was written by a newer version of the operator".to_owned(),
+            Self::NewerRecord => "not changed: its record was written by a newer version of the operator".to_owned(),
             Self::Contested(rivals) => {
                 format!("contested: {} has the same identity, so nothing is restored", rivals.join(", "))
             }

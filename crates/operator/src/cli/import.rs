@@ -19,7 +19,7 @@ use perennial_core::keeper::{
     collect::HOLD,
     decide::Restore,
     import::{
-        ImportEntry, ImportInput,
+        ImportEntry, ImportInput, Refused,
         decide::{ImportDecision, ImportWrite, SkipReason, decide_import},
         read_json_labels, read_json_object, read_object, read_text,
     },
@@ -114,7 +114,7 @@ impl Tally {
 }
 
 impl Import {
-    /// Exits with 1 if an entry was refused.
+    /// Exits with 1 if an entry was refused or a source contains none.
     pub(super) fn execute(self, global: &Global) -> anyhow::Result<ExitCode> {
         if self.filename.is_empty() && self.from.is_none() && self.remove_finalizer.is_none() {
             anyhow::bail!("nothing to import; use -f FILE, or --from NAMESPACE for the data of another tool");
@@ -187,11 +187,16 @@ impl Import {
             found.unknown += read.unknown;
         }
         if let Some(namespace) = &self.from {
+            let before = found.entries.len() + found.refused.len();
             for object in other_tools.objects(namespace).await? {
                 match self.format {
                     DataFormat::Auto => read_object(&object, known, &mut found),
                     DataFormat::JsonLabels => read_json_object(&object, "", &mut found),
                 }
+            }
+            if found.entries.len() + found.refused.len() == before {
+                let why = "it contains no data of another tool that can be read".to_owned();
+                found.refused.push(Refused { origin: format!("namespace {namespace}"), why });
             }
         }
         Ok(found)

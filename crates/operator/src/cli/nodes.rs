@@ -6,7 +6,7 @@ use clap::{Args, builder::PossibleValuesParser};
 use jiff::Timestamp;
 use perennial_core::{
     config::LabelSelector,
-    keeper::{keys::Kept, status::KeepState, stored_record::Stored},
+    keeper::{status::KeepState, stored_record::Stored},
 };
 use serde_json::json;
 
@@ -93,7 +93,7 @@ impl NodesArgs {
             Some(Stored::Good(record)) => Some(record),
             _ => None,
         };
-        let kept = look.kept().map(Kept::len).or_else(|| record.map(|record| record.kept.len()));
+        let kept = record.map(|record| record.kept.len());
         let lifetime = RecordLifetime::of(look);
         let dash = || "-".to_owned();
         let row = vec![

@@ -178,7 +178,7 @@ impl PlanReport {
             }
             Err(problems) => {
                 self.sound = false;
-                let _ = writeln!(self.text, "{name}: would be left alone");
+                let _ = writeln!(self.text, "{name}: would not be managed");
                 for problem in &problems {
                     let _ = writeln!(self.text, "  {problem}");
                 }

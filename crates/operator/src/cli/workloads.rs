@@ -139,7 +139,7 @@ fn item(row: &PlannedWorkload) -> Item {
         }
         Err(problems) => {
             let replicas = view.replicas.to_string();
-            [replicas, dash(), dash(), dash(), dash(), dash(), format!("left alone: {problems}"), dash()]
+            [replicas, dash(), dash(), dash(), dash(), dash(), format!("not managed: {problems}"), dash()]
         }
     };
     Item {

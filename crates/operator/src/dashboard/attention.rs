@@ -142,7 +142,7 @@ fn about_policies(dashboard: &Dashboard) -> Option<Problem> {
         title: counted(bad.len(), "KeepPolicy is invalid", "KeepPolicies are invalid"),
         detail: format!("Ignored: {}.", bad.join(", ")),
         about: Vec::new(),
-        link: String::new(),
+        link: "#/policies".to_owned(),
         command: format!("kubectl describe keeppolicy {}", shell_quoted(first)),
     })
 }
@@ -154,7 +154,7 @@ fn about_workloads(overview: &OverviewState) -> Vec<Problem> {
         (
             WorkloadState::Invalid,
             Level::Warn,
-            ["workload is left alone", "workloads are left alone"],
+            ["workload is not managed", "workloads are not managed"],
             "Their placement annotations are invalid.".to_owned(),
         ),
         (

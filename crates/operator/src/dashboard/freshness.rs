@@ -1,4 +1,4 @@
-//! Whether the API server answers, and delivers nodes and records. Otherwise everything that is shown
+//! Whether the API server answers, and delivers nodes, records, workloads and pods. Otherwise everything that is shown
 //! may be outdated.
 
 use std::time::Duration;
@@ -20,8 +20,10 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 /// Resources whose data is on every page. What is not readable of others is reported by Leases.
 const SHOWN: [&str; 2] = ["nodes", "records"];
+/// Resources of the pages about workloads.
+const SHOWN_OF_WORKLOADS: [&str; 4] = ["deployments", "statefulsets", "replicasets", "pods"];
 
-/// The API server does not answer, or does not deliver nodes or records.
+/// The API server does not answer, or does not deliver what is shown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Stale {
     /// Time of the last good answer. `None` if there was none yet.
@@ -44,9 +46,11 @@ impl Failure {
         Self { title: "The API server does not answer".to_owned(), why, lasted: Duration::ZERO }
     }
 
-    /// Returns the first resource that cannot be read.
-    fn unreadable(health: &Health) -> Option<Self> {
-        SHOWN.into_iter().find_map(|resource| {
+    /// Returns the first shown resource that cannot be read. Workloads that were never listed are
+    /// not shown, so they are not outdated.
+    fn unreadable(health: &Health, workloads_are_shown: bool) -> Option<Self> {
+        let of_workloads = SHOWN_OF_WORKLOADS.into_iter().filter(|_| workloads_are_shown);
+        SHOWN.into_iter().chain(of_workloads).find_map(|resource| {
             let (lasted, category) = health.failing(resource)?;
             let title = format!("The API server does not deliver {resource}");
             Some(Self { title, why: format!("reads of {resource} fail: {category}"), lasted })
@@ -94,7 +98,10 @@ impl Dashboard {
                 Ok(Err(error)) if Category::of(&error) == Category::Unreachable => {
                     Some(Failure::no_answer(error_category::message(&error)))
                 }
-                Ok(_) => Failure::unreadable(&self.health),
+                Ok(_) => {
+                    let workloads = self.parts.placer.as_ref().is_some_and(|placer| placer.is_synced());
+                    Failure::unreadable(&self.health, workloads)
+                }
             };
             asked.note(Instant::now(), Timestamp::now(), failure);
         }
@@ -129,7 +136,7 @@ mod tests {
     async fn data_is_stale_since_the_first_failed_read() {
         let (mut asked, at, health) = (Asked::default(), Instant::now(), Health::new());
         health.read("nodes");
-        asked.note(at, time(100), Failure::unreadable(&health));
+        asked.note(at, time(100), Failure::unreadable(&health, false));
         assert_eq!(asked.stale, None);
 
         for _ in 0..3 {
@@ -137,16 +144,33 @@ mod tests {
         }
         // A resource that no page shows does not make it stale.
         health.unread("leases", Category::Forbidden);
-        assert!(Failure::unreadable(&health).is_none(), "it may be a moment");
+        assert!(Failure::unreadable(&health, false).is_none(), "it may be a moment");
         tokio::time::advance(Duration::from_secs(10)).await;
         for now in [110, 112] {
-            asked.note(at, time(now), Failure::unreadable(&health));
+            asked.note(at, time(now), Failure::unreadable(&health, false));
             let stale = asked.stale.clone().unwrap();
             assert_eq!((stale.since, stale.title.as_str()), (Some(time(100)), "The API server does not deliver nodes"));
         }
 
         health.read("nodes");
-        asked.note(at, time(120), Failure::unreadable(&health));
+        asked.note(at, time(120), Failure::unreadable(&health, false));
         assert_eq!(asked.stale, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn workloads_that_are_shown_can_be_stale() {
+        for resource in SHOWN_OF_WORKLOADS {
+            let health = Health::new();
+            for _ in 0..3 {
+                health.unread(resource, Category::Server);
+            }
+            tokio::time::advance(Duration::from_secs(10)).await;
+            for _ in 0..3 {
+                health.unread(resource, Category::Server);
+            }
+            let failure = Failure::unreadable(&health, true).expect("it is stale");
+            assert_eq!(failure.title, format!("The API server does not deliver {resource}"));
+            assert!(Failure::unreadable(&health, false).is_none(), "{resource} was never listed");
+        }
     }
 }

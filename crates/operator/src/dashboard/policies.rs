@@ -57,5 +57,7 @@ fn decides(policy: &Policy) -> Value {
         "protected": list(&policy.protected),
         "retention": duration::print(policy.retention),
         "history": policy.history,
+        "dropManagers": list(&policy.drop_managers),
+        "withheld": policy.withheld,
     })
 }

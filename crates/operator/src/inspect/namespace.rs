@@ -1,6 +1,8 @@
 //! Whether the selected namespace is the one of Perennial, and where the settings of a command come
 //! from.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::{
     coordination::v1::Lease,
     core::v1::{ConfigMap, Namespace},
@@ -8,7 +10,7 @@ use k8s_openapi::api::{
 use kube::{Api, Client, api::ListParams};
 use perennial_core::config::Settings;
 
-use super::{leases::namespaces_of_live_replicas, session::record_pages};
+use super::{leases::LeaseSnapshot, session::record_pages};
 use crate::runtime::lease_metadata::GROUP;
 
 /// Where the settings of a command were read.
@@ -34,8 +36,7 @@ pub(crate) fn other_settings(why: &str) -> String {
     format!("warning: the operator may use other settings: {why}")
 }
 
-/// Fails if the namespace does not exist, or if it has nothing of Perennial and an operator runs in
-/// another one. A namespace that cannot be read is accepted. Returns a warning if the settings of
+/// Fails if the namespace does not exist, or if it has nothing of Perennial and another one has. A namespace that cannot be read is accepted. Returns a warning if the settings of
 /// the operator are unknown, or if nothing of Perennial is found.
 pub(crate) async fn require_namespace(
     client: &Client,
@@ -52,14 +53,12 @@ pub(crate) async fn require_namespace(
     if matches!(source, Ok(SettingsSource::ConfigMap)) {
         return Ok(None);
     }
-    let found = has_leases(client, settings).await || {
-        let others = namespaces_of_live_replicas(client).await;
-        let has_records = has_records(client, namespace).await;
-        if let Some(other) = others.first().filter(|_| !others.contains(namespace) && !has_records) {
-            anyhow::bail!("Perennial runs in namespace {other}, not in {namespace}; use --system-namespace {other}")
-        }
-        has_records
-    };
+    let found = has_leases(client, settings).await || has_records(client, namespace).await;
+    if !found && let Some(other) = installed_elsewhere(client, settings).await {
+        let Elsewhere { namespace: other, runs } = other;
+        let what = if runs { "runs" } else { "is installed" };
+        anyhow::bail!("Perennial {what} in namespace {other}, not in {namespace}; use --system-namespace {other}")
+    }
     Ok(match source {
         _ if !found => Some(format!(
             "warning: namespace {namespace} has no configuration, Lease or record of Perennial; if it is installed \
@@ -73,8 +72,41 @@ pub(crate) async fn require_namespace(
     })
 }
 
-/// Whether the namespace has a Lease of an operator, or that cannot be determined.
+/// An installation in another namespace.
+struct Elsewhere {
+    namespace: String,
+    /// A replica renews its Lease.
+    runs: bool,
+}
+
+/// Returns the namespace of an installation that is not in the selected one: with records, which are
+/// in the namespace of Perennial even if its Leases are not, or with Leases, also of an operator that
+/// was stopped. Without permission to list all of them there is none.
+async fn installed_elsewhere(client: &Client, settings: &Settings) -> Option<Elsewhere> {
+    // Maps a namespace to whether it has records, and whether a replica runs there.
+    let mut found: BTreeMap<String, (bool, bool)> = BTreeMap::new();
+    for (namespace, leases) in LeaseSnapshot::read_all(client).await.unwrap_or_default() {
+        found.entry(namespace).or_default().1 = leases.live_members().next().is_some();
+    }
+    let runs = found.values().any(|(_, runs)| *runs);
+    let records: Api<ConfigMap> = Api::all(client.clone());
+    if let Ok(page) = records.list_metadata(&record_pages()).await {
+        for namespace in page.items.into_iter().filter_map(|record| record.metadata.namespace) {
+            found.entry(namespace).or_default().0 = true;
+        }
+    }
+    let own = [settings.namespace.as_str(), settings.lease_namespace()];
+    let others = found.into_iter().filter(|(namespace, _)| !own.contains(&namespace.as_str()));
+    let (namespace, _) = others.max_by_key(|(_, evidence)| *evidence)?;
+    Some(Elsewhere { namespace, runs })
+}
+
+/// Whether the namespace has a Lease of an operator, or that cannot be determined. Leases in another
+/// namespace prove nothing about it.
 async fn has_leases(client: &Client, settings: &Settings) -> bool {
+    if settings.lease_namespace() != settings.namespace.as_str() {
+        return false;
+    }
     let leases: Api<Lease> = Api::namespaced(client.clone(), settings.lease_namespace());
     let list = leases.list_metadata(&ListParams::default().labels(GROUP).limit(1)).await;
     !list.is_ok_and(|list| list.items.is_empty())

@@ -105,8 +105,8 @@ impl WorkloadState {
         match self {
             Self::Exact => (Tone::Good, "exact"),
             Self::Drift => (Tone::Changed, "drift"),
-            Self::Fallback => (Tone::Warn, "short of spot"),
-            Self::Invalid => (Tone::Bad, "left alone"),
+            Self::Fallback => (Tone::Warn, "spot shortage"),
+            Self::Invalid => (Tone::Bad, "not managed"),
         }
     }
 }
@@ -192,7 +192,7 @@ impl KeyOrigin {
 fn node_display(state: KeepState) -> (Tone, &'static str) {
     match state {
         KeepState::Current => (Tone::Good, "current"),
-        KeepState::Pending => (Tone::Changed, "changed"),
+        KeepState::Pending => (Tone::Changed, "pending"),
         KeepState::Unsettled => (Tone::Warn, "unsettled"),
         KeepState::Waiting => (Tone::Info, "waiting"),
         KeepState::Unidentified => (Tone::Warn, "unidentified"),
@@ -270,6 +270,20 @@ display_as_str!(RecordState, WorkloadState, KeyOrigin);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_label_of_a_node_is_the_name_of_its_state_in_lower_case() {
+        for state in KeepState::ALL {
+            let mut words = String::new();
+            for letter in state.as_str().chars() {
+                if letter.is_uppercase() && !words.is_empty() {
+                    words.push(' ');
+                }
+                words.extend(letter.to_lowercase());
+            }
+            assert_eq!(node_display(state).1, words);
+        }
+    }
 
     #[test]
     fn every_state_has_a_distinct_label() {

@@ -175,7 +175,7 @@ impl Cache {
         self.lock().recall_for_create(name, &self.policies)
     }
 
-    /// Whether the cache knows every last state of a node that is being created.
+    /// Whether the cache has every last state of a node that is being created.
     pub fn is_fresh_without(&self, name: &str) -> bool {
         self.lock().is_fresh_without(name)
     }

@@ -125,7 +125,7 @@ impl Collector {
         let mut passes = Passes { time: self.limits.audit_time(), trust: None };
         if !passes.time.trusted {
             let ahead = self.limits.clock.ahead().as_secs();
-            warn!(ahead, "the time has jumped, or the API server's differs from this machine's: no record is deleted");
+            warn!(ahead, "clock jump or skew, deleting no records");
         }
         loop {
             match self.pass(&mut passes).await {

@@ -139,7 +139,7 @@ impl NodeReconciler {
             match self.label_record(&node).await {
                 Ok(true) => return Ok(Done::Again),
                 Ok(false) => {}
-                // The node is restored all the same.
+                // The node is restored anyway.
                 Err(error) if error.is_failed_write() => self.report_failure(key, &error, Retry::default()),
                 Err(error) => return Err(error),
             }

@@ -46,7 +46,7 @@ pub enum KeysError {
     #[error("could not read the Secret {SECRET} in namespace {namespace}, which `records.hmac` requires")]
     Read { namespace: String, source: Failure },
     #[error(
-        "`records.hmac` requires the Secret {SECRET} in namespace {namespace}, which is not there: \
+        "`records.hmac` requires the Secret {SECRET} in namespace {namespace}, which does not exist: \
          kubectl create secret generic {SECRET} -n {namespace} --from-literal=key-1=\"$(openssl rand -hex 32)\""
     )]
     Missing { namespace: String },
@@ -57,7 +57,7 @@ pub enum KeysError {
 /// A record must be signed, and the keys could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`records.hmac` requires a signature, and the Secret {SECRET} could not be read: you need to be allowed to get it"
+    "`records.hmac` requires a signature, and the Secret {SECRET} could not be read: it needs permission to get it"
 )]
 pub struct CannotSign;
 

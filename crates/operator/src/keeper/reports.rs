@@ -77,7 +77,11 @@ impl Reports {
     /// given.
     pub(super) fn restored_in_create(&self, node: &str, uid: &str, set: usize, mark: &Mark) {
         self.events.occurred(EventObject::node(node, uid), Severity::Normal, "Restored", || {
-            if mark.unlisted { format!("gave back {set} keys") } else { gave_back(mark.given.keys()) }
+            if mark.unlisted || mark.given.len() != set {
+                format!("Restored {set} key(s)")
+            } else {
+                restored(mark.given.keys())
+            }
         });
     }
 
@@ -165,7 +169,7 @@ impl Reports {
 fn summary(restore: &Restore) -> String {
     let mut parts = Vec::new();
     if !restore.set.is_empty() {
-        parts.push(gave_back(restore.set.keys()));
+        parts.push(restored(restore.set.keys()));
     }
     if !restore.remove.is_empty() {
         parts.push(format!("removed {}", list(restore.remove.iter())));
@@ -173,8 +177,8 @@ fn summary(restore: &Restore) -> String {
     parts.join("; ")
 }
 
-fn gave_back<'a>(keys: impl Iterator<Item = &'a Key>) -> String {
-    format!("gave back {}", list(keys))
+fn restored<'a>(keys: impl Iterator<Item = &'a Key>) -> String {
+    format!("Restored {}", list(keys))
 }
 
 /// Returns the first keys and the number of the others.

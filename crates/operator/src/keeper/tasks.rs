@@ -134,7 +134,7 @@ impl Keeper {
         Task::new("watch of policies", watch.run(move |event| keeper.on_policy(event), on_error))
     }
 
-    /// Returns the task that tells KeepPolicies that may not be read from those that do not exist:
+    /// Returns the task that distinguishes unreadable KeepPolicies from missing ones:
     /// without permission the API server answers 403 to both.
     fn discover_policies(self: &Arc<Self>, env: &Environment) -> Task {
         let (keeper, client) = (Arc::clone(self), env.client.clone());

@@ -6,7 +6,8 @@ use perennial_core::config::{Settings, schema};
 use serde_json::{Value, json};
 
 use super::{
-    Features, Install, Permissions, REPLICAS, chart_readme, monitoring_stack, policies, share_work, uninstall, yaml,
+    Features, Install, Permissions, REPLICAS, chart_readme, monitoring_stack, permissions::leases_elsewhere, policies,
+    share_work, uninstall, yaml,
 };
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -47,8 +48,11 @@ const ACCOUNT: &str = "PERENNIAL-ACCOUNT";
 
 /// Returns the rules by feature, from which the chart selects.
 fn by_feature() -> Value {
+    let [leases, uninstall_leases] = leases_elsewhere();
     json!({
         "keeper": Permissions::keeper(),
+        "leases": leases,
+        "uninstallLeases": uninstall_leases,
         "webhooks": Permissions::webhooks(),
         "noWebhooks": Permissions::no_webhooks(),
         "certificates": Permissions::certificates(),

@@ -42,6 +42,8 @@ pub struct Permissions {
     pub namespaced: Vec<Rule>,
 }
 
+/// Name of the Role and its binding in the namespace of the Leases, if that is another one.
+const LEASES: &str = "perennial-leases";
 const WEBHOOKS: &[&str] = &["mutatingwebhookconfigurations", "validatingwebhookconfigurations"];
 const ADMISSION: &str = "admissionregistration.k8s.io";
 
@@ -74,7 +76,7 @@ impl Permissions {
             ],
             namespaced: vec![
                 Rule::new("", &["configmaps"], &["get", "list", "watch", "create", "update", "patch", "delete"]),
-                Rule::new("coordination.k8s.io", &["leases"], &["get", "list", "watch", "create", "update", "delete"]),
+                leases(),
             ],
         }
     }
@@ -130,30 +132,49 @@ impl Permissions {
 
     /// Returns the roles and their bindings to the account of the same name.
     pub fn objects(&self, account: &str, namespace: &str) -> Vec<Value> {
-        let object = |kind: &str, mut metadata: Value| {
-            metadata["name"] = json!(account);
-            metadata["labels"] = labels();
-            json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": metadata })
-        };
-        let bind = |kind: &str, role: &str, metadata: Value| {
-            let mut binding = object(kind, metadata);
-            binding["roleRef"] = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": role, "name": account });
-            binding["subjects"] = json!([{ "kind": "ServiceAccount", "name": account, "namespace": namespace }]);
-            binding
-        };
-        let role = |kind: &str, metadata: Value, rules: &[Rule]| {
-            let mut role = object(kind, metadata);
-            role["rules"] = json!(rules);
-            role
-        };
-        let own = || json!({ "namespace": namespace });
-        vec![
-            role("ClusterRole", json!({}), &self.cluster),
-            bind("ClusterRoleBinding", "ClusterRole", json!({})),
-            role("Role", own(), &self.namespaced),
-            bind("RoleBinding", "Role", own()),
-        ]
+        let subject = (account, namespace);
+        let own = || json!({ "name": account, "namespace": namespace });
+        let [role, binding] = bound("Role", &own(), &self.namespaced, subject);
+        let [cluster_role, cluster_binding] = bound("ClusterRole", &json!({ "name": account }), &self.cluster, subject);
+        vec![cluster_role, cluster_binding, role, binding]
     }
+}
+
+/// Returns the Role for Leases in a namespace other than that of the account, and its binding.
+pub(super) fn lease_objects(account: &str, namespace: &str, leases_in: &str) -> [Value; 2] {
+    bound("Role", &json!({ "name": LEASES, "namespace": leases_in }), &[leases()], (account, namespace))
+}
+
+/// Returns a role of this kind and its binding to an account, which has a name and a namespace.
+fn bound(kind: &str, metadata: &Value, rules: &[Rule], (account, namespace): (&str, &str)) -> [Value; 2] {
+    let object = |kind: &str| {
+        let mut metadata = metadata.clone();
+        metadata["labels"] = labels();
+        json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": metadata })
+    };
+    let mut role = object(kind);
+    role["rules"] = json!(rules);
+    let mut binding = object(&format!("{kind}Binding"));
+    binding["roleRef"] = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": metadata["name"] });
+    binding["subjects"] = json!([{ "kind": "ServiceAccount", "name": account, "namespace": namespace }]);
+    [role, binding]
+}
+
+/// Returns the rule for the Leases of replicas and shards.
+fn leases() -> Rule {
+    Rule::new("coordination.k8s.io", &["leases"], &["get", "list", "watch", "create", "update", "delete"])
+}
+
+/// Returns the rule of `perennial uninstall` for the Leases.
+fn delete_leases() -> Rule {
+    Rule::new("coordination.k8s.io", &["leases"], &["deletecollection"])
+}
+
+/// Returns the permissions for Leases in another namespace: those of the operator, and those of an
+/// uninstall.
+#[cfg(test)]
+pub(super) fn leases_elsewhere() -> [Permissions; 2] {
+    [leases(), delete_leases()].map(|rule| Permissions { cluster: Vec::new(), namespaced: vec![rule] })
 }
 
 /// Returns the permissions of `perennial uninstall`, which runs with a separate account.
@@ -167,7 +188,7 @@ pub fn uninstall() -> Permissions {
         ],
         namespaced: vec![
             Rule::new("apps", &["deployments/scale"], &["patch"]).named(NAME),
-            Rule::new("coordination.k8s.io", &["leases"], &["deletecollection"]),
+            delete_leases(),
             Rule::new("", &["secrets"], &["delete"]).named(certificates::SECRET),
             Rule::new("", &["configmaps"], &["deletecollection"]),
             // A virtual resource that the admission policy for records checks.

@@ -94,7 +94,7 @@ impl History {
     /// Reports that a consistent read returned less than what was read before.
     pub fn report(&self, what: &str, before: u64, now: u64) {
         if !self.went_back.is_cancelled() {
-            error!(what, before, now, "the API server's history went back, as after a restore of etcd");
+            error!(what, before, now, "resourceVersion decreased: etcd was restored");
         }
         self.went_back.cancel();
     }

@@ -88,9 +88,9 @@ async fn a_restore_creates_an_event_on_the_node(#[case] webhooks: Webhooks) {
     cluster.node("n1").create().await;
 
     let message = cluster.wait_for_event("n1", "Restored").await;
-    assert_eq!(message, "Restored: gave back team");
+    assert_eq!(message, "Restored: Restored team");
     let shown = cluster.kubectl("describe node n1");
-    assert!(shown.contains("Restored") && shown.contains("gave back team"), "{shown}");
+    assert!(shown.contains("Restored") && shown.contains("Restored team"), "{shown}");
 }
 
 #[tokio::test]

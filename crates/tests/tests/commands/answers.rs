@@ -2,6 +2,7 @@
 //! reported as the failure it is.
 
 use perennial_harness::{CommandOutput, TestCluster, Webhooks, eventually, perennial, record_name};
+use rstest::rstest;
 use serde_json::json;
 
 use crate::cells;
@@ -250,6 +251,29 @@ async fn assumed_settings_and_an_empty_namespace_are_reported() {
     drop(operator);
 }
 
+/// Without Leases too: the operator is scaled to 0, or runs without leader election.
+#[rstest]
+#[case::stopped("true")]
+#[case::without_leader_election("false")]
+#[tokio::test]
+async fn a_wrong_namespace_is_refused_while_no_replica_renews_a_lease(#[case] elects: &str) {
+    let cluster = TestCluster::new().await;
+    let operator = cluster.operator().set("controller.leaderElection.enabled", elects).start().await;
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+    if elects == "true" {
+        operator.stop().await.expect("it stops within five seconds");
+    }
+    let kubeconfig = cluster.plane().kubeconfig_path().display().to_string();
+
+    for (command, flag) in [("nodes", "--system-namespace"), ("status", "--system-namespace"), ("nodes", "-n")] {
+        let answer = perennial([command, "--kubeconfig", &kubeconfig, flag, "default"], &[]);
+
+        let message = answer.expect_failure();
+        assert!(message.contains(&format!("use --system-namespace {}", cluster.namespace())), "{message}");
+    }
+}
+
 #[tokio::test]
 async fn no_restore_is_promised_without_an_operator() {
     let cluster = TestCluster::new().await;
@@ -426,6 +450,18 @@ async fn an_import_of_nothing_fails() {
     );
     assert!(missing.expect_failure().contains("namespace nowhere does not exist"));
     assert!(cluster.perennial(&format!("import -f {path} --from nowhere")).expect_failure().contains("nowhere"));
+    assert_eq!(cluster.record_count().await, 0);
+    // Namespaces with ConfigMaps of Kubernetes only, and with unrelated ones.
+    let foreign = format!("create configmap unrelated -n {} --from-literal=a=b", cluster.namespace());
+    cluster.kubectl(&foreign);
+    for namespace in ["default", cluster.namespace()] {
+        for more in ["", " --dry-run", " --format auto"] {
+            let answer = cluster.perennial(&format!("import --from {namespace}{more}"));
+            assert_eq!(answer.code, Some(1), "{namespace}{more}: {answer:?}");
+            let refused = format!("refused: namespace {namespace}: it contains no data of another tool");
+            assert!(answer.stdout.contains(&refused), "{answer:?}");
+        }
+    }
     assert_eq!(cluster.record_count().await, 0);
     cluster.perennial(&format!("import -f {path}")).expect_success();
     assert!(cluster.config_map("n1").await.is_some(), "{}", record_name("n1"));

@@ -144,7 +144,7 @@ async fn explain_lists_the_history_of_a_node() {
     cluster.wait_for_event("n1", "Restored").await;
     let patched = cluster.perennial("explain n1").expect_success();
     assert!(patched.contains("by a patch of the operator"), "{patched}");
-    assert!(patched.contains("Restored: gave back team"), "{patched}");
+    assert!(patched.contains("Restored: Restored team"), "{patched}");
     eventually("the refusal is reported", async || {
         let output = cluster.perennial("explain n1").expect_success();
         let wanted = format!("{role}: kept for machine p,");

@@ -17,11 +17,11 @@ async fn slots_are_drawn_as_they_are_filled() {
     cluster.deployment("odd").annotate("spot-percentage", "many").replicas(0).create().await;
     let address = operator.dashboard().await;
     let page = browser.open(&format!("{address}#/workloads"), 1280, 900).await;
-    page.wait_for_in(".rows", "left alone").await;
+    page.wait_for_in(".rows", "not managed").await;
 
     // 7 spot slots and room for 5: the rest runs on-demand.
     cluster.wait_for_split("web", 5, 5).await;
-    page.wait_for_in(".rows", "short of spot").await;
+    page.wait_for_in(".rows", "spot shortage").await;
     page.go("#/").await;
     page.wait_for_in(".attention", "1 workload runs on-demand: no spot capacity").await;
     page.wait_for_in(".attention", "perennial explain deployment/web -n default").await;

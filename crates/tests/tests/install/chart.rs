@@ -42,6 +42,10 @@ fn the_chart_passes_lint(#[values(Helm::V3, Helm::V4)] helm: Helm) {
     &["webhook.port=19443", "metrics.port=18080"],
 )]
 #[case::signed_records(&[r#"config={"records":{"hmac":"require"}}"#], &["records.hmac=require"])]
+#[case::leases_elsewhere(
+    &[r#"config={"controller":{"leaderElection":{"namespace":"election"}}}"#],
+    &["controller.leaderElection.namespace=election"],
+)]
 #[case::no_metrics(&[r#"config={"metrics":{"enabled":false}}"#], &["metrics.enabled=false"])]
 fn it_renders_what_the_program_prints(#[case] values: &[&str], #[case] settings: &[&str]) {
     let chart = rendered(Helm::V4, values);
@@ -54,6 +58,21 @@ fn it_renders_what_the_program_prints(#[case] values: &[&str], #[case] settings:
     for kind in ["ClusterRole", "Role"] {
         let rules = |objects: &[Value]| find(objects, kind, "perennial").unwrap()["rules"].clone();
         assert_eq!(rules(&chart), rules(&printed), "{kind}");
+    }
+    for kind in ["Role", "RoleBinding"] {
+        let leases = |objects: &[Value]| {
+            let found = find(objects, kind, "perennial-leases")?;
+            Some(["rules", "roleRef", "subjects"].map(|field| found[field].clone()))
+        };
+        assert_eq!(leases(&chart), leases(&printed), "{kind} for Leases");
+        let namespace =
+            |objects: &[Value]| Some(find(objects, kind, "perennial-leases")?["metadata"]["namespace"].clone());
+        assert_eq!(namespace(&chart), namespace(&printed), "{kind} for Leases");
+        let wanted = settings.iter().find_map(|setting| setting.strip_prefix("controller.leaderElection.namespace="));
+        assert_eq!(namespace(&chart), wanted.map(Value::from), "{kind} for Leases");
+        let removes =
+            find(&chart, kind, "perennial-uninstall-leases").map(|object| object["metadata"]["namespace"].clone());
+        assert_eq!(removes, wanted.map(Value::from), "{kind} of the uninstall");
     }
     let policies: Vec<&Value> = printed.iter().filter(|object| object["kind"] == "ValidatingAdmissionPolicy").collect();
     assert!(policies.len() > 6, "only {} policies", policies.len());

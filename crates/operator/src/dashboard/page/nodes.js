@@ -8,7 +8,7 @@ import { displayOf, namesOf, pill } from "./states.js";
 
 const READY = new Map([[true, "Ready"], [false, "NotReady"], [null, "–"]]);
 
-/** The columns have the names of those of `perennial nodes -o wide`. */
+/** Node, State, Kept, Policy, Captured and Collected are those of `perennial nodes -o wide`. */
 const COLUMNS = [
   { title: "Node", sort: "name" },
   { title: "State", sort: "state" },

@@ -11,7 +11,7 @@ use crate::keeper::Key;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     pub name: Key,
-    /// State, as far as fingerprints tell.
+    /// State, as computed from fingerprints.
     pub state: KeepState,
     pub record: Option<Arc<str>>,
     /// Its record is quarantined.

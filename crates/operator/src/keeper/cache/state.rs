@@ -228,7 +228,7 @@ impl CacheState {
         Requests::new()
     }
 
-    /// Ends a list of records, and takes note of those of absent nodes that it did not contain: they
+    /// Ends a list of records, and marks those of absent nodes that it did not contain: they
     /// were deleted while the watch was interrupted.
     fn note_lost_records(&mut self) {
         let gone = self.index.unlisted_records();

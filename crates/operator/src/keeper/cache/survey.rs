@@ -51,7 +51,7 @@ impl Index {
         survey
     }
 
-    /// Returns the state of a live node, as far as fingerprints tell.
+    /// Returns the state of a live node, as computed from fingerprints.
     pub(super) fn state(&self, node: &NodeEntry) -> KeepState {
         if self.has_unread_record(node) && !node.fingerprint.is_ignored() {
             return KeepState::Unsettled;

@@ -1,7 +1,7 @@
 //! Room on a node: whether the requests of one more pod fit into what its pods leave of its
 //! allocatable resources.
 //!
-//! Less strict than the scheduler, which also knows volumes, ports and affinities: a node without
+//! Less strict than the scheduler, which also considers volumes, ports and affinities: a node without
 //! room by requests is certainly full.
 
 use std::collections::BTreeMap;
