@@ -16,6 +16,7 @@ mod moves;
 pub mod node_labels;
 mod occupancy;
 mod pod_patch;
+pub mod refused;
 mod relabel;
 pub mod schedule;
 pub mod slots;

@@ -151,6 +151,12 @@ impl Schedule {
         Ok(cron)
     }
 
+    /// Returns whether the text names a time zone itself.
+    pub fn names_zone(text: &str) -> bool {
+        let text = text.trim();
+        text.strip_prefix("CRON_").unwrap_or(text).starts_with("TZ=")
+    }
+
     /// Returns the same schedule in another time zone.
     pub fn in_zone(self, name: &str) -> Result<Self, ScheduleError> {
         Ok(Self { zone: time_zone(name)?, ..self })

@@ -93,7 +93,8 @@ impl Spec {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// In order of precedence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AnnotationSource {
     Workload,
@@ -124,6 +125,9 @@ impl fmt::Display for AnnotationProblem {
 
 /// The share on spot of a workload that is enabled and has no `spot-percentage`, and its minimum.
 const ENABLED: (u8, u32) = (70, 1);
+
+/// Prefix of Spotalis, whose minimum also applies to a workload with `spot-percentage`.
+const SPOTALIS: &str = "spotalis.io/";
 
 /// Prefixes of the annotations that are read, in order of precedence, and values for annotations
 /// that neither the workload nor its namespace has, by name without prefix.
@@ -177,7 +181,12 @@ pub fn parse(
         };
     }
 
-    let (percentage, floor) = if has_share { (0, 0) } else { ENABLED };
+    let by_spotalis = enabled == Some(true) && reader.find("enabled").is_some_and(|found| found.is_of(SPOTALIS));
+    let (percentage, floor) = match has_share {
+        true if by_spotalis => (0, ENABLED.1),
+        true => (0, 0),
+        false => ENABLED,
+    };
     let percentage = reader.read("spot-percentage", values::percentage).unwrap_or(percentage);
     let floor = reader.read("min-on-demand", values::floor).unwrap_or(Floor::Count(floor));
     let mut spec = Spec::new(Split::new(percentage, 0).with_floor(floor));
@@ -210,6 +219,12 @@ struct FoundAnnotation {
     annotation: String,
     value: String,
     source: AnnotationSource,
+}
+
+impl FoundAnnotation {
+    fn is_of(&self, prefix: &str) -> bool {
+        self.annotation.starts_with(prefix)
+    }
 }
 
 struct Reader<'a> {
@@ -250,7 +265,11 @@ impl Reader<'_> {
     fn window(&mut self) -> Option<Window> {
         let schedule = self
             .read("disruption-schedule", |text| Schedule::parse(text).map_err(|e| format!("is not a schedule: {e}")));
-        let schedule = match (schedule, self.find("disruption-time-zone")) {
+        // A zone in the schedule itself is overridden only where the schedule could be.
+        let explicit = self.find("disruption-schedule").filter(|found| Schedule::names_zone(&found.value));
+        let zone = self.find("disruption-time-zone");
+        let zone = zone.filter(|zone| explicit.as_ref().is_none_or(|schedule| zone.source <= schedule.source));
+        let schedule = match (schedule, zone) {
             (Some(parsed), Some(zone)) => {
                 let parsed = parsed.in_zone(&zone.value).ok();
                 if parsed.is_none() {

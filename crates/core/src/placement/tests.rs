@@ -3,6 +3,7 @@
 mod controllers;
 mod converge;
 mod liveness;
+mod refused;
 mod rules;
 mod shortage;
 mod sim;

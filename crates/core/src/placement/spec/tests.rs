@@ -90,7 +90,8 @@ fn a_floor_without_a_percentage_is_a_problem() {
 #[case::defaults(&[], &[("spotalis.io/enabled", "true")], 70, 1)]
 #[case::of_the_namespace(&[("spotalis.io/enabled", "true")], &[], 70, 1)]
 #[case::floor_alone(&[], &[("spotalis.io/enabled", "true"), ("spotalis.io/min-on-demand", "3")], 70, 3)]
-#[case::share_alone(&[], &[("spotalis.io/enabled", "true"), ("spotalis.io/spot-percentage", "50")], 50, 0)]
+#[case::share_alone(&[], &[("spotalis.io/enabled", "true"), ("spotalis.io/spot-percentage", "50")], 50, 1)]
+#[case::own_share_alone(&[], &[("perennial.dev/enabled", "true"), ("perennial.dev/spot-percentage", "50")], 50, 0)]
 fn an_enabled_workload_has_a_share_and_a_floor(
     #[case] namespace: &[(&str, &str)],
     #[case] workload: &[(&str, &str)],
@@ -99,7 +100,7 @@ fn an_enabled_workload_has_a_share_and_a_floor(
 ) {
     assert_eq!(read(namespace, workload).unwrap().unwrap().split, Split::new(share, floor));
     let mut opted_out = workload.to_vec();
-    opted_out.insert(0, ("perennial.dev/enabled", "false"));
+    opted_out.push(("perennial.dev/enabled", "false"));
     assert_eq!(read(namespace, &opted_out), Ok(None));
 }
 
@@ -133,6 +134,23 @@ fn a_schedule_may_have_a_time_zone() {
     let prefixed = Schedule::parse("CRON_TZ=Europe/Berlin 0 2 * * *").unwrap();
     assert_eq!(window("Europe/Berlin").unwrap().unwrap().window.unwrap().schedule, prefixed);
     assert!(window("Berlin").unwrap_err()[0].to_string().contains("is not a time zone"));
+}
+
+/// The zone of a namespace is a default. It does not change a schedule that names its own zone.
+#[test]
+fn a_zone_in_the_schedule_is_overridden_only_by_an_annotation_of_the_same_object_or_a_nearer_one() {
+    let (zone, berlin) = ("perennial.dev/disruption-time-zone", "CRON_TZ=Europe/Berlin 0 2 * * *");
+    let schedule = ("perennial.dev/disruption-schedule", berlin);
+    let rest = [("perennial.dev/spot-percentage", "50"), ("perennial.dev/disruption-duration", "1h")];
+    let window = |namespace: &[(&str, &str)], workload: &[(&str, &str)]| {
+        let workload: Vec<_> = workload.iter().chain(&rest).copied().collect();
+        read(namespace, &workload).unwrap().unwrap().window.unwrap().schedule
+    };
+    let parsed = |text: &str| Schedule::parse(text).unwrap();
+    assert_eq!(window(&[(zone, "Asia/Tokyo")], &[schedule]), parsed(berlin));
+    let tokyo = parsed("CRON_TZ=Asia/Tokyo 0 2 * * *");
+    assert_eq!(window(&[schedule], &[(zone, "Asia/Tokyo")]), tokyo);
+    assert_eq!(window(&[(zone, "Asia/Tokyo")], &[("perennial.dev/disruption-schedule", "0 2 * * *")]), tokyo);
 }
 
 #[test]
