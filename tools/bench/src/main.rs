@@ -13,6 +13,7 @@ mod admission;
 mod contender;
 mod failover;
 mod fleet;
+mod floor;
 mod growth;
 mod last_second;
 mod latency;
@@ -94,6 +95,10 @@ fn main() -> ExitCode {
     let (size, parts) = match words.as_slice() {
         ["plain-peer", kubeconfig, namespace] => {
             runtime.block_on(peers::plain::run(kubeconfig.into(), (*namespace).to_owned()));
+            return ExitCode::FAILURE;
+        }
+        [peers::no_op::COMMAND, kubeconfig] => {
+            runtime.block_on(peers::no_op::run(kubeconfig.into()));
             return ExitCode::FAILURE;
         }
         ["publish"] => {
