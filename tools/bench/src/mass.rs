@@ -270,18 +270,15 @@ fn goals(count: usize, back: &[(Contender, Return, Floor)], report: &mut Report)
         let name = |what: &str| format!("{what}, {count} nodes, webhooks {}", if on { "on" } else { "off" });
         let ratio = result.whole.as_secs_f64() / floor.seconds();
         if count >= 5_000 {
-            match floor.no_op {
-                Some(times) => {
-                    let ratio = result.whole.as_secs_f64() / mean(times);
-                    let goal = Goal::at_most(ratio, 1.1, "1.1 × a no-op webhook");
-                    report.goal(&name("mass return"), &format!("{ratio:.2} ×"), goal);
-                }
-                None => {
-                    let goal = Goal::at_most(ratio, 1.3, "1.3 × create and PATCH");
-                    report.goal(&name("mass return"), &format!("{ratio:.2} ×"), goal);
-                    let wait = result.wait(99).as_secs_f64();
-                    report.goal(&name("restore p99"), &format!("{wait:.2} s"), Goal::at_most(wait, 2.0, "2 s"));
-                }
+            if let Some(times) = floor.no_op {
+                let ratio = result.whole.as_secs_f64() / mean(times);
+                let goal = Goal::at_most(ratio, 1.1, "1.1 × a no-op webhook");
+                report.goal(&name("mass return"), &format!("{ratio:.2} ×"), goal);
+            } else {
+                let goal = Goal::at_most(ratio, 1.3, "1.3 × create and PATCH");
+                report.goal(&name("mass return"), &format!("{ratio:.2} ×"), goal);
+                let wait = result.wait(99).as_secs_f64();
+                report.goal(&name("restore p99"), &format!("{wait:.2} s"), Goal::at_most(wait, 2.0, "2 s"));
             }
         }
         if count == 5_000 {
