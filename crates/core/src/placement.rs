@@ -16,7 +16,6 @@ mod moves;
 pub mod node_labels;
 mod occupancy;
 mod pod_patch;
-pub mod refused;
 mod relabel;
 pub mod schedule;
 pub mod slots;

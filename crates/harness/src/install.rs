@@ -5,7 +5,7 @@
 use std::{
     ffi::OsStr,
     fs, io,
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
@@ -15,6 +15,8 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use localplane::{PlaneFolder, Process};
+
+use crate::ports::free_port;
 
 /// Names under which the calling program acts as the operator and as its command line.
 const PROGRAM: &str = "perennial";
@@ -86,7 +88,7 @@ impl Installed {
             "controller.leaderElection.leaseDuration=2s".to_owned(),
         ];
         if webhooks {
-            let port = free_port().context("finding a port for the webhooks")?;
+            let port = free_port();
             settings.extend([format!("webhook.port={port}"), format!("webhook.url=https://127.0.0.1:{port}")]);
         } else {
             settings.push("webhook.enabled=false".to_owned());
@@ -133,12 +135,6 @@ fn port(log: &str) -> Option<u16> {
     let line = log.lines().find(|line| line.contains("serving /metrics"))?;
     let address = line.split_once("address=")?.1.split_whitespace().next()?;
     address.rsplit_once(':')?.1.parse().ok()
-}
-
-/// Returns a port that was free a moment ago. If another process takes it first, the operator fails
-/// to start with an error.
-fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind(("::", 0)).or_else(|_| TcpListener::bind(("0.0.0.0", 0)))?.local_addr()?.port())
 }
 
 fn get(port: u16, path: &str) -> io::Result<String> {

@@ -24,7 +24,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::{TestCluster, binaries, operator::free_port};
+use crate::{TestCluster, binaries, ports::free_port};
 
 /// The kubelet stops with all its pods when it is dropped.
 #[derive(Debug)]

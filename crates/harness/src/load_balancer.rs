@@ -14,7 +14,7 @@ use tokio::{
 };
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
-use crate::{OperatorBuilder, TestCluster, operator::free_port};
+use crate::{OperatorBuilder, TestCluster, ports::free_port};
 
 /// Load balancer in front of several replicas.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::{
     fmt::Write as _,
     fs,
     io::{Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
     process::ExitStatus,
     sync::atomic::Ordering,
@@ -20,6 +20,7 @@ use crate::{
     Metrics, TestCluster,
     binaries::{NEXT_OPERATOR, OPERATOR, Program},
     eventually,
+    ports::free_port,
 };
 
 /// Environment variable that shifts the clock of the operator under test.
@@ -346,10 +347,4 @@ fn memory_of(pid: u32, what: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(what)).unwrap_or_default();
     line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap_or_default() * 1024
-}
-
-/// Returns a free port.
-pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    listener.local_addr().expect("an address").port()
 }

@@ -156,15 +156,6 @@ pub fn admit(
     PodAdmission::Patch { operations: patch.into_operations(), reason }
 }
 
-/// Returns the JSON patch of a pod that gets no class because this one is refused.
-pub fn without_class(pod: &IncomingPod, class: Class, strength: Strength) -> Vec<Value> {
-    let mut patch = AdmissionPatch::new(pod);
-    if strength == Strength::Required {
-        patch.annotate(&[(CLASS, class.as_str())]);
-    }
-    patch.into_operations()
-}
-
 impl IncomingPod {
     /// Returns whether the pod has the gate [`GATE`].
     pub fn is_gated(&self) -> bool {

@@ -44,11 +44,7 @@ pub(super) fn assign(
     let mut hold = SpotHold::new(group, workload, rollout);
     let expected = group.occupants.iter().filter(|occupant| occupant.pod.expected);
     let expected_until = expected.map(|occupant| after(occupant.pod.created, EXPECTED_FOR)).min();
-    // A create with a class that is refused fails, but the release of a gated pod without it does
-    // not.
-    let refused = [Class::Spot, Class::OnDemand].into_iter().any(|class| workload.refused_at(class).is_some());
-    let by_gate = allowance.short || hold.may_hold() || refused || workload.view.template != Choice::Any;
-    let open = if by_gate { 0 } else { open };
+    let open = if allowance.short || hold.may_hold() || workload.view.template != Choice::Any { 0 } else { open };
     let (mut first, mut then) = (Vec::new(), Vec::new());
 
     let mut gated: Vec<&mut Occupant<'_>> = group.occupants.iter_mut().filter(|occupant| occupant.gated).collect();
@@ -57,8 +53,10 @@ pub(super) fn assign(
         let pod = occupant.pod;
         if pod.choice != Choice::Any {
             occupant.gated = false;
-            if let Some(class) = occupant.class {
-                *(if class == Class::Spot { &mut spots } else { &mut on_demands }) += 1;
+            match occupant.class {
+                Some(Class::Spot) => spots += 1,
+                Some(Class::OnDemand) => on_demands += 1,
+                None => {}
             }
             first.push(ungate(pod, UngateReason::Refused, workload.spec.strength, workload.settings));
             continue;
@@ -88,12 +86,9 @@ pub(super) fn assign(
         let own = high.or_else(|| free.lowest(class));
         let Some(slot) = own.or_else(|| free.lowest(class.other())) else { continue };
         let fallback = high.is_some();
-        *(if class == Class::Spot { &mut spots } else { &mut on_demands }) += 1;
-        if workload.is_refused(class) {
-            occupant.gated = false;
-            let reason = UngateReason::ClassRefused(class);
-            first.push(ungate(pod, reason, workload.spec.strength, workload.settings));
-            continue;
+        match class {
+            Class::Spot => spots += 1,
+            Class::OnDemand => on_demands += 1,
         }
         let reason_to_wait = match (class, spot_pod) {
             (Class::OnDemand, _) => None,
@@ -129,7 +124,10 @@ pub(super) fn assign(
 
     let places = (0..open).map_while(|_| {
         let class = split.next(spots, on_demands);
-        *(if class == Class::Spot { &mut spots } else { &mut on_demands }) += 1;
+        match class {
+            Class::Spot => spots += 1,
+            Class::OnDemand => on_demands += 1,
+        }
         free.lowest(class).map(|slot| Place { class, slot })
     });
     decision.open.insert(group.set.uid.clone(), places.collect());

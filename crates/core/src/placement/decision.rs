@@ -128,14 +128,6 @@ impl Counts {
     }
 }
 
-/// A search for room on the nodes of a class.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RoomQuery {
-    pub class: Class,
-    /// The pod whose requests must fit.
-    pub pod: PodRef,
-}
-
 /// Everything to be done about one workload.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Decision {
@@ -146,8 +138,8 @@ pub struct Decision {
     /// By UID of a ReplicaSet: the places of its next pods, in order. An empty list revokes the
     /// places of earlier decisions.
     pub open: BTreeMap<String, Vec<Place>>,
-    /// A pod would be evicted if a node of the class had room for a pod like this one.
-    pub room_for: Option<RoomQuery>,
+    /// A probe is due and would be sent if a node of the class had room for a pod like this one.
+    pub room_for: Option<PodRef>,
 }
 
 impl Decision {

@@ -11,12 +11,9 @@ use super::occupancy::{Group, Occupant, count};
 use super::schedule::WindowState;
 use super::spec::Strength;
 use super::state::{LastMove, PlacementState};
-use super::supply::shortage::room_query;
 use super::ungate::after;
 use super::workload::{Managed, PodView};
 
-/// Time for which room that was found on a node is evidence.
-const ROOM_LASTS: SignedDuration = SignedDuration::from_secs(30);
 const MAX_COOLDOWN: SignedDuration = SignedDuration::from_hours(1);
 const PAUSED: &str = "moves are paused by annotation";
 /// Retry interval of a move that is blocked by something that is not watched.
@@ -117,29 +114,6 @@ pub(super) fn may_exchange(workload: &Managed<'_>, state: &PlacementState) -> Re
             Err(Blocked { event: Some(event), ..Blocked::new(reason) })
         }
     }
-}
-
-/// Checks whether a replica may be evicted to be replaced in a class that is not known to be short.
-/// The last available one is evicted only if a node of the class has room, so room is searched.
-pub(super) fn may_spare<'a, 's>(
-    workload: &Managed<'_>,
-    running: impl Iterator<Item = &'s Occupant<'a>>,
-    towards: Class,
-    decision: &mut Decision,
-) -> Result<(), Blocked>
-where
-    'a: 's,
-{
-    let nodes = &workload.nodes;
-    let found = nodes.of(towards).usable_since.is_some_and(|at| workload.now < after(at, ROOM_LASTS));
-    // Without any node nothing is known about room.
-    let known = nodes.spot.total + nodes.on_demand.total + nodes.other > 0;
-    if workload.view.available > 1 || found || !known {
-        return Ok(());
-    }
-    decision.room_for = room_query(running, towards);
-    let reason = format!("no other replica is available, and no {towards} node is known to have room");
-    Err(Blocked::until(reason, after(workload.now, RETRY)))
 }
 
 /// Returns the cooldown after a move. It doubles while moves change nothing, so that replacements
@@ -296,9 +270,7 @@ pub(super) fn repair(
         Blocked::new(format!("a {towards} pod is not scheduled yet")).wait(decision);
         return None;
     }
-    let running = group.occupants.iter().filter(|occupant| !occupant.unbound());
-    let may = workload.may_move_to(towards).and_then(|()| may_disrupt(workload, state));
-    if let Err(blocked) = may.and_then(|()| may_spare(workload, running, towards, decision)) {
+    if let Err(blocked) = may_disrupt(workload, state) {
         blocked.wait(decision);
         return None;
     }

@@ -28,11 +28,6 @@ pub(super) fn ungate(pod: &PodView, class: Option<(Class, Selection)>) -> Value 
     remove_gate(pod, Some(selection), annotations)
 }
 
-/// Renders the patch that removes the gate of a pod whose class was refused, and notes the class.
-pub(super) fn ungate_refused(pod: &PodView, class: Class) -> Value {
-    remove_gate(pod, None, Map::from_iter([(CLASS.to_owned(), json!(class.as_str()))]))
-}
-
 fn remove_gate(pod: &PodView, selection: Option<Selection>, annotations: Map<String, Value>) -> Value {
     let mut spec = Map::new();
     match selection {

@@ -10,14 +10,14 @@ use super::Class;
 use super::decide::{finish, read_state, report_notes, template_selects_capacity};
 use super::decision::{Action, Counts, Decision};
 use super::moves::{
-    Blocked, candidate, may_disrupt, may_spare, no_candidate, record_move, record_probe, record_success, surely_ready,
+    Blocked, candidate, may_disrupt, no_candidate, record_move, record_probe, record_success, surely_ready,
 };
 use super::node_labels::Choice;
 use super::occupancy::{Occupant, count};
 use super::slots::Split;
 use super::spec::Strength;
 use super::state::PlacementState;
-use super::supply::shortage::{FALLS_BACK, delete, report, report_capacity, room_query, wrong_class};
+use super::supply::shortage::{FALLS_BACK, delete, report, report_capacity, wrong_class};
 use super::supply::{Breaker, SupplyObservation, Transition, Way, step};
 use super::ungate::{UngateReason, ungate};
 use super::workload::Managed;
@@ -117,7 +117,7 @@ fn handle_shortage(
     {
         if blocked.needs_room {
             let running = occupants.iter().filter(|occupant| !occupant.unbound());
-            decision.room_for = room_query(running, Class::Spot);
+            decision.room_for = running.map(|occupant| occupant.pod.into()).next();
         }
         blocked.clone().of_probe(workload).wait(decision);
     }
@@ -268,18 +268,7 @@ fn repair(
         return None;
     }
     let evidence = workload.evidence(Class::Spot, state.breaker);
-    let allowed =
-        |occupant: &&Occupant<'_>| occupant.slot.is_some_and(|slot| workload.may_move_to(wanted(slot)).is_ok());
-    let movable: Vec<&Occupant<'_>> = misplaced.iter().copied().filter(allowed).collect();
-    let refused = misplaced.first().filter(|_| movable.is_empty()).and_then(|occupant| occupant.slot);
-    let may = match refused {
-        Some(slot) => workload.may_move_to(wanted(slot)),
-        None if probing => may_probe(workload, occupants, state, evidence),
-        None => may_disrupt(workload, state).and_then(|()| {
-            let towards = movable.first().and_then(|occupant| occupant.slot).map_or(Class::Spot, wanted);
-            may_spare(workload, movable.iter().copied(), towards, decision)
-        }),
-    };
+    let may = if probing { may_probe(workload, occupants, state, evidence) } else { may_disrupt(workload, state) };
     if let Err(blocked) = may {
         blocked.wait(decision);
         return None;
@@ -288,9 +277,10 @@ fn repair(
     // Moves towards on-demand come first, because the floor needs them.
     let found = [Class::Spot, Class::OnDemand]
         .into_iter()
-        .find_map(|class| candidate(movable.iter().copied(), class, ready, workload));
-    let stray =
-        || movable.iter().copied().find(|occupant| occupant.is_stray() && !occupant.pending && !occupant.pod.protected);
+        .find_map(|class| candidate(misplaced.iter().copied(), class, ready, workload));
+    let stray = || {
+        misplaced.iter().copied().find(|occupant| occupant.is_stray() && !occupant.pending && !occupant.pod.protected)
+    };
     let Some(occupant) = found.or_else(stray) else {
         no_candidate(occupants.iter()).wait(decision);
         return None;

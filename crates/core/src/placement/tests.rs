@@ -3,7 +3,6 @@
 mod controllers;
 mod converge;
 mod liveness;
-mod refused;
 mod rules;
 mod shortage;
 mod sim;

@@ -23,10 +23,8 @@ pub enum UngateReason {
     Ownerless,
     /// The workload does not request placement, or its annotations are invalid.
     Unmanaged,
-    /// The pod selects its capacity itself, or the labels of the classes are not known.
+    /// The pod selects its capacity itself, or the API server refused the class.
     Refused,
-    /// The API server refused this class.
-    ClassRefused(Class),
 }
 
 impl UngateReason {
@@ -46,24 +44,15 @@ pub fn ungate(pod: &PodView, reason: UngateReason, strength: Strength, settings:
         UngateReason::Ownerless => "no replica owns the shard of its workload: ungated on-demand",
         UngateReason::Unmanaged => "the workload is not managed: ungated without a class",
         UngateReason::Refused => "its class cannot be set: ungated without a class",
-        UngateReason::ClassRefused(_) => "its class is refused: ungated without a class",
     };
-    let refused = match reason {
-        UngateReason::ClassRefused(class) => Some(class),
-        _ => None,
-    };
-    let gate_only = refused.is_some()
-        || matches!(reason, UngateReason::Unmanaged | UngateReason::Refused)
+    let gate_only = matches!(reason, UngateReason::Unmanaged | UngateReason::Refused)
         || strength == Strength::Preferred
         || pod.choice != Choice::Any;
     let class = (!gate_only).then_some(Class::OnDemand);
     let selected =
         class.map(|class| (class, settings.labels.select(class, Strength::Required, pod.node_affinity.as_ref())));
-    let on_refusal = class.map(|class| pod_patch::ungate_refused(pod, class));
-    let patch = match refused.filter(|_| strength == Strength::Required && pod.choice == Choice::Any) {
-        Some(class) => pod_patch::ungate_refused(pod, class),
-        None => pod_patch::ungate(pod, selected),
-    };
+    let on_refusal = class.map(|_| pod_patch::ungate(pod, None));
+    let patch = pod_patch::ungate(pod, selected);
     Action::Ungate { pod: pod.into(), class, patch, on_refusal, reason: text.to_owned() }
 }
 

@@ -13,8 +13,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
 use perennial_core::placement::{
-    Class,
-    decision::{Action, Decision, PodRef, RoomQuery},
+    decision::{Action, Decision, PodRef},
     spec::Strength,
     ungate::{UngateReason, ungate},
     workload::{PodView, Workload},
@@ -134,19 +133,19 @@ impl Applier {
         Ok(None)
     }
 
-    /// Searches a node of the class with room for a pod like this one, and stores the result. Without
-    /// room on a node, the node is no evidence of capacity. Returns whether there is room.
-    pub(super) async fn find_room(&self, key: &Key, namespace: &str, query: &RoomQuery) -> Result<bool, Error> {
+    /// Searches a spot node with room for a pod like this one, and stores the result. Without room
+    /// on a node, the node is no evidence of capacity. Returns whether there is room.
+    pub(super) async fn find_room(&self, key: &Key, namespace: &str, pod: &PodRef) -> Result<bool, Error> {
         let (mut full, mut found) = (Vec::new(), false);
-        for node in self.cache.usable_nodes(key, query.class, ROOM_NODES) {
-            if self.cluster.has_room(&node, namespace, &query.pod.name).await? {
+        for node in self.cache.spot_nodes(key, ROOM_NODES) {
+            if self.cluster.has_room(&node, namespace, &pod.name).await? {
                 found = true;
                 break;
             }
             full.push(node);
         }
-        debug!(workload = &**key, class = %query.class, found, full = full.len(), "searched room on nodes");
-        self.cache.store_room(key, full, found.then_some(query.class));
+        debug!(workload = &**key, found, full = full.len(), "searched room on spot nodes");
+        self.cache.store_room(key, full, found);
         Ok(found)
     }
 
@@ -160,7 +159,7 @@ impl Applier {
                         self.cache.store_pod(answer);
                         Ok(())
                     }
-                    Err(failure) if failure.is_refusal() => self.ungate_refused(workload, pod, *class, &failure).await,
+                    Err(failure) if failure.is_refusal() => self.ungate_refused(workload, pod, &failure).await,
                     Err(failure) if failure.category() == Category::NotFound => {
                         self.cache.remove_pod(&pod.uid);
                         Ok(())
@@ -186,19 +185,12 @@ impl Applier {
         }
     }
 
-    /// Ungates a pod whose class the API server refused, and gates no more pods of the workload for a
-    /// while. If that is refused as well, a permission is missing and no Event is written.
-    async fn ungate_refused(
-        &self,
-        workload: &Workload,
-        pod: &PodRef,
-        class: Class,
-        failure: &Failure,
-    ) -> Result<(), Error> {
-        self.cache.mark_refused(&key_of(&workload.view));
+    /// Ungates a pod whose class the API server refused. If that is refused as well, a permission
+    /// is missing and no Event is written.
+    async fn ungate_refused(&self, workload: &Workload, pod: &PodRef, failure: &Failure) -> Result<(), Error> {
         let strength = workload.managed_spec().map_or(Strength::Required, |spec| spec.strength);
         if let Some(known) = workload.pods.iter().find(|known| known.uid == pod.uid) {
-            self.ungate(&workload.view.namespace, known, UngateReason::ClassRefused(class), strength).await?;
+            self.ungate(&workload.view.namespace, known, UngateReason::Refused, strength).await?;
         }
         self.events.occurred(about(&workload.view), Severity::Warning, "PlacementRefused", || {
             format!("the API server refused the class of pod {}, which runs without one: {failure}", pod.name)
@@ -273,21 +265,23 @@ impl Applier {
         }
     }
 
-    /// Reads the pods of a workload into the cache and adopts those without the label. Returns the
-    /// refusal of a pod that may not be labelled: it is reported, and the workload is still decided.
-    pub(super) async fn refresh(&self, entry: &WorkloadEntry, workload: &Workload) -> Result<Option<Error>, Error> {
+    /// Reads the pods of a workload into the cache and adopts those without the label.
+    pub(super) async fn refresh(&self, entry: &WorkloadEntry, workload: &Workload) -> Result<(), Error> {
         let listed = self.cluster.list_pods(entry).await?;
         let unlabelled = self.cache.store_listed(workload, listed);
         if self.dry_run || unlabelled.is_empty() {
-            return Ok(None);
+            return Ok(());
         }
         info!(workload = &*entry.key, pods = unlabelled.len(), "adopting unmanaged pods");
         let namespace = &workload.view.namespace;
-        let (mut refused, mut failed) = (None, None);
+        let (mut adopted, mut refused, mut failed) = (false, None, None);
         let adopting = unlabelled.iter().map(|pod| self.cluster.adopt(namespace, pod).boxed()).collect();
         for (pod, answer) in unlabelled.iter().zip(in_parallel(adopting).await) {
             match answer {
-                Ok(answer) => self.cache.store_pod(answer),
+                Ok(answer) => {
+                    adopted = true;
+                    self.cache.store_pod(answer);
+                }
                 // The pod is gone. It never had the label, so the watch does not deliver that.
                 Err(error) if matches!(error.category(), Category::NotFound | Category::Conflict) => {
                     self.cache.remove_pod(&pod.uid);
@@ -305,7 +299,11 @@ impl Applier {
                 }
             }
         }
-        failed.map_or(Ok(refused), Err)
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        // Without a success the permission is missing.
+        refused.filter(|error| !adopted && error.category() == Category::Forbidden).map_or(Ok(()), Err)
     }
 }
 

@@ -4,7 +4,6 @@
 //! Owns the indexes and turns them into the input of a decision. Pure: no requests, no clock. Of
 //! two versions of an object the newer one stays, in whichever order they arrive.
 
-mod affinity;
 mod entry;
 mod freshness;
 mod nodes;
@@ -17,7 +16,7 @@ use std::{
     sync::Arc,
 };
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::core::SelectorExt as _;
 use perennial_core::placement::{
     Class,
@@ -36,7 +35,7 @@ pub use self::{
     watched::Watched,
 };
 use self::{
-    nodes::{FULL_FOR, Nodes, PodConstraints},
+    nodes::{Nodes, PodConstraints},
     watched::Lists,
 };
 use super::{Key, refusals::Refusals, reservations::Reservations, settings::Configured};
@@ -99,14 +98,17 @@ pub struct Cache {
     lists: Lists,
 }
 
+/// Time for which a node without room for a workload's pods is no evidence of capacity.
+const FULL_FOR: SignedDuration = SignedDuration::from_mins(5);
+
 /// Results of comparing the requests of a workload's pods with the room on nodes.
 #[derive(Debug, Default)]
 struct RoomFindings {
     /// Nodes without room, and when that was found.
     full: HashMap<String, Timestamp>,
-    /// When room was last searched for, and in which class it was found.
+    /// When room was last searched for, and found.
     searched: Option<Timestamp>,
-    found: Option<(Class, Timestamp)>,
+    found: Option<Timestamp>,
 }
 
 impl Cache {
@@ -198,7 +200,7 @@ impl Cache {
         let pdbs = pdbs
             .filter(|(_, pdb)| pdb.selector.as_ref().is_some_and(|s| s.matches(&workload.template_labels)))
             .map(|(name, pdb)| PdbView { name: name.clone(), disruptions_allowed: pdb.allowed });
-        let nodes = self.nodes_for(workload, now);
+        let nodes = if is_short(workload) { self.nodes_for(workload) } else { self.nodes.counts() };
         Some(Workload {
             view: workload.view.clone(),
             nodes,
@@ -213,43 +215,38 @@ impl Cache {
     }
 
     /// Returns the nodes as far as the pods of a workload may use them. Room that was found on a
-    /// node counts as a new node. New nodes matter only while a class is short.
-    fn nodes_for(&self, workload: &WorkloadEntry, now: Timestamp) -> ClusterNodes {
-        let short = is_short(workload);
-        let mut nodes = if short { self.nodes.for_pods(self.constraints(workload, now)) } else { self.nodes.counts() };
-        if let Some((class, at)) = self.room.get(&workload.key).and_then(|room| room.found) {
-            let found = if class == Class::Spot { &mut nodes.spot } else { &mut nodes.on_demand };
-            found.usable_since = found.usable_since.max(Some(at));
-        }
+    /// spot node counts as a new node.
+    fn nodes_for(&self, workload: &WorkloadEntry) -> ClusterNodes {
+        let mut nodes = self.nodes.for_pods(self.constraints(workload));
+        let found = self.room.get(&workload.key).and_then(|room| room.found);
+        nodes.spot.usable_since = nodes.spot.usable_since.max(found);
         nodes
     }
 
-    fn constraints<'a>(&'a self, workload: &'a WorkloadEntry, now: Timestamp) -> PodConstraints<'a> {
+    fn constraints<'a>(&'a self, workload: &'a WorkloadEntry) -> PodConstraints<'a> {
         PodConstraints {
             full: self.room.get(&workload.key).map(|room| &room.full),
-            now,
             selector: &workload.node_selector,
-            affinity: workload.affinity.as_deref(),
             tolerations: &workload.tolerations,
         }
     }
 
-    /// Returns the newest nodes of a class that the pods of a workload may use.
-    pub fn usable_nodes(&self, key: &str, class: Class, limit: usize, now: Timestamp) -> Vec<String> {
+    /// Returns the newest spot nodes that the pods of a workload may use.
+    pub fn spot_nodes(&self, key: &str, limit: usize) -> Vec<String> {
         let Some(workload) = self.workloads.get(key) else { return Vec::new() };
-        let usable = self.nodes.usable(class, self.constraints(workload, now));
+        let usable = self.nodes.usable(Class::Spot, self.constraints(workload));
         usable.take(limit).map(|(_, node)| node.name.clone()).collect()
     }
 
-    /// Notes the result of a search for room: the nodes without, and the class of one with.
-    pub fn store_room(&mut self, key: &Key, full: Vec<String>, found: Option<Class>, now: Timestamp) {
+    /// Notes the result of a search for room: the nodes without, and whether there was one with.
+    pub fn store_room(&mut self, key: &Key, full: Vec<String>, found: bool, now: Timestamp) {
         let Self { room, workloads, .. } = self;
         room.retain(|known, _| workloads.contains_key(known));
         let findings = room.entry(Arc::clone(key)).or_default();
         findings.full.retain(|_, since| now < *since + FULL_FOR);
         findings.full.extend(full.into_iter().map(|node| (node, now)));
         findings.searched = Some(now);
-        findings.found = found.map(|class| (class, now));
+        findings.found = found.then_some(now);
     }
 
     /// Returns when room for the pods of a workload was last searched for.

@@ -11,8 +11,7 @@ use kube::runtime::watcher::Event;
 use perennial_core::{
     admission_review::{AdmissionRequest, AdmissionResponse},
     placement::{
-        Class,
-        decision::{Action, Decision, RoomQuery},
+        decision::{Action, Decision},
         explain::sentence,
         workload::Workload,
     },
@@ -243,9 +242,8 @@ impl Placer {
         let (workload, decision) = &**decided;
         let evident = decision.evicted_on_evidence(&workload.state());
         let wanted = decision.room_for.as_ref().filter(|_| self.cache.may_search_room(key));
-        let evident = evident.map(|pod| RoomQuery { class: Class::Spot, pod: pod.clone() });
-        let Some(query) = evident.or_else(|| wanted.cloned()) else { return Ok(Some(step)) };
-        let found = self.applier.find_room(key, &workload.view.namespace, &query).await?;
+        let Some(pod) = evident.or(wanted) else { return Ok(Some(step)) };
+        let found = self.applier.find_room(key, &workload.view.namespace, pod).await?;
         let step = self.cache.decide(key, term);
         let evicts = match &step {
             Step::Decided { decided, .. } => decided.1.evicted_on_evidence(&decided.0.state()).is_some(),
@@ -297,11 +295,8 @@ impl Reconcile for Placer {
         let mut step = self.cache.decide(key, term);
         if let Step::Stale(stale) = &step {
             let (entry, workload) = &**stale;
-            let refused = self.applier.refresh(entry, workload).await?;
+            self.applier.refresh(entry, workload).await?;
             self.cache.mark_read(key, term);
-            if let Some(error) = refused {
-                self.report_failure(key, &error, Retry::default());
-            }
             step = self.cache.decide(key, term);
         }
         // Without leader election several replicas may decide. Another one may have moved a pod

@@ -13,7 +13,7 @@ use perennial_core::{
     admission_review::{AdmissionRequest, AdmissionResponse, FailOpen},
     placement::{
         Class,
-        admission::{Assignment, IncomingPod, PodAdmission, PodOwner, admit, left_alone, ordinal_class, without_class},
+        admission::{Assignment, IncomingPod, PodAdmission, PodOwner, admit, left_alone, ordinal_class},
         spec::{Spec, parse},
         workload::{Kind, Place},
     },
@@ -105,7 +105,7 @@ impl PodWebhook {
                     && let OrdinalAdmission::WithoutClass { newly } =
                         self.cache.admit_ordinal(&owner.uid, ordinal, class)
                 {
-                    return self.without_class((object, &pod), (&workload, &spec), class, newly);
+                    return self.without_class(object, &workload, class, newly);
                 }
                 PodOwner::StatefulSet { start, state: &state }
             }
@@ -113,15 +113,9 @@ impl PodWebhook {
                 // Only a pod that takes the slot may reserve one.
                 let takes = !request.dry_run && !pod.is_gated() && left_alone(&pod, spec.strength, labels).is_none();
                 let place = takes.then(|| self.reserve(&workload.key, &owner.uid)).flatten();
-                let may_gate = self.may_gate(&workload.key);
-                // Without a gate the pod would be on-demand, which a policy may refuse too.
-                if takes && place.is_none() && !may_gate && self.cache.is_class_refused(&workload.key, Class::OnDemand)
-                {
-                    return self.without_class((object, &pod), (&workload, &spec), Class::OnDemand, false);
-                }
                 PodOwner::Deployment(match place {
                     Some(place) => Assignment::Placed(place),
-                    None if may_gate => Assignment::Gated,
+                    None if self.may_gate(&workload.key) => Assignment::Gated,
                     None => Assignment::Ownerless,
                 })
             }
@@ -156,22 +150,14 @@ impl PodWebhook {
     }
 
     /// Admits a pod of a StatefulSet without its class, because creates with it do not succeed.
-    fn without_class(
-        &self,
-        (object, pod): (&Value, &IncomingPod),
-        (workload, spec): (&WorkloadEntry, &Spec),
-        class: Class,
-        newly: bool,
-    ) -> AdmissionResponse {
+    fn without_class(&self, object: &Value, workload: &WorkloadEntry, class: Class, newly: bool) -> AdmissionResponse {
         if newly {
             let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
             self.events.occurred(about(&workload.view), Severity::Warning, "PlacementRefused", || {
                 format!("pod {name} was not created with class {class}, probably refused by a policy: it gets no class")
             });
         }
-        let mut patch = without_class(pod, class, spec.strength);
-        patch.extend(managed_label(object));
-        AdmissionResponse::patched(patch)
+        AdmissionResponse::patched(managed_label(object).into_iter().collect())
     }
 
     /// Reserves a slot for a pod that is being created, if this replica owns its workload and has

@@ -29,8 +29,6 @@ use crate::{
 /// Time in which a goal must be reached without faults. Probes of a class that was short for
 /// minutes may be this far apart.
 const WITHIN: Duration = Duration::from_mins(40);
-/// Time for which a goal must hold.
-const HOLDS: Duration = Duration::from_secs(45);
 /// Room that is more than enough.
 const AMPLE: usize = 40;
 const PERCENTAGE: &str = "perennial.dev/spot-percentage";
@@ -381,7 +379,7 @@ impl Shortage {
             let met = unmet_now(&world.lock(), goal).is_empty();
             met_at = met.then(|| met_at.unwrap_or(now));
             let over = now > start + within && met_at.is_none();
-            if over || met_at.is_some_and(|met| now >= met + HOLDS) {
+            if over || met_at.is_some_and(|met| now >= met + goal.holds()) {
                 let rv = world.lock().store.rv();
                 self.marks.bounds.push(Bound { rv, goal, since, within });
                 return;

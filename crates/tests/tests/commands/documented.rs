@@ -105,6 +105,7 @@ const BLOCKS: &[(&str, &str, Tested)] = &[
     ("how-to/node-pools.md", "--state Pending", BACKUP),
     ("how-to/node-pools.md", "--state Away", BACKUP),
     ("how-to/operate.md", "PERENNIAL_NODES", Not("lists 100,000 nodes; the named test lists fewer in every run")),
+    ("how-to/operate.md", "deployments:", By("roles_are_installed_as_deployments_of_their_own")),
     ("how-to/operate.md", "config.webhook.enabled=false", HELM),
     ("how-to/operate.md", "\nhelm uninstall", HELM),
     ("how-to/operate.md", "helm uninstall", By("install_upgrade_rollback_and_uninstall_leave_only_the_records")),

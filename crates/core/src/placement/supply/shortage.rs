@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::{Breaker, FallbackAllowance, Probe, ProbeStage, SupplyObservation, Transition, Way, step};
 use crate::CLOCK_TOLERANCE;
 use crate::placement::Class;
-use crate::placement::decision::{Action, Decision, RoomQuery, WorkloadEvent};
+use crate::placement::decision::{Action, Decision, WorkloadEvent};
 use crate::placement::hold::SpotHold;
 use crate::placement::moves::{
     Blocked, RETRY, candidate, may_disrupt, may_exchange, no_candidate, record_probe, record_success, surely_ready,
@@ -71,7 +71,6 @@ impl Managed<'_> {
     /// Checks whether a running pod may be evicted as a probe. Without evidence of capacity the
     /// probe may fail, so that the workload must be able to spare the pod.
     pub(in crate::placement) fn may_probe(&self, state: &PlacementState, evidence: bool) -> Result<(), Blocked> {
-        self.may_move_to(Class::Spot)?;
         may_disrupt(self, state)?;
         let view = self.view;
         if !evidence && (view.available < 2 || view.available < view.replicas) {
@@ -84,7 +83,6 @@ impl Managed<'_> {
     /// Checks whether a running fallback pod may be evicted as a probe while another on-demand pod
     /// waits for the capacity that becomes free: as many replicas run afterwards.
     pub(in crate::placement) fn may_give_way(&self, state: &PlacementState) -> Result<(), Blocked> {
-        self.may_move_to(Class::Spot)?;
         if self.view.available < 2 {
             return Err(Blocked::until("no other replica is available", after(self.now, RETRY)));
         }
@@ -138,17 +136,6 @@ impl Managed<'_> {
     }
 }
 
-/// Returns the search for room for a pod like one of these.
-pub(in crate::placement) fn room_query<'a, 's>(
-    mut running: impl Iterator<Item = &'s Occupant<'a>>,
-    class: Class,
-) -> Option<RoomQuery>
-where
-    'a: 's,
-{
-    running.next().map(|occupant| RoomQuery { class, pod: occupant.pod.into() })
-}
-
 /// Returns whether a spot pod was created since then. The creation time comes from the API server's
 /// clock, `since` from ours.
 pub(in crate::placement) fn sent_since(occupant: &Occupant<'_>, since: Timestamp) -> bool {
@@ -174,7 +161,7 @@ pub(in crate::placement) fn handle_shortage(
     {
         if blocked.needs_room {
             let running = groups.iter().flat_map(|group| &group.occupants).filter(|occupant| !occupant.unbound());
-            decision.room_for = room_query(running, Class::Spot);
+            decision.room_for = running.map(|occupant| occupant.pod.into()).next();
         }
         blocked.clone().of_probe(workload).wait(decision);
     }

@@ -141,42 +141,12 @@ fn a_probe_that_the_workload_cannot_spare_a_pod_for_asks_for_room() {
     assert_eq!(sim.decide().room_for, None, "no probe is due");
     let Breaker::Open { probe, .. } = PlacementState::read(sim.state.as_deref()).0.breaker else { panic!() };
     sim.now = probe;
-    assert_eq!(sim.decide().room_for.map(|query| query.pod.uid), Some(sim.pods[0].uid.clone()));
+    assert_eq!(sim.decide().room_for.map(|pod| pod.uid), Some(sim.pods[0].uid.clone()));
 
     spot_returns(&mut sim);
     let decision = sim.decide();
     let evicted = decision.evicted_on_evidence(&PlacementState::default());
     assert_eq!(evicted.map(|pod| &pod.uid), Some(&sim.pods[0].uid), "{:?}", decision.actions);
-}
-
-#[rstest]
-#[case::to_spot(0, 100, Class::Spot)]
-#[case::to_on_demand(100, 0, Class::OnDemand)]
-fn the_last_ready_replica_moves_only_to_room_that_was_found(#[case] from: u8, #[case] to: u8, #[case] class: Class) {
-    let mut sim = sim(from, 0, 1, 1);
-    sim.settle();
-    (sim.nodes.spot.total, sim.nodes.on_demand.total) = (1, 1);
-    (sim.spot_room, sim.on_demand_room) = if class == Class::Spot { (0, 1) } else { (1, 0) };
-    sim.spec.split = Split::new(to, 0);
-    for _ in 0..500 {
-        sim.tick();
-        assert_eq!(sim.available(), 1);
-    }
-    assert_eq!(sim.evictions, 0);
-    let (workload, decision) = (sim.workload(), sim.decide());
-    assert!(why(&workload, &sim.spec, &decision).contains("no other replica is available"));
-    assert_eq!(decision.room_for.map(|query| query.class), Some(class));
-
-    (sim.spot_room, sim.on_demand_room) = (1, 1);
-    let found = ClassNodes { total: 1, usable_since: Some(sim.now) };
-    if class == Class::Spot {
-        sim.nodes.spot = found;
-    } else {
-        sim.nodes.on_demand = found;
-    }
-    sim.run(10);
-    sim.assert_exact();
-    assert_eq!(sim.evictions, 1);
 }
 
 #[rstest]

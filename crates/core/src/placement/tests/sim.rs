@@ -14,7 +14,6 @@ use crate::placement::decision::{Action, Decision};
 use crate::placement::node_labels::Choice;
 use crate::placement::spec::Spec;
 use crate::placement::state::PlacementState;
-use crate::placement::ungate::{UngateReason, ungate};
 use crate::placement::workload::{
     ClusterNodes, EXPECTED_FOR, Kind, PdbView, PendingWrites, Place, PlacementSettings, PodView, ReplicaSetView,
     Workload, WorkloadView, deletion_cost,
@@ -52,16 +51,12 @@ pub(super) struct Sim {
     /// refused after admission.
     pub direct: u32,
     pub refused: u32,
-    /// A policy refuses pods of this class.
-    pub policy: Option<Class>,
     open: BTreeMap<String, Vec<Place>>,
     /// Pods that the owner expects, with the UID of those that were created.
     expected: Vec<(Option<String>, PodView)>,
     former: Option<(Vec<PodView>, Vec<ReplicaSetView>)>,
     serial: u64,
     pub evictions: u32,
-    /// Writes that the policy refused.
-    pub refusals: u32,
     pub deletes: u32,
     pub writes: u32,
     pub last: Decision,
@@ -91,13 +86,11 @@ impl Sim {
             stale: 0,
             direct: 0,
             refused: 0,
-            policy: None,
             open: BTreeMap::new(),
             expected: Vec::new(),
             former: None,
             serial: 0,
             evictions: 0,
-            refusals: 0,
             deletes: 0,
             writes: 0,
             last: Decision::default(),
@@ -277,12 +270,6 @@ impl Sim {
                 assert_eq!(PlacementState::read(Some(&text)), (state.clone(), true));
                 self.state = Some(text);
                 self.writes += 1;
-            }
-            Action::Place { pod, class, .. } if self.policy == Some(*class) => {
-                let Some(view) = self.pods.iter().find(|view| view.uid == pod.uid).cloned() else { return };
-                self.refusals += 1;
-                let reason = UngateReason::ClassRefused(*class);
-                self.execute(&ungate(&view, reason, self.spec.strength, &self.settings));
             }
             Action::Place { pod, patch, .. }
             | Action::Ungate { pod, patch, .. }

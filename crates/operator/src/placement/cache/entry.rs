@@ -27,7 +27,6 @@ use super::{
         },
         settings::Configured,
     },
-    affinity::RequiredAffinity,
     key,
     nodes::{NodeLabelling, UsableNode},
     version,
@@ -77,8 +76,6 @@ pub struct WorkloadEntry {
     /// `nodeSelector` and tolerations of the pod template.
     pub node_selector: BTreeMap<String, String>,
     pub tolerations: Vec<Toleration>,
-    /// Required node affinity of the pod template.
-    pub affinity: Option<Arc<RequiredAffinity>>,
 }
 
 #[derive(Clone, Debug)]
@@ -192,8 +189,6 @@ fn workload(
     let (namespace, name) = names(&metadata);
     let annotations = relevant(&metadata, configured);
     let classes = template_classes(&template, configured);
-    let node_affinity = template.spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
-    let affinity = RequiredAffinity::of(node_affinity).map(Arc::new);
     let view = WorkloadView {
         kind: size.kind,
         namespace,
@@ -220,7 +215,6 @@ fn workload(
         template_labels: template.metadata.labels.unwrap_or_default(),
         node_selector: template.spec.node_selector.unwrap_or_default(),
         tolerations: template.spec.tolerations.unwrap_or_default(),
-        affinity,
     }
 }
 

@@ -8,18 +8,17 @@ use std::{
     hash::{BuildHasher, RandomState},
 };
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use perennial_core::{
     keeper::keys::Taint,
     placement::{
         Class,
         node_labels::schemes::{SchemeClasses, SchemeSet},
-        ungate::after,
         workload::{ClassNodes, ClusterNodes, NodeView},
     },
 };
 
-use super::{super::objects::Toleration, affinity::RequiredAffinity};
+use super::super::objects::Toleration;
 use crate::runtime::map::HashMap;
 
 /// Maximum number of nodes of which labels and taints are stored.
@@ -69,17 +68,11 @@ pub struct UsableNode {
 /// Constraints of a workload's pods.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PodConstraints<'a> {
-    /// Nodes without room for them, and when that was found.
+    /// Nodes without room for them.
     pub full: Option<&'a HashMap<String, Timestamp>>,
-    pub now: Timestamp,
     pub selector: &'a BTreeMap<String, String>,
-    /// Required node affinity, as in the pod template.
-    pub affinity: Option<&'a RequiredAffinity>,
     pub tolerations: &'a [Toleration],
 }
-
-/// Time for which a node without room for a workload's pods is no evidence of capacity.
-pub(super) const FULL_FOR: SignedDuration = SignedDuration::from_mins(5);
 
 /// Change of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -173,7 +166,7 @@ impl Nodes {
     ) -> impl Iterator<Item = (Timestamp, &'a UsableNode)> {
         let is_class = move |hash: &u64| self.entries.get(hash).is_some_and(|entry| entry.view.class == Some(class));
         let found = self.recent.iter().rev();
-        let found = found.filter(move |((since, hash), node)| is_class(hash) && pods.may_use(node, class, *since));
+        let found = found.filter(move |((_, hash), node)| is_class(hash) && pods.may_use(node, class));
         found.map(|((since, _), node)| (*since, node))
     }
 
@@ -202,13 +195,9 @@ fn place(class: Option<Class>) -> usize {
 }
 
 impl PodConstraints<'_> {
-    /// `since`: the node is usable since then. What was found about a former node of its name does
-    /// not apply to it.
-    fn may_use(&self, node: &UsableNode, class: Class, since: Timestamp) -> bool {
-        let selected = self.selector.iter().all(|(key, value)| node.labels.get(key) == Some(value))
-            && self.affinity.is_none_or(|affinity| affinity.matches(&node.name, &node.labels));
-        let found_full = self.full.and_then(|full| full.get(&node.name));
-        let is_full = found_full.is_some_and(|at| *at >= since && self.now < after(*at, FULL_FOR));
+    fn may_use(&self, node: &UsableNode, class: Class) -> bool {
+        let selected = self.selector.iter().all(|(key, value)| node.labels.get(key) == Some(value));
+        let is_full = self.full.is_some_and(|full| full.contains_key(&node.name));
         let taints = if class == Class::Spot { &node.spot_taints } else { &node.taints };
         selected && !is_full && taints.iter().all(|taint| self.tolerations.iter().any(|one| one.tolerates(taint)))
     }
@@ -246,8 +235,7 @@ mod tests {
 
     fn newest(nodes: &Nodes, pool: &str, tolerations: &[Toleration]) -> Option<i64> {
         let selector = [("pool".to_owned(), pool.to_owned())].into();
-        let pods = PodConstraints { full: None, now: at(1_000), selector: &selector, affinity: None, tolerations };
-        let nodes = nodes.for_pods(pods);
+        let nodes = nodes.for_pods(PodConstraints { full: None, selector: &selector, tolerations });
         nodes.spot.usable_since.map(Timestamp::as_second)
     }
 

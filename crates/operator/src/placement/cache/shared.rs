@@ -16,7 +16,6 @@ use perennial_core::placement::{
     Class,
     decide::decide,
     decision::{Decision, PodRef},
-    refused::{NOT_ASSIGNED_FOR, refused_class},
     spec::{Spec, Strength},
     ungate::{UngateReason, after, bystander_ungates_at},
     workload::{ClusterNodes, PendingWrites, Place, PodView, Workload},
@@ -307,13 +306,6 @@ impl SharedCache {
         state.refused.contains_key(key) || state.cache.has_pod(key, overdue)
     }
 
-    /// Returns whether a policy refused this class for a pod of the workload recently.
-    pub fn is_class_refused(&self, key: &str, class: Class) -> bool {
-        let now = self.clock.now();
-        let is_recent = |pod: &PodEntry| now < after(pod.view.created, NOT_ASSIGNED_FOR) && pod.view.occupies();
-        self.lock().cache.has_pod(key, |pod| refused_class(&pod.view) == Some(class) && is_recent(pod))
-    }
-
     /// Notes a pod that was evicted or deleted.
     pub fn mark_removed(&self, uid: &str) {
         self.lock().removed.insert(uid.to_owned(), Instant::now());
@@ -349,14 +341,13 @@ impl SharedCache {
         }
     }
 
-    /// Returns the newest nodes of a class that the pods of a workload may use.
-    pub fn usable_nodes(&self, key: &str, class: Class, limit: usize) -> Vec<String> {
-        let now = self.clock.now();
-        self.lock().cache.usable_nodes(key, class, limit, now)
+    /// Returns the newest spot nodes that the pods of a workload may use.
+    pub fn spot_nodes(&self, key: &str, limit: usize) -> Vec<String> {
+        self.lock().cache.spot_nodes(key, limit)
     }
 
     /// Notes the result of a search for room.
-    pub fn store_room(&self, key: &Key, full: Vec<String>, found: Option<Class>) {
+    pub fn store_room(&self, key: &Key, full: Vec<String>, found: bool) {
         let now = self.clock.now();
         self.lock().cache.store_room(key, full, found, now);
     }

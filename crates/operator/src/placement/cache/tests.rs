@@ -502,42 +502,13 @@ fn a_node_without_room_is_no_evidence_and_room_on_any_node_is() {
         |name: &str| json!({"metadata": {"name": name, "labels": {"karpenter.sh/capacity-type": "spot"}}, "spec": {}});
     world.apply::<Node>(&spot("new"));
     assert_eq!(world.observe().nodes.spot.usable_since, Some(world.now));
-    assert_eq!(world.cache.usable_nodes(&key, Class::Spot, 5, world.now), ["new"]);
+    assert_eq!(world.cache.spot_nodes(&key, 5), ["new"]);
 
-    world.cache.store_room(&key, vec!["new".to_owned()], None, world.now);
-    assert_eq!(world.observe().nodes.spot.usable_since, None);
-
-    let node: Node = read(&spot("new"));
-    world.now = Timestamp::from_second(7_260).unwrap();
-    (&node).remove(&mut world.cache);
-    world.apply::<Node>(&spot("new"));
-    assert_eq!(world.observe().nodes.spot.usable_since, Some(world.now), "another node of the same name");
-    world.cache.store_room(&key, vec!["new".to_owned()], None, world.now);
+    world.cache.store_room(&key, vec!["new".to_owned()], false, world.now);
     assert_eq!(world.observe().nodes.spot.usable_since, None);
 
     let later = Timestamp::from_second(7_800).unwrap();
-    world.cache.store_room(&key, Vec::new(), Some(Class::Spot), later);
-    world.now = later;
+    world.cache.store_room(&key, Vec::new(), true, later);
     assert_eq!(world.observe().nodes.spot.usable_since, Some(later));
-    assert_eq!(world.cache.usable_nodes(&key, Class::Spot, 5, later), ["new"], "a node is not full for ever");
-}
-
-#[test]
-fn a_node_that_the_required_affinity_excludes_is_no_evidence() {
-    let mut world = World::new();
-    let mut object = short();
-    let terms = json!([{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]);
-    let required = json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}});
-    object["spec"]["template"]["spec"]["affinity"] = json!({"nodeAffinity": required});
-    world.apply::<Deployment>(&object);
-    world.now = Timestamp::from_second(7_200).unwrap();
-    let spot = |zone: &str| {
-        let labels = json!({"karpenter.sh/capacity-type": "spot", "zone": zone});
-        json!({"metadata": {"name": zone, "labels": labels}, "spec": {}})
-    };
-
-    world.apply::<Node>(&spot("b"));
-    assert_eq!(world.observe().nodes.spot.usable_since, None);
-    world.apply::<Node>(&spot("a"));
-    assert_eq!(world.observe().nodes.spot.usable_since, Some(world.now));
+    assert_eq!(world.cache.spot_nodes(&key, 5), ["new"], "a node is not full for ever");
 }
