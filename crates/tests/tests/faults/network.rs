@@ -48,8 +48,12 @@ async fn requests_that_fail_now_and_then_change_nothing(
     let cluster = TestCluster::new().await;
     let proxy = cluster.fault_proxy().await;
     // A Lease as long as in production: one of three seconds would be lost all the time, and each
-    // refused renewal would pause all other requests.
-    let long = |builder: OperatorBuilder| builder.set("controller.leaderElection.leaseDuration", "15s");
+    // refused renewal would pause all other requests. Of a reconciliation with several requests, most
+    // attempts fail: without a limit, the pauses between them would outlast the test.
+    let long = |builder: OperatorBuilder| {
+        let builder = builder.set("controller.leaderElection.leaseDuration", "15s");
+        builder.set("controller.retry.maxBackoff", "2s")
+    };
     let _operator = cluster.start_with(webhooks, |builder| long(builder).through(&proxy)).await;
     proxy.inject(now_and_then(fault, one_in));
     // The others close the connection, and with it the watches.
