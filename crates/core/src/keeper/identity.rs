@@ -139,20 +139,30 @@ impl Record {
 }
 
 /// Returns the property that `auto` stands for. On AWS, names are addresses that other instances
-/// reuse. Elsewhere instance groups and scale sets reuse names on purpose. Stays `auto` until the
-/// cloud controller has initialized the node: its provider is not known before.
+/// reuse. Elsewhere instance groups and scale sets reuse names on purpose. Stays `auto` for a node
+/// with a name as on AWS until the cloud controller has initialized it.
 fn resolve(kind: &Identity, node: &Node) -> Identity {
     match kind {
-        Identity::Auto if node.machine.provider_id.is_empty() && is_uninitialized(node) => Identity::Auto,
+        Identity::Auto if node.machine.provider_id.is_empty() && is_uninitialized_instance(node) => Identity::Auto,
         Identity::Auto if normalize(&node.machine.provider_id).starts_with("aws:") => Identity::ProviderId,
         Identity::Auto => Identity::Name,
         other => other.clone(),
     }
 }
 
-/// Whether a cloud controller has yet to set the providerID of a node.
-fn is_uninitialized(node: &Node) -> bool {
-    node.taints.iter().any(|taint| taint.key == UNINITIALIZED)
+/// Whether a cloud controller has yet to set the providerID of a node that is named as on AWS. Nodes
+/// of other clouds are known by their name at once, and are restored in their create.
+fn is_uninitialized_instance(node: &Node) -> bool {
+    is_named_by_address(&node.name) && node.taints.iter().any(|taint| taint.key == UNINITIALIZED)
+}
+
+/// Whether a name is an address as AWS writes it: `ip-10-0-0-1` or `ip-10-0-0-1.ec2.internal`.
+fn is_named_by_address(name: &str) -> bool {
+    let host = name.split('.').next().unwrap_or_default();
+    host.strip_prefix("ip-").is_some_and(|address| {
+        let parts: Vec<&str> = address.split('-').collect();
+        parts.len() == 4 && parts.iter().all(|part| part.parse::<u8>().is_ok())
+    })
 }
 
 /// Whether an identity is an identifier of a machine, which has several spellings.
@@ -227,11 +237,15 @@ mod tests {
 
     /// The name of an instance that was not initialized may be that of another one later.
     #[rstest::rstest]
-    #[case::without_a_cloud("", false, Some("name"))]
-    #[case::not_initialized("", true, None)]
-    #[case::the_id_comes_first("aws:///eu-1a/i-0a", true, Some("providerID=aws:///eu-1a/i-0a"))]
-    #[case::elsewhere("gce://project/zone/n", true, Some("name"))]
-    fn a_node_waits_until_its_cloud_has_initialized_it(
+    #[case::without_a_cloud("ip-10-0-0-1", "", false, Some("name"))]
+    #[case::not_initialized("ip-10-0-0-1", "", true, None)]
+    #[case::not_initialized_in_a_domain("ip-10-0-255-1.eu-1.compute.internal", "", true, None)]
+    #[case::another_name("gke-pool-1-ab12", "", true, Some("name"))]
+    #[case::almost_an_address("ip-10-0-0-256", "", true, Some("name"))]
+    #[case::the_id_comes_first("ip-10-0-0-1", "aws:///eu-1a/i-0a", true, Some("providerID=aws:///eu-1a/i-0a"))]
+    #[case::elsewhere("ip-10-0-0-1", "gce://project/zone/n", true, Some("name"))]
+    fn an_instance_waits_until_its_cloud_has_initialized_it(
+        #[case] name: &str,
         #[case] provider: &str,
         #[case] tainted: bool,
         #[case] expected: Option<&str>,
@@ -240,7 +254,7 @@ mod tests {
         let (key, effect) = (UNINITIALIZED.to_owned(), "NoSchedule".to_owned());
         let taint = Taint { key, value: "true".to_owned(), effect, time_added: None };
         let taints = if tainted { vec![taint] } else { Vec::new() };
-        let node = Node { name: "n".into(), machine, taints, ..Node::default() };
+        let node = Node { name: name.into(), machine, taints, ..Node::default() };
 
         let identity = Identified::of(&Identity::Auto, &node);
 
