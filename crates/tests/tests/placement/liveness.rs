@@ -153,7 +153,14 @@ async fn the_pods_of_a_rollout_are_the_probe_where_a_budget_forbids_evictions() 
     let_the_pause_end(&cluster).await;
     let text = until_explained(&cluster, "deploy/web", "PodDisruptionBudget strict allows no disruption now").await;
     assert!(!text.contains("2026-01-01"), "a time in the past: {text}");
-    cluster.capacity("spot", 1, 40).await;
+    let spot = cluster.capacity_node("spot", 40, |_| ()).await;
+    // A probe that the scheduler tries earlier finds no node, and the next pod falls back.
+    eventually("the spot node is usable", async || {
+        let ready = "{.spec.taints}{.status.conditions[?(@.type==\"Ready\")].status}";
+        let seen = cluster.kubectl(&format!("get node {spot} -o jsonpath={ready}"));
+        if seen == "True" { Ok(()) } else { Err(seen) }
+    })
+    .await;
     cluster.roll_out("web", "2").await;
 
     cluster.wait_for_split("web", 7, 3).await;
