@@ -33,7 +33,7 @@ pub(crate) fn mean([before, after]: [f64; 2]) -> f64 {
     f64::midpoint(before, after)
 }
 
-/// What the driver does for a floor.
+/// Requests of the driver that a floor is measured with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Baseline {
     Create,

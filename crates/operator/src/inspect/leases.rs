@@ -41,7 +41,7 @@ pub(crate) struct Replica {
     /// Seconds since the last renewal.
     pub(crate) silent: i64,
     pub(crate) alive: bool,
-    /// What it cannot read or write, as announced.
+    /// Resources that it cannot read or write, from its Lease.
     pub(crate) impaired: Option<String>,
 }
 

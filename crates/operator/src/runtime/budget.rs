@@ -67,7 +67,7 @@ impl Budget {
     }
 
     /// Returns a budget that is closed for at most this time, for requests that a client waits for:
-    /// after a longer pause, nobody would need the response.
+    /// after a longer pause, the client has stopped waiting.
     pub fn closed_at_most(per_second: u32, burst: u32, longest: Duration) -> Self {
         let burst = f64::from(burst.max(1));
         let waiting = [[0; Urgency::ALL.len()]; LANES];

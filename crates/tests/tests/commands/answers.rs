@@ -510,7 +510,7 @@ async fn commands_take_several_names_and_tell_the_namespace_of_workloads_from_th
     // Without a terminal the command cannot ask.
     let refused = run("forget n1 n2").expect_failure();
     assert!(refused.contains("record of node n1, n2") && refused.contains("confirm with --yes"), "{refused}");
-    // The record of a live node keeps the keys on it, and the answer says so.
+    // The record of a live node keeps the keys on it, and the output states that.
     let kept = run("forget n1 n2 --yes").expect_success();
     assert_eq!(
         kept.matches("history removed; the record keeps the 1 key(s) that are on the node").count(),

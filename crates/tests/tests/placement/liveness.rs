@@ -342,7 +342,7 @@ async fn the_last_replica_to_stop_releases_gated_pods() {
     assert_eq!(cluster.pods("web").await.iter().filter(|pod| is_gated(pod)).count(), 0);
 }
 
-/// Once placement is off, nobody would place the pods that wait for spot.
+/// Once placement is off, no operator places the pods that wait for spot.
 #[rstest]
 #[case::uninstalled(true)]
 #[case::disabled(false)]

@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 /// Largest difference between the time and the one that is expected after the last audit.
 const JUMP: SignedDuration = SignedDuration::from_mins(10);
 /// Largest difference between the clocks of this machine and of the API server: an hour, which is
-/// what a wrong time zone is off by, and a little.
+/// the error of a wrong time zone, and a margin.
 pub(super) const DIFFERENCE: SignedDuration = SignedDuration::from_mins(65);
 
 /// Compares the time of each audit with the ones before.
