@@ -142,8 +142,6 @@ true
 {{- end -}}
 {{- if include "perennial.placement" $root -}}
 {{- $parts = append $parts "placement" -}}
-{{- else -}}
-{{- $parts = append $parts "noPlacement" -}}
 {{- end -}}
 {{- if ne (include "perennial.setting" (list $root "records" "hmac" "none")) "none" -}}
 {{- $parts = append $parts "signatures" -}}

@@ -36,7 +36,7 @@ pub use problem::{ConfigError, Problem, Source};
 pub use schema::schema;
 pub use selector::LabelSelector;
 pub use settings::{
-    FailurePolicy, Gate, Identity, Keeper, Level, LogFormat, Merge, NodeLabel, NodeLabelSettings, Role, Settings,
+    FailurePolicy, Gate, Identity, Keeper, LogFormat, LogLevel, Merge, NodeLabel, NodeLabelSettings, Role, Settings,
     Toleration,
 };
 

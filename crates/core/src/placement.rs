@@ -45,6 +45,9 @@ pub const FALLBACK: &str = "perennial.dev/fallback";
 /// requiring it.
 pub const SELECTION: &str = "perennial.dev/selection";
 pub const PREFERRED: &str = "preferred";
+/// Pod annotation: the class that the API server refused for this pod, which runs without one. While
+/// such a pod exists, no pod of its workload is moved to that class.
+pub const REFUSED: &str = "perennial.dev/refused";
 /// Workload annotation: [`state::PlacementState`].
 pub const STATE: &str = "perennial.dev/placement-state";
 /// Pod annotation that orders scale-in within a ReplicaSet: the lowest cost goes first.

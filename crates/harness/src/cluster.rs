@@ -48,6 +48,9 @@ pub struct TestCluster {
     pub(crate) operators: AtomicUsize,
     /// Number of capacity nodes so far; part of their names.
     pub(crate) capacities: AtomicUsize,
+    /// User of the operators and its kubeconfig: see [`TestCluster::with_shipped_roles`]. Admin
+    /// otherwise.
+    pub(crate) operator_user: Option<(String, PathBuf)>,
     // Last field: dropped after everything that runs on it.
     plane: PlaneLoan,
 }
@@ -81,7 +84,8 @@ impl TestCluster {
         create_namespace(&client, &workspace).await;
         let namespace = SHARED_NAMESPACE.to_owned();
         let (operators, capacities) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let cluster = Self { client, namespace, workspace, kubeconfig, operators, capacities, plane };
+        let cluster =
+            Self { client, namespace, workspace, kubeconfig, operators, capacities, operator_user: None, plane };
         cluster.shared_operator().await;
         cluster
     }
@@ -164,7 +168,7 @@ impl TestCluster {
         create_namespace(&client, &namespace).await;
         let (workspace, kubeconfig) = ("default".to_owned(), plane.kubeconfig_path());
         let (operators, capacities) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { client, namespace, workspace, kubeconfig, operators, capacities, plane }
+        Self { client, namespace, workspace, kubeconfig, operators, capacities, operator_user: None, plane }
     }
 
     /// Client with admin permissions.

@@ -30,12 +30,21 @@ pub fn assert_page_lists_tests(page: &str, folder: &str, others: &[&str], this: 
     }
 }
 
-/// Returns the names of all tests in a folder.
+/// Returns the names of all tests in a folder and its subfolders.
 fn tests_in(folder: &str) -> BTreeSet<String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests").join(folder);
     let mut found = BTreeSet::new();
+    collect_tests(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/tests").join(folder), &mut found);
+    found
+}
+
+fn collect_tests(folder: &Path, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).expect("a folder of tests") {
-        let text = fs::read_to_string(entry.expect("a file of tests").path()).expect("a file of tests");
+        let path = entry.expect("a file of tests").path();
+        if path.is_dir() {
+            collect_tests(&path, found);
+            continue;
+        }
+        let text = fs::read_to_string(path).expect("a file of tests");
         let mut marked = false;
         for line in text.lines() {
             marked |= line.starts_with("#[tokio::test") || line == "#[test]";
@@ -45,7 +54,6 @@ fn tests_in(folder: &str) -> BTreeSet<String> {
             }
         }
     }
-    found
 }
 
 #[cfg(test)]
@@ -55,7 +63,7 @@ mod tests {
     #[test]
     fn tests_are_found_and_helpers_are_not() {
         let found = tests_in("cluster");
-        assert!(found.contains("labels_that_were_set_with_kubectl_survive_the_deletion_of_their_node"), "{found:?}");
+        assert!(found.contains("all_nodes_deleted_and_recreated_at_once_come_back_complete"), "{found:?}");
         assert!(!found.contains("user_without"), "{found:?}");
     }
 }

@@ -58,6 +58,7 @@ mod real_nodes;
 mod records;
 mod registry;
 mod request_counts;
+mod shipped_roles;
 mod wire;
 mod workloads;
 

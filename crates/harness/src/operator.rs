@@ -50,7 +50,8 @@ impl TestCluster {
     pub fn operator(&self) -> OperatorBuilder {
         let number = self.operators.fetch_add(1, Ordering::Relaxed);
         let log = self.plane().dir().join("logs").join(format!("{}-operator-{number}.log", self.namespace()));
-        let (kubeconfig, settings) = (self.plane().kubeconfig_path(), Vec::new());
+        let kubeconfig = self.operator_user.as_ref().map(|(_, kubeconfig)| kubeconfig.clone());
+        let (kubeconfig, settings) = (kubeconfig.unwrap_or_else(|| self.plane().kubeconfig_path()), Vec::new());
         let builder = OperatorBuilder { kubeconfig, log, settings, environment: Vec::new(), program: &OPERATOR };
         let builder = builder.set("namespace", self.namespace()).set("metrics.port", "0");
         builder.set("controller.leaderElection.leaseDuration", "3s").webhooks(Webhooks::Off)

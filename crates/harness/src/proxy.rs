@@ -1,7 +1,7 @@
 //! Proxy between an operator and its API server that injects faults.
 //!
 //! It terminates TLS with the API server's own certificate, inspects each request and forwards it
-//! as admin, which is the user of the operator under test. In front of it is a [`Wire`], for faults
+//! as the user of the operator under test: admin, unless the cluster has shipped roles. In front of it is a [`Wire`], for faults
 //! of connections rather than requests.
 //!
 //! # Guarantees
@@ -9,24 +9,17 @@
 //! real network. Nothing is retried. Every fault is counted by name, so that a test can assert that
 //! it happened.
 
+mod front;
 mod response;
 
 use std::{
     collections::BTreeMap,
-    fmt,
     net::Ipv4Addr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    path::PathBuf,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
-use http::{Request, Response, header};
-use http_body_util::BodyExt;
-use hyper::{
-    body::{Bytes, Incoming},
-    server::conn::http1,
-    service::service_fn,
-};
-use hyper_util::rt::TokioIo;
 use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
@@ -39,7 +32,7 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use self::response::{Body, Ended, carried, refusal};
+use self::front::{Front, Hold, Trap, serve};
 use crate::{ApiRequest, BackgroundCommand, CommandOutput, OperatorBuilder, TestCluster, Wire, perennial};
 
 /// A fault that is applied to one request.
@@ -96,34 +89,6 @@ pub struct FaultProxy {
     task: JoinHandle<()>,
 }
 
-struct Front {
-    server: Client,
-    older: Option<Client>,
-    inner: Mutex<Inner>,
-    /// Number of times that watches were cut.
-    cuts: watch::Sender<u64>,
-}
-
-#[derive(Default)]
-struct Inner {
-    weather: Option<FaultRule>,
-    faults: BTreeMap<String, u64>,
-    /// Status codes of the responses to [`Fault::Late`].
-    late_answers: Vec<u16>,
-    trap: Option<Trap>,
-    hold: Option<Hold>,
-    /// Time by which the `Date` of responses is wrong.
-    date_shift: Option<jiff::SignedDuration>,
-}
-
-/// A write that is forwarded when it is released.
-struct Hold {
-    of: Box<dyn Fn(&ApiRequest) -> bool + Send>,
-    reached: oneshot::Sender<ApiRequest>,
-    released: oneshot::Receiver<()>,
-    answered: oneshot::Sender<u16>,
-}
-
 /// A write that the proxy holds: see [`FaultProxy::hold`].
 #[derive(Debug)]
 pub struct HeldWrite {
@@ -138,20 +103,6 @@ impl HeldWrite {
     pub async fn release(self) -> u16 {
         self.release.send(()).expect("a proxy");
         self.answered.await.expect("a response")
-    }
-}
-
-struct Trap {
-    /// Number of matching writes until the trap triggers, including that one.
-    left: usize,
-    of: Box<dyn Fn(&ApiRequest) -> bool + Send>,
-    dies: CrashPoint,
-    sprung: oneshot::Sender<ApiRequest>,
-}
-
-impl fmt::Debug for Front {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Front")
     }
 }
 
@@ -173,21 +124,24 @@ impl OperatorBuilder {
 impl TestCluster {
     /// Runs `perennial` as admin in Perennial's namespace through this proxy.
     pub fn perennial_through(&self, proxy: &FaultProxy, words: &str) -> CommandOutput {
-        let text = std::fs::read_to_string(self.plane().kubeconfig_path()).expect("a kubeconfig");
-        let file = self.plane().dir().join("through-the-proxy.kubeconfig");
-        std::fs::write(&file, proxy.kubeconfig(&text)).expect("writing a kubeconfig");
-        let file = file.display().to_string();
+        let file = self.kubeconfig_through(proxy).display().to_string();
         perennial(words.split_whitespace().chain(["--kubeconfig", &file, "-n", self.namespace()]), &[])
     }
-}
 
-impl TestCluster {
     /// Runs `perennial` as admin in Perennial's namespace through this proxy in the background.
     pub fn perennial_in_background_through(&self, proxy: &FaultProxy, words: &str) -> BackgroundCommand {
-        let text = std::fs::read_to_string(self.plane().kubeconfig_path()).expect("a kubeconfig");
-        let file = self.plane().dir().join("background-through-the-proxy.kubeconfig");
-        std::fs::write(&file, proxy.kubeconfig(&text)).expect("writing a kubeconfig");
-        self.start_in_background(&file, words)
+        self.start_in_background(&self.kubeconfig_through(proxy), words)
+    }
+
+    /// Writes the admin's kubeconfig with the address of this proxy. Each proxy has its own file,
+    /// which is written once: a command in the background may be reading it.
+    fn kubeconfig_through(&self, proxy: &FaultProxy) -> PathBuf {
+        let file = self.plane().dir().join(format!("through-port-{}.kubeconfig", proxy.wire.port()));
+        if !file.exists() {
+            let text = std::fs::read_to_string(self.plane().kubeconfig_path()).expect("a kubeconfig");
+            std::fs::write(&file, proxy.kubeconfig(&text)).expect("writing a kubeconfig");
+        }
+        file
     }
 }
 
@@ -297,132 +251,15 @@ impl Drop for FaultProxy {
 }
 
 async fn connect(cluster: &TestCluster, number: usize) -> Client {
-    let text = cluster.plane().kubeconfig_for_server(number, "admin", &["system:masters"]).expect("a kubeconfig");
+    let (user, groups): (&str, &[&str]) = match &cluster.operator_user {
+        Some((user, _)) => (user, &[]),
+        None => ("admin", &["system:masters"]),
+    };
+    let text = cluster.plane().kubeconfig_for_server(number, user, groups).expect("a kubeconfig");
     let kubeconfig = Kubeconfig::from_yaml(&text).expect("a kubeconfig");
     let options = KubeConfigOptions::default();
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await.expect("a kubeconfig that is complete");
     config.default_retry = false;
     config.read_timeout = None;
     Client::try_from(config).expect("a client")
-}
-
-async fn serve(listener: TcpListener, tls: TlsAcceptor, front: Arc<Front>) {
-    loop {
-        let Ok((stream, _)) = listener.accept().await else { return };
-        let (tls, front) = (tls.clone(), Arc::clone(&front));
-        tokio::spawn(async move {
-            let Ok(stream) = tls.accept(stream).await else { return };
-            let answer = service_fn(|request| Arc::clone(&front).answer(request));
-            // An error is a connection that either side closed.
-            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await;
-        });
-    }
-}
-
-impl Front {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn count(&self, fault: &str) {
-        *self.lock().faults.entry(fault.to_owned()).or_default() += 1;
-    }
-
-    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Ended> {
-        let (head, body) = request.into_parts();
-        let body = body.collect().await.map_err(|_| Ended)?.to_bytes();
-        let asked = ApiRequest::by_request(&head.method, &head.uri);
-        if let Some(trap) = self.step_on(&asked) {
-            if trap.dies == CrashPoint::After {
-                let answer = self.send(&self.server, &head, body).await?;
-                answer.into_body().collect().await.map_err(|_| Ended)?;
-            }
-            // The receiver may be dropped.
-            let _ = trap.sprung.send(asked);
-            return std::future::pending().await;
-        }
-
-        if let Some(hold) = self.held(&asked) {
-            let _ = hold.reached.send(asked);
-            let _ = hold.released.await;
-            let answer = self.send(&self.server, &head, body).await?;
-            let _ = hold.answered.send(answer.status().as_u16());
-            return Ok(answer);
-        }
-
-        let fault = self.lock().weather.as_mut().and_then(|weather| weather(&asked));
-        if let Some(fault) = fault {
-            self.count(&fault.name());
-        }
-        match fault {
-            None => self.send(&self.server, &head, body).await,
-            Some(Fault::Older) => self.send(self.older.as_ref().unwrap_or(&self.server), &head, body).await,
-            Some(Fault::Delayed(pause)) => {
-                tokio::time::sleep(pause).await;
-                self.send(&self.server, &head, body).await
-            }
-            Some(Fault::Dropped) => Err(Ended),
-            Some(Fault::AnswerLost) => {
-                let answer = self.send(&self.server, &head, body).await?;
-                let _ = answer.into_body().collect().await;
-                Err(Ended)
-            }
-            Some(Fault::Swallowed) => std::future::pending().await,
-            Some(Fault::Answered(code, wait)) => Ok(refusal(code, wait)),
-            Some(Fault::Late(pause)) => {
-                tokio::spawn(async move {
-                    tokio::time::sleep(pause).await;
-                    if let Ok(answer) = self.send(&self.server, &head, body).await {
-                        self.lock().late_answers.push(answer.status().as_u16());
-                    }
-                });
-                Err(Ended)
-            }
-        }
-    }
-
-    /// Returns the hold of this write.
-    fn held(&self, asked: &ApiRequest) -> Option<Hold> {
-        if !asked.is_write() || ["leases", "events"].contains(&asked.resource.as_str()) {
-            return None;
-        }
-        self.lock().hold.take_if(|hold| (hold.of)(asked))
-    }
-
-    /// Counts a matching write. Returns the trap if this write triggers it.
-    fn step_on(&self, asked: &ApiRequest) -> Option<Trap> {
-        if !asked.is_write() || ["leases", "events"].contains(&asked.resource.as_str()) {
-            return None;
-        }
-        self.lock().trap.take_if(|trap| {
-            trap.left -= usize::from((trap.of)(asked));
-            trap.left == 0
-        })
-    }
-
-    /// Forwards the request and streams the response back.
-    async fn send(&self, to: &Client, head: &http::request::Parts, body: Bytes) -> Result<Response<Body>, Ended> {
-        let mut request = Request::builder().method(head.method.clone()).uri(head.uri.clone());
-        for (name, value) in &head.headers {
-            if ![header::HOST, header::CONTENT_LENGTH, header::CONNECTION, header::AUTHORIZATION].contains(name) {
-                request = request.header(name, value);
-            }
-        }
-        let request = request.body(kube::client::Body::from(body.to_vec())).map_err(|_| Ended)?;
-        let client = to.clone();
-        // In its own task: the request is sent even if the connection closes meanwhile.
-        let sent = tokio::spawn(async move { client.send(request).await }).await;
-        let (mut parts, body) = sent.map_err(|_| Ended)?.map_err(|_| Ended)?.into_parts();
-        parts.headers.remove(header::CONTENT_LENGTH);
-        parts.headers.remove(header::TRANSFER_ENCODING);
-        parts.headers.remove(header::CONNECTION);
-        if let Some(shift) = self.lock().date_shift {
-            let wrong = (jiff::Timestamp::now() + shift).strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
-            parts.headers.insert(header::DATE, wrong.parse().expect("a header"));
-        }
-        let born = *self.cuts.borrow();
-        let watch = ApiRequest::by_request(&head.method, &head.uri).verb == "watch";
-        let cuts = watch.then(|| self.cuts.subscribe());
-        Ok(Response::from_parts(parts, carried(body, cuts, born)))
-    }
 }

@@ -66,7 +66,7 @@ impl Wire {
         self.state.send_modify(|state| state.frozen = true);
     }
 
-    /// Resumes forwarding. LoadedRecord bytes arrive late.
+    /// Resumes forwarding. Held bytes arrive late.
     pub fn thaw(&self) {
         self.state.send_modify(|state| state.frozen = false);
     }

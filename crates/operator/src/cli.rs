@@ -54,7 +54,9 @@ use crate::{
         client::{self, Target},
         error_category::{self, Category},
         error_chain::Chain,
+        health::Health,
         metrics::Metrics,
+        reporter::CategorizedError as _,
     },
 };
 
@@ -113,7 +115,7 @@ enum Command {
     /// Roll a node and its record back to an earlier version
     Rollback(rollback::Rollback),
     /// Restore a node from its record now, replacing values on the node
-    Restore(restore::Restore),
+    Restore(restore::RestoreArgs),
     /// Empty the record of a deleted node, or remove the history of a live one
     Forget(forget::Forget),
     /// Exclude a record from garbage collection
@@ -215,8 +217,8 @@ fn print_error(error: &anyhow::Error) {
         return;
     }
     let known = error.chain().find_map(|cause| {
-        let keeper = cause.downcast_ref::<crate::keeper::apply::Error>();
-        let placement = cause.downcast_ref::<crate::placement::apply::Error>();
+        let keeper = cause.downcast_ref::<crate::keeper::apply::KeeperError>();
+        let placement = cause.downcast_ref::<crate::placement::apply::PlacementError>();
         let keeper = keeper.map(|failed| (failed.missing_permission(), failed.category()));
         keeper.or_else(|| placement.map(|failed| (failed.missing_permission(), failed.category())))
     });
@@ -268,7 +270,12 @@ impl Global {
 
     /// Connects to the API server. Fails if it does not answer.
     async fn connect(&self) -> anyhow::Result<kube::Client> {
-        let listeners = client::Listeners { metrics: Metrics::new(), budget: None, clock: None, health: None };
+        self.connect_observed(None).await
+    }
+
+    /// Like [`Self::connect`]; `health` receives which watches are accepted.
+    async fn connect_observed(&self, health: Option<Health>) -> anyhow::Result<kube::Client> {
+        let listeners = client::Listeners { metrics: Metrics::new(), budget: None, clock: None, health };
         let config = client::config(&self.target()).await?;
         let url = config.cluster_url.to_string();
         let client = client::connect(config, listeners)?;
@@ -282,7 +289,12 @@ impl Global {
     /// Opens a session in the namespace of Perennial, and prints its warnings. Fails if the
     /// namespace does not exist, or if Perennial runs in another one.
     async fn open_session(&self) -> anyhow::Result<Session> {
-        let session = self.open_session_anywhere().await?;
+        self.open_session_observed(None).await
+    }
+
+    /// Like [`Self::open_session`]; `health` receives which watches are accepted.
+    async fn open_session_observed(&self, health: Option<Health>) -> anyhow::Result<Session> {
+        let session = self.open_session_over(self.connect_observed(health).await?).await?;
         let warning = require_namespace(&session.client, &session.settings, &session.source).await?;
         if let Some(warning) = warning {
             eprintln!("{warning}");
@@ -292,7 +304,10 @@ impl Global {
 
     /// Opens a session without checks of the namespace.
     async fn open_session_anywhere(&self) -> anyhow::Result<Session> {
-        let client = self.connect().await?;
+        self.open_session_over(self.connect().await?).await
+    }
+
+    async fn open_session_over(&self, client: kube::Client) -> anyhow::Result<Session> {
         let (settings, source) = self.load_from(&client).await?;
         let session = Session::open(client, settings, source).await;
         for warning in &session.warnings {

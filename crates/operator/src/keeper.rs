@@ -33,5 +33,5 @@ use std::sync::Arc;
 pub use priority::Priority;
 
 /// Name of a node: the key of the caches and of the queue.
-pub type Key = Arc<str>;
-type Work = crate::runtime::queue::Work<Key, Priority>;
+pub type NodeKey = Arc<str>;
+type NodeWork = crate::runtime::queue::WorkItem<NodeKey, Priority>;

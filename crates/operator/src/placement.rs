@@ -8,15 +8,17 @@ pub mod apply;
 pub mod cache;
 mod gauges;
 pub mod metrics;
+mod node_affinity;
 pub mod objects;
 pub mod reconcile;
 mod refusals;
 mod reservations;
 pub mod settings;
 pub mod snapshot;
+mod takeover;
 pub mod tasks;
 pub mod ungate;
 mod webhook;
 
 /// Kind, namespace and name of a workload: the key of the cache and of the queue.
-pub type Key = std::sync::Arc<str>;
+pub type WorkloadKey = std::sync::Arc<str>;

@@ -8,7 +8,7 @@ pub use webhooks::webhooks;
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::{Api, Client, api::PostParams};
 use perennial_core::config::{Role, Settings};
 use tokio_util::sync::CancellationToken;
@@ -18,7 +18,7 @@ use crate::{
     admission::{self, metrics::AdmissionMetrics},
     dashboard::{self, Dashboard, Guard, Server},
     keeper::{
-        controller::{DRAIN_WITHIN, Keeper},
+        controller::{DRAIN_WITHIN, KeeperController},
         record_keys::Signatures,
     },
     monitoring,
@@ -58,7 +58,7 @@ const HEALTH_PERIOD: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 #[expect(missing_debug_implementations, reason = "kube's client has none")]
 pub struct Parts {
-    pub keeper: Arc<Keeper>,
+    pub keeper: Arc<KeeperController>,
     /// `None` where placement is off.
     pub placer: Option<Arc<Placer>>,
 }
@@ -117,7 +117,7 @@ async fn run_once(mut settings: Settings, target: &Target, dependencies: Depende
     if parts.placer.is_none() {
         PlacementMetrics::register(&env.metrics);
     }
-    tasks.push(env.history.watch(env.client.clone(), &env.stop));
+    tasks.push(env.history.watch(Api::<Node>::all(env.client.clone()), &env.stop));
     if parts.placer.is_none() && !dry_run {
         tasks.push(placement::tasks::ungate_leftovers(&settings, &env)?);
     }
@@ -140,6 +140,8 @@ async fn run_once(mut settings: Settings, target: &Target, dependencies: Depende
         }
         std::future::ready(())
     }));
+    #[cfg(unix)]
+    tasks.extend(crate::runtime::watchdog::task(&env.health, &env.stop));
     if settings.metrics.enabled {
         tasks.push(monitoring::task(&settings.metrics, &env)?);
     }
@@ -188,7 +190,7 @@ pub fn observe(
     if let Some(placer) = &placer {
         tasks.extend(placer.watch_tasks(env));
     }
-    let keeper = Keeper::new(settings, env, ownership, events, signatures);
+    let keeper = KeeperController::new(settings, env, ownership, events, signatures);
     if settings.dashboard.enabled {
         keeper.enable_activity(dashboard::INTERVALS);
     }

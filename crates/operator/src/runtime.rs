@@ -27,10 +27,14 @@ pub mod ownership;
 pub mod pages;
 mod process;
 pub mod queue;
+pub mod rate;
 pub mod reconciler;
 pub mod reporter;
 pub mod request;
 pub mod tasks;
 pub mod traces;
 pub mod watch;
+pub mod watch_backoff;
 pub mod watch_value;
+#[cfg(unix)]
+pub(crate) mod watchdog;

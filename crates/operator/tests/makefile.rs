@@ -1,10 +1,11 @@
-//! `make help` and `make run` behave as described.
+//! `make help`, `make run` and the scripts at the root behave as described.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failure here fails the test")]
 
 use std::{
     fs,
     io::Write as _,
+    os::unix::fs::PermissionsExt as _,
     process::{Command, Stdio},
 };
 
@@ -46,4 +47,24 @@ fn make_run_starts_nothing_without_consent() {
         let output = make(&["run", "CARGO=true"], refusal);
         assert!(output.contains("[y/N]") && output.ends_with("Nothing was started.\n"), "{refusal:?}: {output}");
     }
+}
+
+/// `./test.sh` and `./lint.sh` call the targets of the same name, from any folder.
+#[test]
+fn the_scripts_at_the_root_are_the_targets() {
+    let folder = std::env::temp_dir().join(format!("perennial-make-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let stand_in = folder.join("make");
+    fs::write(&stand_in, "#!/bin/sh\necho \"$PWD: make $*\"\n").unwrap();
+    fs::set_permissions(&stand_in, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+    let root = fs::canonicalize(ROOT).unwrap();
+
+    for target in ["test", "lint"] {
+        let script = root.join(format!("{target}.sh"));
+        let output = Command::new(script).arg("FULL=1").current_dir("/").env("PATH", &path).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(said, format!("{}: make {target} FULL=1\n", root.display()));
+    }
+    fs::remove_dir_all(folder).unwrap();
 }

@@ -13,7 +13,7 @@ use crate::{
 
 /// Maximum number of excused values in a thousand histories, by limit of the design. About twice
 /// the number that is usual.
-const EXCUSES: [(&str, u64); 5] = [("A", 50), ("B", 400), ("C", 100), ("E", 200), ("F", 1200)];
+const EXCUSES: [(&str, u64); 5] = [("A", 20), ("B", 200), ("C", 20), ("E", 40), ("F", 500)];
 /// Number of histories from which on the number of excuses is compared with its maximum.
 const ENOUGH: u64 = 500;
 

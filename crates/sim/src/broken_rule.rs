@@ -80,6 +80,12 @@ broken_rules! {
     KeepTaint: 0,
     /// Records are collected before their retention ends.
     CollectAtOnce: 28,
+    /// A refused write of a record counts as done: the pending last state is dropped.
+    RefusalIsSuccess: 8,
+    /// A node that is restored before the write has no version in its mark.
+    MarkWithoutVersion: 3_002_477,
+    /// A restore of etcd is not noticed.
+    IgnoreRestore: 75,
     /// Terminating pods count as running.
     CountTerminating: 9,
     /// Pods are placed without a precondition.
@@ -102,6 +108,10 @@ broken_rules! {
     UnboundStays: 9,
     /// Pods of a workload that is no longer managed stay in their class.
     KeepClassOfUnmanaged: 39,
+    /// The last Ready replica is evicted for a probe.
+    LastReplicaIsSpare: 64,
+    /// The cooldown of moves is not reset by success.
+    CooldownOnlyGrows: 9,
 }
 
 impl BrokenRule {
@@ -109,7 +119,13 @@ impl BrokenRule {
     pub fn is_about_shortages(self) -> bool {
         matches!(
             self,
-            Self::NoFallback | Self::NoWayBack | Self::PausedStopsAll | Self::UnboundStays | Self::KeepClassOfUnmanaged
+            Self::NoFallback
+                | Self::NoWayBack
+                | Self::PausedStopsAll
+                | Self::UnboundStays
+                | Self::KeepClassOfUnmanaged
+                | Self::LastReplicaIsSpare
+                | Self::CooldownOnlyGrows
         )
     }
 }

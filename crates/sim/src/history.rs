@@ -6,7 +6,7 @@ use crate::{
     broken_rule::BrokenRule,
     keeper, once_failed,
     oracle::Violation,
-    placement,
+    panics, placement,
     server::{fault_plan::Counts, world::World},
     story,
 };
@@ -39,7 +39,8 @@ pub fn is_placement(seed: u64) -> bool {
 fn has_shortages(seed: u64, broken: Option<BrokenRule>) -> bool {
     match broken {
         Some(rule) => rule.is_about_shortages(),
-        None => !once_failed::contains(seed) && Prng::new(!seed).percent(70),
+        None if once_failed::contains(seed) => once_failed::has_shortages(seed),
+        None => Prng::new(!seed).percent(70),
     }
 }
 
@@ -50,6 +51,8 @@ pub fn play(seed: u64, verbose: bool) -> anyhow::Result<Outcome> {
 
 /// Plays a history with a broken rule.
 pub fn play_with(seed: u64, broken: Option<BrokenRule>, verbose: bool) -> anyhow::Result<Outcome> {
+    panics::collect();
+    panics::take();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
     let mut outcome = runtime.block_on(async {
         let mut prng = Prng::new(seed);
@@ -66,6 +69,8 @@ pub fn play_with(seed: u64, broken: Option<BrokenRule>, verbose: bool) -> anyhow
         let mut state = world.lock();
         let found = state.journal.violations.drain(..).map(|(guarantee, what)| Violation { guarantee, what });
         outcome.violations.extend(found);
+        let panics = panics::take().into_iter();
+        outcome.violations.extend(panics.map(|what| Violation { guarantee: "G8", what }));
         outcome.digest = state.digest();
         outcome.faults = state.faults.clone();
         outcome.seen.merge(&state.seen);

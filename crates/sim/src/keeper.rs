@@ -1,6 +1,7 @@
 //! Histories of the keeper: nodes are labelled, deleted and recreated, operators crash, and at the
 //! end every label must be in place.
 
+mod fresh_install;
 pub mod node_workload;
 mod race_scenario;
 pub mod scenario;
@@ -96,9 +97,12 @@ async fn finish(
         marks.rested &= rest_for(world, REST.max(fleet.plan.settings.keeper.gate_timeout + GATE_SLACK)).await;
         marks.rests.push(world.lock().store.rv());
     }
+    let mut outcome = oracle::keeper::judge(&mut world.lock(), &fleet.plan, &marks);
+    if marks.rested && outcome.violations.is_empty() {
+        outcome.violations = fresh_install::compare(world, &mut fleet).await?;
+    }
     fleet.check();
-    let mut state = world.lock();
-    Ok(oracle::keeper::judge(&mut state, &fleet.plan, &marks))
+    Ok(outcome)
 }
 
 async fn rest(world: &World) -> bool {

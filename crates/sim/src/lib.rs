@@ -13,6 +13,7 @@ pub mod keeper;
 pub mod once_failed;
 pub mod operator;
 pub mod oracle;
+pub mod panics;
 pub mod placement;
 pub mod server;
 pub mod story;

@@ -10,9 +10,10 @@ use axum::body::{Body, to_bytes};
 use futures::FutureExt as _;
 use http::Request;
 use jiff::SignedDuration;
+use kube::Api;
 use perennial::{
     admission::metrics::AdmissionMetrics,
-    keeper::record_keys::Signatures,
+    keeper::{node::Node, record_keys::Signatures},
     run,
     runtime::{
         budget::Budget,
@@ -96,8 +97,8 @@ impl Operator {
             drained: CancellationToken::new(),
         };
         let (parts, mut tasks) = run::operate(settings, &env, Signatures::none())?;
-        if observes_history {
-            tasks.push(env.history.watch(env.client.clone(), &env.stop));
+        if observes_history && tamper::observes_history(world) {
+            tasks.push(env.history.watch(Api::<Node>::all(env.client.clone()), &env.stop));
         }
         let tasks = Supervisor::start(tasks);
         let router = run::webhooks(settings, &parts, AdmissionMetrics::register(&env.metrics)).router();

@@ -65,8 +65,8 @@ pub async fn play(world: &World, prng: &mut Prng) -> anyhow::Result<Outcome> {
         play.act().await?;
     }
     play.calm()?;
-    let mut marks = PlacementMarks { rested: play.rest().await, ..PlacementMarks::default() };
-    marks.rests.push(world.lock().store.rv());
+    let mut marks = PlacementMarks { rested: true, ..PlacementMarks::default() };
+    play.come_to_rest(&mut marks).await;
     if marks.rested {
         // Lag of API servers excuses nothing.
         if prng.percent(50) {
@@ -77,27 +77,19 @@ pub async fn play(world: &World, prng: &mut Prng) -> anyhow::Result<Outcome> {
         play.allow_unavailable(i64::try_from(prng.below(3)).unwrap_or_default()).await;
         let from = world.lock().store.rv();
         play.roll_out("probe").await;
-        marks.rested &= play.rest().await;
+        play.come_to_rest(&mut marks).await;
         marks.rollouts.push((from, world.lock().store.rv()));
-        marks.rests.push(world.lock().store.rv());
         for _ in 0..2 {
             play.delete_pod().await;
-            marks.rested &= play.rest().await;
-            marks.rests.push(world.lock().store.rv());
+            play.come_to_rest(&mut marks).await;
             play.scale("web").await;
-            marks.rested &= play.rest().await;
-            marks.rests.push(world.lock().store.rv());
+            play.come_to_rest(&mut marks).await;
             play.grow_twice().await;
-            marks.rested &= play.rest().await;
-            marks.rests.push(world.lock().store.rv());
+            play.come_to_rest(&mut marks).await;
         }
     }
     controllers.abort();
-    for operator in &mut play.operators {
-        operator.check();
-    }
-    let mut state = world.lock();
-    Ok(judge(&mut state, &marks))
+    Ok(play.judge(&marks))
 }
 
 /// Plays a history that provokes a race: a workload scales up again before the watch has delivered
@@ -105,26 +97,20 @@ pub async fn play(world: &World, prng: &mut Prng) -> anyhow::Result<Outcome> {
 pub async fn play_race(world: &World, prng: &mut Prng) -> anyhow::Result<Outcome> {
     let mut play = Play::begin(world, prng, true).await?;
     let controllers = tokio::spawn(Controllers::new(world, prng.split()).run());
-    let mut marks = PlacementMarks { rested: play.rest().await, ..PlacementMarks::default() };
-    marks.rests.push(world.lock().store.rv());
+    let mut marks = PlacementMarks { rested: true, ..PlacementMarks::default() };
+    play.come_to_rest(&mut marks).await;
     for _ in 0..6 {
         let late = prng.below(2);
         world.lock().replicas[late].lag = prng.millis(1200, 4000);
         play.grow_twice().await;
-        marks.rested &= play.rest().await;
-        marks.rests.push(world.lock().store.rv());
+        play.come_to_rest(&mut marks).await;
         world.lock().replicas[late].lag = Duration::ZERO;
         world.changed().notify_waiters();
         play.scale("web").await;
-        marks.rested &= play.rest().await;
-        marks.rests.push(world.lock().store.rv());
+        play.come_to_rest(&mut marks).await;
     }
     controllers.abort();
-    for operator in &mut play.operators {
-        operator.check();
-    }
-    let mut state = world.lock();
-    Ok(judge(&mut state, &marks))
+    Ok(play.judge(&marks))
 }
 
 impl Play {
@@ -181,6 +167,10 @@ impl Play {
     async fn add_node(&self, name: &str, class: &str) {
         let node = json!({"metadata": {"name": name, "labels": {CAPACITY: class}}});
         drop(self.person.create(&NODES, "", node).await);
+        // The node is Ready at once. Its room is not limited.
+        let status = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+        drop(self.person.patch_status(&NODES, "", name, status).await);
+        drop(self.person.patch(&NODES, "", name, json!({"spec": {"taints": null}})).await);
     }
 
     async fn create(&mut self, name: &str, is_deployment: bool) {
@@ -329,6 +319,19 @@ impl Play {
         let at = moved.at.duration_since(self.world.start_of_day()).try_into().unwrap_or(Duration::ZERO);
         // The clock of the writer may be ahead.
         Some(at.min(self.world.elapsed()) + self.plan.settings.placement.cooldown * (1 << moved.stalled.min(10)))
+    }
+
+    /// Waits for the rest, and marks it.
+    async fn come_to_rest(&self, marks: &mut PlacementMarks) {
+        marks.rested &= self.rest().await;
+        marks.rests.push(self.world.lock().store.rv());
+    }
+
+    fn judge(&mut self, marks: &PlacementMarks) -> Outcome {
+        for operator in &mut self.operators {
+            operator.check();
+        }
+        judge(&mut self.world.lock(), marks)
     }
 
     async fn rest(&self) -> bool {

@@ -93,6 +93,12 @@ pub fn request(world: &World, asked: &mut ApiRequest) -> Option<Result<ApiRespon
     if unconditional && let Some(metadata) = asked.body["metadata"].as_object_mut() {
         metadata.remove("resourceVersion");
     }
+    if rule == BrokenRule::MarkWithoutVersion
+        && is(kind, &NODES)
+        && let Some(annotations) = asked.body["metadata"].get_mut("annotations")
+    {
+        forget_version(annotations);
+    }
     if rule == BrokenRule::KeepTaint && is(kind, &NODES) {
         keep_taint(world, asked);
     }
@@ -111,6 +117,9 @@ pub fn response(
         // Not a conflict any more: the webhook does not decide again.
         Err(refusal) if rule == BrokenRule::NoRetryInDelete && refusal.code == 409 && is(kind, &CONFIG_MAPS) => {
             Err(response::internal("etcdserver: request timed out"))
+        }
+        Err(refusal) if rule == BrokenRule::RefusalIsSuccess && refusal.code == 403 && is(kind, &CONFIG_MAPS) => {
+            Ok(ApiResponse { code: 200, body: Arc::new(asked.body.clone()) })
         }
         Err(refusal) => Err(refusal),
         Ok(mut answer) => {
@@ -139,6 +148,11 @@ pub fn event(world: &World, asked: &ApiRequest, event: &mut Value) -> bool {
         object(world, asked.who, asked.target.kind, &mut event["object"]);
     }
     true
+}
+
+/// Whether an operator looks for restores of etcd.
+pub fn observes_history(world: &World) -> bool {
+    world.broken() != Some(BrokenRule::IgnoreRestore)
 }
 
 /// How long the delivery of an event is delayed.
@@ -227,6 +241,14 @@ fn cached(world: &World, asked: &ApiRequest) -> Option<Result<ApiResponse, ApiEr
     let (User::Operator(id), Some(name)) = (asked.who, asked.target.name.clone()) else { return None };
     let body = world.lock().tampering.delivered.get(&(id, name)).cloned()?;
     Some(Ok(ApiResponse { code: 200, body }))
+}
+
+/// Removes the version from the mark among these annotations.
+fn forget_version(annotations: &mut Value) {
+    let Some(mark) = annotations.get_mut(MARK) else { return };
+    if let Some(parsed) = mark.as_str().and_then(Mark::parse) {
+        *mark = json!(Mark { version: 0, ..parsed }.render());
+    }
 }
 
 /// Puts the gate taint of the stored node back into a patch that removes it.

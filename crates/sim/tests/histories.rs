@@ -7,7 +7,7 @@ use perennial_sim::{
     batch,
     broken_rule::{self, BrokenRule},
     history,
-    once_failed::ONCE_FAILED,
+    once_failed::{ONCE_FAILED, ONCE_FAILED_VARIED},
 };
 
 /// Number of histories to play if the known one no longer notices a broken rule.
@@ -46,6 +46,7 @@ fn every_guarantee_holds_in_every_history() {
 fn no_history_that_once_failed_fails_again() {
     let failed: Vec<String> = ONCE_FAILED
         .iter()
+        .chain(ONCE_FAILED_VARIED)
         .filter_map(|(seed, bug)| {
             let violations = history::play(*seed, false).unwrap().violations;
             (!violations.is_empty()).then(|| format!("SEED={seed} ({bug}): {violations:?}"))

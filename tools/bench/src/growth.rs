@@ -1,9 +1,13 @@
 //! Growth: memory, CPU, start, capture and restore times of one process by number of nodes.
 
+mod absent;
+
+pub(crate) use absent::AbsentSize;
+
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
-use perennial_harness::{Operator, TestCluster, eventually_within};
+use perennial_harness::{Operator, OperatorBuilder, TestCluster, eventually_within};
 use serde_json::json;
 use tokio::time::MissedTickBehavior;
 
@@ -61,11 +65,17 @@ pub(crate) async fn measure(size: Size, report: &mut Report) {
         operator.stop().await;
     }
     show(&steps, report);
+    absent::measure(size.absent, report).await;
 }
 
 async fn start(cluster: &TestCluster) -> (Operator, Duration) {
+    wait_until_ready(cluster.operator()).await
+}
+
+/// Starts an operator. Returns it with the time until it is ready.
+async fn wait_until_ready(builder: OperatorBuilder) -> (Operator, Duration) {
     let since = Instant::now();
-    let operator = cluster.operator().start_unready().await;
+    let operator = builder.start_unready().await;
     eventually_within(Duration::from_mins(5), "the operator is ready", async || {
         if operator.get("/readyz").0 == 200 { Ok(()) } else { Err("it is not") }
     })

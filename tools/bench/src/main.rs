@@ -48,6 +48,7 @@ pub(crate) struct Size {
     growth: &'static [usize],
     /// Number of nodes that return at once on the largest cluster.
     growth_return: usize,
+    absent: growth::AbsentSize,
     failover: usize,
     placement: PlacementSize,
 }
@@ -61,6 +62,7 @@ const FULL: Size = Size {
     seconds: 30,
     growth: &[1_000, 10_000, 50_000, 100_000],
     growth_return: 10_000,
+    absent: growth::AbsentSize { live: 1_000, absent: 999_000 },
     failover: 1_000,
     placement: PlacementSize::FULL,
 };
@@ -74,6 +76,7 @@ const QUICK: Size = Size {
     seconds: 10,
     growth: &[1_000, 3_000],
     growth_return: 1_000,
+    absent: growth::AbsentSize { live: 1_000, absent: 20_000 },
     failover: 200,
     placement: PlacementSize::QUICK,
 };

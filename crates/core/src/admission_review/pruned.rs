@@ -165,7 +165,7 @@ impl<'de> Visitor<'de> for Fields<'_> {
                     }
                 }
                 KeptFields::Fields(kept) if kept.contains(&key.as_ref()) => {
-                    let value = map.next_value_seed(Bounded(self.left))?;
+                    let value = map.next_value_seed(CountedValue(self.left))?;
                     fields.insert(key.into_owned(), value);
                 }
                 KeptFields::Fields(_) => drop(map.next_value::<IgnoredAny>()?),
@@ -177,9 +177,9 @@ impl<'de> Visitor<'de> for Fields<'_> {
 
 /// Decodes any value and counts it.
 #[derive(Clone, Copy)]
-struct Bounded<'a>(&'a Cell<usize>);
+struct CountedValue<'a>(&'a Cell<usize>);
 
-impl<'de> DeserializeSeed<'de> for Bounded<'_> {
+impl<'de> DeserializeSeed<'de> for CountedValue<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -189,7 +189,7 @@ impl<'de> DeserializeSeed<'de> for Bounded<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Bounded<'_> {
+impl<'de> Visitor<'de> for CountedValue<'_> {
     type Value = Value;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::choice::choices;
 
 pub use self::controller::{Controller, LeaderElection, RetryBackoff};
-pub use self::keeper::{Keeper, is_ours};
+pub use self::keeper::Keeper;
 pub use self::placement::{NodeLabelSettings, Placement, PlacementDefaults};
 pub use self::servers::{Dashboard, Metrics, Webhook};
 pub use super::text::{Identity, Namespace, NodeLabel, Prefix};
@@ -49,7 +49,7 @@ pub struct Records {
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Logging {
     /// Log level: `error`, `warn`, `info`, `debug` or `trace`.
-    pub level: Level,
+    pub level: LogLevel,
     /// Log format: `json`, `text`, or `auto`: text on a terminal, JSON elsewhere.
     pub format: LogFormat,
 }
@@ -77,7 +77,7 @@ choices! {
     pub enum LogFormat { #[default] Auto = "auto", Json = "json", Text = "text" }
 
     #[derive(Default)]
-    pub enum Level { Error = "error", Warn = "warn", #[default] Info = "info", Debug = "debug", Trace = "trace" }
+    pub enum LogLevel { Error = "error", Warn = "warn", #[default] Info = "info", Debug = "debug", Trace = "trace" }
 
     /// Effect of a taint.
     pub enum Effect {

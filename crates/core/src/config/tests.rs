@@ -7,6 +7,7 @@ use rstest::rstest;
 
 use super::settings::{Effect, Operator};
 use super::*;
+use crate::keeper::{keys::Key, selection::Policy};
 
 fn from_file(text: &str) -> Result<Loaded, ConfigError> {
     load(&Layers { file: Some(text.to_owned()), ..Layers::default() })
@@ -22,9 +23,14 @@ fn from_flags(flags: &[(&str, &str)]) -> Result<Loaded, ConfigError> {
     load(&Layers { flags, ..Layers::default() })
 }
 
+/// Whether a label is kept where no KeepPolicy selects the node.
+fn keeps(keeper: &Keeper, label: &str) -> bool {
+    Policy::from_settings(keeper).keeps(&Key::label(label))
+}
+
 const DESIGN: &str = r#"
 namespace: perennial-system
-controller: {resyncPeriod: 300s, auditPeriod: 1h, workers: 16, qps: 500, shards: 1, roles: [capture, restore, placement, webhooks],
+controller: {resyncPeriod: 300s, auditPeriod: 1h, workers: 16, qps: 5000, shards: 1, roles: [capture, restore, placement, webhooks],
              leaderElection: {enabled: true, leaseDuration: 15s}, namespaceSelector: {matchLabels: {}, matchExpressions: []}}
 keeper: {keep: ["*"], annotations: [], taints: [], cordon: false, merge: keepExisting, identity: auto,
          retention: 720h, history: 5, gate: never}
@@ -207,12 +213,12 @@ fn variables_of_older_tools_are_read() {
     .settings;
 
     assert_eq!(settings.keeper.keep, Patterns::of(&["example.com/*"]));
-    assert!(settings.keeper.keeps_label("example.com/a") && !settings.keeper.keeps_label("other.com/a"));
+    assert!(keeps(&settings.keeper, "example.com/a") && !keeps(&settings.keeper, "other.com/a"));
     assert_eq!(settings.namespace.as_str(), "ops");
     // Objects are read afresh at this interval, as those tools do.
     assert_eq!(settings.controller.resync_period, Duration::from_mins(1));
     assert_eq!(settings.controller.audit_period, Duration::from_mins(1));
-    assert_eq!(settings.logging.level, Level::Warn);
+    assert_eq!(settings.logging.level, LogLevel::Warn);
 }
 
 #[test]
@@ -321,13 +327,13 @@ fn two_servers_may_both_take_any_free_port() {
 #[case("kubernetes.io/hostname", false)]
 #[case("perennial.dev/restored", false)]
 fn labels_are_kept_by_default(#[case] key: &str, #[case] kept: bool) {
-    assert_eq!(Keeper::default().keeps_label(key), kept);
+    assert_eq!(keeps(&Keeper::default(), key), kept);
 }
 
 #[test]
 fn everything_but_our_own_can_be_kept() {
     let keeper = from_file("keeper: {keep: '*', drop: []}").unwrap().settings.keeper;
-    assert!(keeper.keeps_label("kubernetes.io/hostname") && !keeper.keeps_label("perennial.dev/restored"));
+    assert!(keeps(&keeper, "kubernetes.io/hostname") && !keeps(&keeper, "perennial.dev/restored"));
 }
 
 #[rstest]
@@ -463,7 +469,7 @@ fn a_file_of_spotalis_is_read_unchanged(#[case] text: &str) {
     let labels: Vec<String> =
         settings.node_labels.spot.iter().chain(&settings.node_labels.on_demand).map(ToString::to_string).collect();
     assert_eq!(labels, ["karpenter.sh/capacity-type=spot", "karpenter.sh/capacity-type in (on-demand,reserved)"]);
-    assert_eq!((settings.logging.level, settings.logging.format), (Level::Debug, LogFormat::Text));
+    assert_eq!((settings.logging.level, settings.logging.format), (LogLevel::Debug, LogFormat::Text));
     assert_eq!((settings.metrics.port, settings.webhook.cert_dir.as_deref()), (8090, Some("/certs")));
 }
 

@@ -15,8 +15,7 @@ use super::{
     keys::{Key, Taint},
     mark::{ANNOTATIONS_LIMIT, MARK},
     node_patch::taints,
-    pending::keep_newer,
-    record::Record,
+    pending::with_version,
     selection::{GATE_EFFECT, GATE_TAINT, Node},
 };
 use crate::config::settings::Gate;
@@ -39,10 +38,10 @@ pub fn admit(object: &Value, case: &Case, gate: Gate) -> Admitted {
     answer(object, case, gate, |restore| restore)
 }
 
-/// Returns the same for a case whose record is not written yet. `written` is the record as it is
-/// stored; see [`restore_before_write`](super::pending::restore_before_write).
-pub fn admit_before_write(object: &Value, case: &Case, written: Option<&Record>, gate: Gate) -> Admitted {
-    answer(object, case, gate, |restore| keep_newer(case, written, restore))
+/// Returns the same for a case whose record is not written yet, see
+/// [`restore_before_write`](super::pending::restore_before_write).
+pub fn admit_before_write(object: &Value, case: &Case, gate: Gate) -> Admitted {
+    answer(object, case, gate, |restore| with_version(case, restore))
 }
 
 fn answer(object: &Value, case: &Case, gate: Gate, marked: impl FnOnce(Restore) -> Restore) -> Admitted {

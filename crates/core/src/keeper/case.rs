@@ -18,7 +18,7 @@ use super::{
     keys::{Kept, Key},
     mark::Mark,
     policy_set::{PolicySet, inherited_labels},
-    record::{Fault, Origin, Record},
+    record::{Origin, Record, RecordFault},
     selection::{Node, Policy, ignored},
     stored_record::Stored,
 };
@@ -214,7 +214,7 @@ impl Case {
     /// Whether the record was written by a newer version of the operator. Such a record is never
     /// touched.
     pub fn has_newer_record(&self) -> bool {
-        self.stored.as_ref().and_then(|stored| stored.fault()).is_some_and(Fault::is_newer)
+        self.stored.as_ref().and_then(|stored| stored.fault()).is_some_and(RecordFault::is_newer)
     }
 
     /// Whether an annotation or a label of the node excludes it from management.

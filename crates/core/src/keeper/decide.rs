@@ -32,6 +32,7 @@ use super::{
 
 /// The write that a case needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "one exists at a time, for as long as it takes to apply it")]
 pub enum Decision {
     Nothing(Reason),
     /// Write this record.

@@ -9,7 +9,7 @@ use super::{
     decide::{Decision, decide, is_writable},
     keys::{Kept, Key},
     machine::{Machine, Sameness},
-    record::{Fault, Record},
+    record::{Record, RecordFault},
     selection::{DOMAIN, Policy},
     stored_record::{Stored, Substitute},
 };
@@ -33,9 +33,9 @@ pub enum Cause {
     /// The node lacks the field that identifies it.
     Unidentified { identity: Identity },
     /// The record was written by a newer version of the operator.
-    Newer { fault: Fault },
+    Newer { fault: RecordFault },
     /// The record is quarantined, and there is no substitute.
-    Quarantined { fault: Fault },
+    Quarantined { fault: RecordFault },
     /// Other live nodes have the same identity.
     Contested { rivals: Vec<String> },
     /// It belongs to another machine.

@@ -15,7 +15,7 @@ use super::{
     mark::Mark,
     policy_set::PolicySet,
     provenance::Provenance,
-    record::{Fault, Record},
+    record::{Record, RecordFault},
     selection::{Node, ignored},
     status::KeepState,
     stored_record::Stored,
@@ -313,7 +313,7 @@ impl RecordFingerprint {
                 machine: 0,
                 folded: false,
                 bad: true,
-                newer: stored.fault().is_some_and(Fault::is_newer),
+                newer: stored.fault().is_some_and(RecordFault::is_newer),
                 tombstone: false,
                 selection: 0,
                 ungiven: false,
@@ -337,6 +337,11 @@ impl RecordFingerprint {
             ungiven: !record.provenance.ungiven.is_empty(),
             withheld: record.withheld.iter().map(|withheld| hash(&withheld.machine.normalized())).collect(),
         }
+    }
+
+    /// Whether both records were written from the same machine.
+    pub fn is_of_same_machine(&self, other: &Self) -> bool {
+        self.uid == other.uid || self.machine == other.machine
     }
 
     /// Whether the record is quarantined.

@@ -2,7 +2,7 @@
 
 use super::{
     hash::Digest,
-    machine::{Sameness, canonical_uuid, normalize, swapped_uuid},
+    machine::{Sameness, canonical_uuid, normalize, swapped_uuid, with_dashes},
     record::Record,
     selection::Node,
 };
@@ -56,11 +56,21 @@ impl Identified {
             Identity::MachineId => Some(&node.machine.machine_id),
             _ => None,
         };
-        let swapped = if is_machine(kind) { swapped_uuid(&usual.value) } else { None };
+        let (dashed, plain) = match kind {
+            Identity::SystemUuid | Identity::MachineId => {
+                let dashed = with_dashes(&usual.value);
+                let is_uuid = swapped_uuid(&usual.value).is_some();
+                (dashed, is_uuid.then(|| usual.value.replace('-', "")))
+            }
+            _ => (None, None),
+        };
+        let swapped = if is_machine(kind) { swapped_uuid(dashed.as_ref().unwrap_or(&usual.value)) } else { None };
         let others: Vec<Self> = reported
             .cloned()
             .into_iter()
             .chain(swapped)
+            .chain(dashed)
+            .chain(plain)
             .filter(|value| *value != usual.value)
             .map(|value| Self { kind: kind.clone(), value })
             .collect();

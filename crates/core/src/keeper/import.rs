@@ -22,7 +22,9 @@ use super::{
     machine::Machine,
     record::Record,
 };
-use crate::config::names::{TAINT_EFFECTS, is_dns_subdomain, is_label_key, is_label_value, is_taint_effect};
+use crate::config::names::{
+    TAINT_EFFECTS, is_annotation_key, is_dns_subdomain, is_label_key, is_label_value, is_taint_effect,
+};
 
 /// Known formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -301,12 +303,12 @@ fn entry(node: &str, kept: Kept, format: Format, origin: &str) -> Result<ImportE
 /// Refuses keys and values that the API server would refuse on a node.
 fn check_keys(kept: &Kept) -> Result<(), String> {
     for (key, value) in kept {
-        let (name, sound) = match key {
-            Key::Label(name) | Key::Taint { key: name, .. } => (name.as_str(), is_label_value(value)),
-            Key::Annotation(name) => (name.as_str(), true),
+        let (name, is_key, sound) = match key {
+            Key::Label(name) | Key::Taint { key: name, .. } => (name, is_label_key(name), is_label_value(value)),
+            Key::Annotation(name) => (name, is_annotation_key(name), true),
             Key::Cordon => continue,
         };
-        if !is_label_key(name) {
+        if !is_key {
             return Err(format!("{name:?} is not a key"));
         }
         if !sound {
@@ -363,7 +365,13 @@ fn node(object: &Map<String, Value>, origin: &str) -> Result<ImportEntry, String
     if let Some(taints) = object.pointer("/spec/taints").filter(|taints| !taints.is_null()) {
         let taints =
             Vec::<Taint>::deserialize(taints).map_err(|error| format!("its taints cannot be read: {error}"))?;
-        kept.extend(taints.into_iter().map(|taint| (Key::Taint { key: taint.key, effect: taint.effect }, taint.value)));
+        for Taint { key, value, effect, .. } in taints {
+            let taint = Key::Taint { key, effect };
+            if kept.contains_key(&taint) {
+                return Err(format!("{taint} is listed twice"));
+            }
+            kept.insert(taint, value);
+        }
     }
     if object.pointer("/spec/unschedulable") == Some(&Value::Bool(true)) {
         kept.insert(Key::Cordon, TRUE.to_owned());

@@ -64,13 +64,28 @@ pub(super) fn normalize(text: &str) -> String {
     text.trim().to_ascii_lowercase()
 }
 
-/// Returns one of the two spellings of a UUID, and any other text as [`normalize`] does.
+/// Returns one of the spellings of a UUID, and any other text as [`normalize`] does.
 pub(super) fn canonical_uuid(text: &str) -> String {
     let plain = normalize(text);
+    let plain = with_dashes(&plain).unwrap_or(plain);
     match swapped_uuid(&plain) {
         Some(swapped) => plain.min(swapped),
         None => plain,
     }
+}
+
+/// Returns a UUID in lower case that is written without dashes in the usual form. `None` for any
+/// other text.
+pub(super) fn with_dashes(text: &str) -> Option<String> {
+    if text.len() != 32 || !text.bytes().all(is_digit) {
+        return None;
+    }
+    let groups = [0..8, 8..12, 12..16, 16..20, 20..32].map(|group| text.get(group).unwrap_or_default());
+    Some(groups.join("-"))
+}
+
+fn is_digit(byte: u8) -> bool {
+    byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte)
 }
 
 /// Returns a UUID with the bytes of its first three groups reversed. SMBIOS stores them in
@@ -78,7 +93,7 @@ pub(super) fn canonical_uuid(text: &str) -> String {
 /// in lower case with dashes.
 pub(super) fn swapped_uuid(text: &str) -> Option<String> {
     let groups: Vec<&str> = text.split('-').collect();
-    let is_group = |group: &&str| group.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+    let is_group = |group: &&str| group.bytes().all(is_digit);
     if groups.iter().map(|group| group.len()).ne([8, 4, 4, 4, 12]) || !groups.iter().all(is_group) {
         return None;
     }
@@ -122,6 +137,8 @@ mod tests {
     #[case::white_space(" 4c4c4544-0042-4a10-8053-b7c04f4b3732\n", Sameness::Same)]
     #[case::byte_order("44454c4c-4200-104a-8053-b7c04f4b3732", Sameness::Same)]
     #[case::byte_order_and_case("44454C4C-4200-104A-8053-B7C04F4B3732", Sameness::Same)]
+    #[case::no_dashes("4C4C454400424A108053B7C04F4B3732", Sameness::Same)]
+    #[case::no_dashes_and_byte_order("44454c4c4200104a8053b7c04f4b3732", Sameness::Same)]
     #[case::another_one("4c4c4544-0042-4a10-8053-b7c04f4b3733", Sameness::Different)]
     #[case::the_rest_is_not_swapped("44454c4c-4200-104a-5380-b7c04f4b3732", Sameness::Different)]
     fn a_uuid_has_several_spellings(#[case] now: &str, #[case] expected: Sameness) {

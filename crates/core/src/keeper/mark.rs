@@ -19,7 +19,7 @@ pub const MARK_LIMIT: usize = 128 * 1024;
 /// refuses more.
 pub const ANNOTATIONS_LIMIT: usize = 256 * 1024;
 /// Part of it that a mark with `given` leaves to others.
-const SPARED: usize = 32 * 1024;
+pub(super) const SPARED: usize = 32 * 1024;
 
 /// The keys that an incarnation was given.
 ///
@@ -44,10 +44,19 @@ pub struct Mark {
     /// `given` was too large and is omitted: it is the content of `from` without `withheld`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unlisted: bool,
-    /// Keys that were withheld. Written only if `given` is omitted; otherwise they are the keys in
-    /// none of the sets.
+    /// Keys that were withheld. Written only if `given` is omitted or `version` is set; otherwise
+    /// they are the keys in none of the sets.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub withheld: BTreeSet<Key>,
+    /// ResourceVersion of the last state that was given before it was in the record, or 0. An older
+    /// record decides only about withheld keys: what the node has is newer.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub version: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+fn is_zero(version: &u64) -> bool {
+    *version == 0
 }
 
 impl Mark {
@@ -86,7 +95,8 @@ impl Mark {
         if self.unlisted {
             return render(self);
         }
-        let text = render(&Self { withheld: BTreeSet::new(), ..self.clone() });
+        let withheld = if self.version > 0 { self.withheld.clone() } else { BTreeSet::new() };
+        let text = render(&Self { withheld, ..self.clone() });
         if text.len() <= limit {
             return text;
         }
@@ -97,6 +107,11 @@ impl Mark {
     pub fn covers(&self, key: &Key) -> bool {
         self.belongs_to_node(key)
             || if self.unlisted { !self.withheld.contains(key) } else { self.given.contains_key(key) }
+    }
+
+    /// Whether the node was given a later last state than the one that a record was written from.
+    pub fn is_newer_than(&self, version: u64) -> bool {
+        self.version > version
     }
 
     /// Whether the value of the node takes precedence for this key.

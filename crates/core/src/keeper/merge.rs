@@ -14,15 +14,18 @@ enum Base<'a> {
     Agreed(Option<&'a String>),
     /// The key belongs to the node, whatever its value is now.
     Nodes,
+    /// The node was given a later state than the record holds, or has changed the key since.
+    Newer,
 }
 
-fn base<'a>(mark: Option<&'a Mark>, key: &Key, in_record: Option<&'a String>, from: &Digest) -> Base<'a> {
+fn base<'a>(mark: Option<&'a Mark>, key: &Key, in_record: Option<&'a String>, record: &RecordKeys<'_>) -> Base<'a> {
     match mark {
+        Some(mark) if mark.is_newer_than(record.version) && !mark.withheld.contains(key) => Base::Newer,
         Some(mark) if mark.belongs_to_node(key) => Base::Nodes,
         // The given keys are not listed: they are those of the record, or unknown if the record has
         // changed since.
         Some(mark) if mark.unlisted && !mark.withheld.contains(key) => {
-            if mark.from == *from {
+            if mark.from == record.digest {
                 Base::Agreed(in_record)
             } else {
                 Base::Nodes
@@ -50,12 +53,14 @@ pub(super) struct RecordKeys<'a> {
     pub(super) withheld: &'a BTreeSet<Key>,
     /// Digest of the whole content.
     pub(super) digest: Digest,
+    /// Version of the state that the record was written from.
+    pub(super) version: u64,
 }
 
 /// Merges a node with the visible part of its record.
-pub(super) fn merge(node: &Kept, mark: Option<&Mark>, record: RecordKeys<'_>, how: Merge) -> Merged {
-    let RecordKeys { visible: record, withheld, digest: from } = record;
-    let mut keys: BTreeSet<&Key> = node.keys().chain(record.keys()).collect();
+pub(super) fn merge(node: &Kept, mark: Option<&Mark>, record: &RecordKeys<'_>, how: Merge) -> Merged {
+    let withheld = record.withheld;
+    let mut keys: BTreeSet<&Key> = node.keys().chain(record.visible.keys()).collect();
     if let Some(mark) = mark {
         keys.extend(mark.given.keys().chain(&mark.own).chain(&mark.same));
     }
@@ -65,20 +70,23 @@ pub(super) fn merge(node: &Kept, mark: Option<&Mark>, record: RecordKeys<'_>, ho
     let (mut own, mut same) = (BTreeSet::new(), BTreeSet::new());
     let mut decided = false;
     for key in keys {
-        let (on_node, in_record) = (node.get(key), record.get(key));
+        let (on_node, in_record) = (node.get(key), record.visible.get(key));
         if withheld.contains(key) {
             kept.extend(on_node.map(|value| (key.clone(), value.clone())));
             continue;
         }
-        let (value, touched) = match base(mark, key, in_record, &from) {
+        let (value, touched) = match base(mark, key, in_record, record) {
             Base::Nodes if how == Merge::Overwrite && in_record.is_some() => (in_record, true),
             Base::Agreed(base) if on_node == base => (in_record, false),
             Base::Agreed(base) if how == Merge::Overwrite && in_record != base => (in_record, true),
-            Base::Nodes | Base::Agreed(_) => (on_node, true),
+            Base::Newer | Base::Nodes | Base::Agreed(_) => (on_node, true),
         };
         decided |= touched;
         kept.extend(value.map(|value| (key.clone(), value.clone())));
-        if touched && value == on_node {
+        let later = mark.filter(|mark| mark.is_newer_than(record.version)).and_then(|mark| mark.given.get(key));
+        if let Some(later) = later.filter(|later| Some(*later) == value) {
+            given.insert(key.clone(), later.clone());
+        } else if touched && value == on_node {
             if on_node == in_record {
                 same.insert(key.clone())
             } else {
@@ -88,7 +96,15 @@ pub(super) fn merge(node: &Kept, mark: Option<&Mark>, record: RecordKeys<'_>, ho
             given.insert(key.clone(), value.clone());
         }
     }
-    let mark =
-        Mark { from, complete: withheld.is_empty(), given, own, same, unlisted: false, withheld: withheld.clone() };
+    let mark = Mark {
+        from: record.digest.clone(),
+        complete: withheld.is_empty(),
+        given,
+        own,
+        same,
+        unlisted: false,
+        withheld: withheld.clone(),
+        version: mark.filter(|mark| mark.is_newer_than(record.version)).map_or(0, |mark| mark.version),
+    };
     Merged { kept, mark, decided }
 }

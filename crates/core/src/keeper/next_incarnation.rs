@@ -11,7 +11,7 @@ use super::{
     decide::{Decision, decide},
     keys::{Kept, Key},
     policy_set::PolicySet,
-    record::{Fault, Record},
+    record::{Record, RecordFault},
     selection::Node,
     stored_record::Stored,
 };
@@ -33,7 +33,7 @@ pub enum NothingRestored {
     Unidentified(Identity),
     NewerRecord,
     Contested(Vec<String>),
-    Quarantined(Fault),
+    Quarantined(RecordFault),
     EmptyRecord,
     NoRecord,
     /// The record holds only keys of another machine, or keys that the policy does not keep.
@@ -167,8 +167,8 @@ mod tests {
     fn nothing_is_promised_without_a_way_to_restore_it() {
         let here = node("team=ml");
         let good = Stored::Good(record_of(&here));
-        let newer = Stored::Bad { fault: Fault::Version("9".into()), good: Substitute::Nothing };
-        let lost = Stored::Bad { fault: Fault::Checksum, good: Substitute::Nothing };
+        let newer = Stored::Bad { fault: RecordFault::Version("9".into()), good: Substitute::Nothing };
+        let lost = Stored::Bad { fault: RecordFault::Checksum, good: Substitute::Nothing };
         let empty = Stored::Good(Box::new(Record { kept: Kept::new(), ..*record_of(&here) }));
         let mut shy = here.clone();
         shy.annotations = BTreeMap::from([(IGNORE.to_owned(), "true".to_owned())]);
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(next(Some(&here), None, by_provider.clone()), Err(NothingRestored::Unidentified(by_provider)));
         assert_eq!(next(Some(&shy), Some(good.clone()), Identity::Name), Err(NothingRestored::Ignored));
         assert_eq!(next(Some(&here), Some(newer), Identity::Name), Err(NothingRestored::NewerRecord));
-        assert_eq!(next(None, Some(lost), Identity::Name), Err(NothingRestored::Quarantined(Fault::Checksum)));
+        assert_eq!(next(None, Some(lost), Identity::Name), Err(NothingRestored::Quarantined(RecordFault::Checksum)));
         assert_eq!(next(None, Some(empty), Identity::Name), Err(NothingRestored::EmptyRecord));
         assert_eq!(next(Some(&node("")), None, Identity::Name), Err(NothingRestored::NoRecord));
         let rivals = vec![Rival { name: "n2".into(), holds_record: false }];

@@ -6,13 +6,11 @@
 //! after the write. A node that was restored before the write keeps what it was given, also if the
 //! pending states are lost and never written ([`restore_before_write`]).
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
 use super::{
     case::{Case, CaseContext, Rival},
     decide::{Decision, RecordWrite, Restore, decide, restore_of},
-    keys::Key,
-    record::Record,
     selection::Node,
     stored_record::Stored,
 };
@@ -37,32 +35,25 @@ pub fn after_last_states(
 }
 
 /// Returns the restore of a live node whose record is not written yet. `None` if the node has been
-/// given everything. `written` is the record as it is stored.
+/// given everything.
 ///
-/// Keys in which the case's record differs from the written one become the node's own. If the
-/// pending states are lost, the node is the only place that has them, and the written record must
-/// not undo them. A node that has every key already is therefore given a mark.
-pub fn restore_before_write(case: &Case, written: Option<&Record>) -> Option<Restore> {
+/// The mark holds the version of the pending state. A replica without that state, or with an older
+/// one, then changes nothing that was given: if the pending states are lost, the node is the only
+/// place that has them. A node that has every key already is therefore given a mark too.
+pub fn restore_before_write(case: &Case) -> Option<Restore> {
     let restore = match decide(case) {
         Decision::PatchNode(restore) => restore,
         Decision::WriteRecord(RecordWrite::Claim, _) => restore_of(case, &*case.record()?),
         Decision::WriteRecord(..) | Decision::Nothing(_) => return None,
     };
-    Some(keep_newer(case, written, restore))
+    let restore = with_version(case, restore);
+    let is_given = restore.changes_nothing() && case.mark() == Some(&restore.mark);
+    (!is_given).then_some(restore)
 }
 
-/// Makes the keys in which the case's record differs from the written one the node's own.
-pub(super) fn keep_newer(case: &Case, written: Option<&Record>, mut restore: Restore) -> Restore {
-    let value = |key: &Key| written.and_then(|record| record.kept.get(key));
-    let mark = &mut restore.mark;
-    let newer: BTreeSet<Key> =
-        mark.given.iter().filter(|(key, given)| value(key) != Some(*given)).map(|(key, _)| key.clone()).collect();
-    mark.given.retain(|key, _| !newer.contains(key));
-    mark.own.extend(newer);
-    let removed = written.into_iter().flat_map(|record| record.kept.keys());
-    let removed = removed.filter(|key| case.policy().keeps(key) && !restore.withheld.contains(*key));
-    let removed: Vec<Key> = removed.filter(|key| !mark.covers(key)).cloned().collect();
-    mark.own.extend(removed);
+/// Adds the version of the case's record to the mark of a restore.
+pub(super) fn with_version(case: &Case, mut restore: Restore) -> Restore {
+    restore.mark.version = case.record().map_or(0, |record| record.node.resource_version);
     restore
 }
 

@@ -9,6 +9,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use super::{
@@ -28,6 +29,15 @@ pub struct PolicySet {
     policies: Vec<KeepPolicy>,
     /// Keys of the labels that policies select nodes by.
     selectors: Arc<BTreeSet<String>>,
+}
+
+/// The policy that a record was captured under, where the record itself is not cached.
+#[derive(Clone, Copy, Debug)]
+pub struct CapturedUnder<'a> {
+    /// Name of the policy. Empty if the record names none.
+    pub policy: &'a str,
+    /// Retention of the policy.
+    pub retention: Duration,
 }
 
 impl PolicySet {
@@ -97,6 +107,25 @@ impl PolicySet {
         self.of_record(record).unwrap_or_else(|| self.for_labels(&record.selecting_labels()))
     }
 
+    /// Returns the name and the retention of the policy for a record that is not cached itself: as
+    /// [`Self::for_record`] without a node, else by the labels of node and record. `labels` are the
+    /// selecting labels of the record, under those of its node.
+    pub fn summary(
+        &self,
+        labels: &BTreeMap<String, String>,
+        captured: Option<CapturedUnder<'_>>,
+        has_node: bool,
+    ) -> (String, Duration) {
+        let captured = captured.filter(|captured| !captured.policy.is_empty());
+        let own = captured.filter(|_| !has_node).and_then(|captured| self.named(captured.policy));
+        let policy = own.unwrap_or_else(|| self.for_labels(labels));
+        let applies = !has_node || policy.name == CONFIG_POLICY;
+        match captured.filter(|captured| applies && self.is_missing(captured.policy)) {
+            Some(captured) => (captured.policy.to_owned(), captured.retention),
+            None => (policy.name.clone(), policy.retention),
+        }
+    }
+
     /// Returns the policy that a record was captured under, or its stand-in. `None` if the record
     /// does not name one: there were no policies, or an earlier version has written it.
     fn of_record(&self, record: &Record) -> Option<Arc<Policy>> {
@@ -110,7 +139,7 @@ impl PolicySet {
     /// Returns the policy of the configuration in the place of the missing policy of a record, with
     /// the identity and the retention of that policy.
     fn of_missing(&self, record: &Record) -> Option<Arc<Policy>> {
-        if self.default.name != CONFIG_POLICY || self.has_policy_of(record) {
+        if !self.is_missing(record.provenance.policy_name()) {
             return None;
         }
         Some(Arc::new(Policy {
@@ -119,6 +148,11 @@ impl PolicySet {
             retention: record.provenance.retention(),
             ..(*self.default).clone()
         }))
+    }
+
+    /// Whether a policy of this name is neither in force nor replaced.
+    fn is_missing(&self, name: &str) -> bool {
+        self.default.name == CONFIG_POLICY && !self.has_policy(name)
     }
 
     /// Whether one of these labels selects a policy. A policy without a selector is not selected by

@@ -102,14 +102,14 @@ pub struct HistoryEntry {
 /// Bytes that are not a valid record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invalid {
-    pub why: Fault,
+    pub why: RecordFault,
     /// The newest history entry with a valid checksum.
     pub good: Option<Box<HistoryEntry>>,
 }
 
 /// Why a record is quarantined.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum RecordFault {
     #[error("it has no {RECORD_KEY}")]
     Missing,
     #[error("it is not JSON: {0}")]
@@ -132,7 +132,18 @@ pub enum Fault {
     Replayed { found: u64, seen: u64 },
 }
 
-impl Fault {
+/// Maximum number of characters of a text from a record in a message.
+const BRIEF: usize = 120;
+
+/// Returns a text from a record as messages quote it. Records may contain texts of any size.
+pub(super) fn brief(text: &str) -> String {
+    match text.char_indices().nth(BRIEF) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+impl RecordFault {
     /// Whether the record was written by a newer version of the operator. Such a record is never
     /// touched.
     pub fn is_newer(&self) -> bool {
@@ -195,12 +206,13 @@ impl Record {
     }
 
     /// Reads a record from a user's file. Its checksum is not verified.
-    pub fn from_value(mut value: serde_json::Value) -> Result<Self, Fault> {
+    pub fn from_value(mut value: serde_json::Value) -> Result<Self, RecordFault> {
         check_version(&value)?;
         if let Some(map) = value.as_object_mut() {
             map.insert("checksum".to_owned(), serde_json::Value::String(String::new()));
         }
-        let mut wire: Wire = serde_json::from_value(value).map_err(|error| Fault::Shape(error.to_string()))?;
+        let mut wire: Wire =
+            serde_json::from_value(value).map_err(|error| RecordFault::Shape(brief(&error.to_string())))?;
         check_sequence(wire.sequence)?;
         wire.captured_under = wire.captured_under.map(Sealed::trusted);
         Ok(wire.into())
@@ -208,16 +220,16 @@ impl Record {
 
     /// Reads and verifies a record.
     pub fn decode(text: &str) -> Result<Self, Invalid> {
-        let value: serde_json::Value =
-            serde_json::from_str(text).map_err(|e| Invalid { why: Fault::NotJson(e.to_string()), good: None })?;
+        let value: serde_json::Value = serde_json::from_str(text)
+            .map_err(|e| Invalid { why: RecordFault::NotJson(brief(&e.to_string())), good: None })?;
         check_version(&value).map_err(|why| Invalid { why, good: None })?;
         let good = newest_good(&value);
         let wire: Wire = match serde_json::from_value(value) {
             Ok(wire) => wire,
-            Err(e) => return Err(Invalid { why: Fault::Shape(e.to_string()), good }),
+            Err(e) => return Err(Invalid { why: RecordFault::Shape(brief(&e.to_string())), good }),
         };
         if wire.checksum != wire.sum() {
-            return Err(Invalid { why: Fault::Checksum, good });
+            return Err(Invalid { why: RecordFault::Checksum, good });
         }
         match check_sequence(wire.sequence) {
             Ok(()) => Ok(wire.into()),
@@ -226,19 +238,19 @@ impl Record {
     }
 }
 
-fn check_version(record: &serde_json::Value) -> Result<(), Fault> {
+fn check_version(record: &serde_json::Value) -> Result<(), RecordFault> {
     let found = record.get("version").cloned().unwrap_or_default();
     if found.as_u64().is_some_and(|found| (1..=VERSION).contains(&found)) {
         return Ok(());
     }
-    Err(Fault::Version(found.to_string()))
+    Err(RecordFault::Version(brief(&found.to_string())))
 }
 
-fn check_sequence(sequence: u64) -> Result<(), Fault> {
+fn check_sequence(sequence: u64) -> Result<(), RecordFault> {
     if sequence < SEQUENCE_LIMIT {
         return Ok(());
     }
-    Err(Fault::Shape(format!("sequence {sequence} exceeds the maximum")))
+    Err(RecordFault::Shape(format!("sequence {sequence} exceeds the maximum")))
 }
 
 impl HistoryEntry {

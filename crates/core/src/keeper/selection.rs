@@ -12,7 +12,7 @@ use super::{
     writers::Writers,
 };
 use crate::config::{
-    defaults::{MACHINE_ANNOTATIONS, RESERVED_DOMAINS, STARTUP_TAINTS, is_action_label},
+    defaults::{MACHINE_ANNOTATIONS, OWN_DOMAIN, RESERVED_DOMAINS, STARTUP_TAINTS, is_action_label},
     pattern::{Pattern, Patterns},
     settings::{Identity, Keeper, Merge},
 };
@@ -20,7 +20,7 @@ use crate::config::{
 /// Name of the policy of the configuration.
 pub const CONFIG_POLICY: &str = "config";
 /// Perennial's own domain: its keys are never kept or restored, whatever the patterns are.
-pub const DOMAIN: &str = "perennial.dev/";
+pub const DOMAIN: &str = OWN_DOMAIN;
 /// Annotation or label of a node: `"true"` excludes it from management.
 pub const IGNORE: &str = "perennial.dev/ignore";
 /// Taint of a node that waits for its restore.

@@ -9,7 +9,11 @@
 //! An older record of the same node that is put back has a valid signature. It is recognized by its
 //! sequence, which the reader must remember, also while the record is deleted ([`Newest`]).
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    hash::{DefaultHasher, Hash, Hasher},
+};
 
 use hmac::{Hmac, KeyInit, Mac};
 use jiff::{SignedDuration, Timestamp};
@@ -17,7 +21,7 @@ use sha2::Sha256;
 
 use super::{
     hash::hex,
-    record::{Fault, RECORD_KEY},
+    record::{RECORD_KEY, Record, RecordFault, brief},
 };
 use crate::{CLOCK_TOLERANCE, config::settings::Hmac as Mode};
 
@@ -98,18 +102,19 @@ impl Keys {
         place: &SignedLocation<'_>,
         text: &str,
         signature: Option<&str>,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), RecordFault> {
         match (mode, signature) {
             (Mode::None, _) | (Mode::Sign, None) => Ok(()),
-            (Mode::Require, None) => Err(Fault::Unsigned),
+            (Mode::Require, None) => Err(RecordFault::Unsigned),
             (Mode::Sign | Mode::Require, Some(signature)) => self.check(place, text, signature),
         }
     }
 
-    fn check(&self, place: &SignedLocation<'_>, text: &str, signature: &str) -> Result<(), Fault> {
+    fn check(&self, place: &SignedLocation<'_>, text: &str, signature: &str) -> Result<(), RecordFault> {
         let (name, digits) = signature.rsplit_once(':').unwrap_or(("", signature));
-        let key = self.0.get(name).ok_or_else(|| Fault::UnknownKey(name.to_owned()))?;
-        let forged = || Fault::Forged(name.to_owned());
+        // The name comes from the ConfigMap, and may be as large as that.
+        let key = self.0.get(name).ok_or_else(|| RecordFault::UnknownKey(brief(name)))?;
+        let forged = || RecordFault::Forged(brief(name));
         let mac = mac(key, place, text).ok_or_else(forged)?;
         mac.verify_slice(&bytes(digits).ok_or_else(forged)?).map_err(|_| forged())
     }
@@ -131,31 +136,58 @@ fn bytes(hex: &str) -> Option<Vec<u8>> {
     (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).ok()).collect()
 }
 
-/// The newest record seen under one data key of one ConfigMap, also after that was deleted.
+/// The newest record seen under one data key of one ConfigMap, also after that was deleted. Texts are
+/// held as hashes: there is one for every record, and a record may contain texts of any size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Newest {
-    pub uid: String,
-    pub resource_version: u64,
-    pub sequence: u64,
-    pub captured_at: Timestamp,
+    uid: u64,
+    resource_version: u64,
+    sequence: u64,
+    captured_at: Timestamp,
     /// The writer.
-    pub captured_by: String,
+    captured_by: u64,
+}
+
+fn hash(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
 }
 
 impl Newest {
+    /// `uid` and `resource_version` are those of the ConfigMap.
+    pub fn new(uid: &str, resource_version: u64, record: &Record) -> Self {
+        Self {
+            uid: hash(uid),
+            resource_version,
+            sequence: record.sequence,
+            captured_at: record.captured_at,
+            captured_by: hash(&record.captured_by),
+        }
+    }
+
+    /// Whether it was seen in the ConfigMap with this UID.
+    pub fn is_in(&self, uid: &str) -> bool {
+        self.uid == hash(uid)
+    }
+
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
     /// Compares another read of the same data key. A later version of the same object with a
     /// smaller sequence is an older record that was put back; an earlier version is a late event.
     ///
     /// In an object that was deleted and created again, sequences begin anew. There, a record with a
     /// smaller sequence that was captured before the newest one is an older record.
-    pub fn see(&mut self, read: Self) -> Result<(), Fault> {
-        let Self { ref uid, resource_version, sequence, .. } = read;
-        if self.uid != *uid {
+    pub fn see(&mut self, read: Self) -> Result<(), RecordFault> {
+        let Self { uid, resource_version, sequence, .. } = read;
+        if self.uid != uid {
             // The clocks of two writers may differ a little.
             let tolerance = if self.captured_by == read.captured_by { SignedDuration::ZERO } else { CLOCK_TOLERANCE };
             let is_older = self.captured_at.duration_since(read.captured_at) > tolerance;
             if resource_version > self.resource_version && sequence < self.sequence && is_older {
-                return Err(Fault::Replayed { found: sequence, seen: self.sequence });
+                return Err(RecordFault::Replayed { found: sequence, seen: self.sequence });
             }
             if resource_version > self.resource_version {
                 *self = read;
@@ -163,7 +195,7 @@ impl Newest {
             return Ok(());
         }
         if resource_version > self.resource_version && sequence < self.sequence {
-            return Err(Fault::Replayed { found: sequence, seen: self.sequence });
+            return Err(RecordFault::Replayed { found: sequence, seen: self.sequence });
         }
         if resource_version > self.resource_version {
             *self = read;

@@ -8,7 +8,7 @@ use super::{
     decide::{Decision, Reason, RecordWrite, Restore, decide, protected},
     keys::Key,
     next_incarnation::{NothingRestored, next_incarnation},
-    record::{Fault, Record},
+    record::{Record, RecordFault},
 };
 use crate::config::settings::Identity;
 
@@ -132,7 +132,7 @@ pub enum KeepStatus {
     /// Nothing is kept of the node, and there is no record.
     NoRecord,
     /// Node and record agree. With the fault of the stored record, if another one is used instead.
-    Current(Option<Fault>),
+    Current(Option<RecordFault>),
     /// The record holds a newer state of the node.
     Older,
     /// These keys belong to a machine that the node is not known to be yet.
@@ -278,7 +278,7 @@ mod tests {
         let stored = record_of(&labelled);
         let Stored::Good(record) = &*stored else { panic!("a record") };
         let empty = Arc::new(Stored::Good(Box::new(Record { kept: Kept::new(), ..(**record).clone() })));
-        let bad = |good| Arc::new(Stored::Bad { fault: Fault::Checksum, good });
+        let bad = |good| Arc::new(Stored::Bad { fault: RecordFault::Checksum, good });
         let replaced = bad(Substitute::Recovered(record.clone()));
         let lost = bad(Substitute::Nothing);
 

@@ -6,7 +6,7 @@ use super::{
     keys::Kept,
     mark::Mark,
     provenance::Provenance,
-    record::{Fault, HistoryEntry, Invalid, Origin, RECORD_KEY, RECOVERED_KEY, Record},
+    record::{HistoryEntry, Invalid, Origin, RECORD_KEY, RECOVERED_KEY, Record, RecordFault, brief},
     selection::Node,
 };
 
@@ -17,7 +17,7 @@ pub enum Stored {
     /// The bytes of the record are quarantined. `good` is used instead: a record written since, or
     /// history.
     Bad {
-        fault: Fault,
+        fault: RecordFault,
         good: Substitute,
     },
 }
@@ -42,16 +42,16 @@ impl Stored {
     pub fn verified(
         data: &BTreeMap<String, String>,
         is_for: impl Fn(&Record) -> bool,
-        verify: impl Fn(&'static str, &str) -> Result<(), Fault>,
-        accept: impl Fn(&'static str, &Record) -> Result<(), Fault>,
+        verify: impl Fn(&'static str, &str) -> Result<(), RecordFault>,
+        accept: impl Fn(&'static str, &Record) -> Result<(), RecordFault>,
     ) -> Self {
         let read = |key: &'static str| -> Result<Record, Invalid> {
             let refused = |why| Invalid { why, good: None };
-            let text = data.get(key).ok_or_else(|| refused(Fault::Missing))?;
+            let text = data.get(key).ok_or_else(|| refused(RecordFault::Missing))?;
             verify(key, text).map_err(refused)?;
             let record = Record::decode(text)?;
             if !is_for(&record) {
-                return Err(refused(Fault::Swapped(owner_of(&record))));
+                return Err(refused(RecordFault::Swapped(owner_of(&record))));
             }
             accept(key, &record).map_err(refused)?;
             Ok(record)
@@ -67,7 +67,7 @@ impl Stored {
         }
     }
 
-    pub fn fault(&self) -> Option<&Fault> {
+    pub fn fault(&self) -> Option<&RecordFault> {
         match self {
             Self::Good(_) => None,
             Self::Bad { fault, .. } => Some(fault),
@@ -99,7 +99,8 @@ impl Stored {
 }
 
 fn owner_of(record: &Record) -> String {
-    record.identity.clone().unwrap_or_else(|| format!("node {}", record.node.name))
+    let owner = record.identity.clone().unwrap_or_else(|| format!("node {}", record.node.name));
+    brief(&owner)
 }
 
 fn from_history(entry: &HistoryEntry, node: &Node) -> Record {

@@ -14,7 +14,7 @@ use super::spec::{Spec, Strength};
 use super::state::PlacementState;
 use super::stateful::class_of;
 use super::workload::Place;
-use super::{CLASS, Class, GATE, PREFERRED, SELECTION};
+use super::{CLASS, Class, GATE, PREFERRED, REFUSED, SELECTION};
 
 /// The fields of an incoming pod that matter. Deserialized from the object of the admission
 /// request.
@@ -154,6 +154,14 @@ pub fn admit(
         }
     };
     PodAdmission::Patch { operations: patch.into_operations(), reason }
+}
+
+/// Returns the patch of a pod that is admitted without its class because creates with it do not
+/// succeed: a mark, so that no pod is evicted for that class.
+pub fn without_class(pod: &IncomingPod, class: Class) -> Vec<Value> {
+    let mut patch = AdmissionPatch::new(pod);
+    patch.annotate(&[(REFUSED, class.as_str())]);
+    patch.into_operations()
 }
 
 impl IncomingPod {

@@ -3,11 +3,11 @@
 //!
 //! Never touches a pod that is already placed.
 
-use super::decision::{Action, Decision, WorkloadEvent};
+use super::decision::{Action, PlacementDecision, WorkloadEvent};
 use super::hold::{Hold, SpotHold};
 use super::node_labels::Choice;
 use super::occupancy::{FreeSlots, Group, Occupant, count};
-use super::slots::Floor;
+use super::slots::{Floor, Split};
 use super::supply::{FallbackAllowance, SpotPod};
 use super::ungate::{UngateReason, after, ungate};
 use super::workload::{EXPECTED_FOR, Managed, Place};
@@ -24,7 +24,7 @@ pub(super) fn assign(
     workload: &Managed<'_>,
     allowance: &mut FallbackAllowance,
     rollout: bool,
-    decision: &mut Decision,
+    decision: &mut PlacementDecision,
 ) {
     let split = workload.spec.split;
     let n = group.n();
@@ -44,7 +44,9 @@ pub(super) fn assign(
     let mut hold = SpotHold::new(group, workload, rollout);
     let expected = group.occupants.iter().filter(|occupant| occupant.pod.expected);
     let expected_until = expected.map(|occupant| after(occupant.pod.created, EXPECTED_FOR)).min();
-    let open = if allowance.short || hold.may_hold() || workload.view.template != Choice::Any { 0 } else { open };
+    let gates_all =
+        allowance.short || allowance.on_demand_short || hold.may_hold() || workload.view.template != Choice::Any;
+    let open = if gates_all { 0 } else { open };
     let (mut first, mut then) = (Vec::new(), Vec::new());
 
     let mut gated: Vec<&mut Occupant<'_>> = group.occupants.iter_mut().filter(|occupant| occupant.gated).collect();
@@ -53,11 +55,8 @@ pub(super) fn assign(
         let pod = occupant.pod;
         if pod.choice != Choice::Any {
             occupant.gated = false;
-            match occupant.class {
-                Some(Class::Spot) => spots += 1,
-                Some(Class::OnDemand) => on_demands += 1,
-                None => {}
-            }
+            spots += u32::from(occupant.class == Some(Class::Spot));
+            on_demands += u32::from(occupant.class == Some(Class::OnDemand));
             first.push(ungate(pod, UngateReason::Refused, workload.spec.strength, workload.settings));
             continue;
         }
@@ -78,14 +77,24 @@ pub(super) fn assign(
         let may_wait = workload.now < after(pod.created, workload.settings.gate_timeout);
         let spot_pod = (wanted == Class::Spot).then(|| allowance.take(quota_left, may_wait));
         let falls_back = spot_pod == Some(SpotPod::FallsBack);
-        let class = if falls_back { Class::OnDemand } else { wanted };
-        // A fallback pod takes an on-demand slot while there is one, then the highest spot slot.
-        let high = if falls_back && !quota_left { free.highest(Class::Spot, split.spot(n)) } else { None };
+        // Above the floor, a pod runs on spot while on-demand is short.
+        let tries_spot = wanted == Class::OnDemand
+            && allowance.on_demand_short
+            && on_demands >= split.floor().of(n)
+            && spots < split.spot(n) + workload.on_demand_budget(n);
+        let class = if falls_back || tries_spot { wanted.other() } else { wanted };
+        // A fallback pod takes an on-demand slot while there is one, then the highest spot slot. A
+        // pod that tries spot takes the highest on-demand slot.
+        let high = match wanted {
+            Class::Spot if falls_back && !quota_left => free.highest(Class::Spot, split.spot(n)),
+            Class::OnDemand if tries_spot => free.highest(Class::OnDemand, split.on_demand(n)),
+            Class::Spot | Class::OnDemand => None,
+        };
         // If a pod of the other class has the last slot of this class, the pod takes a slot of the
         // other class. Relabelling exchanges them once the ReplicaSet is settled.
         let own = high.or_else(|| free.lowest(class));
         let Some(slot) = own.or_else(|| free.lowest(class.other())) else { continue };
-        let fallback = high.is_some();
+        let fallback = falls_back && high.is_some();
         match class {
             Class::Spot => spots += 1,
             Class::OnDemand => on_demands += 1,
@@ -122,15 +131,18 @@ pub(super) fn assign(
     decision.actions.append(&mut first);
     decision.actions.append(&mut then);
 
-    let places = (0..open).map_while(|_| {
-        let class = split.next(spots, on_demands);
-        match class {
-            Class::Spot => spots += 1,
-            Class::OnDemand => on_demands += 1,
-        }
-        free.lowest(class).map(|slot| Place { class, slot })
-    });
+    let places = (0..open).map_while(|_| next_place(split, (&mut spots, &mut on_demands), &mut free));
     decision.open.insert(group.set.uid.clone(), places.collect());
+}
+
+/// Returns the place of the next pod, and counts it.
+fn next_place(split: Split, (spots, on_demands): (&mut u32, &mut u32), free: &mut FreeSlots) -> Option<Place> {
+    let class = split.next(*spots, *on_demands);
+    match class {
+        Class::Spot => *spots += 1,
+        Class::OnDemand => *on_demands += 1,
+    }
+    free.lowest(class).map(|slot| Place { class, slot })
 }
 
 fn hold_timed_out(floor: Floor) -> Action {

@@ -3,24 +3,27 @@
 //! Owns the order of the steps; each step is a module. One pass, linear in the pods except for
 //! sorting them. A decision that is made after the effect of another one finds nothing to do.
 
-use super::decision::{Action, Counts, Decision, WorkloadEvent};
-use super::moves::{give_way, record_success, repair};
+use super::decision::{Action, Counts, PlacementDecision, WorkloadEvent};
+use super::moves::{give_way, record_success, repair, report_refused};
 use super::node_labels::Choice;
 use super::occupancy::{Group, count};
 use super::spec::{AnnotationProblem, Strength};
 use super::state::PlacementState;
-use super::supply::shortage::{allowance, handle_shortage, probe_stage, report_capacity};
+use super::supply::on_demand;
+use super::supply::probe::probe_stage;
+use super::supply::report::report_capacity;
+use super::supply::shortage::{allowance, handle_shortage};
 use super::ungate::{UngateReason, ungate};
 use super::workload::{Kind, Managed, PodView, Workload};
 use super::{Class, assign, pod_patch, relabel, stateful};
 
 /// Decides about one workload.
-pub fn decide(workload: &Workload) -> Decision {
+pub fn decide(workload: &Workload) -> PlacementDecision {
     match &workload.spec {
         Ok(Some(spec)) => {
             let managed = Managed::new(workload, spec);
             match managed.view.kind {
-                Kind::Deployment => deployment(&managed),
+                Kind::Deployment | Kind::ReplicaSet | Kind::Other { .. } => by_counts(&managed),
                 Kind::StatefulSet { start } => stateful::decide(&managed, start),
             }
         }
@@ -30,8 +33,8 @@ pub fn decide(workload: &Workload) -> Decision {
 }
 
 /// Ungates the pods of a workload that does not request placement or whose annotations are invalid.
-fn unmanaged(workload: &Workload, problems: &[AnnotationProblem]) -> Decision {
-    let mut decision = Decision::default();
+fn unmanaged(workload: &Workload, problems: &[AnnotationProblem]) -> PlacementDecision {
+    let mut decision = PlacementDecision::default();
     decision.counts.replicas = workload.view.replicas;
     if !problems.is_empty() {
         let all: Vec<String> = problems.iter().map(ToString::to_string).collect();
@@ -56,17 +59,21 @@ fn is_held_back(workload: &Workload, pod: &PodView) -> bool {
     ours && waits && pod.occupies() && !workload.pending.removed.contains(&pod.uid)
 }
 
-fn deployment(workload: &Managed<'_>) -> Decision {
-    let mut decision = Decision::default();
+/// Decides about a workload whose pods are interchangeable: the class of a pod depends on counts.
+fn by_counts(workload: &Managed<'_>) -> PlacementDecision {
+    let mut decision = PlacementDecision::default();
     let before = read_state(workload, &mut decision);
     let mut state = before.clone();
     let mut groups = Group::all(workload.replica_sets, workload.pods, workload.pending, workload.spec.strength);
-    decision.counts = counts(&groups, workload, before.breaker.is_open());
+    decision.counts = counts(&groups, workload, &before);
     report(workload, &groups, &mut decision);
 
     let placeable = workload.view.template == Choice::Any;
-    let mut removals =
-        if placeable { handle_shortage(workload, &mut groups, &mut state, &mut decision) } else { Vec::new() };
+    let mut removals = Vec::new();
+    if placeable {
+        removals.extend(on_demand::handle_shortage(workload, &mut groups, &mut state, &mut decision));
+        removals.extend(handle_shortage(workload, &mut groups, &mut state, &mut decision));
+    }
     let mut probe = probe_stage(workload, &groups, &state, &mut decision);
     let busy: Vec<bool> = groups.iter().map(|group| !group.occupants.is_empty()).collect();
     for (index, group) in groups.iter_mut().enumerate() {
@@ -86,7 +93,8 @@ fn deployment(workload: &Managed<'_>) -> Decision {
             removals.extend(repair(&groups, workload, &mut state, &mut decision));
         }
     }
-    if decision.counts.is_exact() && groups.iter().all(Group::settled) {
+    // Counted after the steps above: their effect must not be reason for another save.
+    if groups.iter().all(Group::is_running) && counts(&groups, workload, &state).is_exact() {
         record_success(&mut state);
     }
     finish(workload, &before, &state, removals, decision)
@@ -94,7 +102,7 @@ fn deployment(workload: &Managed<'_>) -> Decision {
 
 /// Returns the current state: the last own write if the cache does not contain it yet, else the
 /// annotation.
-pub(super) fn read_state(workload: &Managed<'_>, decision: &mut Decision) -> PlacementState {
+pub(super) fn read_state(workload: &Managed<'_>, decision: &mut PlacementDecision) -> PlacementState {
     if let Some(state) = &workload.pending.state {
         return state.clone();
     }
@@ -114,12 +122,13 @@ pub(super) fn finish(
     before: &PlacementState,
     state: &PlacementState,
     removals: Vec<Action>,
-    mut decision: Decision,
-) -> Decision {
+    mut decision: PlacementDecision,
+) -> PlacementDecision {
     if before != state {
         let moved_at = |state: &PlacementState| state.last_move.as_ref().map(|last| last.at);
-        let reason = match (before.breaker == state.breaker, moved_at(before) == moved_at(state)) {
-            (false, _) => "the spot breaker changed",
+        let same = before.breaker == state.breaker && before.on_demand == state.on_demand;
+        let reason = match (same, moved_at(before) == moved_at(state)) {
+            (false, _) => "the breaker of a class changed",
             (true, false) => "a move started a cooldown",
             (true, true) => "every replica is in its class",
         };
@@ -129,7 +138,7 @@ pub(super) fn finish(
     decision
 }
 
-fn counts(groups: &[Group<'_>], workload: &Managed<'_>, short: bool) -> Counts {
+fn counts(groups: &[Group<'_>], workload: &Managed<'_>, state: &PlacementState) -> Counts {
     let (split, replicas) = (workload.spec.split, workload.view.replicas);
     let mut counts = Counts {
         replicas,
@@ -151,15 +160,16 @@ fn counts(groups: &[Group<'_>], workload: &Managed<'_>, short: bool) -> Counts {
         if workload.spec.strength == Strength::Required {
             counts.drift += count(group.occupants.iter().filter(|occupant| occupant.is_stray()));
         }
-        let excused = if short { fallback } else { 0 };
+        let excused = if state.breaker.is_open() { fallback } else { 0 };
         let beyond = group.surplus(Class::OnDemand, split).saturating_sub(excused);
-        counts.drift += group.surplus(Class::Spot, split) + beyond;
+        let on_spot = if workload.excuses(group, state) { 0 } else { group.surplus(Class::Spot, split) };
+        counts.drift += on_spot + beyond;
     }
     counts
 }
 
 /// Adds the Events about lasting conditions of a Deployment.
-fn report(workload: &Managed<'_>, groups: &[Group<'_>], decision: &mut Decision) {
+fn report(workload: &Managed<'_>, groups: &[Group<'_>], decision: &mut PlacementDecision) {
     if workload.view.template != Choice::Any {
         decision.actions.push(template_selects_capacity());
     }
@@ -171,12 +181,13 @@ fn report(workload: &Managed<'_>, groups: &[Group<'_>], decision: &mut Decision)
         )));
     }
     report_capacity(workload, &occupants(), decision);
+    report_refused(workload, decision);
     if workload.view.replicas > 0 {
         report_notes(workload, decision);
     }
 }
 
-pub(super) fn report_notes(workload: &Managed<'_>, decision: &mut Decision) {
+pub(super) fn report_notes(workload: &Managed<'_>, decision: &mut PlacementDecision) {
     for note in workload.spec.notes(workload.view.replicas) {
         decision.actions.push(WorkloadEvent::lasting_note("PlacementNote", note));
     }

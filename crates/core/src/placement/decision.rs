@@ -5,13 +5,14 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::Class;
 use super::state::PlacementState;
 use super::supply::Breaker;
+use super::ungate::after;
 use super::workload::{Place, PodView};
 
 /// One pod, as it was when the decision was made.
@@ -130,7 +131,7 @@ impl Counts {
 
 /// Everything to be done about one workload.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Decision {
+pub struct PlacementDecision {
     pub actions: Vec<Action>,
     pub counts: Counts,
     /// Time of the next decision if nothing changes before.
@@ -138,11 +139,25 @@ pub struct Decision {
     /// By UID of a ReplicaSet: the places of its next pods, in order. An empty list revokes the
     /// places of earlier decisions.
     pub open: BTreeMap<String, Vec<Place>>,
-    /// A probe is due and would be sent if a node of the class had room for a pod like this one.
-    pub room_for: Option<PodRef>,
+    /// An eviction waits for evidence that a node has room.
+    pub room_search: Option<RoomSearch>,
 }
 
-impl Decision {
+/// Minimum time between two searches for room for one workload.
+pub const ROOM_PERIOD: SignedDuration = SignedDuration::from_secs(55);
+
+/// A search for room on existing nodes of a class.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RoomSearch {
+    pub class: Class,
+    /// A pod like the one that needs the room.
+    pub pod: PodRef,
+    /// A node whose room was the reason for an earlier eviction counts too. Otherwise only room
+    /// that appeared since then does: the scheduler may have had a reason not to use it.
+    pub again: bool,
+}
+
+impl PlacementDecision {
     /// Returns whether no action changes anything: holds, waits and Events only.
     pub fn is_quiet(&self) -> bool {
         self.actions.iter().all(|a| matches!(a, Action::Hold { .. } | Action::Wait { .. } | Action::Report(_)))
@@ -168,5 +183,13 @@ impl Decision {
 
     pub(super) fn revisit_at(&mut self, time: Timestamp) {
         self.revisit = Some(self.revisit.map_or(time, |known| known.min(time)));
+    }
+
+    /// Adds a search for room, which is repeated while it is needed.
+    pub(super) fn search_room(&mut self, search: Option<RoomSearch>, now: Timestamp) {
+        if let Some(search) = search {
+            self.revisit_at(after(now, ROOM_PERIOD));
+            self.room_search = Some(search);
+        }
     }
 }

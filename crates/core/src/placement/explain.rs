@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
 use super::Class;
-use super::decision::{Action, Counts, Decision};
+use super::decision::{Action, Counts, PlacementDecision};
 use super::schedule::WindowState;
 use super::slots::Split;
 use super::spec::Spec;
@@ -115,7 +115,7 @@ pub fn headline(counts: &Counts) -> String {
 
 /// Explains a managed workload in one sentence: the current action, the reason to wait, or that the
 /// split is exact.
-pub fn why(workload: &Workload, spec: &Spec, decision: &Decision) -> String {
+pub fn why(workload: &Workload, spec: &Spec, decision: &PlacementDecision) -> String {
     let reason = decision.actions.iter().find_map(|action| match action {
         Action::Wait { reason, .. }
         | Action::Hold { reason, .. }
@@ -156,6 +156,9 @@ pub fn stays(workload: &Workload, spec: &Spec) -> Option<&'static str> {
     if spec.paused {
         return Some("moves are paused by annotation");
     }
+    if !workload.view.kind.has_known_size() {
+        return Some("its desired replicas are not known, so running pods stay");
+    }
     let stateful = matches!(workload.view.kind, Kind::StatefulSet { .. });
     (stateful && !spec.move_stateful).then_some("they move when they are next created, or with move-statefulset-pods")
 }
@@ -193,7 +196,7 @@ fn at_rest(workload: &Workload, spec: &Spec, counts: &Counts) -> String {
 
 /// Explains a managed workload: requested and observed split, shortage, pause, window, notes and
 /// actions.
-pub fn explain(workload: &Workload, spec: &Spec, decision: &Decision) -> Vec<String> {
+pub fn explain(workload: &Workload, spec: &Spec, decision: &PlacementDecision) -> Vec<String> {
     let counts = &decision.counts;
     let floor = spec.split.floor().of(counts.replicas);
     let mut lines = vec![format!("requested: {}", spec.split.describe()), headline(counts)];
@@ -210,6 +213,9 @@ pub fn explain(workload: &Workload, spec: &Spec, decision: &Decision) -> Vec<Str
             lines.push(format!("spot has been short since {since}; {next}"));
         }
         Breaker::Probing { since, .. } => lines.push(format!("probing spot since {since}")),
+    }
+    if let Breaker::Open { since, .. } = workload.state().on_demand {
+        lines.push(format!("on-demand has been short since {since}: replicas above min-on-demand run on spot"));
     }
     if spec.paused {
         lines.push("paused: new pods are placed, running pods are not moved".to_owned());

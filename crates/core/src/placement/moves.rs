@@ -6,7 +6,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::Class;
-use super::decision::{Action, Decision, WorkloadEvent};
+use super::decision::{Action, PlacementDecision, RoomSearch, WorkloadEvent};
 use super::occupancy::{Group, Occupant, count};
 use super::schedule::WindowState;
 use super::spec::Strength;
@@ -29,6 +29,9 @@ pub(super) struct Blocked {
     pub needs_room: bool,
 }
 
+/// Time for which room that was found on a node is reason enough to evict the last Ready replica.
+const ROOM_FOR: SignedDuration = SignedDuration::from_secs(30);
+
 impl Blocked {
     pub(super) fn new(reason: impl Into<String>) -> Self {
         Self { reason: reason.into(), until: None, event: None, needs_room: false }
@@ -46,7 +49,7 @@ impl Blocked {
     }
 
     /// Adds the wait to a decision.
-    pub(super) fn wait(self, decision: &mut Decision) {
+    pub(super) fn wait(self, decision: &mut PlacementDecision) {
         if let Some(until) = self.until {
             decision.revisit_at(until);
         }
@@ -78,6 +81,9 @@ pub(super) fn may_disrupt(workload: &Managed<'_>, state: &PlacementState) -> Res
 /// Checks whether a running pod may be evicted now although the workload is not at rest, because
 /// another pod of it waits for the capacity that becomes free.
 pub(super) fn may_exchange(workload: &Managed<'_>, state: &PlacementState) -> Result<(), Blocked> {
+    if !workload.view.kind.has_known_size() {
+        return Err(Blocked::new(format!("the desired replicas of a {} are not known", workload.view.kind.as_str())));
+    }
     if workload.spec.paused {
         return Err(Blocked::new(PAUSED));
     }
@@ -112,6 +118,39 @@ pub(super) fn may_exchange(workload: &Managed<'_>, state: &PlacementState) -> Re
             );
             let event = WorkloadEvent::lasting_warning("SeveralBudgets", reason.clone());
             Err(Blocked { event: Some(event), ..Blocked::new(reason) })
+        }
+    }
+}
+
+/// Time for which no pod is moved to a class after a pod was created without it because the API
+/// server refused it. An eviction in this time would only be followed by the next refusal.
+const REFUSED_FOR: SignedDuration = SignedDuration::from_mins(20);
+
+/// Checks whether pods may be moved to a class: not soon after the API server refused it. The class
+/// is tried again with the pods that are created anyway, and later with one move at a time.
+pub(super) fn may_move_to(class: Class, workload: &Managed<'_>) -> Result<(), Blocked> {
+    let refused = workload.pods.iter().filter(|pod| pod.occupies() && pod.refused == Some(class));
+    let until = refused.map(|pod| after(pod.created, REFUSED_FOR)).max();
+    match until.filter(|until| workload.now < *until) {
+        Some(until) => Err(Blocked::until(format!("the API server refused class {class} for some of its pods"), until)),
+        None => Ok(()),
+    }
+}
+
+/// Adds the Event about pods whose class was refused.
+pub(super) fn report_refused(workload: &Managed<'_>, decision: &mut PlacementDecision) {
+    for class in [Class::Spot, Class::OnDemand] {
+        let refused = |pod: &&PodView| pod.occupies() && pod.refused == Some(class);
+        let pods = count(workload.pods.iter().filter(refused));
+        if pods > 0 {
+            decision.actions.push(Action::Report(WorkloadEvent::lasting_warning(
+                "PlacementRefused",
+                format!(
+                    "the API server refused class {class} for {pods} pods, which run without a class; the next move \
+                     is tried after 20 minutes: change the policy that refuses them, or use `kubectl rollout restart` \
+                     when it is changed"
+                ),
+            )));
         }
     }
 }
@@ -190,6 +229,23 @@ where
     })
 }
 
+/// Checks that the move of a pod to a class leaves a Ready replica, or that a node of that class has
+/// room for it.
+pub(super) fn may_leave(
+    workload: &Managed<'_>,
+    pod: &PodView,
+    towards: Class,
+    decision: &mut PlacementDecision,
+) -> Result<(), Blocked> {
+    let found = workload.nodes.of(towards).room_found;
+    if !pod.ready || workload.view.available > 1 || found.is_some_and(|at| workload.now < after(at, ROOM_FOR)) {
+        return Ok(());
+    }
+    decision.room_search = Some(RoomSearch { class: towards, pod: pod.into(), again: true });
+    let reason = format!("it is the only Ready replica, and no node that is {towards} is known to have room for it");
+    Err(Blocked::until(reason, after(workload.now, RETRY)))
+}
+
 /// Returns the reason for which no pod can be selected for an eviction.
 pub(super) fn no_candidate<'a, 's>(mut occupants: impl Iterator<Item = &'s Occupant<'a>>) -> Blocked
 where
@@ -208,7 +264,7 @@ pub(super) fn give_way(
     groups: &[Group<'_>],
     workload: &Managed<'_>,
     state: &mut PlacementState,
-    decision: &mut Decision,
+    decision: &mut PlacementDecision,
 ) -> Option<Action> {
     let (split, class) = (workload.spec.split, Class::OnDemand);
     let surplus = |group: &&Group<'_>| group.surplus(class, split) > 0;
@@ -218,7 +274,7 @@ pub(super) fn give_way(
     if !groups.iter().filter(|group| !surplus(group)).any(waits) {
         return None;
     }
-    if let Err(blocked) = workload.may_give_way(state) {
+    if let Err(blocked) = workload.may_give_way(state, false) {
         blocked.wait(decision);
         return None;
     }
@@ -240,7 +296,7 @@ pub(super) fn repair(
     groups: &[Group<'_>],
     workload: &Managed<'_>,
     state: &mut PlacementState,
-    decision: &mut Decision,
+    decision: &mut PlacementDecision,
 ) -> Option<Action> {
     let mut active = groups.iter().filter(|group| group.n() > 0 || !group.occupants.is_empty());
     let (Some(group), None) = (active.next(), active.next()) else { return None };
@@ -254,7 +310,13 @@ pub(super) fn repair(
         }
         None => return None,
     };
-    if towards == Class::Spot && state.breaker.is_open() {
+    if towards == Class::Spot && state.breaker.is_open()
+        || surplus == Some(Class::Spot) && workload.excuses(group, state)
+    {
+        return None;
+    }
+    if let Err(blocked) = may_move_to(towards, workload) {
+        blocked.wait(decision);
         return None;
     }
     // Pods on nodes of neither class run: they are not moved to a class that has no node.
@@ -286,6 +348,10 @@ pub(super) fn repair(
         no_candidate(group.occupants.iter()).wait(decision);
         return None;
     };
+    if let Err(blocked) = may_leave(workload, occupant.pod, towards, decision) {
+        blocked.wait(decision);
+        return None;
+    }
     if drift > (group.n() / 5).max(10) {
         decision.actions.push(WorkloadEvent::normal(
             "ManyMoves",

@@ -105,6 +105,11 @@ impl<'a> Group<'a> {
             && count(self.occupants.iter()) == self.n()
             && self.occupants.iter().all(|occupant| !occupant.gated)
     }
+
+    /// Returns whether the ReplicaSet has exactly the requested pods, each on a node.
+    pub(super) fn is_running(&self) -> bool {
+        self.settled() && self.occupants.iter().all(|occupant| !occupant.unbound())
+    }
 }
 
 pub(super) fn count<T>(items: impl Iterator<Item = T>) -> u32 {

@@ -12,13 +12,18 @@ use super::node_labels::{NodeLabels, Selection};
 use super::spec::Strength;
 use super::state::PlacementState;
 use super::workload::{Place, PodView, WorkloadView, deletion_cost};
-use super::{CLASS, Class, DELETION_COST, FALLBACK, GATE, SELECTION, SLOT, STATE};
+use super::{CLASS, Class, DELETION_COST, FALLBACK, GATE, REFUSED, SELECTION, SLOT, STATE};
 
 /// Renders the patch that assigns a gated pod its class and slot and removes the gate.
 pub(super) fn place(pod: &PodView, place: Place, fallback: bool, selection: Selection) -> Value {
     let mut annotations = slot_annotations(pod, place.slot, fallback);
     annotations.insert(CLASS.to_owned(), json!(place.class.as_str()));
     remove_gate(pod, Some(selection), annotations)
+}
+
+/// Renders the patch that removes the gate of a pod whose class was refused, and marks it.
+pub(super) fn ungate_refused(pod: &PodView, class: Class) -> Value {
+    remove_gate(pod, None, Map::from_iter([(REFUSED.to_owned(), json!(class.as_str()))]))
 }
 
 /// Renders the patch that removes the gate and assigns a class, if there is one.
@@ -108,7 +113,7 @@ impl<'a> AdmissionPatch<'a> {
     pub(super) fn annotate(&mut self, set: &[(&str, &str)]) {
         let old = self.pod.metadata.annotations.clone().unwrap_or_default();
         let mut new = old.clone();
-        for key in [SLOT, CLASS, FALLBACK, SELECTION] {
+        for key in [SLOT, CLASS, FALLBACK, SELECTION, REFUSED] {
             new.remove(key);
         }
         new.extend(set.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));

@@ -7,7 +7,7 @@
 //! of neither class take the highest slots that are left. Scale-in from the top is then as exact as
 //! the counts allow.
 
-use super::decision::Decision;
+use super::decision::PlacementDecision;
 use super::occupancy::{FreeSlots, Group, Occupant};
 use super::slots::Split;
 use super::workload::Managed;
@@ -16,7 +16,7 @@ use super::{Class, pod_patch};
 /// Rewrites slots that are missing, duplicate, of the wrong class or past the end. A pod whose slot
 /// is right keeps it; of two pods with the same slot the older keeps it. Waits until no write is
 /// pending: one round of annotations instead of several.
-pub(super) fn relabel(group: &mut Group<'_>, workload: &Managed<'_>, short: bool, decision: &mut Decision) {
+pub(super) fn relabel(group: &mut Group<'_>, workload: &Managed<'_>, short: bool, decision: &mut PlacementDecision) {
     if !group.settled() || group.occupants.iter().any(|occupant| occupant.pending) {
         return;
     }
@@ -63,7 +63,7 @@ pub(super) fn relabel(group: &mut Group<'_>, workload: &Managed<'_>, short: bool
 }
 
 /// Gives pods on nodes of neither class the slots that are left: scale-in removes them first.
-fn relabel_strays(strays: Vec<&mut Occupant<'_>>, free: &mut FreeSlots, n: u32, decision: &mut Decision) {
+fn relabel_strays(strays: Vec<&mut Occupant<'_>>, free: &mut FreeSlots, n: u32, decision: &mut PlacementDecision) {
     let kept: Vec<bool> =
         strays.iter().map(|occupant| occupant.slot.is_some_and(|slot| slot < n && free.take(slot))).collect();
     for (occupant, kept) in strays.into_iter().zip(kept) {
@@ -75,7 +75,7 @@ fn relabel_strays(strays: Vec<&mut Occupant<'_>>, free: &mut FreeSlots, n: u32, 
 }
 
 /// Writes the slot of a pod, unless the pod has it already.
-fn rewrite(occupant: &mut Occupant<'_>, slot: u32, fallback: bool, decision: &mut Decision) {
+fn rewrite(occupant: &mut Occupant<'_>, slot: u32, fallback: bool, decision: &mut PlacementDecision) {
     if occupant.slot == Some(slot) && occupant.fallback == fallback {
         return;
     }

@@ -59,6 +59,8 @@ pub struct Spec {
     pub strength: Strength,
     /// StatefulSet pods in the wrong class are evicted.
     pub move_stateful: bool,
+    /// On-demand replicas above the floor run on spot while on-demand is short.
+    pub on_demand_fallback: bool,
 }
 
 impl Spec {
@@ -72,6 +74,7 @@ impl Spec {
             paused: false,
             strength: Strength::Required,
             move_stateful: false,
+            on_demand_fallback: false,
         }
     }
 
@@ -204,7 +207,17 @@ pub fn parse(
     spec.strength = reader.read("selection", strength).unwrap_or_default();
     spec.move_stateful = reader.read("move-statefulset-pods", values::switch).unwrap_or(false);
 
+    spec.on_demand_fallback = reader.read("on-demand-fallback", on_demand_fallback).unwrap_or(false);
+
     if reader.problems.is_empty() { Ok(Some(spec)) } else { Err(reader.problems) }
+}
+
+fn on_demand_fallback(text: &str) -> Result<bool, String> {
+    match text {
+        "spot" => Ok(true),
+        "none" => Ok(false),
+        _ => Err("is neither \"spot\" nor \"none\"".to_owned()),
+    }
 }
 
 fn strength(text: &str) -> Result<Strength, String> {

@@ -23,8 +23,12 @@ pub struct LastMove {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlacementState {
+    /// Breaker of spot.
     #[serde(default)]
     pub breaker: Breaker,
+    /// Breaker of on-demand, where on-demand pods may fall back to spot.
+    #[serde(default, skip_serializing_if = "Breaker::is_initial")]
+    pub on_demand: Breaker,
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "moved")]
     pub last_move: Option<LastMove>,
     /// Spot slots of a StatefulSet that currently run on-demand.
@@ -61,6 +65,7 @@ mod tests {
             breaker: Breaker::Open { since: at(0), probe: at(5), attempt: 1 },
             last_move: Some(LastMove { at: at(1), drift: 3, stalled: 0, pod: Some("uid".to_owned()) }),
             fallback_slots: vec![3, 7],
+            ..PlacementState::default()
         };
         assert_eq!(PlacementState::read(Some(&state.to_annotation())), (state, true));
         assert_eq!(PlacementState::read(Some("{]")), (PlacementState::default(), false));

@@ -8,16 +8,18 @@ use std::collections::{HashMap, HashSet};
 
 use super::Class;
 use super::decide::{finish, read_state, report_notes, template_selects_capacity};
-use super::decision::{Action, Counts, Decision};
+use super::decision::{Action, Counts, PlacementDecision};
 use super::moves::{
-    Blocked, candidate, may_disrupt, no_candidate, record_move, record_probe, record_success, surely_ready,
+    Blocked, candidate, may_disrupt, may_leave, may_move_to, no_candidate, record_move, record_probe, record_success,
+    report_refused, surely_ready,
 };
 use super::node_labels::Choice;
 use super::occupancy::{Occupant, count};
 use super::slots::Split;
 use super::spec::Strength;
 use super::state::PlacementState;
-use super::supply::shortage::{FALLS_BACK, delete, report, report_capacity, wrong_class};
+use super::supply::report::{report, report_capacity};
+use super::supply::shortage::{FALLS_BACK, delete, wrong_class};
 use super::supply::{Breaker, SupplyObservation, Transition, Way, step};
 use super::ungate::{UngateReason, ungate};
 use super::workload::Managed;
@@ -30,8 +32,8 @@ pub(super) fn class_of(slot: u32, split: Split, state: &PlacementState) -> (Clas
     if falls_back { (Class::OnDemand, true) } else { (class, false) }
 }
 
-pub(super) fn decide(workload: &Managed<'_>, start: u32) -> Decision {
-    let mut decision = Decision::default();
+pub(super) fn decide(workload: &Managed<'_>, start: u32) -> PlacementDecision {
+    let mut decision = PlacementDecision::default();
     let before = read_state(workload, &mut decision);
     let mut state = before.clone();
     let owned = workload.pods.iter().filter(|pod| pod.owner == workload.view.uid);
@@ -52,12 +54,15 @@ pub(super) fn decide(workload: &Managed<'_>, start: u32) -> Decision {
         return decision;
     }
     report_capacity(workload, &occupants.iter(), &mut decision);
+    report_refused(workload, &mut decision);
     report_notes(workload, &mut decision);
     let mut removals = handle_shortage(workload, &occupants, &mut state, &mut decision);
     if removals.is_empty() && workload.spec.move_stateful {
         removals.extend(repair(workload, &occupants, &before, &mut state, &mut decision));
     }
-    if removals.is_empty() && decision.counts.is_exact() && count(occupants.iter()) == workload.view.replicas {
+    let runs = |occupant: &Occupant<'_>| !occupant.gated && !occupant.unbound();
+    let complete = count(occupants.iter()) == workload.view.replicas && occupants.iter().all(runs);
+    if removals.is_empty() && complete && decision.counts.is_exact() {
         record_success(&mut state);
     }
     // The removals for a changed state belong to the next decision, which an own write does not
@@ -97,7 +102,7 @@ fn handle_shortage(
     workload: &Managed<'_>,
     occupants: &[Occupant<'_>],
     state: &mut PlacementState,
-    decision: &mut Decision,
+    decision: &mut PlacementDecision,
 ) -> Vec<Action> {
     let split = workload.spec.split;
     state.fallback_slots.retain(|slot| *slot < workload.view.replicas && split.class(*slot) == Class::Spot);
@@ -115,12 +120,9 @@ fn handle_shortage(
     if let (Breaker::Open { probe, .. }, Err(Some(blocked))) = (breaker, &found)
         && probe <= workload.now
     {
-        if blocked.needs_room {
-            let running = occupants.iter().filter(|occupant| !occupant.unbound());
-            decision.room_for = running.map(|occupant| occupant.pod.into()).next();
-        }
         blocked.clone().of_probe(workload).wait(decision);
     }
+    decision.search_room(workload.room_search(breaker, &observed, &found, occupants.iter()), workload.now);
     state.breaker = breaker;
     report(transition, &observed, decision);
     match (transition, found) {
@@ -194,7 +196,7 @@ fn may_probe(
     evidence: bool,
 ) -> Result<(), Blocked> {
     if occupants.iter().any(|occupant| workload.stuck(occupant, Class::OnDemand)) {
-        workload.may_give_way(state)
+        workload.may_give_way(state, evidence)
     } else {
         workload.may_probe(state, evidence)
     }
@@ -222,16 +224,19 @@ fn find_probe(
         return Ok(found);
     }
     let present: HashSet<u32> = occupants.iter().filter_map(|occupant| occupant.slot).collect();
-    if let Some(slot) = state.fallback_slots.iter().find(|slot| !present.contains(slot)) {
-        return Ok((Way::Created, *slot));
-    }
-    if !workload.spec.move_stateful {
-        return Err(None);
-    }
-    may_probe(workload, occupants, state, evidence).map_err(Some)?;
-    let movable = occupants.iter().filter(|occupant| !occupant.pod.protected && !occupant.pending);
-    let slot = movable.filter_map(|occupant| occupant.slot.filter(fallen)).max();
-    slot.map(|slot| (Way::Eviction, slot)).ok_or_else(|| Some(no_candidate(occupants.iter())))
+    let created = state.fallback_slots.iter().find(|slot| !present.contains(slot)).map(|slot| (Way::Created, *slot));
+    // While a pod waits for a node, a StatefulSet with ordered pods creates no other one.
+    let waits = occupants.iter().any(|occupant| workload.stuck(occupant, Class::OnDemand));
+    let evicted = match created {
+        Some(created) if !waits => return Ok(created),
+        _ if !workload.spec.move_stateful => Err(None),
+        _ => may_probe(workload, occupants, state, evidence).map_err(Some).and_then(|()| {
+            let movable = occupants.iter().filter(|occupant| !occupant.pod.protected && !occupant.pending);
+            let slot = movable.filter_map(|occupant| occupant.slot.filter(fallen)).max();
+            slot.map(|slot| (Way::Eviction, slot)).ok_or_else(|| Some(no_candidate(occupants.iter())))
+        }),
+    };
+    evicted.or_else(|blocked| created.ok_or(blocked))
 }
 
 fn repair(
@@ -239,16 +244,25 @@ fn repair(
     occupants: &[Occupant<'_>],
     before: &PlacementState,
     state: &mut PlacementState,
-    decision: &mut Decision,
+    decision: &mut PlacementDecision,
 ) -> Option<Action> {
     if before.breaker != state.breaker || before.fallback_slots != state.fallback_slots {
         return None;
     }
     let probing = matches!(state.breaker, Breaker::Probing { .. });
     let wanted = |slot: u32| class_of(slot, workload.spec.split, state).0;
+    let mut open = [Class::Spot, Class::OnDemand].to_vec();
+    open.retain(|class| match may_move_to(*class, workload) {
+        Ok(()) => true,
+        Err(blocked) => {
+            decision.revisit_at(blocked.until.unwrap_or(workload.now));
+            false
+        }
+    });
     let misplaced: Vec<&Occupant<'_>> = occupants
         .iter()
         .filter(|occupant| !occupant.gated)
+        .filter(|occupant| occupant.slot.is_none_or(|slot| open.contains(&wanted(slot))))
         .filter(|occupant| match (occupant.slot.map(wanted), occupant.class) {
             (Some(wanted), Some(class)) => {
                 wanted != class && (wanted == Class::OnDemand || probing || !state.breaker.is_open())
@@ -285,6 +299,12 @@ fn repair(
         no_candidate(occupants.iter()).wait(decision);
         return None;
     };
+    let towards = occupant.slot.map_or(Class::OnDemand, wanted);
+    let allowed = if probing { Ok(()) } else { may_leave(workload, occupant.pod, towards, decision) };
+    if let Err(blocked) = allowed {
+        blocked.wait(decision);
+        return None;
+    }
     if probing {
         record_probe(state, workload.now);
     } else {

@@ -1,7 +1,8 @@
 //! Supply of capacity: the breaker of a class and its transitions.
 //!
 //! Contains no pods: an observation goes in as numbers, the next state and a [`Transition`] come
-//! out. The steps that count pods and act on a transition are in [`shortage`].
+//! out. The steps that count pods and act on a transition are in [`shortage`], the
+//! choice of a probe in [`probe`].
 //!
 //! # States
 //! - *Closed*: pods of the class go to it. A pod that stays unschedulable for `fallback-after`
@@ -42,9 +43,13 @@
 //! | open, due | no pod is outside its class and none waits | closed | |
 //! | probing | the probe was bound | closed | pods return |
 //! | probing | the probe is stuck, fallback pods are stuck too | probing | the probe keeps waiting |
+//! | probing | the probe is stuck, it had no node before | open | same pause, it falls back |
 //! | probing | the probe is stuck | open | longer pause, the probe falls back |
 //! | probing | no probe was created in time | open | same pause |
 
+pub(super) mod on_demand;
+pub(super) mod probe;
+pub(super) mod report;
 pub(super) mod shortage;
 
 use jiff::{SignedDuration, Timestamp};
@@ -74,6 +79,9 @@ pub enum Breaker {
         /// The probe began because of a new node of the class.
         #[serde(default, skip_serializing_if = "is_false")]
         evidence: bool,
+        /// The probe had no node in the other class either, so that it costs nothing if it fails.
+        #[serde(default, skip_serializing_if = "is_false")]
+        stranded: bool,
     },
 }
 
@@ -83,6 +91,11 @@ fn is_false(value: &bool) -> bool {
 }
 
 impl Breaker {
+    /// Returns whether there was no shortage so far.
+    pub(super) fn is_initial(&self) -> bool {
+        *self == Self::Closed
+    }
+
     pub fn is_open(self) -> bool {
         matches!(self, Breaker::Open { .. } | Breaker::Probing { .. })
     }
@@ -188,15 +201,17 @@ pub fn step(
             } else if due && seen.stuck > 0 {
                 (open(attempt + 1), Transition::StillShort)
             } else if may_probe && seen.unplaced == 0 {
-                (Breaker::Probing { since: now, attempt, evidence: seen.evidence }, Transition::Probe)
+                let stranded = seen.way == Some(Way::Stranded);
+                (Breaker::Probing { since: now, attempt, evidence: seen.evidence, stranded }, Transition::Probe)
             } else {
                 (breaker, Transition::Stay)
             }
         }
-        Breaker::Probing { since, attempt, .. } => match seen.probe {
+        Breaker::Probing { since, attempt, stranded, .. } => match seen.probe {
             Probe::Bound => closed(attempt),
             // Both classes are short: the probe costs nothing and keeps waiting.
             Probe::Stuck if seen.way == Some(Way::Stranded) => (breaker, Transition::Stay),
+            Probe::Stuck if stranded => (open(attempt), Transition::StillShort),
             Probe::Stuck => (open(attempt + 1), Transition::StillShort),
             // The eviction was refused, or no replacement was created.
             Probe::None if now >= after(since, fallback_after * 2) => (open(attempt), Transition::StillShort),
@@ -237,6 +252,8 @@ pub(super) struct FallbackAllowance {
     pub probe: ProbeStage,
     /// Pods that may run on-demand beyond the on-demand quota.
     pub budget: u32,
+    /// Pods may run on spot beyond the spot quota, because on-demand is short.
+    pub on_demand_short: bool,
 }
 
 impl FallbackAllowance {
@@ -273,115 +290,4 @@ impl FallbackAllowance {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const AFTER: SignedDuration = SignedDuration::from_mins(5);
-
-    fn at(minutes: i64) -> Timestamp {
-        Timestamp::from_second(1_700_000_000 + minutes * 60).unwrap()
-    }
-
-    fn calm() -> SupplyObservation {
-        SupplyObservation {
-            stuck: 0,
-            unplaced: 0,
-            last_bound: None,
-            excess: 0,
-            budget: 9,
-            probe: Probe::None,
-            way: Some(Way::Eviction),
-            evidence: false,
-        }
-    }
-
-    fn short() -> SupplyObservation {
-        SupplyObservation { stuck: 1, unplaced: 1, ..calm() }
-    }
-
-    fn run(breaker: Breaker, seen: SupplyObservation, minute: i64) -> (Breaker, Transition) {
-        step(breaker, &seen, AFTER, at(minute))
-    }
-
-    #[test]
-    fn a_stuck_pod_opens_the_breaker_only_within_a_budget() {
-        assert_eq!(run(Breaker::Closed, calm(), 0).1, Transition::Stay);
-        assert_eq!(run(Breaker::Closed, SupplyObservation { budget: 0, ..short() }, 0).1, Transition::Stay);
-        let (open, transition) = run(Breaker::Closed, short(), 0);
-        assert_eq!((open, transition), (Breaker::Open { since: at(0), probe: at(5), attempt: 0 }, Transition::Opened));
-    }
-
-    #[test]
-    fn pauses_double_while_probes_fail() {
-        let (mut breaker, _) = run(Breaker::Closed, short(), 0);
-        let excess = SupplyObservation { excess: 3, ..calm() };
-        let mut pauses = Vec::new();
-        for _ in 0..7 {
-            let Breaker::Open { since, probe, .. } = breaker else { panic!("{breaker:?}") };
-            pauses.push(probe.duration_since(since).as_mins());
-            let (probing, transition) = step(breaker, &excess, AFTER, probe);
-            assert_eq!(transition, Transition::Probe);
-            let failed = SupplyObservation { probe: Probe::Stuck, stuck: 1, unplaced: 1, way: None, ..excess };
-            breaker = step(probing, &failed, AFTER, probe + AFTER).0;
-        }
-        assert_eq!(pauses, [5, 10, 20, 40, 80, 120, 120]);
-    }
-
-    #[test]
-    fn a_bound_probe_closes_the_breaker_and_an_early_relapse_continues_the_pauses() {
-        let probing = Breaker::Probing { since: at(0), attempt: 2, evidence: false };
-        let (wary, transition) = run(probing, SupplyObservation { probe: Probe::Bound, ..calm() }, 1);
-        assert_eq!(transition, Transition::Closed);
-        assert!(matches!(run(wary, short(), 10).0, Breaker::Open { attempt: 3, .. }));
-        assert!(matches!(run(wary, short(), 90).0, Breaker::Open { attempt: 0, .. }));
-    }
-
-    /// The table of cases of an open breaker.
-    #[test]
-    fn an_open_breaker_takes_the_way_that_costs_least() {
-        use Transition::{Closed, Probe, Stay, StillShort};
-        let open = Breaker::Open { since: at(0), probe: at(5), attempt: 0 };
-        let excess = SupplyObservation { excess: 3, way: None, ..calm() };
-        let by = |way: Way| SupplyObservation { way: Some(way), ..excess };
-        let evident = |way: Way| SupplyObservation { evidence: true, ..by(way) };
-        for (name, seen, minute, expected) in [
-            ("nothing can be sent", excess, 5, Stay),
-            ("bound since", SupplyObservation { last_bound: Some(at(2)), ..excess }, 3, Closed),
-            ("bound before", SupplyObservation { last_bound: Some(at(-2)), ..excess }, 3, Stay),
-            ("bound, others wait", SupplyObservation { last_bound: Some(at(2)), unplaced: 1, ..excess }, 3, Stay),
-            ("stranded in the other class", by(Way::Stranded), 1, Probe),
-            ("unbound, not due", by(Way::Unbound), 4, Stay),
-            ("unbound, due", by(Way::Unbound), 5, Probe),
-            ("unbound, a new node", evident(Way::Unbound), 1, Probe),
-            ("created, not due", by(Way::Created), 4, Stay),
-            ("created, due", by(Way::Created), 5, Probe),
-            ("created, a new node", evident(Way::Created), 1, Probe),
-            ("evicted, not due", by(Way::Eviction), 4, Stay),
-            ("evicted, due", by(Way::Eviction), 5, Probe),
-            ("evicted, a new node", evident(Way::Eviction), 1, Probe),
-            ("one already waits", SupplyObservation { unplaced: 1, ..evident(Way::Eviction) }, 5, Stay),
-            ("stuck", SupplyObservation { stuck: 1, unplaced: 1, ..excess }, 5, StillShort),
-            ("nothing outside its class", SupplyObservation { way: None, ..calm() }, 5, Closed),
-        ] {
-            assert_eq!(run(open, seen, minute).1, expected, "{name}");
-        }
-    }
-
-    #[test]
-    fn a_probe_keeps_waiting_while_both_classes_are_short() {
-        let probing = Breaker::Probing { since: at(0), attempt: 1, evidence: false };
-        let stuck = SupplyObservation { probe: Probe::Stuck, stuck: 1, unplaced: 1, excess: 3, way: None, ..calm() };
-        let both = SupplyObservation { way: Some(Way::Stranded), ..stuck };
-        assert_eq!(run(probing, both, 60), (probing, Transition::Stay));
-        assert_eq!(run(probing, stuck, 60).1, Transition::StillShort);
-        assert_eq!(run(probing, SupplyObservation { probe: Probe::Bound, ..both }, 60).1, Transition::Closed);
-    }
-
-    #[test]
-    fn a_probe_without_a_replacement_is_given_up() {
-        let probing = Breaker::Probing { since: at(0), attempt: 1, evidence: false };
-        assert_eq!(run(probing, calm(), 9).1, Transition::Stay);
-        assert_eq!(run(probing, calm(), 10).1, Transition::StillShort);
-        assert_eq!(run(probing, SupplyObservation { probe: Probe::Waiting, ..calm() }, 10).1, Transition::Stay);
-    }
-}
+mod tests;

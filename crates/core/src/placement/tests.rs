@@ -3,6 +3,7 @@
 mod controllers;
 mod converge;
 mod liveness;
+mod owners;
 mod rules;
 mod shortage;
 mod sim;

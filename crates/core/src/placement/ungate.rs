@@ -56,6 +56,14 @@ pub fn ungate(pod: &PodView, reason: UngateReason, strength: Strength, settings:
     Action::Ungate { pod: pod.into(), class, patch, on_refusal, reason: text.to_owned() }
 }
 
+/// Decides how a pod is ungated whose class the API server refused: without a class, and marked so
+/// that no pod is evicted for that class.
+pub fn ungate_refused(pod: &PodView, class: Class) -> Action {
+    let reason = format!("the API server refused class {class}: ungated without a class");
+    let (patch, gate_only) = (pod_patch::ungate_refused(pod, class), pod_patch::ungate(pod, None));
+    Action::Ungate { pod: pod.into(), class: None, patch, on_refusal: Some(gate_only), reason }
+}
+
 /// Returns when a replica that does not own the workload ungates a pod: after the gate timeout if
 /// the owner's Lease is stale. If it is fresh, the longest possible hold is added, so that a hold
 /// in a rollout is never cut short by another replica.

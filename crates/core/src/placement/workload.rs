@@ -74,6 +74,8 @@ pub struct ClassNodes {
     /// Time at which the newest node that may run a pod of the workload became usable: Ready,
     /// schedulable, and matched by the pod template.
     pub usable_since: Option<Timestamp>,
+    /// Time at which room for a pod of the workload was last found on a node.
+    pub room_found: Option<Timestamp>,
 }
 
 impl ClusterNodes {
@@ -118,37 +120,60 @@ impl<'a> Managed<'a> {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Kind of the controller of a workload's pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     Deployment,
+    /// A ReplicaSet that no Deployment controls.
+    ReplicaSet,
     StatefulSet {
         /// `spec.ordinals.start`.
         start: u32,
+    },
+    /// Any other controller. Only its pods are read, so its desired number of replicas is unknown:
+    /// its pods are placed by counts and never moved.
+    Other {
+        api_version: Arc<str>,
+        kind: Arc<str>,
     },
 }
 
 impl Kind {
     /// Returns the Kubernetes kind.
-    pub fn as_str(self) -> &'static str {
+    pub fn as_str(&self) -> &str {
         match self {
             Kind::Deployment => "Deployment",
+            Kind::ReplicaSet => "ReplicaSet",
             Kind::StatefulSet { .. } => "StatefulSet",
+            Kind::Other { kind, .. } => kind,
         }
+    }
+
+    pub fn api_version(&self) -> &str {
+        match self {
+            Kind::Other { api_version, .. } => api_version,
+            Kind::Deployment | Kind::ReplicaSet | Kind::StatefulSet { .. } => "apps/v1",
+        }
+    }
+
+    /// Returns whether the number of replicas that the controller aims at is known.
+    pub fn has_known_size(&self) -> bool {
+        !matches!(self, Kind::Other { .. })
     }
 }
 
-/// A Deployment or a StatefulSet.
+/// A controller of pods with the fields that a decision depends on.
 #[derive(Debug, Clone)]
 pub struct WorkloadView {
     pub kind: Kind,
     pub namespace: String,
     pub name: String,
     pub resource_version: String,
-    /// Owner UID of a StatefulSet's pods. The pods of a Deployment are owned by its ReplicaSets.
+    /// Owner UID of the pods, except those of a Deployment, which are owned by its ReplicaSets.
     pub uid: String,
     pub generation: i64,
     pub observed_generation: i64,
-    /// `spec.replicas`.
+    /// `spec.replicas`; the number of existing pods if that is unknown.
     pub replicas: u32,
     /// `status.replicas`, `status.updatedReplicas`, `status.availableReplicas`.
     pub current: u32,
@@ -228,6 +253,8 @@ pub struct PodView {
     pub expected: bool,
     /// The pod must not be evicted: an annotation for Karpenter or the cluster autoscaler.
     pub protected: bool,
+    /// The annotation [`super::REFUSED`].
+    pub refused: Option<Class>,
 }
 
 /// Time for which a pod that got its slot in its own create request counts before it appears in the
@@ -260,6 +287,7 @@ impl PodView {
             ordinal: None,
             expected: true,
             protected: false,
+            refused: None,
         }
     }
 

@@ -12,7 +12,10 @@ use perennial_core::placement::{
     slots::Split,
     spec::Spec,
     state::{LastMove, PlacementState},
-    workload::{self, Kind, NodeView, PendingWrites, Place, PlacementSettings, PodView, ReplicaSetView, WorkloadView},
+    workload::{
+        self, ClassNodes, ClusterNodes, Kind, NodeView, PendingWrites, Place, PlacementSettings, PodView,
+        ReplicaSetView, WorkloadView,
+    },
 };
 use perennial_testkit::state_hash::FastMap;
 
@@ -108,7 +111,7 @@ impl Rules {
             pods: views,
             pdbs: Vec::new(),
             pending,
-            nodes: workload::ClusterNodes::default(),
+            nodes: roomy(now),
             settings: Arc::clone(&self.settings),
             now,
         });
@@ -148,6 +151,12 @@ impl Rules {
             state: Some(state.to_annotation()),
         }
     }
+}
+
+/// Nodes of both classes with room for any pod.
+fn roomy(now: Timestamp) -> ClusterNodes {
+    let nodes = ClassNodes { room_found: Some(now), ..ClassNodes::default() };
+    ClusterNodes { spot: nodes, on_demand: nodes, other: 0 }
 }
 
 fn uid_text(uid: u8) -> String {
@@ -200,6 +209,7 @@ fn pod_view(pod: &Pod, now: Timestamp) -> PodView {
         ordinal: None,
         expected: false,
         protected: false,
+        refused: None,
     }
 }
 

@@ -111,12 +111,12 @@ pub struct SecretStore {
 
 /// The content of the Secret.
 #[derive(Debug, Clone, Default)]
-pub struct Kept {
+pub struct StoredCertificates {
     pub certificates: Option<Certificates>,
     secret: Option<Secret>,
 }
 
-impl Kept {
+impl StoredCertificates {
     /// Whether the Secret exists, valid or not.
     pub fn exists(&self) -> bool {
         self.secret.is_some()
@@ -133,16 +133,20 @@ impl SecretStore {
         Self { api: Api::namespaced(client, namespace), deadline: Duration::from_secs(10) }
     }
 
-    pub async fn read(&self) -> Result<Kept, CertsError> {
+    pub async fn read(&self) -> Result<StoredCertificates, CertsError> {
         let failed = |source| CertsError::ReadSecret { secret: SECRET.to_owned(), source };
         let secret = self.within(self.api.get_opt(SECRET)).await?.map_err(failed)?;
         let state = secret.as_ref().and_then(|secret| secret.data.as_ref()?.get(STATE));
         let certificates = state.and_then(|state| Certificates::read(&state.0));
-        Ok(Kept { certificates, secret })
+        Ok(StoredCertificates { certificates, secret })
     }
 
     /// Writes the Secret. Returns `None` on a conflict: the caller reads it again.
-    pub async fn write(&self, kept: &Kept, certificates: &Certificates) -> Result<Option<Kept>, CertsError> {
+    pub async fn write(
+        &self,
+        kept: &StoredCertificates,
+        certificates: &Certificates,
+    ) -> Result<Option<StoredCertificates>, CertsError> {
         let secret = secret(kept.secret.as_ref(), certificates)?;
         let params = PostParams { field_manager: Some("perennial".to_owned()), ..PostParams::default() };
         let answer = if kept.exists() {
@@ -151,7 +155,9 @@ impl SecretStore {
             self.within(self.api.create(&params, &secret)).await?
         };
         match answer {
-            Ok(secret) => Ok(Some(Kept { certificates: Some(certificates.clone()), secret: Some(secret) })),
+            Ok(secret) => {
+                Ok(Some(StoredCertificates { certificates: Some(certificates.clone()), secret: Some(secret) }))
+            }
             Err(kube::Error::Api(status)) if status.code == 409 || (status.code == 404 && kept.exists()) => Ok(None),
             Err(source) => Err(CertsError::WriteSecret { secret: SECRET.to_owned(), source }),
         }

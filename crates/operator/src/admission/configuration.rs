@@ -216,13 +216,17 @@ const POD_CREATE: WebhookRule = WebhookRule {
 };
 
 /// Returns the condition for pods that can belong to a managed workload. Others, as those of Jobs
-/// and DaemonSets, are created without a call.
+/// and DaemonSets, are created without a call, and so are pods of kinds that Perennial does not
+/// read, unless their template has an annotation that requests placement.
 fn controlled_pods() -> MatchCondition {
     MatchCondition {
         name: "controlled-by-a-workload".to_owned(),
         expression: "has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(owner, \
-                     has(owner.controller) && owner.controller && owner.apiVersion == 'apps/v1' && \
-                     owner.kind in ['ReplicaSet', 'StatefulSet'])"
+                     has(owner.controller) && owner.controller && \
+                     (owner.apiVersion == 'apps/v1' && owner.kind in ['ReplicaSet', 'StatefulSet'] || \
+                     !(owner.kind in ['Job', 'DaemonSet', 'Node']) && has(object.metadata.annotations) && \
+                     object.metadata.annotations.exists(key, \
+                     key.endsWith('/spot-percentage') || key.endsWith('/enabled'))))"
             .to_owned(),
     }
 }

@@ -49,16 +49,16 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    peers: HashMap<Peer, Usage>,
+    peers: HashMap<Peer, PeerUsage>,
     requests: usize,
 }
 
 /// Usage of one peer. It exists while the peer has a request in progress.
 #[derive(Debug, Default)]
-struct Usage {
+struct PeerUsage {
     running: usize,
     connections: HashMap<u64, ConnectionUsage>,
-    waiting: VecDeque<Waiter>,
+    waiting: VecDeque<ShareWaiter>,
 }
 
 #[derive(Debug, Default)]
@@ -68,9 +68,9 @@ struct ConnectionUsage {
 }
 
 #[derive(Debug)]
-struct Waiter {
+struct ShareWaiter {
     connection: u64,
-    grant: oneshot::Sender<Running>,
+    grant: oneshot::Sender<HandlerPermit>,
 }
 
 impl FairShares {
@@ -105,7 +105,7 @@ impl FairShares {
                 && let Some(waiter) = usage.pop_waiter()
             {
                 usage.started(waiter.connection);
-                let running = Running { shares: self.clone(), peer: *peer, connection: waiter.connection };
+                let running = HandlerPermit { shares: self.clone(), peer: *peer, connection: waiter.connection };
                 grants.push((waiter.grant, running));
             }
         }
@@ -126,7 +126,7 @@ impl Shared {
     }
 }
 
-impl Usage {
+impl PeerUsage {
     fn started(&mut self, connection: u64) {
         self.running += 1;
         self.connections.entry(connection).or_default().running += 1;
@@ -134,9 +134,9 @@ impl Usage {
 
     /// Removes the waiter whose connection runs the fewest handlers, the first of those, and those
     /// that were given up.
-    fn pop_waiter(&mut self) -> Option<Waiter> {
+    fn pop_waiter(&mut self) -> Option<ShareWaiter> {
         self.waiting.retain(|waiter| !waiter.grant.is_closed());
-        let running = |waiter: &Waiter| self.connections.get(&waiter.connection).map_or(0, |used| used.running);
+        let running = |waiter: &ShareWaiter| self.connections.get(&waiter.connection).map_or(0, |used| used.running);
         let (position, _) = self.waiting.iter().enumerate().min_by_key(|(_, waiter)| running(waiter))?;
         self.waiting.remove(position)
     }
@@ -195,12 +195,12 @@ pub(super) struct InProgress {
 
 impl InProgress {
     /// Waits until the request may run its handler.
-    pub(super) async fn run(&self) -> Option<Running> {
+    pub(super) async fn run(&self) -> Option<HandlerPermit> {
         let (grant, granted) = oneshot::channel();
         {
             let mut state = self.client.shares.lock();
             let usage = state.peers.get_mut(&self.peer)?;
-            usage.waiting.push_back(Waiter { connection: self.client.connection, grant });
+            usage.waiting.push_back(ShareWaiter { connection: self.client.connection, grant });
         }
         self.client.shares.wake();
         granted.await.ok()
@@ -226,13 +226,13 @@ impl Drop for InProgress {
 
 /// Permission to run a handler. It is free again when this is dropped.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct HandlerPermit {
     shares: FairShares,
     peer: Peer,
     connection: u64,
 }
 
-impl Drop for Running {
+impl Drop for HandlerPermit {
     fn drop(&mut self) {
         let mut state = self.shares.lock();
         if let Some(usage) = state.peers.get_mut(&self.peer) {
@@ -274,7 +274,7 @@ mod tests {
     }
 
     /// A request whose handler runs now, or `None`.
-    fn run(client: &Client) -> Option<(InProgress, Running)> {
+    fn run(client: &Client) -> Option<(InProgress, HandlerPermit)> {
         let request = client.begin()?;
         let running = request.run().now_or_never()??;
         Some((request, running))

@@ -1,6 +1,6 @@
 //! Limits and deadlines of the admission server.
 //!
-//! Together they bound its memory: 512 connections with buffers and a part of their own, the pool,
+//! Together they bound its memory: 256 connections with buffers and a part of their own, the pool,
 //! and the running handlers take less than 100 MiB, whatever clients send.
 
 use std::time::Duration;
@@ -15,12 +15,13 @@ pub(super) const HTTP2_HEADERS: u16 = 2 * 1024;
 /// Number of headers of a request.
 pub(super) const HEADER_COUNT: usize = 48;
 /// Requests in progress on an HTTP/2 connection. The API server opens another connection for more.
-pub(super) const STREAMS: u32 = 16;
+pub(super) const STREAMS: u32 = 8;
 /// Bytes of a response that leave its reservation before the client has read them.
 pub(super) const CHUNK: usize = 4 * 1024;
 /// Bytes that a client may send ahead of the handler, on an HTTP/2 stream and on a connection. A
-/// stream that waits for memory leaves room for others on its connection.
-pub(super) const STREAM_WINDOW: u32 = 24 * 1024;
+/// stream that waits for memory leaves room for others on its connection. A connection cannot have
+/// less than 64 KiB, so that the windows of all its streams together are what limits it.
+pub(super) const STREAM_WINDOW: u32 = 4 * 1024;
 pub(super) const CONNECTION_WINDOW: u32 = 64 * 1024;
 
 /// Limits and deadlines.
@@ -68,10 +69,10 @@ impl Default for Limits {
         Self {
             deadline: Duration::from_millis(1500),
             concurrency: 128,
-            requests: 1024,
+            requests: 512,
             body: 3 * MIB + 64 * 1024,
-            bodies: 16 * MIB,
-            connections: 512,
+            bodies: 12 * MIB,
+            connections: 256,
             handshake: Duration::from_secs(3),
             headers: Duration::from_secs(5),
             write: Duration::from_secs(5),

@@ -6,10 +6,10 @@
 //! removes an authority from a bundle.
 
 use super::ca_bundle::{Others, carries};
-use super::certificates::{CertsError, Directory, Kept, SecretStore, Served};
+use super::certificates::{CertsError, Directory, SecretStore, Served, StoredCertificates};
 use super::configuration::{ConfigurationError, ConfigurationSettings, Configurations, Present, Repair, is_carried};
 use super::issue::{self, IssueError};
-use crate::runtime::{clock::Clock, error_chain::Chain};
+use crate::runtime::{clock::Clock, error_chain::Chain, jitter::nominal_pause};
 use perennial_core::certs::{Certificates, Lifetimes, Next, next};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -50,7 +50,7 @@ impl Repairs {
         }
         self.count = self.count.saturating_add(1);
         self.last = Some(now);
-        FIRST_PAUSE.saturating_mul(2u32.saturating_pow(self.count.saturating_sub(MANY).min(20))).min(LONGEST_PAUSE)
+        nominal_pause(self.count.saturating_sub(MANY), FIRST_PAUSE, LONGEST_PAUSE)
     }
 }
 
@@ -67,7 +67,7 @@ pub enum MaintenanceError {
 
 /// Source of the certificate.
 #[derive(Debug, Clone)]
-pub enum Origin {
+pub enum CertificateOrigin {
     /// Perennial's own authority, in a Secret that all replicas share.
     Secret { lifetimes: Lifetimes },
     /// `webhook.certDir`.
@@ -78,7 +78,7 @@ pub enum Origin {
 #[derive(Debug, Clone)]
 pub struct MaintenanceSettings {
     pub namespace: String,
-    pub origin: Origin,
+    pub origin: CertificateOrigin,
     /// Names for the certificate: [`ConfigurationSettings::names`], and any others.
     pub names: Vec<String>,
     /// `None` where another tool writes the configurations.
@@ -107,8 +107,8 @@ pub struct Maintenance {
 impl Maintenance {
     pub fn new(client: kube::Client, settings: MaintenanceSettings, served: Arc<Served>) -> Self {
         let (directory, lifetimes) = match &settings.origin {
-            Origin::Secret { lifetimes } => (None, *lifetimes),
-            Origin::Directory(path) => (Some(Directory::new(path)), Lifetimes::default()),
+            CertificateOrigin::Secret { lifetimes } => (None, *lifetimes),
+            CertificateOrigin::Directory(path) => (Some(Directory::new(path)), Lifetimes::default()),
         };
         Self {
             store: SecretStore::new(client.clone(), &settings.namespace),
@@ -242,7 +242,7 @@ impl Maintenance {
     /// Returns the certificates at the begin of a rotation, or `None` where none is due. A Secret
     /// that was deleted is such a request: the served certificate is still valid, and is replaced
     /// without a lost request.
-    fn rotated(&self, kept: &Kept, now: i64) -> Result<Option<Certificates>, MaintenanceError> {
+    fn rotated(&self, kept: &StoredCertificates, now: i64) -> Result<Option<Certificates>, MaintenanceError> {
         let current = match (&kept.certificates, &self.installed) {
             (Some(current), _) if current.must_rotate(kept.rotation()) => current,
             (None, Some(installed)) if !kept.exists() => installed,
@@ -291,14 +291,18 @@ impl Maintenance {
     }
 
     /// Writes the Secret. On a conflict, returns the certificates that another replica wrote.
-    async fn write(&self, kept: &Kept, certificates: &Certificates) -> Result<Kept, MaintenanceError> {
+    async fn write(
+        &self,
+        kept: &StoredCertificates,
+        certificates: &Certificates,
+    ) -> Result<StoredCertificates, MaintenanceError> {
         match self.store.write(kept, certificates).await.map_err(MaintenanceError::Certs)? {
             Some(kept) => Ok(kept),
             None => self.store.read().await.map_err(MaintenanceError::Certs),
         }
     }
 
-    fn note(&mut self, kept: &Kept) {
+    fn note(&mut self, kept: &StoredCertificates) {
         let Some(certificates) = &kept.certificates else { return };
         let confirmed = certificates.authorities.iter().filter(|authority| authority.confirmed);
         let ids: Vec<String> = confirmed.map(|authority| authority.id.clone()).collect();

@@ -89,9 +89,24 @@ impl Reservation {
         false
     }
 
+    /// Frees all but this many bytes, those of the pool first.
+    pub(super) fn shrink_to(&mut self, bytes: usize) {
+        let mut excess = self.reserved().saturating_sub(bytes.div_ceil(1024));
+        self.permits.sort_unstable_by_key(|(source, _)| *source == Source::Own);
+        for (_, permit) in &mut self.permits {
+            let part = excess.min(permit.num_permits());
+            drop(permit.split(part));
+            excess -= part;
+        }
+    }
+
+    /// Returns the reservation in KiB.
+    fn reserved(&self) -> usize {
+        self.permits.iter().map(|(_, permit)| permit.num_permits()).sum()
+    }
+
     fn missing(&self, bytes: usize) -> Option<u32> {
-        let reserved: usize = self.permits.iter().map(|(_, permit)| permit.num_permits()).sum();
-        let more = bytes.div_ceil(1024).saturating_sub(reserved);
+        let more = bytes.div_ceil(1024).saturating_sub(self.reserved());
         (more > 0).then(|| u32::try_from(more).unwrap_or(u32::MAX))
     }
 
@@ -126,6 +141,23 @@ mod tests {
             waiting.await;
         }
         assert!(other.try_grow_to(OWN));
+    }
+
+    #[tokio::test]
+    async fn what_is_no_longer_needed_is_free_for_others() {
+        let memory = Memory::new(1024 * 1024);
+        let (connection, other) = (memory.connection(), memory.connection());
+        let mut reservation = connection.reserve();
+        reservation.grow_to(OWN).await;
+        reservation.grow_to(OWN + 1024 * 1024).await;
+        assert!(!other.reserve().try_grow_to(OWN + 1));
+
+        reservation.shrink_to(1);
+
+        assert!(other.reserve().try_grow_to(1024 * 1024));
+        assert!(connection.reserve().try_grow_to(OWN - 1024));
+        reservation.shrink_to(1024 * 1024);
+        assert_eq!(reservation.reserved(), 1);
     }
 
     #[tokio::test]

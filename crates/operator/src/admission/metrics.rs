@@ -30,19 +30,19 @@ pub struct AdmissionMetrics {
 
 impl AdmissionMetrics {
     pub fn register(all: &Metrics) -> Self {
-        let own = Self {
-            requests: Family::default(),
-            latency: Family::new_with_constructor(fine_histogram),
-            certificate_expiry: Gauge::default(),
-        };
-        all.register("controller_runtime_webhook_requests", "Admission requests", &own.requests);
-        all.register("controller_runtime_webhook_latency_seconds", "Time of an admission request", &own.latency);
-        all.register(
-            "perennial_certificate_expiry_timestamp_seconds",
-            "Expiry of the webhook certificate; 0 while none is served",
-            &own.certificate_expiry,
-        );
-        own
+        Self {
+            requests: all.register("controller_runtime_webhook_requests", "Admission requests", Family::default()),
+            latency: all.register(
+                "controller_runtime_webhook_latency_seconds",
+                "Time of an admission request",
+                Family::new_with_constructor(fine_histogram),
+            ),
+            certificate_expiry: all.register(
+                "perennial_certificate_expiry_timestamp_seconds",
+                "Expiry of the webhook certificate; 0 while none is served",
+                Gauge::default(),
+            ),
+        }
     }
 
     /// Counts a request and its time.

@@ -17,7 +17,7 @@ use super::{
     certificates::Served,
     configuration::{ConfigurationSettings, Configurations, WebhookTarget},
     limits::Limits,
-    maintenance::{Maintenance, MaintenanceSettings, Origin},
+    maintenance::{CertificateOrigin, Maintenance, MaintenanceSettings},
     metrics::AdmissionMetrics,
     server::Webhooks,
 };
@@ -49,10 +49,10 @@ pub fn tasks(
         node_delete: true,
         pods,
     };
-    let origin = webhook
-        .cert_dir
-        .as_ref()
-        .map_or_else(|| Origin::Secret { lifetimes: Lifetimes::default() }, |dir| Origin::Directory(dir.into()));
+    let origin = webhook.cert_dir.as_ref().map_or_else(
+        || CertificateOrigin::Secret { lifetimes: Lifetimes::default() },
+        |dir| CertificateOrigin::Directory(dir.into()),
+    );
     let maintenance = MaintenanceSettings {
         namespace: settings.namespace.to_string(),
         origin,

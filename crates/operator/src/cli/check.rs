@@ -2,7 +2,9 @@
 
 mod access;
 mod certificate;
+mod leases;
 mod node_classes;
+mod records;
 mod signatures;
 mod webhooks;
 
@@ -15,10 +17,7 @@ use std::{
 use clap::Args;
 use jiff::Timestamp;
 use kube::Client;
-use perennial_core::{
-    config::duration,
-    keeper::{status::KeepState, stored_record::Stored},
-};
+use perennial_core::config::duration;
 use serde_json::{Value, json};
 
 use super::{
@@ -27,15 +26,12 @@ use super::{
     terminal::{colours, paint_state},
 };
 use crate::{
-    inspect::{
-        leases::{LeaseSnapshot, ReplicaGroup, namespaces_of_live_replicas, server_time},
-        progress::Progress,
-        session::Session,
-    },
+    inspect::{leases::server_time, progress::Progress, session::Session},
+    keeper::apply::KeeperError,
     runtime::{
         error_category::{self, Category},
         error_chain::Chain,
-        health::UNWRITABLE,
+        reporter::CategorizedError as _,
     },
 };
 
@@ -135,12 +131,12 @@ impl Check {
         let mut lines = vec![version(&session.client).await, clock(&session.client).await];
         lines.extend(access::check(&session, self.service_account.as_deref()).await);
         lines.extend(policies(&session).await);
-        lines.push(leases(&session).await);
+        lines.push(leases::check(&session).await);
         lines.extend(webhooks::check(&session).await);
         lines.extend(node_classes::check(&session).await);
         lines.push(certificate::check(&session).await);
-        lines.extend(nodes(&session).await);
-        lines.push(records(&session).await);
+        lines.extend(records::check_nodes(&session).await);
+        lines.push(records::check(&session).await);
         lines.extend(signatures::check(&session).await);
         Ok(lines)
     }
@@ -152,15 +148,6 @@ fn as_json(lines: &[CheckResult]) -> Value {
         .map(|line| json!({"result": line.severity.as_str(), "what": line.what, "message": line.message, "fix": line.fix}))
         .collect();
     json!({"kind": "CheckList", "items": items})
-}
-
-/// Returns what a replica announces that it cannot do.
-fn cannot(impairments: &str) -> String {
-    let (write, read): (Vec<&str>, Vec<&str>) = impairments.split(',').partition(|one| one.starts_with(UNWRITABLE));
-    let read = (!read.is_empty()).then(|| format!("cannot read {}", read.join(",")));
-    let write: Vec<&str> = write.into_iter().filter_map(|one| one.strip_prefix(UNWRITABLE)).collect();
-    let write = (!write.is_empty()).then(|| format!("cannot write {}", write.join(",")));
-    read.into_iter().chain(write).collect::<Vec<_>>().join(" and ")
 }
 
 fn to_text(lines: &[CheckResult]) -> String {
@@ -255,57 +242,6 @@ async fn policies(session: &Session) -> Vec<CheckResult> {
     lines
 }
 
-async fn leases(session: &Session) -> CheckResult {
-    let namespace = session.settings.lease_namespace();
-    let found = match LeaseSnapshot::read(&session.client, namespace).await {
-        Ok(found) => found,
-        Err(error) => {
-            let fix = remedy(error.category(), "list leases in this namespace");
-            return CheckResult::fail("leases", error.to_string(), fix);
-        }
-    };
-    if found.groups.is_empty() {
-        let others = namespaces_of_live_replicas(&session.client).await;
-        let mut message = format!("no operator holds a Lease in namespace {namespace}");
-        if let Some(other) = others.first() {
-            let _ = write!(message, "; one runs in namespace {other}: use --system-namespace {other}");
-        }
-        return if session.settings.controller.leader_election.enabled {
-            CheckResult::fail(
-                "leases",
-                message,
-                "start the operator or read its log; select another namespace with --system-namespace",
-            )
-        } else {
-            CheckResult::warn("leases", message, "leader election is off: make sure that only one operator runs")
-        };
-    }
-    let unheld: Vec<String> = found.groups.iter().flat_map(ReplicaGroup::unheld).collect();
-    if !unheld.is_empty() {
-        let message = format!("no replica holds {}", unheld.join(", "));
-        return CheckResult::fail(
-            "leases",
-            message,
-            "read the operator's log; the Lease of a crashed replica expires after its duration",
-        );
-    }
-    let impaired = found.groups.iter().flat_map(|group| &group.members).filter(|member| member.alive);
-    let impaired: Vec<String> = impaired
-        .filter_map(|member| Some(format!("{} {}", member.identity, cannot(member.impaired.as_ref()?))))
-        .collect();
-    if !impaired.is_empty() {
-        return CheckResult::fail(
-            "leases",
-            impaired.join("; "),
-            "what depends on these resources is paused; check the API server and the permissions of the operator, and read its log",
-        );
-    }
-    let members: usize =
-        found.groups.iter().map(|group| group.members.iter().filter(|member| member.alive).count()).sum();
-    let shards: usize = found.groups.iter().map(|group| group.shards.len()).sum();
-    CheckResult::pass("leases", format!("{members} replica(s) hold {shards} shard(s)"))
-}
-
 /// Returns the remedy of a failed request. Only a rejected one needs a permission.
 fn remedy(category: Category, permission: &str) -> String {
     match category {
@@ -318,108 +254,5 @@ fn remedy(category: Category, permission: &str) -> String {
 }
 
 fn category_of(error: &anyhow::Error) -> Category {
-    error.downcast_ref::<crate::keeper::apply::Error>().map_or(Category::Refused, crate::keeper::apply::Error::category)
-}
-
-/// Nodes of which nothing is kept, although the policy keeps some of their keys.
-async fn nodes(session: &Session) -> Vec<CheckResult> {
-    let (mut all, mut unidentified, mut contested) = (0_usize, Vec::new(), Vec::new());
-    let read = session
-        .each_pair(None, false, |page| {
-            for look in page.iter().filter(|look| look.node().is_some()) {
-                all += 1;
-                match look.status().state() {
-                    KeepState::Unidentified => unidentified.push(look.name().to_owned()),
-                    KeepState::Contested => contested.push(look.name().to_owned()),
-                    _ => {}
-                }
-            }
-            Ok(())
-        })
-        .await;
-    match read {
-        Err(error) => {
-            let fix = remedy(category_of(&error), "list nodes, and configmaps in this namespace");
-            vec![CheckResult::fail("nodes", Chain(error.as_ref()).to_string(), fix)]
-        }
-        Ok(()) => judge_nodes(all, &unidentified, &contested),
-    }
-}
-
-fn judge_nodes(all: usize, unidentified: &[String], contested: &[String]) -> Vec<CheckResult> {
-    let some = |names: &[String]| names.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
-    let mut lines = Vec::new();
-    if !unidentified.is_empty() {
-        lines.push(CheckResult::fail(
-            "nodes",
-            format!(
-                "{} of {all} have no identity, so nothing is kept of them: {}",
-                unidentified.len(),
-                some(unidentified)
-            ),
-            "wait until they report it, or set another keeper.identity; `perennial explain NODE` names the missing field",
-        ));
-    }
-    if !contested.is_empty() {
-        lines.push(CheckResult::fail(
-            "nodes",
-            format!(
-                "{} of {all} have the identity of another node, so nothing is restored to them: {}",
-                contested.len(),
-                some(contested)
-            ),
-            "make the identity unique, or set another keeper.identity",
-        ));
-    }
-    if lines.is_empty() {
-        lines.push(CheckResult::pass("nodes", format!("{all}, each with an identity of its own")));
-    }
-    lines
-}
-
-async fn records(session: &Session) -> CheckResult {
-    let (mut all, mut bad) = (0_usize, Vec::new());
-    let read = session
-        .each_record(|page| {
-            all += page.len();
-            bad.extend(
-                page.iter()
-                    .filter(|held| matches!(held.stored(), Stored::Bad { .. }))
-                    .map(|held| held.name().to_owned()),
-            );
-            Ok(())
-        })
-        .await;
-    match read {
-        Err(error) => {
-            let fix = remedy(category_of(&error), "list configmaps in this namespace");
-            CheckResult::fail("records", Chain(error.as_ref()).to_string(), fix)
-        }
-        Ok(()) if bad.is_empty() => CheckResult::pass("records", format!("{all}, all valid")),
-        Ok(()) => {
-            let some = bad.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
-            let message = format!("{} of {all} are quarantined: {some}", bad.len());
-            CheckResult::warn(
-                "records",
-                message,
-                "run `perennial explain NODE` for the reason; quarantined records are not restored",
-            )
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn unidentified_and_contested_nodes_are_both_reported() {
-        let (bare, twins) = (vec!["bare".to_owned()], vec!["twin-1".to_owned(), "twin-2".to_owned()]);
-        let lines = judge_nodes(4, &bare, &twins);
-        let messages: Vec<&str> = lines.iter().map(|line| line.message.as_str()).collect();
-        assert!(messages[0].starts_with("1 of 4") && messages[0].ends_with(": bare"), "{messages:?}");
-        assert!(messages[1].starts_with("2 of 4") && messages[1].ends_with(": twin-1, twin-2"), "{messages:?}");
-        assert!(lines.iter().all(|line| line.severity == CheckSeverity::Fail));
-        assert_eq!(judge_nodes(4, &[], &[])[0].severity, CheckSeverity::Pass);
-    }
+    error.downcast_ref::<KeeperError>().map_or(Category::Refused, KeeperError::category)
 }

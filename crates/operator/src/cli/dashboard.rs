@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Args;
 use kube::api::ListParams;
-use perennial_core::config::settings::{Level, LogFormat, Logging, Role};
+use perennial_core::config::settings::{LogFormat, LogLevel, Logging, Role};
 use tokio_util::sync::CancellationToken;
 
 use super::{Global, output::print_text};
@@ -15,7 +15,7 @@ use crate::{
         namespace::{other_settings, require_namespace},
         session::record_pages,
     },
-    keeper::{apply::Cluster, record_keys::Signatures},
+    keeper::{apply::KeeperClient, record_keys::Signatures},
     run::{dashboard_tasks, observe, stop_signal},
     runtime::{
         budget::Budget,
@@ -45,7 +45,7 @@ pub(super) struct DashboardArgs {
 
 impl DashboardArgs {
     pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
-        logging::init(&Logging { level: Level::Error, format: LogFormat::Text }, &Sender::default())?;
+        logging::init(&Logging { level: LogLevel::Error, format: LogFormat::Text }, &Sender::default())?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         runtime.block_on(self.serve(global))?;
         runtime.shutdown_background();
@@ -80,7 +80,8 @@ impl DashboardArgs {
         if let Some(trouble) = trouble {
             eprintln!("warning: signatures of records are not checked: {}", Chain(&trouble));
         }
-        let cluster = Cluster::new(client.clone(), settings.namespace.as_str(), budget.clone(), signatures.clone());
+        let cluster =
+            KeeperClient::new(client.clone(), settings.namespace.as_str(), budget.clone(), signatures.clone());
         cluster.list_nodes(&ListParams::default().limit(1)).await?;
         cluster.list_records(&record_pages().limit(1)).await?;
         let bound = http::bind_loopback(self.port)

@@ -7,23 +7,23 @@ use crate::{
     inspect::{inspected_node::InspectedNode, session::Session},
     keeper::{
         Priority,
-        apply::{Error, LoadedRecord},
+        apply::{KeeperError, LoadedRecord},
     },
-    runtime::error_category::Category,
+    runtime::{error_category::Category, reporter::CategorizedError as _},
 };
 
 /// Maximum number of attempts of a write that keeps conflicting.
 pub(super) const TRIES: usize = 5;
 
 /// The case of a node that has a record, read for one attempt.
-pub(super) struct Subject {
+pub(super) struct EditedNode {
     pub(super) case: Case,
     pub(super) held: LoadedRecord,
     /// A resourceVersion at which the node was absent.
     absent_at: Option<u64>,
 }
 
-impl Subject {
+impl EditedNode {
     pub(super) async fn read(session: &Session, name: &str) -> anyhow::Result<Self> {
         let node = session.node(name).await?;
         let absent_at = match node {
@@ -53,7 +53,7 @@ impl Subject {
 /// Writes the record first, then the node: in between, the controller finds the record current.
 pub(super) async fn write(
     session: &Session,
-    subject: &Subject,
+    subject: &EditedNode,
     record: &Record,
     restore: Option<&Restore>,
 ) -> anyhow::Result<()> {
@@ -67,5 +67,5 @@ pub(super) async fn write(
 }
 
 pub(super) fn is_conflict(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<Error>().is_some_and(|error| error.category() == Category::Conflict)
+    error.downcast_ref::<KeeperError>().is_some_and(|error| error.category() == Category::Conflict)
 }

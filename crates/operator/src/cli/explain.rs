@@ -34,19 +34,21 @@ pub(super) struct Explain {
 
 /// The object that an argument without `--node` refers to.
 #[derive(Debug, PartialEq, Eq)]
-enum Subject {
+enum ExplainTarget {
     Node(String),
     Workload(WorkloadName),
 }
 
-impl Subject {
+impl ExplainTarget {
     fn parse(text: &str) -> anyhow::Result<Self> {
         match text.split_once('/') {
             None => Ok(Self::Node(text.to_owned())),
             Some(("node" | "nodes" | "no" | "configmap", _)) => {
                 Ok(Self::Node(super::node_name(text).unwrap_or_default()))
             }
-            Some((kind, _)) if kind.split_once('.').is_some_and(|(_, group)| group != "apps") => {
+            Some((kind, name))
+                if !name.contains('/') && kind.split_once('.').is_some_and(|(_, group)| group != "apps") =>
+            {
                 anyhow::bail!("`{text}` looks like a label key; name its node with --node NODE")
             }
             Some((kind, name)) => WorkloadName::parse(kind, name).map(Self::Workload),
@@ -77,16 +79,17 @@ impl Explain {
     }
 
     async fn explain_subjects(&self, global: &Global, shown: &mut Vec<(Value, String)>) -> anyhow::Result<ExitCode> {
-        let subjects = self.what.iter().map(|what| Subject::parse(what)).collect::<anyhow::Result<Vec<Subject>>>()?;
-        let has_nodes = subjects.iter().any(|subject| matches!(subject, Subject::Node(_)));
-        let has_workloads = subjects.iter().any(|subject| matches!(subject, Subject::Workload(_)));
+        let subjects =
+            self.what.iter().map(|what| ExplainTarget::parse(what)).collect::<anyhow::Result<Vec<ExplainTarget>>>()?;
+        let has_nodes = subjects.iter().any(|subject| matches!(subject, ExplainTarget::Node(_)));
+        let has_workloads = subjects.iter().any(|subject| matches!(subject, ExplainTarget::Workload(_)));
         let session = if has_nodes { Some(global.open_session().await?) } else { None };
         let workloads = if has_workloads { Some(read_workloads(global, None).await?) } else { None };
         let mut subjects = subjects.iter();
         for_each(&self.what, async |_| {
             match (subjects.next(), &session, &workloads) {
-                (Some(Subject::Node(name)), Some(session), _) => shown.push(explain_node(session, name).await?),
-                (Some(Subject::Workload(name)), _, Some((client, all))) => {
+                (Some(ExplainTarget::Node(name)), Some(session), _) => shown.push(explain_node(session, name).await?),
+                (Some(ExplainTarget::Workload(name)), _, Some((client, all))) => {
                     shown.push(workload::explain(name, client, all, global)?);
                 }
                 _ => {}
@@ -109,9 +112,14 @@ mod tests {
 
     #[test]
     fn names_are_accepted_as_they_are_printed() {
-        let node = |name: &str| Subject::Node(name.to_owned());
-        let workload = |kind, namespace: Option<&str>, name: &str| {
-            Subject::Workload(WorkloadName { kind, namespace: namespace.map(str::to_owned), name: name.to_owned() })
+        let node = |name: &str| ExplainTarget::Node(name.to_owned());
+        let workload = |kind: &str, namespace: Option<&str>, name: &str| {
+            let kind = kind.to_owned();
+            ExplainTarget::Workload(WorkloadName {
+                kind,
+                namespace: namespace.map(str::to_owned),
+                name: name.to_owned(),
+            })
         };
         for (text, subject) in [
             ("worker-1", node("worker-1")),
@@ -120,10 +128,12 @@ mod tests {
             ("deploy/web", workload("Deployment", None, "web")),
             ("deployment/shop/web", workload("Deployment", Some("shop"), "web")),
             ("statefulset.apps/shop/db", workload("StatefulSet", Some("shop"), "db")),
+            ("rs/web-1", workload("ReplicaSet", None, "web-1")),
+            ("cloneset.apps.kruise.io/shop/web", workload("cloneset.apps.kruise.io", Some("shop"), "web")),
         ] {
-            assert_eq!(Subject::parse(text).unwrap(), subject, "{text}");
+            assert_eq!(ExplainTarget::parse(text).unwrap(), subject, "{text}");
         }
-        assert!(Subject::parse("example.com/team").unwrap_err().to_string().contains("--node"));
-        Subject::parse("pod/x").unwrap_err();
+        assert!(ExplainTarget::parse("example.com/team").unwrap_err().to_string().contains("--node"));
+        ExplainTarget::parse("pod/x").unwrap_err();
     }
 }

@@ -8,7 +8,7 @@ use perennial_core::keeper::{commands::forget, selection::IGNORE, stored_record:
 
 use super::{
     Global, block_on,
-    edit::{Subject, TRIES, is_conflict, write},
+    edit::{EditedNode, TRIES, is_conflict, write},
     for_each,
     terminal::confirm,
 };
@@ -52,7 +52,7 @@ fn outcome(node: &str, left: usize) -> String {
 
 async fn forget_node(session: &Session, node: &str) -> anyhow::Result<()> {
     for _ in 0..TRIES {
-        let subject = Subject::read(session, node).await?;
+        let subject = EditedNode::read(session, node).await?;
         let record = match subject.held.stored() {
             Stored::Good(record) => (**record).clone(),
             // A quarantined record cannot be edited, only deleted.

@@ -95,13 +95,13 @@ enum ImportOutcome {
 
 /// Number of entries by result.
 #[derive(Default)]
-struct Tally {
+struct ImportTally {
     imported: usize,
     skipped: usize,
     refused: usize,
 }
 
-impl Tally {
+impl ImportTally {
     fn count(&mut self, outcome: ImportOutcome) -> String {
         let (count, text) = match outcome {
             ImportOutcome::Imported(text) => (&mut self.imported, text),
@@ -142,7 +142,7 @@ impl Import {
             found.settle();
             drop(reading);
 
-            let mut tally = Tally { refused: found.refused.len(), ..Tally::default() };
+            let mut tally = ImportTally { refused: found.refused.len(), ..ImportTally::default() };
             let mut progress = Progress::new("imported", true);
             let mut done =
                 stream::iter(&found.entries).map(|entry| self.import(&session, &existing, entry)).buffered(AT_ONCE);
@@ -160,7 +160,7 @@ impl Import {
             } else {
                 format!(", {} object(s) of an unknown kind ignored", found.unknown)
             };
-            let Tally { imported, skipped, refused } = tally;
+            let ImportTally { imported, skipped, refused } = tally;
             print_text(&format!("{imported} {would}imported, {skipped} skipped, {refused} refused{unknown}\n"))?;
             Ok(if refused == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         })

@@ -32,8 +32,8 @@ use crate::{
         record_lookup::choose,
     },
     placement::{
-        cache::{NamespaceEntry, WorkloadEntry, deployment, namespace_entry, stateful_set},
-        objects::{Deployment, Namespace, StatefulSet},
+        cache::{NamespaceEntry, WorkloadEntry, deployment, namespace_entry, replica_set, stateful_set},
+        objects::{Deployment, Namespace, ReplicaSet, StatefulSet},
         settings::Configured,
     },
 };
@@ -102,6 +102,7 @@ fn workload(object: &Value, configured: &Configured) -> anyhow::Result<Option<Wo
     Ok(match object["kind"].as_str() {
         Some("Deployment") => Some(deployment(read::<Deployment>(object)?, configured)),
         Some("StatefulSet") => Some(stateful_set(read::<StatefulSet>(object)?, configured)),
+        Some("ReplicaSet") => replica_set(&read::<ReplicaSet>(object)?, configured),
         _ => None,
     })
 }

@@ -54,7 +54,8 @@ impl Records {
                     let node = session.node(name).await?;
                     let held = session.record(name, node.as_ref()).await?;
                     let held = held.with_context(|| format!("there is no record for node {name}"))?;
-                    found.push(item(&held, now));
+                    let lifetime = RecordLifetime::of(&session.pair(node, Some(held.clone())));
+                    found.extend(lifetime.map(|lifetime| self::item(&held, &lifetime, now)));
                     Ok(())
                 })
                 .await?;

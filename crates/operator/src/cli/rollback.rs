@@ -13,7 +13,7 @@ use perennial_core::keeper::{
 
 use super::{
     Global, block_on,
-    edit::{Subject, TRIES, is_conflict, write},
+    edit::{EditedNode, TRIES, is_conflict, write},
 };
 use crate::inspect::format::pairs;
 
@@ -40,7 +40,7 @@ impl Rollback {
             // history.
             let mut chosen = None;
             for _ in 0..TRIES {
-                let subject = Subject::read(&session, &self.node).await?;
+                let subject = EditedNode::read(&session, &self.node).await?;
                 let record = subject.record()?;
                 let entry = match &chosen {
                     Some(entry) => entry,

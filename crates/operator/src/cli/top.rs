@@ -22,8 +22,8 @@ use crate::{
         session::Session,
     },
     keeper::{
-        activity::{Activity, Counts},
-        cache::Cache,
+        activity::{Activity, ActivityCounts},
+        cache::KeeperCache,
         node::Node,
         policies::Policies,
         record_keys::Signatures,
@@ -50,11 +50,11 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 const DRAWN: usize = 40;
 
 /// The cache of nodes and records, with their activity.
-struct ClusterCache(Cache);
+struct ClusterCache(KeeperCache);
 
 impl ClusterCache {
     fn new(policies: Policies, signatures: Signatures) -> Self {
-        let cache = Cache::new(policies, signatures);
+        let cache = KeeperCache::new(policies, signatures);
         cache.set_policies_known();
         cache.enable_activity(Activity::new(Clock::system(), DRAWN));
         Self(cache)
@@ -83,7 +83,7 @@ impl ClusterCache {
         let survey = self.0.survey();
         let counted = self.0.activity(|activity| {
             activity.churn.end_interval();
-            let past: Vec<Counts> = activity.churn.past.iter().copied().collect();
+            let past: Vec<ActivityCounts> = activity.churn.past.iter().copied().collect();
             (past, activity.churn.total)
         });
         let Some((past, total)) = counted else { return String::new() };
@@ -123,7 +123,7 @@ impl ClusterCache {
                 shown(counts.written)
             );
         }
-        let churn: Vec<u64> = past.iter().map(Counts::churn).collect();
+        let churn: Vec<u64> = past.iter().map(ActivityCounts::churn).collect();
         let _ = writeln!(text, "Churn      {}", spark(&churn));
         for group in leases.iter().flat_map(|found| &found.groups) {
             let alive = group.members.iter().filter(|member| member.alive).count();
@@ -148,7 +148,7 @@ fn spark(numbers: &[u64]) -> String {
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 /// Whether the cache follows the cluster: the API server answers, and both watches work.
-struct Freshness {
+struct WatchFreshness {
     health: Health,
     /// The last failures of watches.
     failures: BTreeMap<&'static str, String>,
@@ -156,9 +156,10 @@ struct Freshness {
     good: Timestamp,
 }
 
-impl Freshness {
-    fn new(now: Timestamp) -> Self {
-        Self { health: Health::new(), failures: BTreeMap::new(), good: now }
+impl WatchFreshness {
+    /// `health` receives which watches the API server accepts.
+    fn new(now: Timestamp, health: Health) -> Self {
+        Self { health, failures: BTreeMap::new(), good: now }
     }
 
     /// Takes in an event of a watch. Returns it, or its failure if the first list is incomplete.
@@ -215,7 +216,10 @@ async fn read_leases(session: &Session) -> (Option<LeaseSnapshot>, Option<String
 impl Top {
     pub(super) fn execute(&self, global: &Global) -> anyhow::Result<ExitCode> {
         block_on(async {
-            let session = global.open_session().await?;
+            let health = Health::new();
+            let session = global.open_session_observed(Some(health.clone())).await?;
+            health.watches("nodes", session.cluster.nodes().resource_url());
+            health.watches("records", session.cluster.records().resource_url());
             let mut cache = ClusterCache::new(session.policies.clone(), session.cluster.signatures().clone());
             let nodes = watcher(session.cluster.nodes().clone(), watcher::Config::default()).default_backoff();
             let config = watcher::Config::default().labels(&record_selector());
@@ -225,7 +229,7 @@ impl Top {
             let mut progress = Some(Progress::new("reading nodes and records", false));
             let mut tick = tokio::time::interval_at(begun + self.interval, self.interval);
             tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            let mut freshness = Freshness::new(Timestamp::now());
+            let mut freshness = WatchFreshness::new(Timestamp::now(), health);
             let mut complete = false;
             loop {
                 // A watch that is listed again after a failure does not stop the display.
@@ -266,7 +270,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_lost_api_server_is_shown_until_it_answers() {
         let time = |seconds| Timestamp::from_second(seconds).unwrap();
-        let mut freshness = Freshness::new(time(0));
+        let health = Health::new();
+        health.watches("nodes", "/api/v1/nodes");
+        let mut freshness = WatchFreshness::new(time(0), health.clone());
+        freshness.note("nodes", Ok(()), true).unwrap();
         assert_eq!(freshness.line(time(1), None), None);
         for now in [2, 3] {
             let line = freshness.line(time(now), Some("connection refused"));
@@ -284,6 +291,14 @@ mod tests {
         freshness.note("nodes", Ok(()), true).unwrap();
         assert_eq!(freshness.line(time(6), None), None);
         freshness.note("nodes", refused(), false).unwrap_err();
+
+        // A watch that is accepted again may have nothing to deliver.
+        assert!(freshness.note("nodes", refused(), true).unwrap().is_none());
+        assert!(freshness.line(time(7), None).is_some());
+        health.watch_asked("/api/v1/nodes");
+        health.watch_opened("/api/v1/nodes");
+        tokio::time::advance(Duration::from_secs(6)).await;
+        assert_eq!(freshness.line(time(8), None), None);
     }
 
     fn forbidden() -> kube::Error {

@@ -28,6 +28,7 @@ use crate::{
         budget::Budget,
         error_category::{self, Category},
         pages::{PAGE, pages},
+        reporter::CategorizedError as _,
     },
 };
 
@@ -176,7 +177,7 @@ async fn remove_taints(session: &Session) -> anyhow::Result<usize> {
 /// Removes the scheduling gate from every pod, without a capacity type requirement.
 async fn remove_gates(session: &Session) -> anyhow::Result<usize> {
     let configured = Configured::new(&session.settings).context("invalid nodeLabels")?;
-    let cluster = placement::apply::Cluster::new(session.client.clone(), Budget::unlimited());
+    let cluster = placement::apply::PlacementClient::new(session.client.clone(), Budget::unlimited());
     let mut progress = Progress::new("pods", false);
     Ok(ungate_all(&cluster, &configured, UngateReason::Uninstall, |_| true, |count| progress.advance(count)).await?)
 }

@@ -9,7 +9,7 @@ use std::{
 
 use futures::StreamExt;
 use kube::runtime::{WatchStreamExt, watcher};
-use perennial_core::keeper::record::record_selector;
+use perennial_core::keeper::{record::record_selector, selection};
 
 use super::output::{Item, Listing};
 use crate::{
@@ -21,6 +21,8 @@ use crate::{
 /// Exceeds the longest pause between two attempts of a watch. A failure after a longer pause begins a
 /// new outage: a watch that is resumed may have nothing to deliver.
 const OUTAGE_ENDS_AFTER: Duration = Duration::from_mins(2);
+/// Pause after a failed read of a changed node.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Failures of watches, of which each outage is printed once.
 #[derive(Debug, Default)]
@@ -122,12 +124,14 @@ pub(super) async fn nodes(
     while let Some(name) = changed.next().await {
         // Combines the change of a node with the write that follows it.
         tokio::time::sleep(Duration::from_millis(50)).await;
-        let node = session.node(&name).await?;
-        if node.is_none() && selector.is_some() {
-            continue;
-        }
-        let held = session.record(&name, node.as_ref()).await?;
-        if node.is_none() && held.is_none() {
+        let (node, held) = loop {
+            match read(session, &name).await {
+                Ok(found) => break found,
+                Err(error) => drop(lost_nodes.report::<()>(Err(format!("could not read node {name}: {error:#}")))),
+            }
+            tokio::time::sleep(RETRY).await;
+        };
+        if node.is_none() && (selector.is_some() || held.is_none()) {
             continue;
         }
         let look = session.pair(node, held);
@@ -141,6 +145,12 @@ pub(super) async fn nodes(
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn read(session: &Session, name: &str) -> anyhow::Result<(Option<selection::Node>, Option<LoadedRecord>)> {
+    let node = session.node(name).await?;
+    let held = session.record(name, node.as_ref()).await?;
+    Ok((node, held))
 }
 
 fn record_label() -> String {

@@ -6,7 +6,13 @@ use anyhow::Context as _;
 use clap::Args;
 use futures::StreamExt;
 use jiff::Timestamp;
-use perennial_core::placement::{decide::decide, decision::Decision, explain::why, spec::Spec, workload::Workload};
+use perennial_core::placement::{
+    decide::decide,
+    decision::PlacementDecision,
+    explain::why,
+    spec::Spec,
+    workload::{Kind, Workload},
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -47,7 +53,7 @@ pub(super) struct Workloads {
 pub(super) struct PlannedWorkload {
     pub(super) workload: Workload,
     /// The requested placement and the plan for it, or why the annotations are invalid.
-    pub(super) plan: Result<(Spec, Decision), String>,
+    pub(super) plan: Result<(Spec, PlacementDecision), String>,
 }
 
 const HEADER: [&str; 10] =
@@ -106,7 +112,12 @@ impl Workloads {
         let selected = |namespace: &str| {
             self.all_namespaces || global.namespace.as_ref().is_none_or(|wanted| namespace == wanted.as_str())
         };
-        let workloads = all.cache.workloads().filter(|workload| selected(&workload.view.namespace));
+        // The labels of other workloads are not read.
+        let selectable = |kind: &Kind| matches!(kind, Kind::Deployment | Kind::StatefulSet { .. });
+        let workloads = all.cache.workloads().filter(|workload| {
+            let view = &workload.view;
+            selected(&view.namespace) && (self.selector.is_none() || selectable(&view.kind))
+        });
         let mut rows: Vec<PlannedWorkload> = workloads.filter_map(|workload| row(all, &workload.key)).collect();
         rows.sort_by_cached_key(|row| key_of(&row.workload.view));
         rows

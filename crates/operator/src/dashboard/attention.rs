@@ -11,7 +11,7 @@ const NAMED: usize = 5;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Problem {
-    level: Level,
+    level: AttentionLevel,
     title: String,
     detail: String,
     /// Names of nodes, or keys of workloads.
@@ -23,7 +23,7 @@ pub(super) struct Problem {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Level {
+enum AttentionLevel {
     Bad,
     Warn,
     Note,
@@ -46,7 +46,7 @@ fn counted(count: usize, one: &str, many: &str) -> String {
 
 fn about_staleness(stale: &Stale) -> Problem {
     Problem {
-        level: Level::Bad,
+        level: AttentionLevel::Bad,
         title: stale.title.clone(),
         detail: format!("Everything on this page may be outdated: {}.", stale.why),
         about: Vec::new(),
@@ -58,7 +58,7 @@ fn about_staleness(stale: &Stale) -> Problem {
 /// Shards that no replica owns.
 fn without_owner(dashboard: &Dashboard, overview: &OverviewState) -> Option<Problem> {
     let problem = |title: &str, detail: String| Problem {
-        level: Level::Bad,
+        level: AttentionLevel::Bad,
         title: title.to_owned(),
         detail,
         about: Vec::new(),
@@ -67,7 +67,9 @@ fn without_owner(dashboard: &Dashboard, overview: &OverviewState) -> Option<Prob
     };
     match &overview.groups {
         Err(_) if overview.stale.is_some() => None,
-        Err(why) => Some(Problem { level: Level::Warn, ..problem("The owners of shards are unknown", why.clone()) }),
+        Err(why) => {
+            Some(Problem { level: AttentionLevel::Warn, ..problem("The owners of shards are unknown", why.clone()) })
+        }
         // An operator that serves this page runs, even without a Lease.
         Ok(groups) if groups.is_empty() && dashboard.server == Server::Command => Some(problem(
             "No operator is running",
@@ -95,35 +97,35 @@ fn about_nodes(rows: &[Row]) -> Vec<Problem> {
     };
     let in_state = |state: KeepState| rows.iter().filter(|row| row.state == state).collect::<Vec<_>>();
     add(
-        Level::Bad,
+        AttentionLevel::Bad,
         rows.iter().filter(|row| row.bad).collect(),
         ["record is quarantined", "records are quarantined"],
         "Quarantined records are neither restored nor overwritten.",
         "",
     );
     add(
-        Level::Bad,
+        AttentionLevel::Bad,
         in_state(KeepState::Contested),
         ["node has the same identity as another node", "nodes have the same identity as other nodes"],
         "Nothing is restored while two live nodes have the same identity.",
         "#/nodes?state=Contested",
     );
     add(
-        Level::Warn,
+        AttentionLevel::Warn,
         in_state(KeepState::Unsettled),
         ["node waits for its restore", "nodes wait for their restore"],
         "Nodes are restored within moments. If not, the command below shows why.",
         "#/nodes?state=Unsettled",
     );
     add(
-        Level::Warn,
+        AttentionLevel::Warn,
         in_state(KeepState::Unidentified),
         ["node has no identity yet", "nodes have no identity yet"],
         "Nothing is captured or restored before the node can be identified.",
         "#/nodes?state=Unidentified",
     );
     add(
-        Level::Note,
+        AttentionLevel::Note,
         in_state(KeepState::Waiting),
         ["node has an unknown machine", "nodes have an unknown machine"],
         "Protected keys are restored when the machine is known.",
@@ -138,7 +140,7 @@ fn about_policies(dashboard: &Dashboard) -> Option<Problem> {
         entries.iter().filter(|(_, entry)| entry.read.is_err()).map(|(name, _)| name.clone()).collect();
     let first = bad.first()?;
     Some(Problem {
-        level: Level::Warn,
+        level: AttentionLevel::Warn,
         title: counted(bad.len(), "KeepPolicy is invalid", "KeepPolicies are invalid"),
         detail: format!("Ignored: {}.", bad.join(", ")),
         about: Vec::new(),
@@ -153,19 +155,19 @@ fn about_workloads(overview: &OverviewState) -> Vec<Problem> {
     for (state, level, [one, many], detail) in [
         (
             WorkloadState::Invalid,
-            Level::Warn,
+            AttentionLevel::Warn,
             ["workload is not managed", "workloads are not managed"],
             "Their placement annotations are invalid.".to_owned(),
         ),
         (
             WorkloadState::Fallback,
-            Level::Warn,
+            AttentionLevel::Warn,
             ["workload runs on-demand: no spot capacity", "workloads run on-demand: no spot capacity"],
             "Spot is retried with growing pauses.".to_owned(),
         ),
         (
             WorkloadState::Drift,
-            Level::Note,
+            AttentionLevel::Note,
             ["workload has replicas in the wrong class", "workloads have replicas in the wrong class"],
             about_moves(sums.states.get(&WorkloadState::Drift).copied().unwrap_or_default(), sums.staying),
         ),
@@ -198,10 +200,10 @@ fn about_moves(workloads: usize, staying: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keeper::Key;
+    use crate::keeper::NodeKey;
 
     fn row(name: &str, state: KeepState, bad: bool) -> Row {
-        Row { name: Key::from(name), state, record: None, bad }
+        Row { name: NodeKey::from(name), state, record: None, bad }
     }
 
     #[test]
@@ -226,7 +228,10 @@ mod tests {
         let rows: Vec<Row> = (0..7).map(|n| row(&format!("n{n}"), KeepState::Unsettled, n == 6)).collect();
         let problems = about_nodes(&rows);
         assert_eq!(problems.len(), 2);
-        assert_eq!((problems[0].level, problems[0].about.as_slice()), (Level::Bad, ["n6".to_owned()].as_slice()));
+        assert_eq!(
+            (problems[0].level, problems[0].about.as_slice()),
+            (AttentionLevel::Bad, ["n6".to_owned()].as_slice())
+        );
         assert!(problems[1].title.starts_with("7 ") && problems[1].about.len() == NAMED);
         assert_eq!(problems[1].command, "perennial explain n0");
     }

@@ -34,14 +34,14 @@ pub(super) struct Stale {
 
 /// Why the data is stale.
 #[derive(Debug)]
-struct Failure {
+struct StaleCause {
     title: String,
     why: String,
     /// Time since which it fails.
     lasted: Duration,
 }
 
-impl Failure {
+impl StaleCause {
     fn no_answer(why: String) -> Self {
         Self { title: "The API server does not answer".to_owned(), why, lasted: Duration::ZERO }
     }
@@ -71,9 +71,9 @@ struct Asked {
 }
 
 impl Asked {
-    fn note(&mut self, at: Instant, now: Timestamp, failure: Option<Failure>) {
+    fn note(&mut self, at: Instant, now: Timestamp, failure: Option<StaleCause>) {
         self.at = Some(at);
-        let Some(Failure { title, why, lasted }) = failure else {
+        let Some(StaleCause { title, why, lasted }) = failure else {
             (self.answered, self.stale) = (Some(now), None);
             return;
         };
@@ -93,14 +93,14 @@ impl Dashboard {
         if asked.at.is_none_or(|at| at.elapsed() >= ASK_EVERY) {
             let question = self.parts.keeper.client().apiserver_version();
             let failure = match tokio::time::timeout(ANSWER_WITHIN, question).await {
-                Err(_) => Some(Failure::no_answer(format!("no answer within {} s", ANSWER_WITHIN.as_secs()))),
+                Err(_) => Some(StaleCause::no_answer(format!("no answer within {} s", ANSWER_WITHIN.as_secs()))),
                 // A refusal is an answer, too.
                 Ok(Err(error)) if Category::of(&error) == Category::Unreachable => {
-                    Some(Failure::no_answer(error_category::message(&error)))
+                    Some(StaleCause::no_answer(error_category::message(&error)))
                 }
                 Ok(_) => {
                     let workloads = self.parts.placer.as_ref().is_some_and(|placer| placer.is_synced());
-                    Failure::unreadable(&self.health, workloads)
+                    StaleCause::unreadable(&self.health, workloads)
                 }
             };
             asked.note(Instant::now(), Timestamp::now(), failure);
@@ -123,8 +123,8 @@ mod tests {
         asked.note(at, time(1), None);
         assert_eq!(asked.stale, None);
 
-        asked.note(at, time(2), Some(Failure::no_answer("refused".to_owned())));
-        asked.note(at, time(3), Some(Failure::no_answer("refused".to_owned())));
+        asked.note(at, time(2), Some(StaleCause::no_answer("refused".to_owned())));
+        asked.note(at, time(3), Some(StaleCause::no_answer("refused".to_owned())));
         let stale = asked.stale.clone().unwrap();
         assert_eq!((stale.since, stale.why.as_str()), (Some(time(1)), "refused"));
 
@@ -136,7 +136,7 @@ mod tests {
     async fn data_is_stale_since_the_first_failed_read() {
         let (mut asked, at, health) = (Asked::default(), Instant::now(), Health::new());
         health.read("nodes");
-        asked.note(at, time(100), Failure::unreadable(&health, false));
+        asked.note(at, time(100), StaleCause::unreadable(&health, false));
         assert_eq!(asked.stale, None);
 
         for _ in 0..3 {
@@ -144,16 +144,16 @@ mod tests {
         }
         // A resource that no page shows does not make it stale.
         health.unread("leases", Category::Forbidden);
-        assert!(Failure::unreadable(&health, false).is_none(), "it may be a moment");
+        assert!(StaleCause::unreadable(&health, false).is_none(), "it may be a moment");
         tokio::time::advance(Duration::from_secs(10)).await;
         for now in [110, 112] {
-            asked.note(at, time(now), Failure::unreadable(&health, false));
+            asked.note(at, time(now), StaleCause::unreadable(&health, false));
             let stale = asked.stale.clone().unwrap();
             assert_eq!((stale.since, stale.title.as_str()), (Some(time(100)), "The API server does not deliver nodes"));
         }
 
         health.read("nodes");
-        asked.note(at, time(120), Failure::unreadable(&health, false));
+        asked.note(at, time(120), StaleCause::unreadable(&health, false));
         assert_eq!(asked.stale, None);
     }
 
@@ -168,9 +168,9 @@ mod tests {
             for _ in 0..3 {
                 health.unread(resource, Category::Server);
             }
-            let failure = Failure::unreadable(&health, true).expect("it is stale");
+            let failure = StaleCause::unreadable(&health, true).expect("it is stale");
             assert_eq!(failure.title, format!("The API server does not deliver {resource}"));
-            assert!(Failure::unreadable(&health, false).is_none(), "{resource} was never listed");
+            assert!(StaleCause::unreadable(&health, false).is_none(), "{resource} was never listed");
         }
     }
 }

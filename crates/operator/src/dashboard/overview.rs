@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{Dashboard, INTERVAL, LEASES_EVERY, Server, attention, freshness::Stale, workload};
 use crate::{
     inspect::leases::{LeaseSnapshot, ReplicaGroup},
-    keeper::activity::Counts,
+    keeper::activity::ActivityCounts,
 };
 
 /// Deadline of a read of the Leases.
@@ -41,7 +41,7 @@ pub(super) async fn overview(dashboard: &Dashboard) -> Value {
     }
     let cache = keeper.cache();
     let (survey, synced) = (cache.survey(), cache.is_synced());
-    let counted = |counts: &Counts| json!([counts.created, counts.deleted, counts.restored, counts.written]);
+    let counted = |counts: &ActivityCounts| json!([counts.created, counts.deleted, counts.restored, counts.written]);
     let (churn, recent): (Vec<Value>, Vec<Value>) = cache
         .activity(|activity| {
             let churn = activity.churn.past.iter().chain([&activity.churn.now]).map(counted).collect();

@@ -3,7 +3,10 @@
 use std::{cmp::Ordering, collections::BTreeMap};
 
 use jiff::Timestamp;
-use perennial_core::keeper::{collect::Candidate, policy_set::PolicySet, selection::CONFIG_POLICY};
+use perennial_core::keeper::{
+    collect::Candidate,
+    policy_set::{CapturedUnder, PolicySet},
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -40,19 +43,9 @@ impl RowFigures {
         if let Some(node) = node {
             labels.extend(node.labels.unpack());
         }
-        let mut informed = policies.for_labels(&labels);
-        let good = record.filter(|record| !record.bad && *record.policy != *CONFIG_POLICY);
-        // The record of an absent node is judged by the policy that it was captured under.
-        if node.is_none()
-            && let Some(own) = good.and_then(|record| policies.named(&record.policy))
-        {
-            informed = own;
-        }
-        // While that policy is missing, the retention in the record applies.
-        let missing = good.filter(|record| {
-            (node.is_none() || informed.name == CONFIG_POLICY) && !policies.has_policy(&record.policy)
-        });
-        let retention = missing.map_or(informed.retention, |record| record.retention);
+        let good = record.filter(|record| !record.bad);
+        let captured = good.map(|record| CapturedUnder { policy: &record.policy, retention: record.retention });
+        let (policy, retention) = policies.summary(&labels, captured, node.is_some());
         let lifetime = record.map(|record| {
             let captured_at = record.captured_at.unwrap_or(Timestamp::UNIX_EPOCH);
             RecordLifetime::of_candidate(&Candidate {
@@ -69,11 +62,10 @@ impl RowFigures {
                 retention,
             })
         });
-        let good = record.filter(|record| !record.bad);
         Self {
             ready: node.and_then(|node| node.ready),
             kept: record.into_iter().flat_map(kept_labels).collect(),
-            policy: missing.map_or_else(|| informed.name.clone(), |record| record.policy.to_string()),
+            policy,
             labels,
             hold: record.is_some_and(|record| record.held),
             keys: good.map(|record| record.keys),

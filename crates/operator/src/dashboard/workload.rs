@@ -239,7 +239,7 @@ fn slots(placer: &Placer, workload: &Workload, spec: &Spec) -> (Vec<Slot>, Vec<V
 
 fn slot_of(workload: &Workload, pod: &PodView) -> Option<u32> {
     match workload.view.kind {
-        Kind::Deployment => pod.slot,
+        Kind::Deployment | Kind::ReplicaSet | Kind::Other { .. } => pod.slot,
         Kind::StatefulSet { start } => pod.ordinal.and_then(|ordinal| ordinal.checked_sub(start)),
     }
 }

@@ -18,6 +18,8 @@ pub(crate) struct RecordLifetime {
     time: CollectionTime,
     /// `keeper.maxAbsent`, beyond which it is deleted earlier. 0: there is no limit.
     max_absent: u32,
+    /// Whether the node exists was read.
+    node_known: bool,
 }
 
 impl RecordLifetime {
@@ -33,7 +35,8 @@ impl RecordLifetime {
     pub(crate) fn of_record(held: &LoadedRecord, policies: &PolicySet) -> Self {
         let context = CaseContext { policies, now: Timestamp::now(), by: "cli" };
         let candidate = Candidate::new(&Case::absent(Some(held.share()), &context), held.annotations());
-        Self::new(held, &Candidate { present: candidate.absent_since.is_none(), ..candidate })
+        let lifetime = Self::new(held, &Candidate { present: candidate.absent_since.is_none(), ..candidate });
+        Self { node_known: false, ..lifetime }
     }
 
     fn new(held: &LoadedRecord, candidate: &Candidate) -> Self {
@@ -42,7 +45,7 @@ impl RecordLifetime {
 
     /// Returns the lifetime of a record of which only these figures are known.
     pub(crate) fn of_candidate(candidate: &Candidate) -> Self {
-        Self { hold: candidate.held, time: collection_time(candidate), max_absent: 0 }
+        Self { hold: candidate.held, time: collection_time(candidate), max_absent: 0, node_known: true }
     }
 
     /// Sets the limit of absent records, which may delete it earlier.
@@ -108,7 +111,7 @@ impl RecordLifetime {
     pub(crate) fn to_json(self) -> Value {
         let (at, never) = match self.time {
             CollectionTime::At(at) => (Some(at), None),
-            CollectionTime::Present => (None, Some("the node exists")),
+            CollectionTime::Present => (None, self.node_known.then_some("the node exists")),
             CollectionTime::AfterNote(_) => (None, None),
             CollectionTime::Held => (None, Some("held")),
             CollectionTime::Quarantined => (None, Some("quarantined")),
@@ -130,7 +133,7 @@ mod tests {
     fn the_limit_of_absent_records_may_delete_a_record_earlier() {
         let now = Timestamp::from_second(1_000_000).unwrap();
         let words = |time: CollectionTime, limit: u32| {
-            RecordLifetime { hold: false, time, max_absent: 0 }.limited(limit).words(now)
+            RecordLifetime { hold: false, time, max_absent: 0, node_known: true }.limited(limit).words(now)
         };
         let later = CollectionTime::At(Timestamp::from_second(1_000_000 + 3 * 86_400).unwrap());
         assert_eq!(words(later, 0), "in 3d; later while most nodes are absent");

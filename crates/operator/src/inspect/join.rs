@@ -203,8 +203,9 @@ impl Session {
             nodes.fill(self).await?;
             let Some(node) = nodes.ready.pop_front() else { break };
             let record = self.name_among(&node, &records, &in_use);
-            let rivals =
-                claims.get(&record).into_iter().flatten().filter(|name| **name != node.name).cloned().collect();
+            // Nodes without an identity have no name of a record in common.
+            let claimed = claims.get(&record).filter(|_| !record.is_empty());
+            let rivals = claimed.into_iter().flatten().filter(|name| **name != node.name).cloned().collect();
             let held = records.get(&record).cloned();
             on(InspectedNode::new(&self.policies, Some(node), held, rivals)).await?;
         }

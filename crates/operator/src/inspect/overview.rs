@@ -149,8 +149,10 @@ async fn webhooks(client: &kube::Client) -> Vec<String> {
         Ok(None) => {}
         Err(error) => names.push(format!("unknown: {}", error_category::message(&error))),
     }
-    if let Ok(Some(found)) = validating.get_opt(NAME).await {
-        names.extend(found.webhooks.into_iter().flatten().map(|webhook| webhook.name));
+    match validating.get_opt(NAME).await {
+        Ok(Some(found)) => names.extend(found.webhooks.into_iter().flatten().map(|webhook| webhook.name)),
+        Ok(None) => {}
+        Err(error) => names.push(format!("unknown: {}", error_category::message(&error))),
     }
     names
 }

@@ -1,5 +1,7 @@
 //! A connection to one cluster: client, settings and policies, and reads of nodes and records.
 
+use std::collections::BTreeSet;
+
 use futures::TryStreamExt as _;
 use kube::api::ListParams;
 use perennial_core::{
@@ -13,13 +15,14 @@ use perennial_core::{
 
 use super::{
     inspected_node::InspectedNode,
+    join::identities_in_use,
     namespace::{SettingsSource, other_settings},
     progress::Progress,
 };
 use crate::{
     keeper::{
         Priority,
-        apply::{Cluster, LoadedRecord},
+        apply::{KeeperClient, LoadedRecord},
         policies::Policies,
         record_keys::Signatures,
         record_lookup::read_record,
@@ -34,7 +37,7 @@ use crate::{
 /// One cluster and the rules by which its operator decides.
 pub(crate) struct Session {
     pub(crate) client: kube::Client,
-    pub(crate) cluster: Cluster,
+    pub(crate) cluster: KeeperClient,
     pub(crate) settings: Settings,
     /// Where the settings were read, or why that is unknown.
     pub(crate) source: Result<SettingsSource, String>,
@@ -57,7 +60,7 @@ impl Session {
                 Chain(&trouble)
             ));
         }
-        let cluster = Cluster::new(client.clone(), settings.namespace.as_str(), budget, signatures);
+        let cluster = KeeperClient::new(client.clone(), settings.namespace.as_str(), budget, signatures);
         let policies = Policies::new(&settings.keeper);
         let unsure = source.as_ref().err().cloned().or(policies.read_all(&client).await.err());
         if let Some(why) = &unsure {
@@ -127,16 +130,21 @@ impl Session {
         node: Option<&selection::Node>,
     ) -> anyhow::Result<Option<LoadedRecord>> {
         if let Some(node) = node {
-            let policies = self.policies.current();
             // The policy that a record was captured under may be deleted, or identify nodes in
             // another way by now.
             let former = [Identity::Name, Identity::ProviderId, Identity::SystemUuid, Identity::MachineId].into();
-            let identities = policies.identities_of(node, &former);
-            let found = read_record(&policies, &self.cluster, identities, node, Priority::Restore).await?;
+            let found = self.record_under(node, &former).await?;
             if found.is_some() || !self.has_identified_records().await? {
                 return Ok(found);
             }
-            return self.record_from(name).await;
+            // A record that was only written from a node of this name may be of another machine.
+            let mut in_use = BTreeSet::new();
+            self.each_record(|page| {
+                in_use.extend(identities_in_use(page.iter()));
+                Ok(())
+            })
+            .await?;
+            return self.record_under(node, &in_use).await;
         }
         let named = Identified::named(name).record_name();
         if let Some(held) = self.cluster.read_record(&named, Priority::Restore).await? {
@@ -151,6 +159,17 @@ impl Session {
             return Ok(Some(held));
         }
         self.record_from(name).await
+    }
+
+    /// Returns the record of a live node among those of its identities of these kinds.
+    async fn record_under(
+        &self,
+        node: &selection::Node,
+        in_use: &BTreeSet<Identity>,
+    ) -> anyhow::Result<Option<LoadedRecord>> {
+        let policies = self.policies.current();
+        let identities = policies.identities_of(node, in_use);
+        Ok(read_record(&policies, &self.cluster, identities, node, Priority::Restore).await?)
     }
 
     /// Searches all records for one that was written from a node of this name.

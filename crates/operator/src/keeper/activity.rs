@@ -14,7 +14,7 @@ use perennial_core::keeper::{keys::Kept, mark::Mark, selection, stored_record::S
 use serde::{Serialize, Serializer};
 use tokio::sync::broadcast;
 
-use super::{Key, apply::LoadedRecord};
+use super::{NodeKey, apply::LoadedRecord};
 use crate::runtime::{clock::Clock, map::HashMap};
 
 /// Number of events that are kept for new listeners.
@@ -26,7 +26,7 @@ const NAMED: usize = 4;
 
 /// Counts within an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct ActivityCounts {
     pub created: u64,
     pub deleted: u64,
     pub changed: u64,
@@ -34,7 +34,7 @@ pub struct Counts {
     pub written: u64,
 }
 
-impl Counts {
+impl ActivityCounts {
     /// Returns the number of nodes that were created or deleted.
     pub fn churn(&self) -> u64 {
         self.created + self.deleted
@@ -52,16 +52,16 @@ impl Counts {
 /// Counts over time: the current interval and those before it.
 #[derive(Debug)]
 pub struct Churn {
-    pub now: Counts,
+    pub now: ActivityCounts,
     /// Oldest first.
-    pub past: VecDeque<Counts>,
-    pub total: Counts,
+    pub past: VecDeque<ActivityCounts>,
+    pub total: ActivityCounts,
     intervals: usize,
 }
 
 impl Churn {
     fn new(intervals: usize) -> Self {
-        Self { now: Counts::default(), past: VecDeque::new(), total: Counts::default(), intervals }
+        Self { now: ActivityCounts::default(), past: VecDeque::new(), total: ActivityCounts::default(), intervals }
     }
 
     /// Ends the current interval.
@@ -81,7 +81,7 @@ pub struct ActivityEvent {
     pub number: u64,
     pub at: Timestamp,
     #[serde(serialize_with = "as_text")]
-    pub node: Key,
+    pub node: NodeKey,
     pub what: ActivityKind,
     /// Number of keys that it affects.
     pub keys: usize,
@@ -89,7 +89,7 @@ pub struct ActivityEvent {
     pub some: Vec<String>,
 }
 
-fn as_text<S: Serializer>(key: &Key, serializer: S) -> Result<S::Ok, S::Error> {
+fn as_text<S: Serializer>(key: &NodeKey, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(key)
 }
 
@@ -148,7 +148,8 @@ pub struct RecordNote {
     pub keys: usize,
     /// Its labels, and those that policies select its node by.
     pub labels: PackedLabels,
-    /// The policy that it was captured under, and the retention of that policy.
+    /// The policy that it was captured under, empty if it names none, and the retention of that
+    /// policy.
     pub policy: Box<str>,
     pub retention: Duration,
     /// The record has no keys.
@@ -165,7 +166,7 @@ pub struct RecordNote {
 #[derive(Debug)]
 pub struct Activity {
     clock: Clock,
-    nodes: HashMap<Key, NodeNote>,
+    nodes: HashMap<NodeKey, NodeNote>,
     records: HashMap<String, RecordNote>,
     pub churn: Churn,
     /// Oldest first.
@@ -217,7 +218,7 @@ impl Activity {
     /// and is no event.
     pub(super) fn on_node(
         &mut self,
-        key: &Key,
+        key: &NodeKey,
         (node, ready): (&selection::Node, Option<bool>),
         has_record: bool,
         news: bool,
@@ -247,7 +248,7 @@ impl Activity {
     }
 
     /// Records the deletion of a node.
-    pub(super) fn on_node_deleted(&mut self, key: &Key) {
+    pub(super) fn on_node_deleted(&mut self, key: &NodeKey) {
         self.version += 1;
         self.nodes.remove(key);
         self.churn.now.deleted += 1;
@@ -277,7 +278,7 @@ impl Activity {
                     captured_at: Some(record.captured_at),
                     keys: record.kept.len(),
                     labels: PackedLabels::new(&record.selecting_labels()),
-                    policy: record.provenance.policy_name().into(),
+                    policy: record.provenance.policy.as_str().into(),
                     retention: record.provenance.retention(),
                     tombstone: record.is_tombstone(),
                     bad: false,
@@ -293,7 +294,7 @@ impl Activity {
             return;
         }
         self.churn.now.written += 1;
-        let node: Key = Arc::from(held.node_name());
+        let node: NodeKey = Arc::from(held.node_name());
         match before {
             Some(before) if bad && before.bad => {}
             // Only other content is an event: garbage collection annotates the same object.
@@ -322,7 +323,7 @@ impl Activity {
         self.records.retain(|name, _| is_there(name));
     }
 
-    fn publish(&mut self, node: &Key, what: ActivityKind, kept: &Kept) {
+    fn publish(&mut self, node: &NodeKey, what: ActivityKind, kept: &Kept) {
         self.number += 1;
         let some = kept.iter().take(NAMED).map(|(key, value)| format!("{key}={value}")).collect();
         let event = Arc::new(ActivityEvent {

@@ -7,7 +7,7 @@ mod loaded_record;
 mod moves;
 
 pub use self::{
-    error::Error,
+    error::KeeperError,
     loaded_record::{LoadedRecord, NODE_ANNOTATION, resource_version},
     moves::RecordMove,
 };
@@ -40,7 +40,7 @@ use crate::runtime::{
     budget::Budget,
     history::newest_version,
     pages::{PAGE, next_token, pages, with_recovery},
-    request::{FIELD_MANAGER, Failure, send},
+    request::{FIELD_MANAGER, RequestFailure, send},
 };
 
 /// Page size of lists of records. A record has a KiB or two, but a ConfigMap may have a MiB, and a
@@ -49,7 +49,7 @@ pub const PAGE_OF_RECORDS: u32 = 50;
 
 /// Reads and writes nodes and records.
 #[derive(Clone, Debug)]
-pub struct Cluster {
+pub struct KeeperClient {
     nodes: Api<Node>,
     records: Api<ConfigMap>,
     policies: Api<KeepPolicyResource>,
@@ -58,7 +58,7 @@ pub struct Cluster {
     deletions: Deletions,
 }
 
-impl Cluster {
+impl KeeperClient {
     pub fn new(client: Client, namespace: &str, budget: Budget, signatures: Signatures) -> Self {
         let (nodes, policies) = (Api::all(client.clone()), Api::all(client.clone()));
         let records = Api::namespaced(client, namespace);
@@ -67,6 +67,11 @@ impl Cluster {
 
     pub fn signatures(&self) -> &Signatures {
         &self.signatures
+    }
+
+    /// Sends requests without a rate limit from now on.
+    pub fn lift_limit(&self) {
+        self.budget.lift();
     }
 
     pub fn nodes(&self) -> &Api<Node> {
@@ -79,22 +84,23 @@ impl Cluster {
 
     /// Reads a node. No request is sent for a name that no node can have: names also come from
     /// reviews, which anyone can send.
-    pub async fn read_node(&self, name: &str, priority: Priority) -> Result<Option<selection::Node>, Error> {
+    pub async fn read_node(&self, name: &str, priority: Priority) -> Result<Option<selection::Node>, KeeperError> {
         if !is_dns_subdomain(name) {
             return Ok(None);
         }
         let node = self.send(priority, self.nodes.get_opt(name)).await;
-        node.map(|node| node.map(Node::into_view)).map_err(|source| Error::ReadNode { node: name.to_owned(), source })
+        node.map(|node| node.map(Node::into_view))
+            .map_err(|source| KeeperError::ReadNode { node: name.to_owned(), source })
     }
 
     /// Restores a node, if it is still in the state that was decided on.
-    pub async fn patch_node(&self, node: &selection::Node, restore: &Restore) -> Result<selection::Node, Error> {
+    pub async fn patch_node(&self, node: &selection::Node, restore: &Restore) -> Result<selection::Node, KeeperError> {
         self.patch(node, node_patch(node, restore)).await
     }
 
     /// Changes kept keys of a node for a command. Its mark stays: to the operator it is a change by
     /// a user.
-    pub async fn change_node(&self, node: &selection::Node, change: &Restore) -> Result<selection::Node, Error> {
+    pub async fn change_node(&self, node: &selection::Node, change: &Restore) -> Result<selection::Node, KeeperError> {
         let mut patch = node_patch(node, change);
         if let Some(annotations) = patch.pointer_mut("/metadata/annotations").and_then(serde_json::Value::as_object_mut)
         {
@@ -104,26 +110,30 @@ impl Cluster {
     }
 
     /// Removes the gate taint from a node, if it is still in the state that was decided on.
-    pub async fn ungate_node(&self, node: &selection::Node) -> Result<selection::Node, Error> {
+    pub async fn ungate_node(&self, node: &selection::Node) -> Result<selection::Node, KeeperError> {
         self.patch(node, ungate_patch(node)).await
     }
 
-    async fn patch(&self, node: &selection::Node, patch: serde_json::Value) -> Result<selection::Node, Error> {
+    async fn patch(&self, node: &selection::Node, patch: serde_json::Value) -> Result<selection::Node, KeeperError> {
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let patched = self.send(Priority::Restore, self.nodes.patch(&node.name, &params, &Patch::Merge(patch))).await;
-        patched.map(Node::into_view).map_err(|source| Error::PatchNode { node: node.name.clone(), source })
+        patched.map(Node::into_view).map_err(|source| KeeperError::PatchNode { node: node.name.clone(), source })
     }
 
-    pub async fn read_record(&self, name: &RecordName, priority: Priority) -> Result<Option<LoadedRecord>, Error> {
+    pub async fn read_record(
+        &self,
+        name: &RecordName,
+        priority: Priority,
+    ) -> Result<Option<LoadedRecord>, KeeperError> {
         let found = self.send(priority, self.records.get_opt(&name.0)).await;
-        let Some(found) = found.map_err(|source| Error::ReadRecord { record: name.0.clone(), source })? else {
+        let Some(found) = found.map_err(|source| KeeperError::ReadRecord { record: name.0.clone(), source })? else {
             return Ok(None);
         };
         let held = self.held(found);
         // The keys are read again before a record with an unknown key is quarantined.
         if let Some(key) = &held.unknown_key {
             let looked = self.signatures.look_for(key).await;
-            looked.map_err(|source| Error::Keys { record: name.0.clone(), source })?;
+            looked.map_err(|source| KeeperError::Keys { record: name.0.clone(), source })?;
             return Ok(Some(self.held(held.config_map)));
         }
         Ok(Some(held))
@@ -136,7 +146,7 @@ impl Cluster {
         held: Option<&LoadedRecord>,
         record: &Record,
         priority: Priority,
-    ) -> Result<LoadedRecord, Error> {
+    ) -> Result<LoadedRecord, KeeperError> {
         self.write_record_with(held, record, BTreeMap::new(), priority).await
     }
 
@@ -146,14 +156,14 @@ impl Cluster {
         record: &Record,
         annotations: BTreeMap<String, String>,
         priority: Priority,
-    ) -> Result<LoadedRecord, Error> {
+    ) -> Result<LoadedRecord, KeeperError> {
         let name = record.name().0;
         let newer = self.after_all_seen(held, record);
         let record = newer.as_ref().unwrap_or(record);
-        let text = record.encode().map_err(|source| Error::TooLarge { record: name.clone(), source })?;
+        let text = record.encode().map_err(|source| KeeperError::TooLarge { record: name.clone(), source })?;
         let key = held.map_or(RECORD_KEY, |held| held.stored().write_key());
         let signature = self.signatures.sign(&name, key, &text);
-        let signature = signature.map_err(|source| Error::Sign { record: name.clone(), source })?;
+        let signature = signature.map_err(|source| KeeperError::Sign { record: name.clone(), source })?;
         let mut config_map = next_config_map(&name, held, record, (key, text, signature));
         config_map.metadata.annotations.get_or_insert_default().extend(annotations);
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
@@ -162,7 +172,7 @@ impl Cluster {
         } else {
             self.send(priority, self.records.create(&params, &config_map)).await
         };
-        written.map(|map| self.held(map)).map_err(|source| Error::WriteRecord { record: name, source })
+        written.map(|map| self.held(map)).map_err(|source| KeeperError::WriteRecord { record: name, source })
     }
 
     fn held(&self, config_map: ConfigMap) -> LoadedRecord {
@@ -178,7 +188,7 @@ impl Cluster {
     }
 
     /// Signs the valid records in a ConfigMap, unchanged, with the newest key.
-    pub async fn sign_record(&self, held: &LoadedRecord) -> Result<LoadedRecord, Error> {
+    pub async fn sign_record(&self, held: &LoadedRecord) -> Result<LoadedRecord, KeeperError> {
         let name = held.name();
         let mut next = held.config_map.clone();
         next.metadata.managed_fields = None;
@@ -186,12 +196,12 @@ impl Cluster {
         for &key in &held.unsigned {
             let Some(text) = data.get(key) else { continue };
             let signature = self.signatures.sign(name, key, text);
-            let signature = signature.map_err(|source| Error::Sign { record: name.to_owned(), source })?;
+            let signature = signature.map_err(|source| KeeperError::Sign { record: name.to_owned(), source })?;
             data.extend(signature.map(|signature| (signature_key(key).to_owned(), signature)));
         }
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
         let written = self.send(Priority::Collect, self.records.replace(name, &params, &next)).await;
-        written.map(|map| self.held(map)).map_err(|source| Error::WriteRecord { record: name.to_owned(), source })
+        written.map(|map| self.held(map)).map_err(|source| KeeperError::WriteRecord { record: name.to_owned(), source })
     }
 
     /// Sets or removes annotations of a record's ConfigMap, if it has not changed since it was
@@ -200,7 +210,7 @@ impl Cluster {
         &self,
         held: &LoadedRecord,
         annotations: &BTreeMap<&str, Option<String>>,
-    ) -> Result<LoadedRecord, Error> {
+    ) -> Result<LoadedRecord, KeeperError> {
         let patch = serde_json::json!({ "metadata": {
             "resourceVersion": held.config_map.metadata.resource_version,
             "annotations": annotations,
@@ -209,7 +219,7 @@ impl Cluster {
     }
 
     /// Restores the label of a record's ConfigMap, if it has not changed since it was read.
-    pub async fn label_record(&self, held: &LoadedRecord) -> Result<LoadedRecord, Error> {
+    pub async fn label_record(&self, held: &LoadedRecord) -> Result<LoadedRecord, KeeperError> {
         let patch = serde_json::json!({ "metadata": {
             "resourceVersion": held.config_map.metadata.resource_version,
             "labels": { RECORD_LABEL: RECORD_LABEL_VALUE },
@@ -217,47 +227,47 @@ impl Cluster {
         self.patch_record(held, patch).await
     }
 
-    async fn patch_record(&self, held: &LoadedRecord, patch: serde_json::Value) -> Result<LoadedRecord, Error> {
+    async fn patch_record(&self, held: &LoadedRecord, patch: serde_json::Value) -> Result<LoadedRecord, KeeperError> {
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let written =
             self.send(Priority::Collect, self.records.patch(held.name(), &params, &Patch::Merge(patch))).await;
         written
             .map(|map| self.held(map))
-            .map_err(|source| Error::WriteRecord { record: held.name().to_owned(), source })
+            .map_err(|source| KeeperError::WriteRecord { record: held.name().to_owned(), source })
     }
 
     /// Writes the status of a KeepPolicy.
-    pub async fn report_policy(&self, name: &str, patch: serde_json::Value) -> Result<(), Failure> {
+    pub async fn report_policy(&self, name: &str, patch: serde_json::Value) -> Result<(), RequestFailure> {
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let patch = Patch::Merge(patch);
         self.send(Priority::Collect, self.policies.patch_status(name, &params, &patch)).await.map(drop)
     }
 
     /// Returns the current resourceVersion of the API server: later than every deleted node.
-    pub async fn now(&self) -> Result<u64, Error> {
+    pub async fn now(&self) -> Result<u64, KeeperError> {
         let newest = self.send(Priority::Restore, newest_version(&self.nodes)).await;
-        let newest = newest.map_err(|source| Error::List { what: "nodes", source })?;
+        let newest = newest.map_err(|source| KeeperError::List { what: "nodes", source })?;
         Ok(newest.unwrap_or_default())
     }
 
     /// Returns all records, page by page. A failure that may pass, or a compaction of the list,
     /// delays it. After a compaction, the rest is newer than the beginning.
-    pub fn all_records(&self) -> impl Stream<Item = Result<Vec<LoadedRecord>, Error>> {
+    pub fn all_records(&self) -> impl Stream<Item = Result<Vec<LoadedRecord>, KeeperError>> {
         let params = ListParams::default().labels(&record_selector()).limit(PAGE_OF_RECORDS);
         let list = move |params: ListParams| async move { self.list_records(&params).await };
-        pages(params, move |params| with_recovery(params, list, Error::recovery))
+        pages(params, move |params| with_recovery(params, list, KeeperError::recovery))
     }
 
-    /// Returns all nodes, page by page, like [`Cluster::all_records`].
-    pub fn all_nodes(&self) -> impl Stream<Item = Result<Vec<selection::Node>, Error>> {
+    /// Returns all nodes, page by page, like [`KeeperClient::all_records`].
+    pub fn all_nodes(&self) -> impl Stream<Item = Result<Vec<selection::Node>, KeeperError>> {
         let list = move |params: ListParams| async move { self.list_nodes(&params).await };
-        pages(ListParams::default().limit(PAGE), move |params| with_recovery(params, list, Error::recovery))
+        pages(ListParams::default().limit(PAGE), move |params| with_recovery(params, list, KeeperError::recovery))
     }
 
     /// Returns a page of records and the token of the next one.
-    pub async fn list_records(&self, params: &ListParams) -> Result<(Vec<LoadedRecord>, Option<String>), Error> {
+    pub async fn list_records(&self, params: &ListParams) -> Result<(Vec<LoadedRecord>, Option<String>), KeeperError> {
         let page = self.send(Priority::Collect, self.records.list(params)).await;
-        let page = page.map_err(|source| Error::List { what: "records", source })?;
+        let page = page.map_err(|source| KeeperError::List { what: "records", source })?;
         let next = next_token(&page.metadata);
         let mut records = Vec::with_capacity(page.items.len());
         for found in page.items {
@@ -273,15 +283,15 @@ impl Cluster {
     }
 
     /// Returns a page of nodes and the token of the next one.
-    pub async fn list_nodes(&self, params: &ListParams) -> Result<(Vec<selection::Node>, Option<String>), Error> {
+    pub async fn list_nodes(&self, params: &ListParams) -> Result<(Vec<selection::Node>, Option<String>), KeeperError> {
         let page = self.send(Priority::Collect, self.nodes.list(params)).await;
-        let page = page.map_err(|source| Error::List { what: "nodes", source })?;
+        let page = page.map_err(|source| KeeperError::List { what: "nodes", source })?;
         let next = next_token(&page.metadata);
         Ok((page.items.into_iter().map(Node::into_view).collect(), next))
     }
 
     /// Deletes a record, if it has not changed since it was read.
-    pub async fn delete_record(&self, held: &LoadedRecord) -> Result<(), Error> {
+    pub async fn delete_record(&self, held: &LoadedRecord) -> Result<(), KeeperError> {
         let params = DeleteParams {
             preconditions: Some(Preconditions {
                 resource_version: held.config_map.metadata.resource_version.clone(),
@@ -291,8 +301,8 @@ impl Cluster {
         };
         self.deletions.expect(held);
         let deleted = self.send(Priority::Collect, self.records.delete(held.name(), &params)).await;
-        let deleted = deleted.map_err(|source| Error::DeleteRecord { record: held.name().to_owned(), source });
-        if deleted.as_ref().is_err_and(Error::is_rejection) {
+        let deleted = deleted.map_err(|source| KeeperError::DeleteRecord { record: held.name().to_owned(), source });
+        if deleted.as_ref().is_err_and(KeeperError::is_rejection) {
             self.deletions.take(held);
         }
         deleted.map(drop)
@@ -313,7 +323,7 @@ impl Cluster {
         &self,
         priority: Priority,
         request: impl Future<Output = Result<T, kube::Error>>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, RequestFailure> {
         send(&self.budget, priority, request).await
     }
 }

@@ -40,21 +40,21 @@ use tokio::time::Instant;
 
 use self::state::CacheState;
 use super::{
-    Key, Priority, activity::Activity, apply::LoadedRecord, node::Node, policies::Policies, record_keys::Signatures,
+    NodeKey, Priority, activity::Activity, apply::LoadedRecord, node::Node, policies::Policies, record_keys::Signatures,
 };
 
 /// Nodes that may need work.
-pub type Requests = Vec<(Key, Priority)>;
+pub type ReconcileRequests = Vec<(NodeKey, Priority)>;
 
 /// All nodes and records that the watches have delivered.
 #[derive(Debug)]
-pub struct Cache {
+pub struct KeeperCache {
     policies: Policies,
     signatures: Signatures,
     state: Mutex<CacheState>,
 }
 
-impl Cache {
+impl KeeperCache {
     pub fn new(policies: Policies, signatures: Signatures) -> Self {
         Self { policies, signatures, state: Mutex::default() }
     }
@@ -88,31 +88,31 @@ impl Cache {
         state.refile_last_states(&self.policies);
     }
 
-    pub fn on_node(&self, event: Event<Node>) -> Requests {
+    pub fn on_node(&self, event: Event<Node>) -> ReconcileRequests {
         self.lock().on_node(event, &self.policies)
     }
 
-    pub fn on_record(&self, event: Event<ConfigMap>) -> Requests {
+    pub fn on_record(&self, event: Event<ConfigMap>) -> ReconcileRequests {
         self.lock().on_record(event, &self.policies, &self.signatures)
     }
 
     /// Caches a node from a response.
-    pub fn learn_node(&self, node: &selection::Node) -> Requests {
+    pub fn learn_node(&self, node: &selection::Node) -> ReconcileRequests {
         self.lock().learn_node(node, &self.policies)
     }
 
     /// Caches a record from a response.
-    pub fn learn_record(&self, held: &LoadedRecord) -> Requests {
+    pub fn learn_record(&self, held: &LoadedRecord) -> ReconcileRequests {
         self.lock().learn_record(held, &self.policies)
     }
 
     /// Caches a node again after the policies have changed.
-    pub fn reconsider(&self, node: &selection::Node) -> Requests {
+    pub fn reconsider(&self, node: &selection::Node) -> ReconcileRequests {
         self.lock().reconsider(node, &self.policies)
     }
 
     /// Returns every node that may need work.
-    pub fn everything(&self) -> Requests {
+    pub fn everything(&self) -> ReconcileRequests {
         self.lock().everything()
     }
 
@@ -155,7 +155,7 @@ impl Cache {
     }
 
     /// Records that a node needs nothing with this record.
-    pub fn note_clean(&self, key: &Key, node: &selection::Node, held: Option<&LoadedRecord>) {
+    pub fn note_clean(&self, key: &NodeKey, node: &selection::Node, held: Option<&LoadedRecord>) {
         self.lock().note_clean(key, node, held, &self.policies);
     }
 
@@ -198,8 +198,19 @@ impl Cache {
         cached.is_some_and(|node| node.is_of(&last.uid) || !node.is_after(last.resource_version))
     }
 
+    /// Returns the highest resourceVersion of the cached last states of a name, or 0.
+    pub fn newest_last_state(&self, name: &str) -> u64 {
+        self.lock().newest_last_state(name)
+    }
+
+    /// Drops the last states that cannot precede a node as the API server has it: it is older than
+    /// they are. `known` is the highest version that was cached before the node was read.
+    pub fn drop_lost_history(&self, node: &selection::Node, known: u64) {
+        self.lock().drop_lost_history(node, known);
+    }
+
     /// Returns another name with a pending last state for the record of this node.
-    pub fn left_as(&self, name: &str) -> Option<Key> {
+    pub fn left_as(&self, name: &str) -> Option<NodeKey> {
         let state = self.lock();
         let record = state.index.node(name)?.record.as_deref()?;
         state.last.other_name(record, name)
@@ -212,12 +223,12 @@ impl Cache {
     }
 
     /// Returns the names with last states that are still to be written.
-    pub fn pending_names(&self) -> Vec<Key> {
+    pub fn pending_names(&self) -> Vec<NodeKey> {
         self.lock().last.names().cloned().collect()
     }
 
     /// Returns the names with a last state that has waited for at least this long.
-    pub fn pending_since(&self, age: Duration) -> Vec<Key> {
+    pub fn pending_since(&self, age: Duration) -> Vec<NodeKey> {
         self.lock().last.waiting_for(age).cloned().collect()
     }
 
@@ -288,12 +299,12 @@ impl Cache {
     }
 
     /// Returns the nodes that have had the gate taint for longer than `limit`.
-    pub fn overdue(&self, limit: Duration) -> Vec<Key> {
+    pub fn overdue(&self, limit: Duration) -> Vec<NodeKey> {
         self.lock().overdue(limit)
     }
 
     /// Returns the name of a node as the key that is shared with the cache.
-    pub fn node_key(&self, name: &str) -> Key {
+    pub fn node_key(&self, name: &str) -> NodeKey {
         self.lock().index.key(name)
     }
 
@@ -329,7 +340,7 @@ impl Cache {
     }
 
     /// Returns the records that the newest signing key has not signed, each with its node.
-    pub fn unsigned(&self) -> Vec<(Arc<str>, Key)> {
+    pub fn unsigned(&self) -> Vec<(Arc<str>, NodeKey)> {
         self.lock().index.unsigned()
     }
 

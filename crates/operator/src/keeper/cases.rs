@@ -13,21 +13,21 @@ use perennial_core::keeper::{
     stored_record::Stored,
 };
 
-use super::{apply::LoadedRecord, cache::Cache, policies::Policies};
+use super::{apply::LoadedRecord, cache::KeeperCache, policies::Policies};
 use crate::runtime::clock::Clock;
 
 /// Builds the cases of this replica.
 #[derive(Clone, Debug)]
 pub(super) struct Cases {
     pub(super) policies: Policies,
-    pub(super) cache: Arc<Cache>,
+    pub(super) cache: Arc<KeeperCache>,
     clock: Clock,
     /// Name of the writer in records.
     by: String,
 }
 
 impl Cases {
-    pub(super) fn new(policies: Policies, cache: Arc<Cache>, clock: Clock, by: String) -> Self {
+    pub(super) fn new(policies: Policies, cache: Arc<KeeperCache>, clock: Clock, by: String) -> Self {
         Self { policies, cache, clock, by }
     }
 

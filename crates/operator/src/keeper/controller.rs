@@ -18,10 +18,10 @@ use tokio::{sync::Notify, time::Instant};
 use tracing::warn;
 
 use super::{
-    Key,
+    NodeKey,
     activity::Activity,
-    apply::Cluster,
-    cache::{Cache, Survey},
+    apply::KeeperClient,
+    cache::{KeeperCache, Survey},
     cases::Cases,
     gc::{CollectionLimits, Collector},
     intake::Intake,
@@ -95,11 +95,11 @@ impl Duties {
 
 /// The parts of the keeper.
 #[expect(missing_debug_implementations, reason = "kube's client has none")]
-pub struct Keeper {
+pub struct KeeperController {
     client: Client,
-    cluster: Cluster,
+    cluster: KeeperClient,
     policies: Policies,
-    cache: Arc<Cache>,
+    cache: Arc<KeeperCache>,
     intake: Arc<Intake>,
     nodes: NodeReconciler,
     losses: Losses,
@@ -115,7 +115,7 @@ pub struct Keeper {
     gate_timeout: Duration,
 }
 
-impl Keeper {
+impl KeeperController {
     /// Builds the keeper without starting it.
     pub fn new(
         settings: &Settings,
@@ -127,8 +127,8 @@ impl Keeper {
         let Environment { client, budget, metrics, clock, jitter, identity, .. } = env.clone();
         let (namespace, duties) = (settings.namespace.as_str(), Duties::new(settings));
         let policies = Policies::new(&settings.keeper);
-        let cache = Arc::new(Cache::new(policies.clone(), signatures.clone()));
-        let cluster = Cluster::new(client.clone(), namespace, budget.lane(Lane::First), signatures.clone());
+        let cache = Arc::new(KeeperCache::new(policies.clone(), signatures.clone()));
+        let cluster = KeeperClient::new(client.clone(), namespace, budget.lane(Lane::First), signatures.clone());
         let cases = Cases::new(policies.clone(), Arc::clone(&cache), clock.clone(), identity);
         let backoff = &settings.controller.retry;
         let retry = RETRY.with_backoff(backoff.initial_backoff, backoff.max_backoff);
@@ -137,7 +137,7 @@ impl Keeper {
         let metrics = KeeperMetrics::register(&metrics);
         let reports = Reports::new(events.clone(), metrics.clone());
         let intake = Arc::new(Intake::new(cluster.clone(), Arc::clone(&cache), reconciler, ownership.clone()));
-        let restores = Arc::new(PendingRestores::new(metrics.clone(), reports.clone()));
+        let restores = Arc::new(PendingRestores::new(metrics.clone(), reports.clone(), clock.clone()));
         Arc::new(Self {
             restores: Arc::clone(&restores),
             nodes: NodeReconciler {
@@ -161,7 +161,7 @@ impl Keeper {
                 reports: reports.clone(),
             },
             admission: NodeAdmission {
-                cluster: Cluster::new(env.admission.clone(), namespace, env.admission_budget.clone(), signatures),
+                cluster: KeeperClient::new(env.admission.clone(), namespace, env.admission_budget.clone(), signatures),
                 cache: Arc::clone(&cache),
                 cases: cases.clone(),
                 reports,
@@ -229,7 +229,7 @@ impl Keeper {
         &self.client
     }
 
-    pub fn cluster(&self) -> &Cluster {
+    pub fn cluster(&self) -> &KeeperClient {
         &self.cluster
     }
 
@@ -237,7 +237,7 @@ impl Keeper {
         &self.policies
     }
 
-    pub fn cache(&self) -> &Cache {
+    pub fn cache(&self) -> &KeeperCache {
         &self.cache
     }
 
@@ -257,6 +257,9 @@ impl Keeper {
     pub fn on_node(&self, event: Event<Node>) {
         if let Event::Apply(node) | Event::InitApply(node) = &event {
             self.restores.seen(node.meta(), |name, uid| self.cache.contains_incarnation(name, uid));
+        }
+        if let Event::Delete(node) = &event {
+            self.restores.deleted(node.meta());
         }
         self.intake.on_node(event);
         self.losses.report_dropped();
@@ -306,13 +309,19 @@ impl Keeper {
     }
 
     /// Writes the pending last states of the owned shards, and nothing else. Ends when all are
-    /// written, or after [`DRAIN_WITHIN`].
+    /// written, or after [`DRAIN_WITHIN`]. The rate of requests is not limited meanwhile: last states
+    /// that are not written now are lost.
     pub async fn drain(&self) {
+        // Others write them: this process never does.
+        if !self.nodes.duties.capture {
+            return;
+        }
         let start = Instant::now();
         self.nodes.draining.store(true, Ordering::Relaxed);
+        self.cluster.lift_limit();
         self.intake.resync();
         loop {
-            let is_ours = |name: &Key| self.ownership.is_ours(self.ownership.shard_of(name));
+            let is_ours = |name: &NodeKey| self.ownership.is_ours(self.ownership.shard_of(name));
             let pending = self.cache.pending_names().iter().filter(|name| is_ours(name)).count();
             let elapsed = start.elapsed();
             // Deletions that were committed before the stop may still be on their way.

@@ -4,7 +4,7 @@
 //! Memory: the identities of live nodes, and the records that need a request.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::HashSet,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -13,8 +13,8 @@ use perennial_core::{
     config::Settings,
     keeper::{
         collect::{
-            ABSENT_SINCE, AbsentLimit, AuditTime, Audits, Batch, Candidate, ClockGuard, Collection, MASS_ABSENCE,
-            NodeList, Tally, Trust, collect,
+            ABSENT_SINCE, AbsentLimit, AuditTime, Audits, Batch, CONFIRMED, Candidate, ClockGuard, Collection,
+            MASS_ABSENCE, NodeList, Tally, Trust, collect,
         },
         identity::{Identified, RecordName},
     },
@@ -23,15 +23,20 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::{
-    Key, Priority,
-    apply::{Cluster, Error, LoadedRecord},
-    cache::Cache,
+    NodeKey, Priority,
+    apply::{KeeperClient, KeeperError, LoadedRecord},
+    cache::KeeperCache,
     cases::Cases,
     controller::Duties,
     intake::Intake,
     metrics::KeeperMetrics,
 };
-use crate::runtime::{clock::Clock, error_chain::Chain, ownership::Ownership, reporter::Reporter};
+use crate::runtime::{
+    clock::Clock,
+    error_chain::Chain,
+    ownership::Ownership,
+    reporter::{CategorizedError as _, Reporter},
+};
 
 /// Maximum number of records of each kind that one pass changes or deletes.
 const BATCH: usize = 20_000;
@@ -41,8 +46,8 @@ const FAILURES: u32 = 10;
 /// Garbage-collects records.
 #[derive(Debug)]
 pub(super) struct Collector {
-    pub(super) cluster: Cluster,
-    pub(super) cache: Arc<Cache>,
+    pub(super) cluster: KeeperClient,
+    pub(super) cache: Arc<KeeperCache>,
     pub(super) cases: Cases,
     pub(super) intake: Arc<Intake>,
     pub(super) duties: Duties,
@@ -108,7 +113,7 @@ struct Passes {
 
 /// Why a record is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reason {
+enum CollectReason {
     Retention,
     Limit,
 }
@@ -147,7 +152,7 @@ impl Collector {
 
     /// Lists everything once, and writes what is due. Returns whether another pass has more to do:
     /// some kind of write has more records, and this pass has made progress with it.
-    async fn pass(&self, passes: &mut Passes) -> Result<bool, Error> {
+    async fn pass(&self, passes: &mut Passes) -> Result<bool, KeeperError> {
         let found = self.list(passes).await?;
         let (tally, list) = (found.tally, found.tally.node_list().or_as_doubtful_as(passes.trust));
         passes.trust = Some(list.trust);
@@ -165,7 +170,7 @@ impl Collector {
                 }
                 let acted = match kind == limited {
                     true if !passes.time.trusted => Ok(false),
-                    true => self.collect(&record, Reason::Limit).await,
+                    true => self.collect(&record, CollectReason::Limit).await,
                     false => self.act(&record, passes.time, &list).await,
                 };
                 match acted {
@@ -189,9 +194,9 @@ impl Collector {
 
     /// Lists nodes, then records. A node that is created meanwhile is in the cache, or is found by
     /// the read before its record is deleted.
-    async fn list(&self, passes: &Passes) -> Result<Findings, Error> {
+    async fn list(&self, passes: &Passes) -> Result<Findings, KeeperError> {
         let now = passes.time.now;
-        let mut live: HashSet<Key> = HashSet::new();
+        let mut live: HashSet<NodeKey> = HashSet::new();
         let mut nodes = 0usize;
         self.intake
             .each_node(|node| {
@@ -241,7 +246,7 @@ impl Collector {
     }
 
     /// Does what is due for a record. Returns whether anything was written.
-    async fn act(&self, record: &Old, time: AuditTime, list: &NodeList) -> Result<bool, Error> {
+    async fn act(&self, record: &Old, time: AuditTime, list: &NodeList) -> Result<bool, KeeperError> {
         match collect(&record.candidate, time.now, list, record.became_absent) {
             Collection::Keep => Ok(false),
             Collection::NoteAbsence => self.annotate(record, Absence::Since(time.noted)).await,
@@ -251,19 +256,19 @@ impl Collector {
             }
             Collection::ClearAbsence => self.annotate(record, Absence::Over).await,
             Collection::Delete if !time.trusted => Ok(false),
-            Collection::Delete => self.collect(record, Reason::Retention).await,
+            Collection::Delete => self.collect(record, CollectReason::Retention).await,
         }
     }
 
     /// Whether the node of a record exists. Another machine may use its name.
-    async fn is_present(&self, record: &Old) -> Result<bool, Error> {
+    async fn is_present(&self, record: &Old) -> Result<bool, KeeperError> {
         let node = self.cluster.read_node(&record.node, Priority::Collect).await?;
         let is_its = |identity: &Identified| *identity.record_name().0 == *record.name;
         Ok(node.is_some_and(|node| self.cases.identities_of(&node).iter().any(is_its)))
     }
 
     /// Writes the absence of a node. Returns whether anything was written.
-    async fn annotate(&self, record: &Old, absence: Absence) -> Result<bool, Error> {
+    async fn annotate(&self, record: &Old, absence: Absence) -> Result<bool, KeeperError> {
         if !self.duties.may_write_records() {
             return Ok(false);
         }
@@ -279,7 +284,7 @@ impl Collector {
 
     /// Deletes a record, after another check that its node does not exist. Returns whether it was
     /// deleted.
-    async fn collect(&self, record: &Old, reason: Reason) -> Result<bool, Error> {
+    async fn collect(&self, record: &Old, reason: CollectReason) -> Result<bool, KeeperError> {
         if !self.duties.may_write_records() {
             info!(node = &*record.node, "would delete the record");
             return Ok(false);
@@ -297,11 +302,11 @@ impl Collector {
         self.cluster.delete_record(&held).await?;
         let (node, tombstone) = (&*record.node, record.candidate.tombstone);
         match reason {
-            Reason::Retention => {
+            CollectReason::Retention => {
                 info!(node, tombstone, "record deleted: its node stayed absent");
                 self.metrics.record_collected();
             }
-            Reason::Limit => {
+            CollectReason::Limit => {
                 info!(
                     node,
                     limit = self.limits.max_absent,
@@ -328,11 +333,11 @@ pub(super) enum Absence {
 
 /// Writes the absence of the node of a record.
 pub(super) async fn note_absence(
-    cluster: &Cluster,
+    cluster: &KeeperClient,
     intake: &Intake,
     held: &LoadedRecord,
     absence: Absence,
-) -> Result<(), Error> {
+) -> Result<(), KeeperError> {
     let (since, before) = match absence {
         Absence::Over => (None, None),
         Absence::Since(since) => (Some(since.to_string()), None),
@@ -340,7 +345,9 @@ pub(super) async fn note_absence(
     };
     let (node, absent, in_mass) = (held.node_name(), since.is_some(), before.is_some());
     info!(node, absent, in_mass, "absence of the node recorded");
-    let annotations = BTreeMap::from([(ABSENT_SINCE, since), (MASS_ABSENCE, before)]);
+    // A confirmation is about one absence. The next one needs its own.
+    let confirmed = matches!(absence, Absence::Over).then_some((CONFIRMED, None));
+    let annotations = [(ABSENT_SINCE, since), (MASS_ABSENCE, before)].into_iter().chain(confirmed).collect();
     let written = cluster.annotate_record(held, &annotations).await?;
     intake.learn_record(&written);
     Ok(())
@@ -350,14 +357,14 @@ pub(super) async fn note_absence(
 #[derive(Clone, Debug)]
 struct Old {
     name: Arc<str>,
-    node: Key,
+    node: NodeKey,
     resource_version: u64,
     candidate: Candidate,
     became_absent: bool,
 }
 
 impl Old {
-    fn new(held: &LoadedRecord, cache: &Cache, candidate: Candidate, became_absent: bool) -> Self {
+    fn new(held: &LoadedRecord, cache: &KeeperCache, candidate: Candidate, became_absent: bool) -> Self {
         Self {
             name: cache.record_key(held.name()),
             node: cache.node_key(held.node_name()),

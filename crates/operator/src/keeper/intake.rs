@@ -14,9 +14,9 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::{
-    Key, Priority,
-    apply::{Cluster, Error, LoadedRecord},
-    cache::{Cache, Requests},
+    NodeKey, Priority,
+    apply::{KeeperClient, KeeperError, LoadedRecord},
+    cache::{KeeperCache, ReconcileRequests},
     node::Node,
 };
 use crate::runtime::{ownership::Ownership, reconciler::Reconciler};
@@ -31,9 +31,9 @@ const FLAP_MEMORY: Duration = Duration::from_mins(5);
 /// The way from an event to the queue.
 #[derive(Debug)]
 pub(super) struct Intake {
-    cluster: Cluster,
-    cache: Arc<Cache>,
-    reconciler: Reconciler<Key, Priority>,
+    cluster: KeeperClient,
+    cache: Arc<KeeperCache>,
+    reconciler: Reconciler<NodeKey, Priority>,
     ownership: Ownership,
     pace: Mutex<Pace>,
 }
@@ -41,13 +41,13 @@ pub(super) struct Intake {
 /// Recent captures, which delay the next ones.
 #[derive(Debug, Default)]
 struct Pace {
-    captured: HashMap<Key, Instant>,
+    captured: HashMap<NodeKey, Instant>,
     /// Number of recent changes back and forth of a node's labels, and the time of the last one.
-    flaps: HashMap<Key, (u32, Instant)>,
+    flaps: HashMap<NodeKey, (u32, Instant)>,
 }
 
 impl Pace {
-    fn pause(&self, key: &Key) -> Duration {
+    fn pause(&self, key: &NodeKey) -> Duration {
         let flaps = self.flaps.get(key).map_or(0, |(count, _)| *count);
         let pause = if flaps < FLAPS { CAPTURE_PAUSE } else { CAPTURE_PAUSE * 2u32.pow((flaps - FLAPS + 2).min(6)) };
         self.captured.get(key).map_or(Duration::ZERO, |at| pause.saturating_sub(at.elapsed()))
@@ -56,9 +56,9 @@ impl Pace {
 
 impl Intake {
     pub(super) fn new(
-        cluster: Cluster,
-        cache: Arc<Cache>,
-        reconciler: Reconciler<Key, Priority>,
+        cluster: KeeperClient,
+        cache: Arc<KeeperCache>,
+        reconciler: Reconciler<NodeKey, Priority>,
         ownership: Ownership,
     ) -> Self {
         Self { cluster, cache, reconciler, ownership, pace: Mutex::default() }
@@ -68,7 +68,7 @@ impl Intake {
         self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn reconciler(&self) -> &Reconciler<Key, Priority> {
+    pub(super) fn reconciler(&self) -> &Reconciler<NodeKey, Priority> {
         &self.reconciler
     }
 
@@ -103,7 +103,7 @@ impl Intake {
     }
 
     /// Queues the nodes that this replica owns.
-    fn enqueue(&self, requests: Requests) {
+    fn enqueue(&self, requests: ReconcileRequests) {
         for (key, priority) in requests {
             if !self.ownership.is_ours(self.ownership.shard_of(&key)) {
                 self.cache.take_hot(&key);
@@ -115,12 +115,12 @@ impl Intake {
     }
 
     /// Records a capture, which delays the next one.
-    pub(super) fn note_capture(&self, key: &Key) {
+    pub(super) fn note_capture(&self, key: &NodeKey) {
         self.pace().captured.insert(Arc::clone(key), Instant::now());
     }
 
     /// Records labels that went back and forth. Returns how often they did so recently.
-    pub(super) fn note_flap(&self, key: &Key) -> u32 {
+    pub(super) fn note_flap(&self, key: &NodeKey) -> u32 {
         let mut pace = self.pace();
         let flap = pace.flaps.entry(Arc::clone(key)).or_insert((0, Instant::now()));
         *flap = (if flap.1.elapsed() < FLAP_MEMORY { flap.0 + 1 } else { 1 }, Instant::now());
@@ -136,7 +136,7 @@ impl Intake {
     }
 
     /// Lists and caches all records.
-    pub(super) async fn each_record(&self, mut on: impl FnMut(LoadedRecord)) -> Result<(), Error> {
+    pub(super) async fn each_record(&self, mut on: impl FnMut(LoadedRecord)) -> Result<(), KeeperError> {
         let mut pages = std::pin::pin!(self.cluster.all_records());
         while let Some(page) = pages.try_next().await? {
             for held in page {
@@ -148,7 +148,7 @@ impl Intake {
     }
 
     /// Lists all nodes.
-    pub(super) async fn each_node(&self, mut on: impl FnMut(selection::Node)) -> Result<(), Error> {
+    pub(super) async fn each_node(&self, mut on: impl FnMut(selection::Node)) -> Result<(), KeeperError> {
         let mut pages = std::pin::pin!(self.cluster.all_nodes());
         while let Some(page) = pages.try_next().await? {
             page.into_iter().for_each(&mut on);

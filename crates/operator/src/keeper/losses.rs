@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use perennial_core::keeper::collect::{Candidate, Collection, NodeList, collect};
 
 use super::{
-    apply::{Cluster, LoadedRecord},
-    cache::{Cache, LostRecord},
+    apply::{KeeperClient, LoadedRecord},
+    cache::{KeeperCache, LostRecord},
     cases::Cases,
     reports::Reports,
 };
@@ -19,8 +19,8 @@ use crate::runtime::{clock::Clock, ownership::Ownership};
 /// Reports losses.
 #[derive(Debug)]
 pub(super) struct Losses {
-    pub(super) cluster: Cluster,
-    pub(super) cache: Arc<Cache>,
+    pub(super) cluster: KeeperClient,
+    pub(super) cache: Arc<KeeperCache>,
     pub(super) cases: Cases,
     pub(super) ownership: Ownership,
     pub(super) clock: Clock,

@@ -72,89 +72,74 @@ pub struct KeeperMetrics {
 impl KeeperMetrics {
     pub fn register(all: &Metrics) -> Self {
         let own = Self {
-            nodes: Family::default(),
-            nodes_current_ratio: Gauge::default(),
-            records: Family::default(),
-            records_invalid: Gauge::default(),
-            records_unsigned: Gauge::default(),
-            records_created: Counter::default(),
-            records_collected: Counter::default(),
-            records_over_limit: Counter::default(),
-            captures: Family::default(),
-            restores: Family::default(),
-            labels_restored: Counter::default(),
-            restore_latency: histogram(),
-            label_flaps: Counter::default(),
-            protected_refusals: Counter::default(),
-            mass_absence: Gauge::default(),
-            last_states_pending: Gauge::default(),
-            last_states_pending_bytes: Gauge::default(),
-            last_states_dropped: Counter::default(),
-            records_lost: Counter::default(),
+            nodes: all.register("perennial_nodes", "Nodes by state", Family::default()),
+            nodes_current_ratio: all.register(
+                "perennial_nodes_current_ratio",
+                "Fraction of nodes whose record is up to date",
+                Gauge::default(),
+            ),
+            records: all.register("perennial_records", "Records by state", Family::default()),
+            records_invalid: all.register("perennial_records_invalid", "Records in quarantine", Gauge::default()),
+            records_unsigned: all.register(
+                "perennial_records_unsigned",
+                "Records that the newest key has not signed, where records are signed",
+                Gauge::default(),
+            ),
+            records_created: all.register("perennial_records_created", "Records created", Counter::default()),
+            records_collected: all.register(
+                "perennial_records_collected",
+                "Records collected after retention",
+                Counter::default(),
+            ),
+            records_over_limit: all.register(
+                "perennial_records_over_limit",
+                "Records of absent nodes deleted before their retention since there were more than keeper.maxAbsent",
+                Counter::default(),
+            ),
+            captures: all.register("perennial_captures", "Captures: node to record", Family::default()),
+            restores: all.register("perennial_restores", "Restores: record to node", Family::default()),
+            labels_restored: all.register("perennial_labels_restored", "Labels restored", Counter::default()),
+            restore_latency: all.register(
+                "perennial_restore_latency_seconds",
+                "Time from the creation of a node to its restore",
+                histogram(),
+            ),
+            label_flaps: all.register(
+                "perennial_label_flaps",
+                "Captures that returned a node to the state before the last one",
+                Counter::default(),
+            ),
+            protected_refusals: all.register(
+                "perennial_protected_refusals",
+                "Protected keys that were withheld from another machine",
+                Counter::default(),
+            ),
+            mass_absence: all.register(
+                "perennial_mass_absence",
+                "1 while too many nodes are absent for records to be collected",
+                Gauge::default(),
+            ),
+            last_states_pending: all.register(
+                "perennial_last_states_pending",
+                "Last states of deleted nodes that wait for their record to be written",
+                Gauge::default(),
+            ),
+            last_states_pending_bytes: all.register(
+                "perennial_last_states_pending_bytes",
+                "Memory that pending last states take",
+                Gauge::default(),
+            ),
+            last_states_dropped: all.register(
+                "perennial_last_states_dropped",
+                "Last states that were dropped because the size limit was reached before they were written",
+                Counter::default(),
+            ),
+            records_lost: all.register(
+                "perennial_records_lost",
+                "Records of absent nodes that another client deleted",
+                Counter::default(),
+            ),
         };
-        all.register("perennial_nodes", "Nodes by state", &own.nodes);
-        all.register(
-            "perennial_nodes_current_ratio",
-            "Fraction of nodes whose record is up to date",
-            &own.nodes_current_ratio,
-        );
-        all.register("perennial_records", "Records by state", &own.records);
-        all.register("perennial_records_invalid", "Records in quarantine", &own.records_invalid);
-        all.register(
-            "perennial_records_unsigned",
-            "Records that the newest key has not signed, where records are signed",
-            &own.records_unsigned,
-        );
-        all.register("perennial_records_created", "Records created", &own.records_created);
-        all.register("perennial_records_collected", "Records collected after retention", &own.records_collected);
-        all.register(
-            "perennial_records_over_limit",
-            "Records of absent nodes deleted before their retention since there were more than keeper.maxAbsent",
-            &own.records_over_limit,
-        );
-        all.register("perennial_captures", "Captures: node to record", &own.captures);
-        all.register("perennial_restores", "Restores: record to node", &own.restores);
-        all.register("perennial_labels_restored", "Labels restored", &own.labels_restored);
-        all.register(
-            "perennial_restore_latency_seconds",
-            "Time from the creation of a node to its restore",
-            &own.restore_latency,
-        );
-        all.register(
-            "perennial_label_flaps",
-            "Captures that returned a node to the state before the last one",
-            &own.label_flaps,
-        );
-        all.register(
-            "perennial_protected_refusals",
-            "Protected keys that were withheld from another machine",
-            &own.protected_refusals,
-        );
-        all.register(
-            "perennial_mass_absence",
-            "1 while too many nodes are absent for records to be collected",
-            &own.mass_absence,
-        );
-        all.register(
-            "perennial_last_states_pending",
-            "Last states of deleted nodes that wait for their record to be written",
-            &own.last_states_pending,
-        );
-        all.register(
-            "perennial_last_states_pending_bytes",
-            "Memory that pending last states take",
-            &own.last_states_pending_bytes,
-        );
-        all.register(
-            "perennial_last_states_dropped",
-            "Last states that were dropped because the size limit was reached before they were written",
-            &own.last_states_dropped,
-        );
-        all.register(
-            "perennial_records_lost",
-            "Records of absent nodes that another client deleted",
-            &own.records_lost,
-        );
         own.export_at_zero();
         own
     }

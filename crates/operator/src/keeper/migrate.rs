@@ -11,15 +11,15 @@ use tracing::{info, warn};
 
 use super::{
     Priority,
-    apply::{Error, LoadedRecord, RecordMove},
+    apply::{KeeperError, LoadedRecord, RecordMove},
     replan::Replanner,
 };
-use crate::runtime::{error_category::Category, error_chain::Chain};
+use crate::runtime::{error_category::Category, error_chain::Chain, reporter::CategorizedError as _};
 
 impl Replanner {
     /// Moves the records of this replica's nodes whose name differs under the identity in force.
     /// Returns whether all of them were moved.
-    pub(super) async fn migrate(&self) -> Result<bool, Error> {
+    pub(super) async fn migrate(&self) -> Result<bool, KeeperError> {
         let mut pages = std::pin::pin!(self.cluster.all_records());
         let mut complete = true;
         while let Some(page) = pages.try_next().await? {
@@ -48,7 +48,7 @@ impl Replanner {
                 info!(node, from, to, "record moved to its new identity");
                 true
             }
-            Err(error @ Error::WriteRecord { .. }) if error.category() == Category::Conflict => {
+            Err(error @ KeeperError::WriteRecord { .. }) if error.category() == Category::Conflict => {
                 warn!(node, from, to, "a record of this identity exists already; both are kept");
                 true
             }

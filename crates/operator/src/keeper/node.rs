@@ -60,7 +60,7 @@ struct Wire {
     #[serde(default)]
     metadata: NodeMeta,
     #[serde(default)]
-    spec: Spec,
+    spec: NodeSpec,
     #[serde(default)]
     status: NodeStatus,
 }
@@ -80,7 +80,7 @@ struct NodeMeta {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Spec {
+struct NodeSpec {
     #[serde(rename = "providerID")]
     provider_id: Option<String>,
     unschedulable: Option<bool>,

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use tracing::{debug, warn};
 
 use super::{
-    apply::Cluster,
-    cache::Cache,
+    apply::KeeperClient,
+    cache::KeeperCache,
     policies::{Entry, Policies},
 };
 use crate::runtime::{
@@ -21,8 +21,8 @@ use crate::runtime::{
 #[derive(Debug)]
 pub(super) struct PolicyReporter {
     pub(super) policies: Policies,
-    pub(super) cluster: Cluster,
-    pub(super) cache: Arc<Cache>,
+    pub(super) cluster: KeeperClient,
+    pub(super) cache: Arc<KeeperCache>,
     pub(super) clock: Clock,
     pub(super) events: Events,
     pub(super) ownership: Ownership,
@@ -45,8 +45,8 @@ impl PolicyReporter {
             }
             if let Err(problems) = &entry.read {
                 let about = EventObject {
-                    api_version: "perennial.dev/v1alpha1",
-                    kind: "KeepPolicy",
+                    api_version: "perennial.dev/v1alpha1".into(),
+                    kind: "KeepPolicy".into(),
                     namespace: None,
                     name: name.clone(),
                     uid: entry.uid.clone(),

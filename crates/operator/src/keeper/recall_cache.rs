@@ -11,7 +11,7 @@ use std::{
 
 use perennial_core::keeper::selection::{self, DOMAIN};
 
-use super::Key;
+use super::NodeKey;
 use crate::runtime::map::HashMap;
 
 /// A node in a few hundred bytes instead of thousands. Clones share them.
@@ -63,9 +63,9 @@ const ROOM: usize = 6 << 20;
 /// Recent last states by node name.
 #[derive(Debug, Default)]
 pub struct RecallCache {
-    names: HashMap<Key, VecDeque<Last>>,
+    names: HashMap<NodeKey, VecDeque<Last>>,
     /// Names in the order of arrival.
-    order: VecDeque<Key>,
+    order: VecDeque<NodeKey>,
     bytes: usize,
     /// Increases whenever the watch of nodes restarts: events may be missing in between.
     watch: u64,
@@ -88,7 +88,7 @@ enum Successor {
 }
 
 impl RecallCache {
-    pub fn push(&mut self, name: &Key, node: PackedNode) {
+    pub fn push(&mut self, name: &NodeKey, node: PackedNode) {
         self.bytes += node.size();
         let last = Last { node, watch: self.watch, successor: Successor::None };
         self.names.entry(Arc::clone(name)).or_default().push_back(last);
@@ -100,7 +100,7 @@ impl RecallCache {
         }
     }
 
-    fn forget_oldest(&mut self, name: &Key) {
+    fn forget_oldest(&mut self, name: &NodeKey) {
         if let Some(states) = self.names.get_mut(name) {
             self.bytes -= states.pop_front().map_or(0, |last| last.node.size());
             if states.is_empty() {
@@ -112,6 +112,18 @@ impl RecallCache {
     /// Returns the last states of a name, oldest first.
     pub fn of(&self, name: &str) -> Vec<selection::Node> {
         self.names.get(name).into_iter().flatten().map(|last| last.node.unpack()).collect()
+    }
+
+    /// Removes the last states of a name that `keep` rejects.
+    pub fn retain(&mut self, name: &str, keep: impl Fn(&selection::Node) -> bool) {
+        let Some(states) = self.names.get_mut(name) else { return };
+        let size = |states: &VecDeque<Last>| states.iter().map(|last| last.node.size()).sum::<usize>();
+        self.bytes -= size(states);
+        states.retain(|last| keep(&last.node.unpack()));
+        self.bytes += size(states);
+        if states.is_empty() {
+            self.names.remove(name);
+        }
     }
 
     /// The watch of nodes restarts.
@@ -175,7 +187,7 @@ mod tests {
     #[test]
     fn the_predecessor_is_recalled_until_its_successor_changes() {
         let mut past = RecallCache::default();
-        let name: Key = Arc::from("n");
+        let name: NodeKey = Arc::from("n");
         past.push(&name, packed("n", "1"));
         assert_eq!(uid(past.before_next("n")).as_deref(), Some("1"));
         assert_eq!(past.before_unchanged("n"), None);
@@ -203,7 +215,7 @@ mod tests {
         let mut large = node("", "u");
         large.labels.insert("blob".to_owned(), "x".repeat(ROOM / 4));
         for number in 0..8 {
-            let name: Key = Arc::from(format!("n{number}"));
+            let name: NodeKey = Arc::from(format!("n{number}"));
             large.name = name.to_string();
             past.push(&name, PackedNode::new(&large, false));
         }

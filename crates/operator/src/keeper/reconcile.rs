@@ -6,6 +6,7 @@
 //! node is restored only from a record that was read after it, or, if it has not changed since its
 //! creation, from the last state of its predecessor ([`recall_cache`](super::recall_cache)).
 
+mod capture;
 mod last_states;
 
 use std::{
@@ -17,40 +18,37 @@ use std::{
 };
 
 use perennial_core::keeper::{
-    case::{Case, Phase},
-    decide::{Decision, Reason, RecordWrite, Restore, decide},
+    case::Case,
+    decide::{Decision, Reason, Restore, decide},
     identity::Identified,
-    keys::Kept,
-    record::Record,
     selection::{self, ignored},
 };
-use tracing::{Span, debug, field, info, info_span, warn};
+use tracing::{Span, debug, field, info, info_span};
 
+use self::last_states::Predecessors;
 use super::{
-    Key, Priority, Work,
-    apply::{Cluster, Error, LoadedRecord},
-    cache::Cache,
+    NodeKey, NodeWork, Priority,
+    apply::{KeeperClient, KeeperError, LoadedRecord},
+    cache::KeeperCache,
     cases::Cases,
     controller::Duties,
     gc::{Absence, note_absence},
-    intake::{FLAPS, Intake},
+    intake::Intake,
     metrics::{KeeperMetrics, Via},
-    reports::Reports,
+    reports::{Reports, event_about},
 };
 use crate::runtime::{
-    error_category::Category,
-    events::EventObject,
     ownership::Ownership,
-    reconciler::{Action, Reconcile},
-    reporter::{CategorizedError, Reporter, Retry, log_failure},
+    reconciler::{NextStep, Reconcile},
+    reporter::{Reporter, Retry, log_failure},
     traces,
 };
 
 /// Reconciles nodes with their records.
 #[derive(Debug)]
 pub(super) struct NodeReconciler {
-    pub(super) cluster: Cluster,
-    pub(super) cache: Arc<Cache>,
+    pub(super) cluster: KeeperClient,
+    pub(super) cache: Arc<KeeperCache>,
     pub(super) cases: Cases,
     pub(super) intake: Arc<Intake>,
     pub(super) reports: Reports,
@@ -74,9 +72,15 @@ enum Done {
 
 impl NodeReconciler {
     /// Reconciles the last states of a name, then its live node.
-    async fn settle(&self, work: &Work) -> Result<Done, Error> {
+    async fn settle(&self, work: &NodeWork) -> Result<Done, KeeperError> {
         let wrote = match self.settle_predecessors(&work.key).await {
-            Ok(wrote) => wrote,
+            Ok(Predecessors { wrote, wait }) => {
+                // The successor does not wait for another process.
+                if wait && self.settle_before_write(&work.key).await? {
+                    return Ok(Done::Quiet);
+                }
+                wrote
+            }
             // The successor does not wait for the write.
             Err(error) if error.is_failed_write() => {
                 self.settle_before_write(&work.key).await?;
@@ -104,7 +108,7 @@ impl NodeReconciler {
         }
     }
 
-    async fn settle_live(&self, key: &Key, priority: Priority) -> Result<Done, Error> {
+    async fn settle_live(&self, key: &NodeKey, priority: Priority) -> Result<Done, KeeperError> {
         let hot = self.cache.take_hot(key);
         let (node, held, from_watch) = if let Some(node) = hot {
             if let Some((case, restore)) = self.restore_by_recall(&node) {
@@ -119,7 +123,7 @@ impl NodeReconciler {
                 Some(name) => self.cluster.read_record(&name, priority).await?,
                 None => None,
             };
-            let Some(node) = self.cluster.read_node(key, priority).await? else { return Ok(Done::Quiet) };
+            let Some(node) = self.cases.read_node(&self.cluster, key, priority).await? else { return Ok(Done::Quiet) };
             (node, held, false)
         };
 
@@ -174,7 +178,13 @@ impl NodeReconciler {
     }
 
     /// Ends the work on a node that needs no write of its labels or its record.
-    async fn rest(&self, key: &Key, case: &Case, reason: Reason, held: Option<&LoadedRecord>) -> Result<Done, Error> {
+    async fn rest(
+        &self,
+        key: &NodeKey,
+        case: &Case,
+        reason: Reason,
+        held: Option<&LoadedRecord>,
+    ) -> Result<Done, KeeperError> {
         let node = case.subject();
         debug!(node = &**key, ?reason, "nothing to do");
         match reason {
@@ -196,34 +206,6 @@ impl NodeReconciler {
         Ok(Done::Quiet)
     }
 
-    /// Writes the record of a live node.
-    async fn capture(
-        &self,
-        key: &Key,
-        case: &Case,
-        kind: RecordWrite,
-        (held, next): (Option<&LoadedRecord>, &Record),
-    ) -> Result<Done, Error> {
-        let node = case.subject();
-        let written = self.write(case, kind, held, next).await;
-        if held.is_none()
-            && let Err(error) = &written
-            && error.category() == Category::Conflict
-            && self.label_record(node).await?
-        {
-            return Ok(Done::Again);
-        }
-        written?;
-        self.intake.note_capture(key);
-        if let Some(before) = held.and_then(|held| held.stored().good()) {
-            self.note_flap(key, node, before, next);
-            if !self.duties.dry_run {
-                self.reports.withheld(node, before, next);
-            }
-        }
-        Ok(Done::Wrote)
-    }
-
     /// Returns the restore of a node whose predecessor's last state is cached, without reading the
     /// record.
     fn restore_by_recall(&self, node: &selection::Node) -> Option<(Case, Restore)> {
@@ -237,21 +219,7 @@ impl NodeReconciler {
         }
     }
 
-    /// Detects labels that are set back and forth. They are reported once, captured less and less
-    /// often, and never reverted.
-    fn note_flap(&self, key: &Key, node: &selection::Node, before: &Record, next: &Record) {
-        let back = before.kept != next.kept
-            && before.history.first().is_some_and(|entry| Kept::from(entry.content.clone()) == next.kept);
-        if !back {
-            return;
-        }
-        self.metrics.labels_flapped();
-        if self.intake.note_flap(key) == FLAPS {
-            self.reports.flapping(node, before, next);
-        }
-    }
-
-    async fn record_of(&self, node: &selection::Node, priority: Priority) -> Result<Option<LoadedRecord>, Error> {
+    async fn record_of(&self, node: &selection::Node, priority: Priority) -> Result<Option<LoadedRecord>, KeeperError> {
         self.cases.read_record(&self.cluster, node, priority).await
     }
 
@@ -264,56 +232,13 @@ impl NodeReconciler {
         }
     }
 
-    /// Restores the label of a record that lost it: the watch does not deliver records without it.
-    /// Returns whether that was the case.
-    async fn label_record(&self, node: &selection::Node) -> Result<bool, Error> {
-        let Some(held) = self.record_of(node, Priority::Capture).await?.filter(|held| !held.is_labelled()) else {
-            return Ok(false);
-        };
-        warn!(node = node.name, record = held.name(), "record without its label found; the label is restored");
-        let labelled = self.cluster.label_record(&held).await?;
-        self.intake.learn_record(&labelled);
-        Ok(true)
-    }
-
-    /// Reads the node again. Returns whether the decision about it still holds.
-    async fn is_still(&self, case: &Case) -> Result<bool, Error> {
-        let Some(now) = self.cluster.read_node(&case.subject().name, Priority::Capture).await? else {
-            return Ok(false);
-        };
-        let same = case.is_same_in(&now);
-        if !same {
-            self.intake.learn_node(&now);
-        }
-        Ok(same)
-    }
-
-    async fn write(
+    async fn restore(
         &self,
+        key: &NodeKey,
         case: &Case,
-        kind: RecordWrite,
-        held: Option<&LoadedRecord>,
-        next: &Record,
-    ) -> Result<(), Error> {
-        let node = &case.subject().name;
-        if self.duties.dry_run {
-            info!(node, act = kind.as_str(), sequence = next.sequence, "would write the record");
-            return Ok(());
-        }
-        let priority = if case.phase() == Phase::Gone { Priority::LastState } else { Priority::Capture };
-        let written = self.cluster.write_or_move_record(held, next, priority).await?;
-        info!(node, act = kind.as_str(), sequence = next.sequence, labels = next.kept.len(), "record written");
-        if kind == RecordWrite::Capture {
-            self.metrics.captured(Via::Watch);
-        }
-        if held.is_none() {
-            self.metrics.record_created();
-        }
-        self.intake.learn_record(&written);
-        Ok(())
-    }
-
-    async fn restore(&self, key: &Key, case: &Case, restore: &Restore, sequence: Option<u64>) -> Result<Done, Error> {
+        restore: &Restore,
+        sequence: Option<u64>,
+    ) -> Result<Done, KeeperError> {
         let node = case.subject();
         let (set, removed, withheld) = (restore.set.len(), restore.remove.len(), restore.withheld.len());
         if self.duties.dry_run {
@@ -335,7 +260,7 @@ impl NodeReconciler {
     }
 
     /// Removes the gate taint from a node that is settled, or has been gated for too long.
-    async fn ungate(&self, node: &selection::Node) -> Result<(), Error> {
+    async fn ungate(&self, node: &selection::Node) -> Result<(), KeeperError> {
         if self.duties.dry_run {
             info!(node = node.name, "would remove the gate taint");
             return Ok(());
@@ -362,47 +287,33 @@ impl NodeReconciler {
         }
     }
 
-    fn report_failure(&self, node: &str, error: &Error, retry: Retry) {
-        let report = self.reporter.failure(error, retry, Some(EventObject::node(node, "")));
+    fn report_failure(&self, node: &str, error: &KeeperError, retry: Retry) {
+        let report = self.reporter.failure(error, retry, Some(event_about(node, "")));
         log_failure!(report, node = node);
     }
 }
 
 impl Reconcile for NodeReconciler {
-    type Key = Key;
+    type Key = NodeKey;
     type Priority = Priority;
-    type Error = Error;
+    type Error = KeeperError;
 
-    fn shard_key(key: &Key) -> &str {
+    fn shard_key(key: &NodeKey) -> &str {
         key
     }
 
-    fn span(&self, key: &Key) -> Span {
+    fn span(&self, key: &NodeKey) -> Span {
         info_span!(target: traces::TARGET, "keeper", node = &**key, outcome = field::Empty)
     }
 
-    async fn reconcile(&self, work: &Work, _term: u64) -> Result<Action, Error> {
+    async fn reconcile(&self, work: &NodeWork, _term: u64) -> Result<NextStep, KeeperError> {
         Ok(match self.settle(work).await? {
-            Done::Quiet | Done::Wrote => Action::Done,
-            Done::Again => Action::Requeue,
+            Done::Quiet | Done::Wrote => NextStep::Done,
+            Done::Again => NextStep::Requeue,
         })
     }
 
-    fn report(&self, key: &Key, error: &Error, retry: Retry) {
+    fn report(&self, key: &NodeKey, error: &KeeperError, retry: Retry) {
         self.report_failure(key, error, retry);
-    }
-}
-
-impl CategorizedError for Error {
-    fn category(&self) -> Category {
-        self.category()
-    }
-
-    fn retry_after(&self) -> Option<Duration> {
-        self.retry_after()
-    }
-
-    fn missing_permission(&self) -> Option<&'static str> {
-        self.missing_permission()
     }
 }

@@ -6,6 +6,7 @@
 use std::{
     collections::VecDeque,
     fmt,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::{
         Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
@@ -18,7 +19,7 @@ use kube::{Api, Client};
 use perennial_core::{
     config::settings::{Hmac, Settings},
     keeper::{
-        record::{Fault, RECORD_KEY, RECOVERED_KEY, Record},
+        record::{RECORD_KEY, RECOVERED_KEY, Record, RecordFault},
         signature::{BadKeys, Keys, Newest, SECRET, SignedLocation},
     },
 };
@@ -30,7 +31,7 @@ use crate::runtime::{
     budget::Budget,
     error_category::Category,
     map::HashMap,
-    request::{Failure, send},
+    request::{RequestFailure, send},
 };
 
 /// Time for which a key that is not in the Secret is not looked up again.
@@ -44,7 +45,7 @@ const TRY_EVERY: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 pub enum KeysError {
     #[error("could not read the Secret {SECRET} in namespace {namespace}, which `records.hmac` requires")]
-    Read { namespace: String, source: Failure },
+    Read { namespace: String, source: RequestFailure },
     #[error(
         "`records.hmac` requires the Secret {SECRET} in namespace {namespace}, which does not exist: \
          kubectl create secret generic {SECRET} -n {namespace} --from-literal=key-1=\"$(openssl rand -hex 32)\""
@@ -73,7 +74,7 @@ struct SignatureState {
     keys: RwLock<Option<Keys>>,
     /// Number of changes of the keys.
     changes: AtomicU64,
-    seen: Mutex<Seen>,
+    seen: Mutex<SeenRecords>,
     last_read: tokio::sync::Mutex<Option<Instant>>,
     /// Keys that are not in the Secret.
     absent: tokio::sync::Mutex<HashMap<String, Instant>>,
@@ -81,29 +82,48 @@ struct SignatureState {
 
 /// The newest record seen under each data key of each ConfigMap.
 #[derive(Debug, Default)]
-struct Seen {
-    newest: HashMap<(String, &'static str), Newest>,
-    /// Names and UIDs of deleted ConfigMaps, oldest first. A deleted record may be created again
-    /// from an older copy.
+struct SeenRecords {
+    newest: HashMap<Place, Newest>,
+    /// Deleted ConfigMaps by name and UID, oldest first. A deleted record may be created again from
+    /// an older copy.
     deleted: VecDeque<(String, String)>,
 }
 
-impl Seen {
+/// A data key of a ConfigMap, as a hash: there is one for every record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Place(u128);
+
+impl Place {
+    fn new(name: &str, key: &str) -> Self {
+        let half = |number: u8| {
+            let mut hasher = DefaultHasher::new();
+            (number, name, key).hash(&mut hasher);
+            u128::from(hasher.finish())
+        };
+        Self((half(0) << 64) | half(1))
+    }
+
+    /// Returns both places of a ConfigMap.
+    fn all(name: &str) -> [Self; 2] {
+        [RECORD_KEY, RECOVERED_KEY].map(|key| Self::new(name, key))
+    }
+}
+
+impl SeenRecords {
     /// Records a deletion. The oldest of too many deleted ConfigMaps are forgotten. ConfigMaps
     /// without a verified record do not count: anyone who may create them could make this process
     /// forget the others.
     fn deleted(&mut self, name: &str, uid: &str) {
-        let is_known = |key| self.newest.get(&(name.to_owned(), key)).is_some_and(|newest| newest.uid == uid);
-        if ![RECORD_KEY, RECOVERED_KEY].into_iter().any(is_known) {
+        let is_known = |place| self.newest.get(&place).is_some_and(|newest| newest.is_in(uid));
+        if !Place::all(name).into_iter().any(is_known) {
             return;
         }
         self.deleted.push_back((name.to_owned(), uid.to_owned()));
         if self.deleted.len() > DELETED
             && let Some((name, uid)) = self.deleted.pop_front()
         {
-            for key in [RECORD_KEY, RECOVERED_KEY] {
-                let place = (name.clone(), key);
-                if self.newest.get(&place).is_some_and(|newest| newest.uid == uid) {
+            for place in Place::all(&name) {
+                if self.newest.get(&place).is_some_and(|newest| newest.is_in(&uid)) {
                     self.newest.remove(&place);
                 }
             }
@@ -242,7 +262,7 @@ impl Signatures {
     }
 
     /// Verifies the signature of bytes.
-    pub fn verify(&self, name: &str, key: &str, text: &str, signature: Option<&str>) -> Result<(), Fault> {
+    pub fn verify(&self, name: &str, key: &str, text: &str, signature: Option<&str>) -> Result<(), RecordFault> {
         let keys = self.0.keys.read().unwrap_or_else(PoisonError::into_inner);
         match keys.as_ref() {
             Some(keys) => keys.verify(self.0.mode, &self.place(name, key), text, signature),
@@ -256,26 +276,20 @@ impl Signatures {
         (name, key): (&str, &'static str),
         (uid, resource_version): (&str, u64),
         record: &Record,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), RecordFault> {
         if self.0.mode == Hmac::None {
             return Ok(());
         }
-        let read = Newest {
-            uid: uid.to_owned(),
-            resource_version,
-            sequence: record.sequence,
-            captured_at: record.captured_at,
-            captured_by: record.captured_by.clone(),
-        };
+        let read = Newest::new(uid, resource_version, record);
         let mut seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.newest.entry((name.to_owned(), key)).or_insert_with(|| read.clone()).see(read)
+        seen.newest.entry(Place::new(name, key)).or_insert_with(|| read.clone()).see(read)
     }
 
     /// Returns the largest sequence that was seen in a ConfigMap. The next write continues from it.
     pub fn newest_sequence(&self, name: &str, uid: &str) -> u64 {
         let seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let seen = [RECORD_KEY, RECOVERED_KEY].into_iter().filter_map(|key| seen.newest.get(&(name.to_owned(), key)));
-        seen.filter(|seen| seen.uid == uid).map(|seen| seen.sequence).max().unwrap_or_default()
+        let seen = Place::all(name).into_iter().filter_map(|place| seen.newest.get(&place));
+        seen.filter(|seen| seen.is_in(uid)).map(Newest::sequence).max().unwrap_or_default()
     }
 
     /// Takes note that a ConfigMap was deleted. Its sequence is remembered for some time.
@@ -307,20 +321,20 @@ impl Signatures {
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
+    use serde_json::json;
 
     use super::*;
 
     fn newest(uid: &str) -> Newest {
-        let captured_at = Timestamp::UNIX_EPOCH;
-        Newest { uid: uid.to_owned(), resource_version: 5, sequence: 9, captured_at, captured_by: "test".to_owned() }
+        let record = json!({"version": 1, "sequence": 9, "node": {}, "capturedAt": "2026-01-01T00:00:00Z"});
+        Newest::new(uid, 5, &Record::from_value(record).unwrap())
     }
 
     #[test]
     fn deleted_config_maps_without_a_record_make_nothing_forgotten() {
-        let mut seen = Seen::default();
+        let mut seen = SeenRecords::default();
         for name in ["node-a", "node-b"] {
-            seen.newest.insert((name.to_owned(), RECORD_KEY), newest("u"));
+            seen.newest.insert(Place::new(name, RECORD_KEY), newest("u"));
         }
         seen.deleted("node-a", "u");
 

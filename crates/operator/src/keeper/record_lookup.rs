@@ -5,10 +5,11 @@ use std::sync::Arc;
 use perennial_core::keeper::{
     identity::Identified, lookup::believed_mark, policy_set::PolicySet, selection::Node, stored_record::Stored,
 };
+use tracing::warn;
 
 use super::{
     Priority,
-    apply::{Cluster, Error, LoadedRecord},
+    apply::{KeeperClient, KeeperError, LoadedRecord},
     cases::Cases,
 };
 
@@ -35,22 +36,40 @@ impl Cases {
     /// Reads the record of a node.
     pub(super) async fn read_record(
         &self,
-        cluster: &Cluster,
+        cluster: &KeeperClient,
         node: &Node,
         priority: Priority,
-    ) -> Result<Option<LoadedRecord>, Error> {
+    ) -> Result<Option<LoadedRecord>, KeeperError> {
         read_record(&self.policies.current(), cluster, self.identities_of(node), node, priority).await
+    }
+
+    /// Reads a node. Last states that were cached before and cannot precede it belong to a history
+    /// that a restore of etcd took back, and are dropped.
+    pub(super) async fn read_node(
+        &self,
+        cluster: &KeeperClient,
+        name: &str,
+        priority: Priority,
+    ) -> Result<Option<Node>, KeeperError> {
+        let known = self.cache.newest_last_state(name);
+        let node = cluster.read_node(name, priority).await?;
+        if let Some(node) = node.as_ref().filter(|node| node.resource_version <= known) {
+            let uid = &node.uid;
+            warn!(node = name, uid, "last states of a lost history, as before a restore of etcd; dropped");
+            self.cache.drop_lost_history(node, known);
+        }
+        Ok(node)
     }
 }
 
 /// Reads the records of these identities, and returns the one that belongs to the node.
 pub(crate) async fn read_record(
     policies: &PolicySet,
-    cluster: &Cluster,
+    cluster: &KeeperClient,
     identities: Vec<Identified>,
     node: &Node,
     priority: Priority,
-) -> Result<Option<LoadedRecord>, Error> {
+) -> Result<Option<LoadedRecord>, KeeperError> {
     let mut found: Vec<(Identified, LoadedRecord)> = Vec::new();
     for identity in identities {
         let held = cluster.read_record(&identity.record_name(), priority).await?;

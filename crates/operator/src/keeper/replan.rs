@@ -7,14 +7,16 @@ use tokio::sync::Notify;
 use tracing::warn;
 
 use super::{
-    apply::{Cluster, Error},
-    cache::Cache,
+    apply::{KeeperClient, KeeperError},
+    cache::KeeperCache,
     cases::Cases,
     controller::Duties,
     intake::Intake,
     policies::{KeepPolicyResource, Policies},
 };
-use crate::runtime::{error_category::Category, error_chain::Chain, jitter::Jitter, ownership::Ownership};
+use crate::runtime::{
+    error_category::Category, error_chain::Chain, jitter::Jitter, ownership::Ownership, reporter::CategorizedError as _,
+};
 
 /// Bounds of the pause after a failure.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_mins(1));
@@ -23,8 +25,8 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 #[derive(Debug)]
 pub(super) struct Replanner {
     pub(super) policies: Policies,
-    pub(super) cluster: Cluster,
-    pub(super) cache: Arc<Cache>,
+    pub(super) cluster: KeeperClient,
+    pub(super) cache: Arc<KeeperCache>,
     pub(super) cases: Cases,
     pub(super) intake: Arc<Intake>,
     pub(super) duties: Duties,
@@ -72,7 +74,7 @@ impl Replanner {
         }
     }
 
-    async fn replan(&self) -> Result<(), Error> {
+    async fn replan(&self) -> Result<(), KeeperError> {
         // The identities of existing records are among those that a node is looked up under.
         while !self.cache.is_listed() {
             tokio::time::sleep(PAUSE.0).await;

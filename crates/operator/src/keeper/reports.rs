@@ -14,7 +14,7 @@ use perennial_core::keeper::{
 use tracing::warn;
 
 use super::{
-    apply::{Error, LoadedRecord},
+    apply::{KeeperError, LoadedRecord},
     cache::ROOM,
     metrics::KeeperMetrics,
 };
@@ -25,6 +25,11 @@ use crate::runtime::{
 
 /// Maximum number of keys that a message lists.
 const LISTED: usize = 10;
+
+/// Returns a node as the object of an Event.
+pub(super) fn event_about(name: &str, uid: &str) -> EventObject {
+    EventObject::cluster_scoped("Node", name, uid)
+}
 
 /// Reports on single nodes.
 #[derive(Clone, Debug)]
@@ -42,7 +47,7 @@ impl Reports {
     pub(super) fn invalid_record(&self, node: &Node, held: Option<&LoadedRecord>) {
         let Some((held, fault)) = held.and_then(|held| Some((held, held.stored().fault()?))) else { return };
         warn!(node = node.name, record = held.name(), error = %fault, "record quarantined; its bytes are kept");
-        self.events.occurred(EventObject::node(&node.name, &node.uid), Severity::Warning, "RecordInvalid", || {
+        self.events.occurred(event_about(&node.name, &node.uid), Severity::Warning, "RecordInvalid", || {
             format!(
                 "record {} cannot be trusted: {fault}. Its bytes are kept; nothing is restored from it",
                 held.name()
@@ -53,7 +58,7 @@ impl Reports {
     /// Reports that several live nodes have one identity.
     pub(super) fn conflict(&self, case: &Case) {
         let node = case.subject();
-        self.events.occurred(EventObject::node(&node.name, &node.uid), Severity::Warning, "IdentityConflict", || {
+        self.events.occurred(event_about(&node.name, &node.uid), Severity::Warning, "IdentityConflict", || {
             format!(
                 "{} is also the identity of {}: nothing is restored until only one of them has it",
                 case.identity().and_then(Identified::text).unwrap_or_default(),
@@ -65,7 +70,7 @@ impl Reports {
     /// Reports a restore.
     pub(super) fn restored(&self, node: &Node, restore: &Restore) {
         if !restore.changes_nothing() {
-            let about = EventObject::node(&node.name, &node.uid);
+            let about = event_about(&node.name, &node.uid);
             self.events.occurred(about, Severity::Normal, "Restored", || summary(restore));
         }
         if restore.waits {
@@ -76,7 +81,7 @@ impl Reports {
     /// Reports a restore in a create request, which set `set` keys: those that the mark lists as
     /// given.
     pub(super) fn restored_in_create(&self, node: &str, uid: &str, set: usize, mark: &Mark) {
-        self.events.occurred(EventObject::node(node, uid), Severity::Normal, "Restored", || {
+        self.events.occurred(event_about(node, uid), Severity::Normal, "Restored", || {
             if mark.unlisted || mark.given.len() != set {
                 format!("Restored {set} key(s)")
             } else {
@@ -87,7 +92,7 @@ impl Reports {
 
     /// Reports protected keys that wait for the node to report its machine.
     pub(super) fn waits(&self, node: &Node) {
-        self.events.occurred(EventObject::node(&node.name, &node.uid), Severity::Normal, "RestoreWaits", || {
+        self.events.occurred(event_about(&node.name, &node.uid), Severity::Normal, "RestoreWaits", || {
             "protected labels are restored once the node reports its providerID, systemUUID and machineID".to_owned()
         });
     }
@@ -106,7 +111,7 @@ impl Reports {
         }
         self.metrics.protected_keys_withheld(keys.len());
         warn!(node = node.name, keys = keys.join(", "), "protected keys belong to another machine; not restored");
-        self.events.occurred(EventObject::node(&node.name, &node.uid), Severity::Warning, "Withheld", || {
+        self.events.occurred(event_about(&node.name, &node.uid), Severity::Warning, "Withheld", || {
             format!("not restored, since they belong to another machine: {}", keys.join(", "))
         });
     }
@@ -115,7 +120,7 @@ impl Reports {
     pub(super) fn last_state_dropped(&self, node: &str, uid: &str) {
         self.metrics.last_state_dropped();
         warn!(node, limit = ROOM, "last state dropped before it was written: too many wait for their records");
-        self.events.occurred(EventObject::node(node, uid), Severity::Warning, "LastStateDropped", || {
+        self.events.occurred(event_about(node, uid), Severity::Warning, "LastStateDropped", || {
             "its last changes are lost: too many last states wait until records can be written. \
              Check why writes of ConfigMaps in Perennial's namespace fail"
                 .to_owned()
@@ -124,10 +129,10 @@ impl Reports {
 
     /// Reports a last state that is too large to be written. Its keys were given to the next
     /// incarnation.
-    pub(super) fn last_state_too_large(&self, node: &Node, error: &Error) {
+    pub(super) fn last_state_too_large(&self, node: &Node, error: &KeeperError) {
         self.metrics.last_state_dropped();
         warn!(node = node.name, error = %Chain(error), "last state dropped: its record is too large");
-        self.events.occurred(EventObject::node(&node.name, &node.uid), Severity::Warning, "LastStateDropped", || {
+        self.events.occurred(event_about(&node.name, &node.uid), Severity::Warning, "LastStateDropped", || {
             format!("its last state was not written: {}. Remove keys from the node, or keep fewer", Chain(error))
         });
     }
@@ -136,7 +141,7 @@ impl Reports {
     pub(super) fn record_lost(&self, node: &str, record: &str) {
         self.metrics.records_lost(1);
         warn!(node, record, "record of an absent node deleted by another client");
-        self.events.occurred(EventObject::node(node, ""), Severity::Warning, "RecordDeleted", || {
+        self.events.occurred(event_about(node, ""), Severity::Warning, "RecordDeleted", || {
             format!(
                 "another client deleted record {record}: the node will return without its labels. \
                  To bring them back, import a backup of the record: perennial import -f FILE"
@@ -153,7 +158,7 @@ impl Reports {
     /// Reports labels that are set back and forth.
     pub(super) fn flapping(&self, node: &Node, before: &Record, next: &Record) {
         warn!(node = node.name, "labels flap; the node is captured less often");
-        self.events.occurred(EventObject::node(&node.name, &node.uid), Severity::Warning, "LabelsFlap", || {
+        self.events.occurred(event_about(&node.name, &node.uid), Severity::Warning, "LabelsFlap", || {
             let changed =
                 next.kept.keys().chain(before.kept.keys()).filter(|k| next.kept.get(*k) != before.kept.get(*k));
             let keys: BTreeSet<String> = changed.map(ToString::to_string).collect();

@@ -13,12 +13,17 @@ use tracing::{info, warn};
 
 use super::{
     Priority,
-    apply::{Cluster, Error},
-    cache::Cache,
+    apply::{KeeperClient, KeeperError},
+    cache::KeeperCache,
     controller::Duties,
     intake::Intake,
 };
-use crate::runtime::{error_category::Category, error_chain::Chain, ownership::Ownership, reporter::Reporter};
+use crate::runtime::{
+    error_category::Category,
+    error_chain::Chain,
+    ownership::Ownership,
+    reporter::{CategorizedError as _, Reporter},
+};
 
 /// Interval at which the keys are read again.
 const KEYS_EVERY: Duration = Duration::from_secs(30);
@@ -26,8 +31,8 @@ const KEYS_EVERY: Duration = Duration::from_secs(30);
 /// Keeps records signed with the newest key.
 #[derive(Debug)]
 pub(super) struct Signer {
-    pub(super) cluster: Cluster,
-    pub(super) cache: Arc<Cache>,
+    pub(super) cluster: KeeperClient,
+    pub(super) cache: Arc<KeeperCache>,
     pub(super) intake: Arc<Intake>,
     pub(super) duties: Duties,
     pub(super) ownership: Ownership,
@@ -62,7 +67,7 @@ impl Signer {
         }
     }
 
-    async fn sign_unsigned(&self) -> Result<(), Error> {
+    async fn sign_unsigned(&self) -> Result<(), KeeperError> {
         if !self.duties.may_write_records() {
             return Ok(());
         }
@@ -92,7 +97,7 @@ impl Signer {
         Ok(())
     }
 
-    fn report_failure(&self, error: &Error) {
+    fn report_failure(&self, error: &KeeperError) {
         self.reporter.count(error.category());
         warn!(category = error.category().as_str(), error = %Chain(error), "records not signed yet, retrying");
     }

@@ -10,7 +10,7 @@ use perennial_core::{
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::{apply::PAGE_OF_RECORDS, cache::Survey, controller::Keeper, policies};
+use super::{apply::PAGE_OF_RECORDS, cache::Survey, controller::KeeperController, policies};
 use crate::{
     placement::reconcile::Placer,
     runtime::{environment::Environment, error_category::Category, health::Health, tasks::Task, watch::Watch},
@@ -33,7 +33,7 @@ const FIRST_AUDIT: Duration = Duration::from_mins(2);
 /// How often the cache is searched for records that the current key has not signed.
 const RESIGN_PERIOD: Duration = Duration::from_secs(3);
 
-impl Keeper {
+impl KeeperController {
     /// Returns the tasks that fill the caches. Placement sees the nodes of the same watch.
     pub fn watch_tasks(self: &Arc<Self>, env: &Environment, placer: Option<Arc<Placer>>) -> [Task; 6] {
         env.health.expect(SYNCED);
@@ -156,7 +156,7 @@ impl Keeper {
     }
 }
 
-async fn follow_ownership(keeper: Arc<Keeper>, stop: CancellationToken) {
+async fn follow_ownership(keeper: Arc<KeeperController>, stop: CancellationToken) {
     let mut changes = keeper.ownership().changes();
     while let Some(owned) = stop.run_until_cancelled(changes.next()).await {
         let owned: Vec<u32> = owned.into_keys().collect();
@@ -167,7 +167,7 @@ async fn follow_ownership(keeper: Arc<Keeper>, stop: CancellationToken) {
 
 /// Reports readiness once nodes, records and policies have been listed. It never goes back. While
 /// policies cannot be read, nothing is captured or restored, but the rest works.
-async fn report_synced(keeper: Arc<Keeper>, health: Health, stop: CancellationToken) {
+async fn report_synced(keeper: Arc<KeeperController>, health: Health, stop: CancellationToken) {
     while !(keeper.is_synced() || keeper.cache().is_listed() && health.is_unreadable(POLICIES)) {
         if stop.run_until_cancelled(tokio::time::sleep(SYNC_CHECK)).await.is_none() {
             return;

@@ -8,7 +8,7 @@ use perennial_core::config::Settings;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{controller::Keeper, node::Node, record_keys::Signatures};
+use super::{controller::KeeperController, node::Node, record_keys::Signatures};
 use crate::runtime::{
     budget::Budget,
     client::{Listeners, over},
@@ -24,11 +24,11 @@ use crate::runtime::{
 };
 
 /// The methods and paths of all requests.
-type Requests = Arc<Mutex<Vec<String>>>;
+type SentRequests = Arc<Mutex<Vec<String>>>;
 
 /// Returns a keeper that owns no shard, and the requests that it sends. None finds anything.
-fn keeper() -> (Arc<Keeper>, Requests) {
-    let requests = Requests::default();
+fn keeper() -> (Arc<KeeperController>, SentRequests) {
+    let requests = SentRequests::default();
     let sent = Arc::clone(&requests);
     let answer = move |request: Request<Body>| {
         sent.lock().unwrap().push(format!("{} {}", request.method(), request.uri().path()));
@@ -57,7 +57,7 @@ fn keeper() -> (Arc<Keeper>, Requests) {
         stop,
     };
     let events = Events::new(client, env.clock.clone(), false).0;
-    let keeper = Keeper::new(&Settings::default(), &env, Ownership::none(1), events, Signatures::none());
+    let keeper = KeeperController::new(&Settings::default(), &env, Ownership::none(1), events, Signatures::none());
     (keeper, requests)
 }
 

@@ -25,15 +25,19 @@ use tracing::{debug, info, warn};
 
 use super::{
     Priority,
-    apply::{Cluster, Error, LoadedRecord},
-    cache::Cache,
+    apply::{KeeperClient, KeeperError, LoadedRecord},
+    cache::KeeperCache,
     cases::Cases,
     metrics::{KeeperMetrics, Via},
     node::Node,
     pending_restores::{AnsweredCreate, PendingRestores},
     reports::Reports,
 };
-use crate::runtime::{error_category::Category, error_chain::Chain, reporter::Reporter};
+use crate::runtime::{
+    error_category::Category,
+    error_chain::Chain,
+    reporter::{CategorizedError as _, Reporter},
+};
 
 /// Longest time that the admission of a DELETE waits for the watch of nodes.
 const WATCH_LAG: Duration = Duration::from_millis(500);
@@ -43,8 +47,8 @@ const WATCH_CHECK: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub(super) struct NodeAdmission {
     /// Requests with a budget of their own, since the API server waits for the answer.
-    pub(super) cluster: Cluster,
-    pub(super) cache: Arc<Cache>,
+    pub(super) cluster: KeeperClient,
+    pub(super) cache: Arc<KeeperCache>,
     pub(super) cases: Cases,
     pub(super) reports: Reports,
     pub(super) reporter: Reporter,
@@ -89,8 +93,7 @@ impl NodeAdmission {
         let pending = is_known.then(|| self.cases.pending_record(&node, held.as_ref())).flatten();
         let (case, admitted) = if let Some(pending) = pending {
             let case = creating(Some(pending));
-            let written = held.as_ref().and_then(|held| held.stored().record_for(&node));
-            let admitted = admit_before_write(object, &case, written.as_deref(), self.gate);
+            let admitted = admit_before_write(object, &case, self.gate);
             (case, admitted)
         } else {
             let recalled = recalled.map(|record| Arc::new(Stored::Good(Box::new(record))));
@@ -104,7 +107,9 @@ impl NodeAdmission {
         {
             let (set, withheld, complete) = (restore.set.len(), restore.withheld.len(), restore.mark.complete);
             if set > 0 {
-                self.restores.expect(&case.subject().name, AnsweredCreate { set, withheld, complete });
+                let name = &case.subject().name;
+                let exists = self.cache.contains_node(name);
+                self.restores.expect(name, AnsweredCreate { set, withheld, complete, exists });
             }
         }
         AdmissionResponse::patched(admitted.patch)
@@ -165,7 +170,7 @@ impl NodeAdmission {
     /// Captures the last state that a review reports. Anyone who reaches the port can send a
     /// review, so its content is only a hint that there may be something to write. The state that
     /// is written is read from the API server, which still has the node.
-    async fn capture_last(&self, reported: &selection::Node) -> Result<(), Error> {
+    async fn capture_last(&self, reported: &selection::Node) -> Result<(), KeeperError> {
         let (mut node, mut confirmed) = (reported.clone(), false);
         loop {
             let identities = self.cases.identities_of(&node);
@@ -244,7 +249,11 @@ impl NodeAdmission {
 
     /// Returns the rivals of a node that is being deleted. The watch may lag behind, so rivals that
     /// hold the record are looked up in the API server.
-    async fn confirmed_rivals(&self, node: &selection::Node, held: Option<&LoadedRecord>) -> Result<Vec<Rival>, Error> {
+    async fn confirmed_rivals(
+        &self,
+        node: &selection::Node,
+        held: Option<&LoadedRecord>,
+    ) -> Result<Vec<Rival>, KeeperError> {
         let rivals = self.cases.rivals(node, held);
         let record = held.and_then(|held| held.stored().record_for(node));
         if record.is_none_or(|record| record.node.uid == node.uid) {
@@ -260,8 +269,8 @@ impl NodeAdmission {
     }
 
     /// Reads the node that is being deleted. `None` if this incarnation does not exist.
-    async fn confirm(&self, reported: &selection::Node) -> Result<Option<selection::Node>, Error> {
-        let live = self.cluster.read_node(&reported.name, Priority::LastState).await?;
+    async fn confirm(&self, reported: &selection::Node) -> Result<Option<selection::Node>, KeeperError> {
+        let live = self.cases.read_node(&self.cluster, &reported.name, Priority::LastState).await?;
         let live = live.filter(|live| live.uid == reported.uid);
         if live.is_none() {
             debug!(
@@ -274,7 +283,7 @@ impl NodeAdmission {
     }
 
     /// Logs an error after which a request passes unchanged.
-    fn failed_open(&self, node: &selection::Node, error: &Error) {
+    fn failed_open(&self, node: &selection::Node, error: &KeeperError) {
         let category = error.category().as_str();
         self.reporter.count(error.category());
         warn!(node = node.name, category, error = %Chain(error), "webhook failed open");

@@ -57,7 +57,6 @@ fn by_feature() -> Value {
         "noWebhooks": Permissions::no_webhooks(),
         "certificates": Permissions::certificates(),
         "placement": Permissions::placement(),
-        "noPlacement": Permissions::no_placement(),
         "signatures": Permissions::signatures(),
         "uninstall": uninstall(),
         "recordWriters": policies::writer_rules(),

@@ -55,7 +55,9 @@ impl Permissions {
         if features.own_certificates {
             parts.push(Self::certificates());
         }
-        parts.push(if features.placement { Self::placement() } else { Self::no_placement() });
+        if features.placement {
+            parts.push(Self::placement());
+        }
         if features.signatures {
             parts.push(Self::signatures());
         }
@@ -116,18 +118,11 @@ impl Permissions {
                 Rule::new("", &["namespaces"], &["get", "list", "watch"]),
                 Rule::new("", &["pods"], &["list", "watch", "patch", "delete"]),
                 Rule::new("", &["pods/eviction"], &["create"]),
-                Rule::new("apps", &["deployments", "statefulsets"], &["get", "list", "watch", "patch"]),
-                Rule::new("apps", &["replicasets"], &["get", "list", "watch"]),
+                Rule::new("apps", &["deployments", "replicasets", "statefulsets"], &["get", "list", "watch", "patch"]),
                 Rule::new("policy", &["poddisruptionbudgets"], &["list", "watch"]),
             ],
             namespaced: Vec::new(),
         }
-    }
-
-    /// Returns the permissions to release pods if placement is disabled: to remove gates, and to
-    /// replace pods that wait in a class.
-    pub fn no_placement() -> Self {
-        Self { cluster: vec![Rule::new("", &["pods"], &["list", "patch", "delete"])], namespaced: Vec::new() }
     }
 
     /// Returns the roles and their bindings to the account of the same name.

@@ -5,7 +5,8 @@
 //! state is saved after them and before any removal. Answers are stored in the cache at once, so
 //! that the next decision is based on them.
 
-mod cluster;
+mod client;
+mod error;
 mod pace;
 mod room;
 
@@ -13,20 +14,24 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
 use perennial_core::placement::{
-    decision::{Action, Decision, PodRef},
+    Class,
+    decision::{Action, PlacementDecision, PodRef, RoomSearch},
     spec::Strength,
-    ungate::{UngateReason, ungate},
+    ungate::{UngateReason, ungate, ungate_refused},
     workload::{PodView, Workload},
 };
 use serde_json::Value;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-pub use self::cluster::{Cluster, Error, Eviction, ListedPods, Saved};
 use self::pace::{DeletePace, EvictionPace};
+pub use self::{
+    client::{Eviction, ListedPods, PlacementClient, Saved},
+    error::PlacementError,
+};
 use super::{
-    Key,
-    cache::{SharedCache, WorkloadEntry, about, key_of},
+    WorkloadKey,
+    cache::{RoomSearched, SharedCache, WorkloadEntry, about, key_of},
     metrics::{MoveResult, PlacementMetrics},
     reconcile::PlacerParts,
 };
@@ -35,7 +40,8 @@ use crate::runtime::{
     error_chain::Chain,
     events::{Events, Severity},
     jitter::Jitter,
-    request::Failure,
+    reporter::CategorizedError as _,
+    request::RequestFailure,
 };
 
 /// Retry interval after an eviction that a PodDisruptionBudget blocked.
@@ -52,7 +58,7 @@ const MAX_WRITES: usize = 64;
 
 /// Executes decisions.
 pub(super) struct Applier {
-    cluster: Cluster,
+    cluster: PlacementClient,
     cache: Arc<SharedCache>,
     events: Events,
     metrics: PlacementMetrics,
@@ -76,12 +82,20 @@ impl Applier {
         }
     }
 
+    pub(super) fn cluster(&self) -> &PlacementClient {
+        &self.cluster
+    }
+
     pub(super) fn is_dry_run(&self) -> bool {
         self.dry_run
     }
 
     /// Executes a decision, or the first part of it. Returns a pause if the rest must wait.
-    pub(super) async fn apply(&self, workload: &Workload, decision: &Decision) -> Result<Option<Duration>, Error> {
+    pub(super) async fn apply(
+        &self,
+        workload: &Workload,
+        decision: &PlacementDecision,
+    ) -> Result<Option<Duration>, PlacementError> {
         let (mut writes, rest): (Vec<&Action>, Vec<&Action>) = decision.actions.iter().partition(|action| {
             matches!(action, Action::Place { .. } | Action::Ungate { .. } | Action::Relabel { .. })
         });
@@ -107,10 +121,10 @@ impl Applier {
         }
         for action in rest {
             match action {
-                Action::Save { patch, reason, .. } => {
+                Action::Save { state, patch, reason } => {
                     let saved = self.cluster.save(&workload.view, patch).await?;
                     debug!(workload = &*key, reason, "saved placement state");
-                    self.cache.store_workload(saved);
+                    self.cache.store_workload(&key, saved, state);
                 }
                 Action::Evict { pod, reason } => {
                     let pause = self.evict(workload, pod, reason).await?;
@@ -133,23 +147,30 @@ impl Applier {
         Ok(None)
     }
 
-    /// Searches a spot node with room for a pod like this one, and stores the result. Without room
-    /// on a node, the node is no evidence of capacity. Returns whether there is room.
-    pub(super) async fn find_room(&self, key: &Key, namespace: &str, pod: &PodRef) -> Result<bool, Error> {
-        let (mut full, mut found) = (Vec::new(), false);
-        for node in self.cache.spot_nodes(key, ROOM_NODES) {
+    /// Searches for a node with room, and stores the result. A node without room is no evidence of
+    /// capacity. Returns whether there is room.
+    pub(super) async fn find_room(
+        &self,
+        key: &WorkloadKey,
+        namespace: &str,
+        search: &RoomSearch,
+    ) -> Result<bool, PlacementError> {
+        let RoomSearch { class, pod, again } = search;
+        let mut result = RoomSearched::default();
+        for node in self.cache.nodes_to_search(key, *class, *again, ROOM_NODES) {
             if self.cluster.has_room(&node, namespace, &pod.name).await? {
-                found = true;
+                result.found = Some(node);
                 break;
             }
-            full.push(node);
+            result.full.push(node);
         }
-        debug!(workload = &**key, found, full = full.len(), "searched room on spot nodes");
-        self.cache.store_room(key, full, found);
+        let found = result.found.is_some();
+        debug!(workload = &**key, %class, found, full = result.full.len(), "searched room on nodes");
+        self.cache.store_room(key, *class, result);
         Ok(found)
     }
 
-    async fn write_pod(&self, workload: &Workload, action: &Action) -> Result<(), Error> {
+    async fn write_pod(&self, workload: &Workload, action: &Action) -> Result<(), PlacementError> {
         let namespace = &workload.view.namespace;
         match action {
             Action::Place { pod, class, slot, patch, reason, .. } => {
@@ -159,12 +180,12 @@ impl Applier {
                         self.cache.store_pod(answer);
                         Ok(())
                     }
-                    Err(failure) if failure.is_refusal() => self.ungate_refused(workload, pod, &failure).await,
+                    Err(failure) if failure.is_refusal() => self.ungate_refused(workload, pod, *class, &failure).await,
                     Err(failure) if failure.category() == Category::NotFound => {
                         self.cache.remove_pod(&pod.uid);
                         Ok(())
                     }
-                    Err(source) => Err(Error::Place { pod: pod.name.clone(), source }),
+                    Err(source) => Err(PlacementError::Place { pod: pod.name.clone(), source }),
                 }
             }
             Action::Relabel { pod, patch, .. } => match self.cluster.patch_pod(namespace, &pod.name, patch).await {
@@ -176,7 +197,7 @@ impl Applier {
                     self.cache.remove_pod(&pod.uid);
                     Ok(())
                 }
-                Err(source) => Err(Error::Relabel { pod: pod.name.clone(), source }),
+                Err(source) => Err(PlacementError::Relabel { pod: pod.name.clone(), source }),
             },
             Action::Ungate { pod, patch, on_refusal, reason, .. } => {
                 self.send_ungate(namespace, pod, (patch, on_refusal.as_ref()), reason).await
@@ -187,10 +208,18 @@ impl Applier {
 
     /// Ungates a pod whose class the API server refused. If that is refused as well, a permission
     /// is missing and no Event is written.
-    async fn ungate_refused(&self, workload: &Workload, pod: &PodRef, failure: &Failure) -> Result<(), Error> {
-        let strength = workload.managed_spec().map_or(Strength::Required, |spec| spec.strength);
-        if let Some(known) = workload.pods.iter().find(|known| known.uid == pod.uid) {
-            self.ungate(&workload.view.namespace, known, UngateReason::Refused, strength).await?;
+    async fn ungate_refused(
+        &self,
+        workload: &Workload,
+        pod: &PodRef,
+        class: Class,
+        failure: &RequestFailure,
+    ) -> Result<(), PlacementError> {
+        let known = workload.pods.iter().find(|known| known.uid == pod.uid);
+        if let Some(Action::Ungate { pod, patch, on_refusal, reason, .. }) =
+            known.map(|known| ungate_refused(known, class))
+        {
+            self.send_ungate(&workload.view.namespace, &pod, (&patch, on_refusal.as_ref()), &reason).await?;
         }
         self.events.occurred(about(&workload.view), Severity::Warning, "PlacementRefused", || {
             format!("the API server refused the class of pod {}, which runs without one: {failure}", pod.name)
@@ -205,7 +234,7 @@ impl Applier {
         pod: &PodView,
         reason: UngateReason,
         strength: Strength,
-    ) -> Result<(), Error> {
+    ) -> Result<(), PlacementError> {
         match ungate(pod, reason, strength, &self.cache.configured().settings) {
             Action::Ungate { pod, patch, on_refusal, reason, .. } if !self.dry_run => {
                 self.send_ungate(namespace, &pod, (&patch, on_refusal.as_ref()), &reason).await
@@ -220,7 +249,7 @@ impl Applier {
         pod: &PodRef,
         (patch, on_refusal): (&Value, Option<&Value>),
         reason: &str,
-    ) -> Result<(), Error> {
+    ) -> Result<(), PlacementError> {
         if let Some(answer) = self.cluster.ungate_pod(namespace, &pod.name, patch, on_refusal).await? {
             info!(namespace, pod = pod.name, reason, "ungated pod");
             self.cache.store_pod(answer);
@@ -228,7 +257,7 @@ impl Applier {
         Ok(())
     }
 
-    async fn evict(&self, workload: &Workload, pod: &PodRef, reason: &str) -> Result<Option<Duration>, Error> {
+    async fn evict(&self, workload: &Workload, pod: &PodRef, reason: &str) -> Result<Option<Duration>, PlacementError> {
         let count = |result| self.metrics.moved(result);
         let key = key_of(&workload.view);
         let answer = self.cluster.evict(&workload.view.namespace, pod).await.inspect_err(|_| {
@@ -266,7 +295,7 @@ impl Applier {
     }
 
     /// Reads the pods of a workload into the cache and adopts those without the label.
-    pub(super) async fn refresh(&self, entry: &WorkloadEntry, workload: &Workload) -> Result<(), Error> {
+    pub(super) async fn refresh(&self, entry: &WorkloadEntry, workload: &Workload) -> Result<(), PlacementError> {
         let listed = self.cluster.list_pods(entry).await?;
         let unlabelled = self.cache.store_listed(workload, listed);
         if self.dry_run || unlabelled.is_empty() {

@@ -7,61 +7,75 @@
 mod entry;
 mod freshness;
 mod nodes;
+mod room;
 mod shared;
 mod update;
 mod watched;
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use kube::core::SelectorExt as _;
 use perennial_core::placement::{
     Class,
     spec::{AnnotationRules, parse},
+    state::PlacementState,
     workload::{
-        ClusterNodes, NodeView, PdbView, PendingWrites, PodView, ReplicaSetView, RequestedSpec, Workload, WorkloadView,
+        ClusterNodes, Kind, NodeView, PdbView, PendingWrites, PodView, ReplicaSetView, RequestedSpec, Workload,
+        WorkloadView,
     },
 };
 
 pub use self::{
     entry::{
-        MANAGED, NamespaceEntry, PdbEntry, PodEntry, Reading, SetEntry, WorkloadEntry, controller, deployment,
-        namespace_entry, pod_entry, stateful_set,
+        MANAGED, NamespaceEntry, PdbEntry, PodEntry, Reading, SetEntry, WorkloadEntry, controller, deployment, is_apps,
+        may_be_managed, namespace_entry, other_controller, pod_entry, replica_set, stateful_set,
     },
+    room::RoomSearched,
     shared::{OverduePod, OwnerLookup, SharedCache, Step},
     watched::Watched,
 };
 use self::{
     nodes::{Nodes, PodConstraints},
+    room::RoomFindings,
     watched::Lists,
 };
-use super::{Key, refusals::Refusals, reservations::Reservations, settings::Configured};
+use super::{WorkloadKey, refusals::Refusals, reservations::Reservations, settings::Configured};
 use crate::runtime::{events::EventObject, map::HashMap};
 
 /// Keys of the workloads to be reconciled.
-pub type Affected = Vec<Key>;
+pub type Affected = Vec<WorkloadKey>;
 
 /// Returns the part of a key that determines its shard: `namespace/name`.
 pub fn shard_key(key: &str) -> &str {
     key.split_once('/').map_or(key, |(_, name)| name)
 }
 
-pub fn key(kind: &str, namespace: &str, name: &str) -> Key {
+pub fn key(kind: &str, namespace: &str, name: &str) -> WorkloadKey {
     Arc::from(format!("{}/{namespace}/{name}", kind.to_ascii_lowercase()))
 }
 
-pub fn key_of(workload: &WorkloadView) -> Key {
-    key(workload.kind.as_str(), &workload.namespace, &workload.name)
+pub fn key_of(workload: &WorkloadView) -> WorkloadKey {
+    let name = match &workload.kind {
+        // Kinds of different groups may have the same name.
+        Kind::Other { api_version, kind } => match api_version.split_once('/') {
+            Some((group, _)) => Cow::from(format!("{kind}.{group}")),
+            None => Cow::from(&**kind),
+        },
+        apps => Cow::from(apps.as_str()),
+    };
+    key(&name, &workload.namespace, &workload.name)
 }
 
 /// Returns the object that Events of a workload refer to.
 pub fn about(workload: &WorkloadView) -> EventObject {
     EventObject {
-        api_version: "apps/v1",
-        kind: workload.kind.as_str(),
+        api_version: workload.kind.api_version().to_owned().into(),
+        kind: workload.kind.as_str().to_owned().into(),
         namespace: Some(workload.namespace.clone()),
         name: workload.name.clone(),
         uid: workload.uid.clone(),
@@ -73,16 +87,20 @@ pub fn version(text: &str) -> u64 {
     text.parse().unwrap_or_default()
 }
 
-/// Returns whether the breaker of a workload is open.
-fn is_short(workload: &WorkloadEntry) -> bool {
-    workload.view.state.is_some() && workload.view.state().breaker.is_open()
+/// Returns whether a class is short for a workload.
+fn is_short(workload: &WorkloadView) -> bool {
+    workload.state.is_some() && has_shortage(&workload.state())
+}
+
+fn has_shortage(state: &PlacementState) -> bool {
+    state.breaker.is_open() || state.on_demand.is_open()
 }
 
 #[derive(Debug, Default)]
-pub struct Cache {
+pub struct PlacementCache {
     namespaces: HashMap<String, NamespaceEntry>,
-    workloads: HashMap<Key, WorkloadEntry>,
-    by_uid: HashMap<String, Key>,
+    workloads: HashMap<WorkloadKey, WorkloadEntry>,
+    by_uid: HashMap<String, WorkloadKey>,
     sets: HashMap<String, SetEntry>,
     /// UIDs of ReplicaSets by UID of their Deployment.
     sets_of: HashMap<String, BTreeSet<String>>,
@@ -94,24 +112,13 @@ pub struct Cache {
     nodes: Nodes,
     reservations: Reservations,
     refusals: Refusals,
-    room: HashMap<Key, RoomFindings>,
+    room: HashMap<WorkloadKey, RoomFindings>,
+    /// States of workloads whose controllers cannot be annotated.
+    states: HashMap<WorkloadKey, String>,
     lists: Lists,
 }
 
-/// Time for which a node without room for a workload's pods is no evidence of capacity.
-const FULL_FOR: SignedDuration = SignedDuration::from_mins(5);
-
-/// Results of comparing the requests of a workload's pods with the room on nodes.
-#[derive(Debug, Default)]
-struct RoomFindings {
-    /// Nodes without room, and when that was found.
-    full: HashMap<String, Timestamp>,
-    /// When room was last searched for, and found.
-    searched: Option<Timestamp>,
-    found: Option<Timestamp>,
-}
-
-impl Cache {
+impl PlacementCache {
     /// Returns whether every list was read: an object that is not in the cache does not exist.
     pub fn is_synced(&self) -> bool {
         self.lists.is_synced()
@@ -164,8 +171,8 @@ impl Cache {
     }
 
     /// Returns the workload that a controller belongs to: a ReplicaSet's Deployment, or the
-    /// StatefulSet itself.
-    pub fn key_of_owner(&self, uid: &str) -> Option<&Key> {
+    /// controller itself.
+    pub fn key_of_owner(&self, uid: &str) -> Option<&WorkloadKey> {
         let workload = self.sets.get(uid).and_then(|set| set.owner.as_deref()).unwrap_or(uid);
         self.by_uid.get(workload)
     }
@@ -186,6 +193,18 @@ impl Cache {
         let sets: Vec<&SetEntry> =
             self.sets_of.get(uid).into_iter().flatten().filter_map(|set| self.sets.get(set)).collect();
         let newest = sets.iter().map(|set| set.revision).max();
+        let owners = std::iter::once(uid).chain(sets.iter().map(|set| set.uid.as_str()));
+        let pods: Vec<PodView> = owners.flat_map(|owner| self.pods_of(owner)).collect();
+        let view = self.sized(workload, &pods);
+        let own = match &view.kind {
+            Kind::ReplicaSet => self.sets.get(uid).map(|set| (set.replicas, set.observed)),
+            Kind::Other { .. } => Some((view.replicas, true)),
+            Kind::Deployment | Kind::StatefulSet { .. } => None,
+        };
+        let own = own.map(|(replicas, observed)| {
+            let uid = uid.to_owned();
+            ReplicaSetView { uid, replicas, newest: true, observed }
+        });
         let replica_sets = sets
             .iter()
             .map(|set| ReplicaSetView {
@@ -194,19 +213,19 @@ impl Cache {
                 newest: Some(set.revision) == newest,
                 observed: set.observed,
             })
+            .chain(own)
             .collect();
-        let owners = std::iter::once(uid).chain(sets.iter().map(|set| set.uid.as_str()));
         let pdbs = self.pdbs.get(&workload.view.namespace).into_iter().flatten();
         let pdbs = pdbs
             .filter(|(_, pdb)| pdb.selector.as_ref().is_some_and(|s| s.matches(&workload.template_labels)))
             .map(|(name, pdb)| PdbView { name: name.clone(), disruptions_allowed: pdb.allowed });
-        let nodes = if is_short(workload) { self.nodes_for(workload) } else { self.nodes.counts() };
+        let nodes = self.nodes_for(workload, &view);
         Some(Workload {
-            view: workload.view.clone(),
+            view,
             nodes,
             spec: self.spec(workload, &configured.annotations),
             replica_sets,
-            pods: owners.flat_map(|owner| self.pods_of(owner)).collect(),
+            pods,
             pdbs: pdbs.collect(),
             pending: PendingWrites::default(),
             settings: Arc::clone(&configured.settings),
@@ -214,44 +233,70 @@ impl Cache {
         })
     }
 
-    /// Returns the nodes as far as the pods of a workload may use them. Room that was found on a
-    /// spot node counts as a new node.
-    fn nodes_for(&self, workload: &WorkloadEntry) -> ClusterNodes {
-        let mut nodes = self.nodes.for_pods(self.constraints(workload));
-        let found = self.room.get(&workload.key).and_then(|room| room.found);
-        nodes.spot.usable_since = nodes.spot.usable_since.max(found);
+    /// Returns the view of a workload, with the numbers of its pods if its controller is not read.
+    fn sized(&self, workload: &WorkloadEntry, pods: &[PodView]) -> WorkloadView {
+        let mut view = workload.view.clone();
+        if !view.kind.has_known_size() {
+            let counted = |filter: fn(&PodView) -> bool| {
+                let count = pods.iter().filter(|pod| pod.occupies() && filter(pod)).count();
+                u32::try_from(count).unwrap_or(u32::MAX)
+            };
+            let (all, ready) = (counted(|_| true), counted(|pod| pod.ready));
+            (view.replicas, view.current, view.updated, view.updated_target) = (all, all, all, all);
+            view.available = ready;
+            view.state = self.states.get(&workload.key).cloned();
+        }
+        view
+    }
+
+    /// Stores the state of a workload whose controller cannot be annotated. It is lost when this
+    /// process ends: a shortage is then detected again.
+    pub fn store_state(&mut self, key: &WorkloadKey, state: String) {
+        let Self { states, workloads, .. } = self;
+        states.retain(|known, _| workloads.contains_key(known));
+        states.insert(Arc::clone(key), state);
+    }
+
+    /// Returns the nodes as far as the pods of a workload may use them.
+    fn nodes_for(&self, workload: &WorkloadEntry, view: &WorkloadView) -> ClusterNodes {
+        let short = is_short(view);
+        let mut nodes = if short { self.nodes.for_pods(self.constraints(workload)) } else { self.nodes.counts() };
+        if let Some(room) = self.room.get(&workload.key) {
+            nodes.spot.room_found = room.found(Class::Spot);
+            nodes.on_demand.room_found = room.found(Class::OnDemand);
+        }
         nodes
     }
 
     fn constraints<'a>(&'a self, workload: &'a WorkloadEntry) -> PodConstraints<'a> {
         PodConstraints {
-            full: self.room.get(&workload.key).map(|room| &room.full),
+            room: self.room.get(&workload.key),
             selector: &workload.node_selector,
+            affinity: workload.node_affinity.as_ref(),
             tolerations: &workload.tolerations,
         }
     }
 
-    /// Returns the newest spot nodes that the pods of a workload may use.
-    pub fn spot_nodes(&self, key: &str, limit: usize) -> Vec<String> {
+    /// Returns the newest nodes of a class that may have room for the pods of a workload. `again`:
+    /// those whose room was reason for an eviction before, too.
+    pub fn nodes_to_search(&self, key: &str, class: Class, again: bool, limit: usize) -> Vec<String> {
         let Some(workload) = self.workloads.get(key) else { return Vec::new() };
-        let usable = self.nodes.usable(Class::Spot, self.constraints(workload));
-        usable.take(limit).map(|(_, node)| node.name.clone()).collect()
+        let room = self.room.get(key);
+        let is_used = |node: &str| !again && room.is_some_and(|room| room.is_used(node));
+        let usable = self.nodes.usable(class, self.constraints(workload)).map(|(_, node)| &node.name);
+        usable.filter(|node| !is_used(node)).take(limit).cloned().collect()
     }
 
-    /// Notes the result of a search for room: the nodes without, and whether there was one with.
-    pub fn store_room(&mut self, key: &Key, full: Vec<String>, found: bool, now: Timestamp) {
+    /// Notes the result of a search for room.
+    pub fn store_room(&mut self, key: &WorkloadKey, class: Class, result: RoomSearched, now: Timestamp) {
         let Self { room, workloads, .. } = self;
         room.retain(|known, _| workloads.contains_key(known));
-        let findings = room.entry(Arc::clone(key)).or_default();
-        findings.full.retain(|_, since| now < *since + FULL_FOR);
-        findings.full.extend(full.into_iter().map(|node| (node, now)));
-        findings.searched = Some(now);
-        findings.found = found.then_some(now);
+        room.entry(Arc::clone(key)).or_default().store(class, result, now);
     }
 
     /// Returns when room for the pods of a workload was last searched for.
     pub fn room_searched(&self, key: &str) -> Option<Timestamp> {
-        self.room.get(key)?.searched
+        self.room.get(key)?.searched()
     }
 
     fn pods_of(&self, owner: &str) -> impl Iterator<Item = PodView> {
@@ -280,7 +325,7 @@ impl Cache {
     /// Returns the workloads that have pods on a node.
     fn keys_on(&self, node: &str) -> Affected {
         let here = self.pods.values().filter(|pod| pod.node.as_deref() == Some(node));
-        let keys: BTreeSet<&Key> = here.filter_map(|pod| self.key_of_owner(&pod.view.owner)).collect();
+        let keys: BTreeSet<&WorkloadKey> = here.filter_map(|pod| self.key_of_owner(&pod.view.owner)).collect();
         keys.into_iter().cloned().collect()
     }
 
@@ -288,7 +333,10 @@ impl Cache {
     fn keys_of_short(&self) -> Affected {
         self.workloads
             .values()
-            .filter(|workload| is_short(workload))
+            .filter(|workload| match self.states.get(&workload.key) {
+                Some(state) => has_shortage(&PlacementState::read(Some(state)).0),
+                None => is_short(&workload.view),
+            })
             .map(|workload| Arc::clone(&workload.key))
             .collect()
     }

@@ -8,7 +8,7 @@ use std::{
 use perennial_core::placement::{decision::Counts, workload::ClusterNodes};
 
 use super::{
-    Key,
+    WorkloadKey,
     metrics::{PlacementMetrics, Totals},
 };
 
@@ -23,9 +23,9 @@ pub(super) struct Gauges {
 
 #[derive(Debug, Default)]
 struct LastDecisions {
-    counts: HashMap<Key, LastCounts>,
+    counts: HashMap<WorkloadKey, LastCounts>,
     /// Workloads with metrics of their own.
-    published: BTreeSet<Key>,
+    published: BTreeSet<WorkloadKey>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -40,18 +40,18 @@ impl Gauges {
         Self { metrics, max_workloads, last: Mutex::default() }
     }
 
-    pub(super) fn record(&self, key: &Key, counts: Counts, short: bool) {
+    pub(super) fn record(&self, key: &WorkloadKey, counts: Counts, short: bool) {
         self.last().counts.insert(Arc::clone(key), LastCounts { counts, short });
     }
 
-    pub(super) fn forget(&self, key: &Key) {
+    pub(super) fn forget(&self, key: &WorkloadKey) {
         self.last().counts.remove(key);
     }
 
     /// Sets the gauges to the sums over the workloads that exist and that this replica owns.
-    pub(super) fn publish(&self, nodes: ClusterNodes, existing: &[Key], is_ours: impl Fn(&str) -> bool) {
+    pub(super) fn publish(&self, nodes: ClusterNodes, existing: &[WorkloadKey], is_ours: impl Fn(&str) -> bool) {
         self.metrics.set_nodes(nodes);
-        let existing: HashSet<&Key> = existing.iter().collect();
+        let existing: HashSet<&WorkloadKey> = existing.iter().collect();
         let mut state = self.last();
         // A list after an interrupted watch removes workloads without an event.
         state.counts.retain(|key, _| existing.contains(key));
@@ -70,7 +70,7 @@ impl Gauges {
             totals.unknown += i64::from(last.counts.unknown);
         }
         self.metrics.set_totals(totals);
-        let published: BTreeSet<Key> = published.into_iter().take(self.max_workloads).collect();
+        let published: BTreeSet<WorkloadKey> = published.into_iter().take(self.max_workloads).collect();
         for gone in state.published.difference(&published) {
             self.metrics.remove_workload(gone);
         }
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
     use crate::runtime::metrics::Metrics;
 
-    fn key(name: &str) -> Key {
+    fn key(name: &str) -> WorkloadKey {
         Arc::from(format!("deployment/shop/{name}"))
     }
 

@@ -84,37 +84,36 @@ pub(super) struct Totals {
 impl PlacementMetrics {
     pub fn register(all: &Metrics) -> Self {
         let own = Self {
-            replicas: Family::default(),
-            drift: Gauge::default(),
-            moves: Family::default(),
-            fallback_active: Gauge::default(),
-            unplaced: Family::default(),
-            unknown: Gauge::default(),
-            nodes: Family::default(),
-            workload_replicas: Family::default(),
-            workload_drift: Family::default(),
+            replicas: all.register("perennial_placement_replicas", "Managed replicas by class", Family::default()),
+            drift: all.register("perennial_placement_drift", "Replicas in the wrong class", Gauge::default()),
+            moves: all.register("perennial_placement_moves", "Moves between classes", Family::default()),
+            fallback_active: all.register(
+                "perennial_fallback_active",
+                "Workloads on fallback capacity",
+                Gauge::default(),
+            ),
+            unplaced: all.register(
+                "perennial_placement_unplaced",
+                "Managed pods for which the scheduler found no node, by class",
+                Family::default(),
+            ),
+            unknown: all.register(
+                "perennial_placement_unknown",
+                "Managed pods on nodes of neither class",
+                Gauge::default(),
+            ),
+            nodes: all.register("perennial_placement_nodes", "Nodes by class", Family::default()),
+            workload_replicas: all.register(
+                "perennial_placement_workload_replicas",
+                "Replicas of a workload by class, see placement.workloadMetrics",
+                Family::default(),
+            ),
+            workload_drift: all.register(
+                "perennial_placement_workload_drift",
+                "Replicas of a workload in the wrong class, see placement.workloadMetrics",
+                Family::default(),
+            ),
         };
-        all.register("perennial_placement_replicas", "Managed replicas by class", &own.replicas);
-        all.register("perennial_placement_drift", "Replicas in the wrong class", &own.drift);
-        all.register("perennial_placement_moves", "Moves between classes", &own.moves);
-        all.register("perennial_fallback_active", "Workloads on fallback capacity", &own.fallback_active);
-        all.register(
-            "perennial_placement_unplaced",
-            "Managed pods for which the scheduler found no node, by class",
-            &own.unplaced,
-        );
-        all.register("perennial_placement_unknown", "Managed pods on nodes of neither class", &own.unknown);
-        all.register("perennial_placement_nodes", "Nodes by class", &own.nodes);
-        all.register(
-            "perennial_placement_workload_replicas",
-            "Replicas of a workload by class, see placement.workloadMetrics",
-            &own.workload_replicas,
-        );
-        all.register(
-            "perennial_placement_workload_drift",
-            "Replicas of a workload in the wrong class, see placement.workloadMetrics",
-            &own.workload_drift,
-        );
         own.set_totals(Totals::default());
         own.set_nodes(ClusterNodes::default());
         // A counter that appears with its first event has no rate for it.

@@ -109,6 +109,7 @@ pub struct Template {
 #[serde(default)]
 pub struct TemplateMeta {
     pub labels: Option<BTreeMap<String, String>>,
+    pub annotations: Option<BTreeMap<String, String>>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -202,6 +203,8 @@ pub struct ReplicaSet {
 #[serde(default)]
 pub struct ReplicaSetSpec {
     pub replicas: Option<u32>,
+    pub selector: LabelSelector,
+    pub template: Template,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -209,6 +212,7 @@ pub struct ReplicaSetSpec {
 pub struct ReplicaSetStatus {
     pub observed_generation: i64,
     pub replicas: u32,
+    pub available_replicas: u32,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -226,12 +230,12 @@ pub struct PodSpec {
     pub node_name: Option<String>,
     pub node_selector: Option<BTreeMap<String, String>>,
     pub affinity: Option<Affinity>,
-    pub scheduling_gates: Option<Vec<Gate>>,
+    pub scheduling_gates: Option<Vec<SchedulingGate>>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Gate {
+pub struct SchedulingGate {
     pub name: String,
 }
 

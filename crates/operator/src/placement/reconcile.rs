@@ -2,7 +2,7 @@
 //! decided and applied.
 //!
 //! # Guarantees
-//! A new owner of a workload reads its pods before it decides. A failure delays only the workload
+//! A new owner of a workload compares its pods with the API server before it decides. A failure delays only the workload
 //! that it is about.
 
 use std::{sync::Arc, time::Duration};
@@ -11,7 +11,8 @@ use kube::runtime::watcher::Event;
 use perennial_core::{
     admission_review::{AdmissionRequest, AdmissionResponse},
     placement::{
-        decision::{Action, Decision},
+        Class,
+        decision::{Action, PlacementDecision, RoomSearch},
         explain::sentence,
         workload::Workload,
     },
@@ -19,12 +20,13 @@ use perennial_core::{
 use tracing::{Span, field, info, info_span};
 
 use super::{
-    Key,
-    apply::{Applier, Cluster, Error},
+    WorkloadKey,
+    apply::{Applier, PlacementClient, PlacementError},
     cache::{Affected, SharedCache, Step, Watched, about, shard_key},
     gauges::Gauges,
     metrics::PlacementMetrics,
     settings::Configured,
+    takeover::Takeover,
     ungate::ungate_overdue,
     webhook::PodWebhook,
 };
@@ -39,9 +41,9 @@ use crate::{
         jitter::Jitter,
         metrics::Metrics,
         ownership::Ownership,
-        queue::Work,
-        reconciler::{Action as Next, Reconcile, Reconciler, RetryPolicy},
-        reporter::{CategorizedError, Reporter, Retry, log_failure},
+        queue::WorkItem,
+        reconciler::{NextStep, Reconcile, Reconciler, RetryPolicy},
+        reporter::{CategorizedError as _, Reporter, Retry, log_failure},
         traces,
     },
 };
@@ -64,9 +66,9 @@ const RETRY: RetryPolicy = RetryPolicy {
 #[expect(missing_debug_implementations, reason = "kube's client has none")]
 pub struct PlacerParts {
     pub configured: Configured,
-    pub cluster: Cluster,
+    pub cluster: PlacementClient,
     /// Client of the webhook, with a budget of its own because the API server waits for the answer.
-    pub admission: Cluster,
+    pub admission: PlacementClient,
     /// Must be below the deadline of the server, which is below the timeout of the webhook.
     pub admission_deadline: Duration,
     pub clock: Clock,
@@ -92,11 +94,12 @@ pub struct Placer {
     cache: Arc<SharedCache>,
     applier: Applier,
     webhook: PodWebhook,
-    reconciler: Arc<Reconciler<Key, Urgency>>,
+    reconciler: Arc<Reconciler<WorkloadKey, Urgency>>,
     gauges: Gauges,
     events: Events,
     reporter: Reporter,
     ownership: Ownership,
+    takeover: Takeover,
     decides: bool,
 }
 
@@ -115,6 +118,7 @@ impl Placer {
             reporter: Reporter::new(parts.metrics, parts.events.clone()),
             events: parts.events,
             ownership: parts.ownership,
+            takeover: Takeover::default(),
             decides: parts.decides,
             cache,
             reconciler,
@@ -208,16 +212,21 @@ impl Placer {
         self.reconciler.report_depth();
     }
 
-    fn report_failure(&self, object: &str, error: &Error, retry: Retry) {
+    fn report_failure(&self, object: &str, error: &PlacementError, retry: Retry) {
         log_failure!(self.reporter.failure(error, retry, None), workload = object);
     }
 
-    fn forget(&self, key: &Key) {
+    fn forget(&self, key: &WorkloadKey) {
         self.gauges.forget(key);
         self.cache.forget(key);
     }
 
-    async fn act(&self, key: &Key, workload: &Workload, decision: &Decision) -> Result<Next, Error> {
+    async fn act(
+        &self,
+        key: &WorkloadKey,
+        workload: &Workload,
+        decision: &PlacementDecision,
+    ) -> Result<NextStep, PlacementError> {
         self.record(key, workload, decision);
         let dry_run = self.applier.is_dry_run();
         if dry_run {
@@ -225,35 +234,36 @@ impl Placer {
                 info!(workload = &**key, action, "dry run, not executed");
             }
         } else if let Some(pause) = self.applier.apply(workload, decision).await? {
-            return Ok(Next::RequeueAfter(pause));
+            return Ok(NextStep::RequeueAfter(pause));
         }
         // In a dry run the next decision is the same.
         let min = if dry_run { MAX_PAUSE } else { MIN_PAUSE };
-        let Some(revisit) = decision.revisit else { return Ok(Next::Done) };
+        let Some(revisit) = decision.revisit else { return Ok(NextStep::Done) };
         let pause = Duration::try_from(revisit.duration_since(workload.now)).unwrap_or_default();
-        Ok(Next::RequeueAfter(pause.max(min)))
+        Ok(NextStep::RequeueAfter(pause.max(min)))
     }
 
     /// Checks that a node has room before a pod is evicted because of it, and whether an existing
-    /// node has room where that would allow a probe. Decides again after that. Returns None if the
+    /// node has room where that would allow an eviction. Decides again after that. Returns None if the
     /// eviction must wait: a StatefulSet whose probe began keeps it until it times out.
-    async fn with_room(&self, key: &Key, term: u64, step: Step) -> Result<Option<Step>, Error> {
+    async fn with_room(&self, key: &WorkloadKey, term: u64, step: Step) -> Result<Option<Step>, PlacementError> {
         let Step::Decided { decided, .. } = &step else { return Ok(Some(step)) };
         let (workload, decision) = &**decided;
         let evident = decision.evicted_on_evidence(&workload.state());
-        let wanted = decision.room_for.as_ref().filter(|_| self.cache.may_search_room(key));
-        let Some(pod) = evident.or(wanted) else { return Ok(Some(step)) };
-        let found = self.applier.find_room(key, &workload.view.namespace, pod).await?;
+        let evident = evident.map(|pod| RoomSearch { class: Class::Spot, pod: pod.clone(), again: true });
+        let wanted = || decision.room_search.clone().filter(|_| self.cache.may_search_room(key));
+        let Some(search) = evident.or_else(wanted) else { return Ok(Some(step)) };
+        let found = self.applier.find_room(key, &workload.view.namespace, &search).await?;
         let step = self.cache.decide(key, term);
         let evicts = match &step {
             Step::Decided { decided, .. } => decided.1.evicted_on_evidence(&decided.0.state()).is_some(),
-            Step::Gone | Step::Stale(_) => false,
+            Step::Gone | Step::Stale { .. } => false,
         };
         Ok((found || !evicts).then_some(step))
     }
 
     /// Records the counts of a decision and writes its Events.
-    fn record(&self, key: &Key, workload: &Workload, decision: &Decision) {
+    fn record(&self, key: &WorkloadKey, workload: &Workload, decision: &PlacementDecision) {
         if workload.managed_spec().is_some() {
             self.gauges.record(key, decision.counts, workload.state().breaker.is_open());
         } else {
@@ -273,32 +283,39 @@ impl Placer {
 }
 
 impl Reconcile for Placer {
-    type Key = Key;
+    type Key = WorkloadKey;
     type Priority = Urgency;
-    type Error = Error;
+    type Error = PlacementError;
 
-    fn shard_key(key: &Key) -> &str {
+    fn shard_key(key: &WorkloadKey) -> &str {
         shard_key(key)
     }
 
     /// Namespaces take turns.
-    fn share(key: &Key) -> &str {
+    fn share(key: &WorkloadKey) -> &str {
         shard_key(key).split('/').next().unwrap_or_default()
     }
 
-    fn span(&self, key: &Key) -> Span {
+    fn span(&self, key: &WorkloadKey) -> Span {
         info_span!(target: traces::TARGET, "placement", workload = &**key, outcome = field::Empty)
     }
 
-    async fn reconcile(&self, work: &Work<Key, Urgency>, term: u64) -> Result<Next, Error> {
+    async fn reconcile(&self, work: &WorkItem<WorkloadKey, Urgency>, term: u64) -> Result<NextStep, PlacementError> {
         let key = &work.key;
         let mut step = self.cache.decide(key, term);
-        if let Step::Stale(stale) = &step {
+        if let Step::Stale { stale, taken_over } = &step {
             let (entry, workload) = &**stale;
-            self.applier.refresh(entry, workload).await?;
+            let at = (self.ownership.shard_of(shard_key(key)), term);
+            let context = (self.applier.cluster(), &*self.cache, &self.ownership);
+            if !taken_over || !self.takeover.is_current(workload, at, context).await? {
+                self.applier.refresh(entry, workload).await?;
+            }
             self.cache.mark_read(key, term);
             step = self.cache.decide(key, term);
         }
+        let Some(mut step) = self.with_room(key, term, step).await? else {
+            return Ok(NextStep::RequeueAfter(NO_ROOM_PAUSE));
+        };
         // Without leader election several replicas may decide. Another one may have moved a pod
         // that this cache still contains, and the saved state alone does not show that.
         if !self.ownership.is_exclusive()
@@ -309,42 +326,34 @@ impl Reconcile for Placer {
             self.applier.refresh(&entry, &decided.0).await?;
             step = self.cache.decide(key, term);
         }
-        let Some(step) = self.with_room(key, term, step).await? else { return Ok(Next::RequeueAfter(NO_ROOM_PAUSE)) };
         match step {
             Step::Gone => {
                 self.forget(key);
-                Ok(Next::Done)
+                Ok(NextStep::Done)
             }
-            Step::Stale(_) => Ok(Next::Requeue),
+            Step::Stale { .. } => Ok(NextStep::Requeue),
             Step::Decided { decided, recheck } => {
                 if let Some(delay) = recheck {
                     self.reconciler.add_after(key, Urgency::Normal, delay);
                 }
                 let (workload, decision) = *decided;
-                self.act(key, &workload, &decision).await
+                let done = self.act(key, &workload, &decision).await;
+                // Another replica wrote first: a decision on the same cache would place other pods
+                // as if that write had not happened.
+                let conflicts = done.as_ref().is_err_and(|error| error.category() == Category::Conflict);
+                if conflicts && !self.ownership.is_exclusive() {
+                    self.cache.forget(key);
+                }
+                done
             }
         }
     }
 
-    fn report(&self, key: &Key, error: &Error, retry: Retry) {
+    fn report(&self, key: &WorkloadKey, error: &PlacementError, retry: Retry) {
         self.report_failure(key, error, retry);
     }
 
-    fn disown(&self, key: &Key) {
+    fn disown(&self, key: &WorkloadKey) {
         self.forget(key);
-    }
-}
-
-impl CategorizedError for Error {
-    fn category(&self) -> Category {
-        self.category()
-    }
-
-    fn retry_after(&self) -> Option<Duration> {
-        self.retry_after()
-    }
-
-    fn missing_permission(&self) -> Option<&'static str> {
-        self.missing_permission()
     }
 }

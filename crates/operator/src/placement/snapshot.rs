@@ -17,8 +17,8 @@ use perennial_core::placement::workload::Workload;
 use serde::de::DeserializeOwned;
 
 use super::{
-    apply::Error,
-    cache::{Cache, MANAGED, Reading, Watched},
+    apply::PlacementError,
+    cache::{MANAGED, PlacementCache, Reading, Watched},
     objects::{Deployment, Namespace, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
     settings::Configured,
 };
@@ -26,7 +26,7 @@ use crate::{
     keeper::node::Node,
     runtime::{
         pages::{PAGE, next_token, pages},
-        request::Failure,
+        request::RequestFailure,
         watch::message,
     },
 };
@@ -35,14 +35,14 @@ use crate::{
 #[derive(Debug)]
 pub struct Snapshot {
     pub configured: Arc<Configured>,
-    pub cache: Cache,
+    pub cache: PlacementCache,
     pub now: Timestamp,
 }
 
 /// A change that a watch delivered.
 pub struct CacheChange(Box<ApplyChange>);
 
-type ApplyChange = dyn FnOnce(&mut Cache, Reading<'_>) + Send;
+type ApplyChange = dyn FnOnce(&mut PlacementCache, Reading<'_>) + Send;
 
 impl Debug for CacheChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -71,8 +71,9 @@ where
     let config = watcher::Config::default();
     let config = labels.map_or(config.clone(), |labels| config.labels(labels));
     let events = watcher(Api::<K>::all(client.clone()), config).default_backoff();
-    let change =
-        |event| CacheChange(Box::new(move |cache: &mut Cache, reading: Reading<'_>| drop(cache.on(event, reading))));
+    let change = |event| {
+        CacheChange(Box::new(move |cache: &mut PlacementCache, reading: Reading<'_>| drop(cache.on(event, reading))))
+    };
     let failed = |error| format!("could not watch {}: {}", K::plural(&()), message(&error));
     events.map(move |event| event.map(change).map_err(failed)).boxed()
 }
@@ -90,8 +91,8 @@ impl Snapshot {
         selector: Option<&str>,
         now: Timestamp,
         mut on_page: impl FnMut(usize),
-    ) -> Result<Self, Error> {
-        let mut all = Self { configured: Arc::new(configured), cache: Cache::default(), now };
+    ) -> Result<Self, PlacementError> {
+        let mut all = Self { configured: Arc::new(configured), cache: PlacementCache::default(), now };
         all.list::<Namespace>(client, None, &mut on_page).await?;
         all.list::<Node>(client, None, &mut on_page).await?;
         all.cache.detect_schemes(&mut all.configured);
@@ -114,7 +115,7 @@ impl Snapshot {
         client: &Client,
         labels: Option<&str>,
         on_page: &mut impl FnMut(usize),
-    ) -> Result<(), Error>
+    ) -> Result<(), PlacementError>
     where
         K: Watched + Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
     {
@@ -123,12 +124,12 @@ impl Snapshot {
         params.label_selector = labels.map(ToOwned::to_owned);
         let api = &api;
         let list = |params: ListParams| async move {
-            let page = api.list(&params).await.map_err(|error| Error::Read {
+            let page = api.list(&params).await.map_err(|error| PlacementError::Read {
                 what: K::plural(&()).into_owned(),
-                source: Failure::Request(Box::new(error)),
+                source: RequestFailure::Request(Box::new(error)),
             })?;
             let next = next_token(&page.metadata);
-            Ok::<_, Error>((page.items, next))
+            Ok::<_, PlacementError>((page.items, next))
         };
         let mut pages = std::pin::pin!(pages(params, list));
         while let Some(page) = pages.try_next().await? {

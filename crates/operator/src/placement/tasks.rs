@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::{
-    apply::Cluster,
+    apply::PlacementClient,
     cache::{MANAGED, Watched},
     objects::{Deployment, Namespace, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
     reconcile::{Placer, PlacerParts},
@@ -69,8 +69,8 @@ impl Placer {
             configured: Configured::new(settings).context("nodeLabels cannot be used")?,
             // Placement and the keeper share the budget fairly, whatever a tenant makes placement
             // do.
-            cluster: Cluster::new(client, budget.lane(Lane::Second)),
-            admission: Cluster::new(env.admission.clone(), env.admission_budget.clone()),
+            cluster: PlacementClient::new(client, budget.lane(Lane::Second)),
+            admission: PlacementClient::new(env.admission.clone(), env.admission_budget.clone()),
             admission_deadline: settings.webhook.timeout * 3 / 5,
             clock,
             jitter,
@@ -180,7 +180,7 @@ pub async fn ungate_if_last(settings: &Settings, env: &Environment) {
             }
         }
         let configured = Configured::new(settings).context("nodeLabels cannot be used")?;
-        let cluster = Cluster::new(env.client.clone(), Budget::unlimited());
+        let cluster = PlacementClient::new(env.client.clone(), Budget::unlimited());
         Ok::<_, anyhow::Error>(ungate_all(&cluster, &configured, UngateReason::Ownerless, |_| true, |_| ()).await?)
     };
     match tokio::time::timeout(LAST_UNGATE, ungate).await {
@@ -193,10 +193,11 @@ pub async fn ungate_if_last(settings: &Settings, env: &Environment) {
 
 /// Returns the task that ungates pods where this process places none: those that were gated while
 /// placement was on, and those that replicas with an older configuration still gate. Where other
-/// replicas may place, they have their time first.
+/// replicas may place, they have their time first. Does nothing while the process may not change
+/// pods: the manifests without placement grant no permission for pods.
 pub fn ungate_leftovers(settings: &Settings, env: &Environment) -> anyhow::Result<Task> {
     let configured = Configured::new(settings).context("nodeLabels cannot be used")?;
-    let (cluster, clock) = (Cluster::new(env.client.clone(), env.budget.clone()), env.clock.clone());
+    let (cluster, clock) = (PlacementClient::new(env.client.clone(), env.budget.clone()), env.clock.clone());
     let placement = &settings.placement;
     let (others, last) = (placement.enabled, placement.hold_timeout + placement.gate_timeout + LEFTOVERS_FOR);
     let ungate = async move {
@@ -205,7 +206,12 @@ pub fn ungate_leftovers(settings: &Settings, env: &Environment) -> anyhow::Resul
             let now = clock.now();
             let is_due = |pod: &PodView| bystander_ungates_at(pod.created, others, &configured.settings) <= now;
             let reason = if others { UngateReason::Ownerless } else { UngateReason::Disabled };
-            match ungate_all(&cluster, &configured, reason, is_due, |_| ()).await {
+            let released = if cluster.may_release().await {
+                ungate_all(&cluster, &configured, reason, is_due, |_| ()).await
+            } else {
+                Ok(0)
+            };
+            match released {
                 Ok(0) => {}
                 Ok(pods) => info!(pods, "released pods: this process places none"),
                 Err(error) => warn!(error = %Chain(&error), "could not release pods that wait for placement"),

@@ -19,13 +19,14 @@ use perennial_core::placement::{
 };
 
 use super::{
-    apply::{Applier, Cluster, Error, in_parallel},
+    apply::{Applier, PlacementClient, PlacementError, in_parallel},
     cache::{PodEntry, Reading, SharedCache, pod_entry},
     settings::Configured,
 };
 use crate::runtime::{
     error_category::Category,
     pages::{PAGE, pages},
+    reporter::CategorizedError as _,
 };
 
 /// Maximum number of passes while pods conflict.
@@ -39,7 +40,7 @@ pub(super) async fn ungate_overdue(
     cache: &SharedCache,
     applier: &Applier,
     is_attended: impl Fn(&str) -> bool,
-) -> Vec<(String, Error)> {
+) -> Vec<(String, PlacementError)> {
     let overdue = cache.overdue(is_attended);
     let ungating = overdue.iter().map(|pod| applier.ungate(&pod.namespace, &pod.pod, pod.reason, pod.strength).boxed());
     let answers = in_parallel(ungating.collect()).await;
@@ -57,12 +58,12 @@ pub(super) async fn ungate_overdue(
 /// deletes the pods that wait for a node of the class that they were assigned. `on_page` is called
 /// with the number of pods of each page.
 pub async fn ungate_all(
-    cluster: &Cluster,
+    cluster: &PlacementClient,
     configured: &Configured,
     reason: UngateReason,
     is_due: impl Fn(&PodView) -> bool,
     mut on_page: impl FnMut(usize),
-) -> Result<usize, Error> {
+) -> Result<usize, PlacementError> {
     let mut configured = configured.clone();
     // Without the labels of the platform, an on-demand pod might never be scheduled.
     let reason = if cluster.detect_schemes(&mut configured).await.is_ok() { reason } else { UngateReason::Refused };
@@ -93,18 +94,18 @@ fn waits_in_our_class(pod: &PodEntry) -> bool {
 struct Pass {
     released: usize,
     /// A pod changed before it could be ungated.
-    conflict: Option<Error>,
+    conflict: Option<PlacementError>,
     /// A pod could not be ungated.
-    failed: Option<Error>,
+    failed: Option<PlacementError>,
 }
 
 async fn pass(
-    cluster: &Cluster,
+    cluster: &PlacementClient,
     configured: &Configured,
     reason: UngateReason,
     is_due: &impl Fn(&PodView) -> bool,
     on_page: &mut impl FnMut(usize),
-) -> Result<Pass, Error> {
+) -> Result<Pass, PlacementError> {
     let mut result = Pass::default();
     let list = |params| cluster.list_managed(params);
     let mut pages = std::pin::pin!(pages(ListParams::default().limit(PAGE), list));

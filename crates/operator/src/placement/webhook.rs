@@ -8,12 +8,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use perennial_core::{
     admission_review::{AdmissionRequest, AdmissionResponse, FailOpen},
     placement::{
         Class,
-        admission::{Assignment, IncomingPod, PodAdmission, PodOwner, admit, left_alone, ordinal_class},
+        admission::{Assignment, IncomingPod, PodAdmission, PodOwner, admit, left_alone, ordinal_class, without_class},
         spec::{Spec, parse},
         workload::{Kind, Place},
     },
@@ -23,11 +23,11 @@ use serde_json::{Value, json};
 use tracing::{debug, warn};
 
 use super::{
-    Key,
-    apply::{Cluster, Error},
+    WorkloadKey,
+    apply::{PlacementClient, PlacementError},
     cache::{
-        MANAGED, NamespaceEntry, OwnerLookup, SharedCache, WorkloadEntry, about, controller, deployment,
-        namespace_entry, shard_key, stateful_set,
+        MANAGED, NamespaceEntry, OwnerLookup, SharedCache, WorkloadEntry, about, controller, deployment, is_apps,
+        may_be_managed, namespace_entry, other_controller, replica_set, shard_key, stateful_set,
     },
     reconcile::PlacerParts,
     refusals::OrdinalAdmission,
@@ -40,14 +40,15 @@ use crate::runtime::{
     metrics::Metrics,
     ownership::Ownership,
     reconciler::Reconciler,
+    reporter::CategorizedError as _,
 };
 
 /// The webhook of pods.
 pub(super) struct PodWebhook {
     cache: Arc<SharedCache>,
-    cluster: Cluster,
+    cluster: PlacementClient,
     deadline: Duration,
-    reconciler: Arc<Reconciler<Key, Urgency>>,
+    reconciler: Arc<Reconciler<WorkloadKey, Urgency>>,
     ownership: Ownership,
     events: Events,
     metrics: Metrics,
@@ -57,7 +58,11 @@ pub(super) struct PodWebhook {
 }
 
 impl PodWebhook {
-    pub(super) fn new(parts: &PlacerParts, cache: Arc<SharedCache>, reconciler: Arc<Reconciler<Key, Urgency>>) -> Self {
+    pub(super) fn new(
+        parts: &PlacerParts,
+        cache: Arc<SharedCache>,
+        reconciler: Arc<Reconciler<WorkloadKey, Urgency>>,
+    ) -> Self {
         Self {
             cache,
             cluster: parts.admission.clone(),
@@ -83,7 +88,7 @@ impl PodWebhook {
         let found = match self.cache.lookup_owner(&owner, namespace) {
             OwnerLookup::Unmanaged => return AdmissionResponse::allowed(),
             OwnerLookup::Managed(found) => Some(*found),
-            OwnerLookup::Unknown => match self.read_owner_in_time(&owner, namespace).await {
+            OwnerLookup::Unknown => match self.read_owner_in_time(&owner, namespace, object).await {
                 Ok(found) => found,
                 Err(reason) => return AdmissionResponse::failed_open(reason),
             },
@@ -105,11 +110,11 @@ impl PodWebhook {
                     && let OrdinalAdmission::WithoutClass { newly } =
                         self.cache.admit_ordinal(&owner.uid, ordinal, class)
                 {
-                    return self.without_class(object, &workload, class, newly);
+                    return self.without_class((object, &pod), &workload, class, newly);
                 }
                 PodOwner::StatefulSet { start, state: &state }
             }
-            Kind::Deployment => {
+            Kind::Deployment | Kind::ReplicaSet | Kind::Other { .. } => {
                 // Only a pod that takes the slot may reserve one.
                 let takes = !request.dry_run && !pod.is_gated() && left_alone(&pod, spec.strength, labels).is_none();
                 let place = takes.then(|| self.reserve(&workload.key, &owner.uid)).flatten();
@@ -150,14 +155,22 @@ impl PodWebhook {
     }
 
     /// Admits a pod of a StatefulSet without its class, because creates with it do not succeed.
-    fn without_class(&self, object: &Value, workload: &WorkloadEntry, class: Class, newly: bool) -> AdmissionResponse {
+    fn without_class(
+        &self,
+        (object, pod): (&Value, &IncomingPod),
+        workload: &WorkloadEntry,
+        class: Class,
+        newly: bool,
+    ) -> AdmissionResponse {
         if newly {
             let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
             self.events.occurred(about(&workload.view), Severity::Warning, "PlacementRefused", || {
                 format!("pod {name} was not created with class {class}, probably refused by a policy: it gets no class")
             });
         }
-        AdmissionResponse::patched(managed_label(object).into_iter().collect())
+        let mut patch = without_class(pod, class);
+        patch.extend(managed_label(object));
+        AdmissionResponse::patched(patch)
     }
 
     /// Reserves a slot for a pod that is being created, if this replica owns its workload and has
@@ -186,8 +199,9 @@ impl PodWebhook {
         &self,
         owner: &OwnerReference,
         namespace: &str,
+        pod: &Value,
     ) -> Result<Option<(WorkloadEntry, Spec)>, FailOpen> {
-        match tokio::time::timeout(self.deadline, self.read_owner(owner, namespace)).await {
+        match tokio::time::timeout(self.deadline, self.read_owner(owner, namespace, pod)).await {
             Ok(Ok(found)) => Ok(found),
             Ok(Err(error)) => {
                 self.metrics.failed(error.category());
@@ -201,18 +215,23 @@ impl PodWebhook {
         }
     }
 
-    /// Reads an owner that is not in the cache yet from the API server.
+    /// Reads an owner that is not in the cache yet from the API server. An owner of another kind is
+    /// described by its pod.
     async fn read_owner(
         &self,
         owner: &OwnerReference,
         namespace: &str,
-    ) -> Result<Option<(WorkloadEntry, Spec)>, Error> {
+        pod: &Value,
+    ) -> Result<Option<(WorkloadEntry, Spec)>, PlacementError> {
         let configured = self.cache.configured();
-        let workload = if owner.kind == "ReplicaSet" {
-            self.read_deployment(owner, namespace).await?
-        } else {
+        let workload = if is_apps(owner, &["ReplicaSet"]) {
+            self.read_replica_set(owner, namespace).await?
+        } else if is_apps(owner, &["StatefulSet"]) {
             let found = self.cluster.stateful_set(namespace, &owner.name).await?;
             found.map(|found| stateful_set(found, &configured)).filter(|found| found.view.uid == owner.uid)
+        } else {
+            let metadata = ObjectMeta::deserialize(&pod["metadata"]).ok();
+            metadata.and_then(|metadata| other_controller(&metadata, namespace, &configured))
         };
         let Some(workload) = workload else { return Ok(None) };
         let defaults = match self.cache.namespace(namespace) {
@@ -226,20 +245,28 @@ impl PodWebhook {
         Ok(spec.ok().flatten().map(|spec| (workload, spec)))
     }
 
-    async fn read_deployment(&self, owner: &OwnerReference, namespace: &str) -> Result<Option<WorkloadEntry>, Error> {
+    /// Reads the Deployment of a ReplicaSet, or the ReplicaSet itself if it has none.
+    async fn read_replica_set(
+        &self,
+        owner: &OwnerReference,
+        namespace: &str,
+    ) -> Result<Option<WorkloadEntry>, PlacementError> {
+        let configured = self.cache.configured();
         let mut name = self.cache.deployment_of(&owner.uid);
         if name.is_none() {
             let set = self.cluster.replica_set(namespace, &owner.name).await?;
-            let set = set.filter(|set| set.metadata.uid.as_deref() == Some(&owner.uid));
-            let above = set.as_ref().and_then(|set| controller(&set.metadata));
-            name = above.filter(|above| above.kind == "Deployment").map(|above| above.name.clone());
+            let Some(set) = set.filter(|set| set.metadata.uid.as_deref() == Some(&owner.uid)) else { return Ok(None) };
+            if let Some(workload) = replica_set(&set, &configured) {
+                return Ok(Some(workload));
+            }
+            name = controller(&set.metadata).map(|above| above.name.clone());
         }
         let Some(name) = name else { return Ok(None) };
         let found = self.cluster.deployment(namespace, &name).await?;
-        Ok(found.map(|found| deployment(found, &self.cache.configured())))
+        Ok(found.map(|found| deployment(found, &configured)))
     }
 
-    async fn read_namespace(&self, name: &str) -> Result<NamespaceEntry, Error> {
+    async fn read_namespace(&self, name: &str) -> Result<NamespaceEntry, PlacementError> {
         let found = self.cluster.namespace(name).await?;
         Ok(found.map(|found| namespace_entry(&found.metadata, &self.cache.configured())).unwrap_or_default())
     }
@@ -249,8 +276,7 @@ impl PodWebhook {
 fn owner(object: &Value) -> Option<OwnerReference> {
     let all = object.pointer("/metadata/ownerReferences")?.as_array()?;
     let above = all.iter().find(|owner| owner["controller"] == true)?;
-    let managed = above["apiVersion"] == "apps/v1" && (above["kind"] == "ReplicaSet" || above["kind"] == "StatefulSet");
-    managed.then(|| OwnerReference::deserialize(above).ok()).flatten()
+    OwnerReference::deserialize(above).ok().filter(may_be_managed)
 }
 
 /// Returns the operation that adds the label by which the pod is watched.

@@ -1,5 +1,6 @@
-//! The request budget of the process: a rate limit with urgencies, closed while the API server asks
-//! clients to back off.
+//! The request budget of a flow of requests: a rate limit with urgencies. Its rate follows the
+//! answers of the API server ([`rate`](super::rate)), and it is closed while the server asks clients
+//! to back off.
 
 use std::{
     sync::{Arc, Mutex},
@@ -7,6 +8,8 @@ use std::{
 };
 
 use tokio::{sync::Notify, time::Instant};
+
+use super::rate::{AdaptiveRate, RateBounds, RequestClass};
 
 /// How urgent a request is. The first is sent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,6 +35,12 @@ pub enum Lane {
 const LANES: usize = 2;
 /// Longest time for which a budget is closed.
 const LONGEST_CLOSED: Duration = Duration::from_mins(1);
+/// First rate of a budget, in requests per second.
+const INITIAL: f64 = 500.0;
+/// Lowest rate, in requests per second: enough to find out whether the server has recovered.
+const FLOOR: f64 = 5.0;
+/// A budget that was not used holds the requests of this many seconds.
+const BURST_SECONDS: f64 = 10.0;
 
 /// A token bucket. Waiting requests of a lane are served by urgency, and lanes in turn: urgent
 /// requests of one lane never starve the other.
@@ -45,7 +54,7 @@ pub struct Budget {
 struct SharedBudget {
     state: Mutex<BudgetState>,
     changed: Notify,
-    per_second: f64,
+    /// Maximum number of requests in one burst.
     burst: f64,
     /// Longest time for which it is closed.
     longest: Duration,
@@ -53,33 +62,39 @@ struct SharedBudget {
 
 #[derive(Debug)]
 struct BudgetState {
+    rate: AdaptiveRate,
     tokens: f64,
     filled: Instant,
     closed_until: Option<Instant>,
+    /// The rate is not limited any more.
+    lifted: bool,
     waiting: [[usize; Urgency::ALL.len()]; LANES],
     /// The lane that was served last.
     served: Lane,
 }
 
 impl Budget {
-    pub fn new(per_second: u32, burst: u32) -> Self {
-        Self::closed_at_most(per_second, burst, LONGEST_CLOSED)
+    /// Returns a budget with a ceiling of its rate, in requests per second.
+    pub fn new(ceiling: u32, burst: u32) -> Self {
+        let bounds = RateBounds { floor: FLOOR, initial: INITIAL, ceiling: f64::from(ceiling) };
+        Self::with_bounds(bounds, burst, LONGEST_CLOSED)
     }
 
-    /// Returns a budget that is closed for at most this time, for requests that a client waits for:
-    /// after a longer pause, the client has stopped waiting.
+    /// Returns a budget for requests that a client waits for. It is closed for at most this time:
+    /// after a longer pause, the client has stopped waiting. For the same reason, its rate does not
+    /// fall below a tenth.
     pub fn closed_at_most(per_second: u32, burst: u32, longest: Duration) -> Self {
-        let burst = f64::from(burst.max(1));
+        let per_second = f64::from(per_second);
+        let bounds = RateBounds { floor: per_second / 10.0, initial: per_second, ceiling: per_second };
+        Self::with_bounds(bounds, burst, longest)
+    }
+
+    fn with_bounds(bounds: RateBounds, burst: u32, longest: Duration) -> Self {
+        let (rate, burst) = (AdaptiveRate::new(bounds), f64::from(burst.max(1)));
         let waiting = [[0; Urgency::ALL.len()]; LANES];
-        let (filled, served) = (Instant::now(), Lane::default());
-        let state = BudgetState { tokens: burst, filled, closed_until: None, waiting, served };
-        let shared = SharedBudget {
-            state: Mutex::new(state),
-            changed: Notify::new(),
-            per_second: f64::from(per_second.max(1)),
-            burst,
-            longest,
-        };
+        let (tokens, filled, served) = (capacity(&rate, burst), Instant::now(), Lane::default());
+        let state = BudgetState { rate, tokens, filled, closed_until: None, lifted: false, waiting, served };
+        let shared = SharedBudget { state: Mutex::new(state), changed: Notify::new(), burst, longest };
         Self { shared: Arc::new(shared), lane: Lane::default() }
     }
 
@@ -91,13 +106,15 @@ impl Budget {
 
     /// Returns a budget without a limit, for requests on behalf of a waiting client.
     pub fn unlimited() -> Self {
-        Self::new(u32::MAX, u32::MAX)
+        let most = f64::from(u32::MAX);
+        let bounds = RateBounds { floor: most, initial: most, ceiling: most };
+        Self::with_bounds(bounds, u32::MAX, LONGEST_CLOSED)
     }
 
     /// Waits until a request of this urgency may be sent.
     pub async fn spend(&self, urgency: impl Into<Urgency>) {
         let urgency = urgency.into();
-        let mut waiter = Waiter { shared: &self.shared, lane: self.lane, urgency, queued: false };
+        let mut waiter = BudgetWaiter { shared: &self.shared, lane: self.lane, urgency, queued: false };
         loop {
             let changed = self.shared.changed.notified();
             match waiter.attempt() {
@@ -113,29 +130,72 @@ impl Budget {
         }
     }
 
+    /// Ends the limit of the rate, in all lanes and for good: the process stops, and has little left
+    /// to send. A budget that is closed stays closed.
+    pub fn lift(&self) {
+        if let Ok(mut state) = self.shared.state.lock() {
+            state.lifted = true;
+        }
+        self.shared.changed.notify_waiters();
+    }
+
     /// Sends nothing for this time: the API server answered 429 or sent `Retry-After`.
     pub fn close_for(&self, pause: Duration) {
         let Ok(mut state) = self.shared.state.lock() else { return };
         let until = Instant::now() + pause.min(self.shared.longest);
         state.closed_until = Some(state.closed_until.map_or(until, |at| at.max(until)));
     }
+
+    /// A request that was sent at this time was answered.
+    pub fn answered(&self, sent: Instant, class: RequestClass) {
+        self.adapt(|rate, now| rate.answered(sent, now, class));
+    }
+
+    /// A request that was sent at this time was refused because of the server's load, or was not
+    /// answered in time.
+    pub fn refused(&self, sent: Instant) {
+        self.adapt(|rate, now| rate.refused(sent, now));
+    }
+
+    /// Adapts the rate. What was saved is lost when it decreases: a burst at an overloaded server
+    /// would undo the decrease.
+    fn adapt(&self, adapt: impl FnOnce(&mut AdaptiveRate, Instant) -> bool) {
+        let Ok(mut state) = self.shared.state.lock() else { return };
+        let now = Instant::now();
+        state.fill(now, self.shared.burst);
+        if adapt(&mut state.rate, now) {
+            state.tokens = state.tokens.min(1.0);
+        }
+    }
+}
+
+/// Returns the number of requests that an unused budget holds.
+fn capacity(rate: &AdaptiveRate, burst: f64) -> f64 {
+    (rate.per_second() * BURST_SECONDS).min(burst)
+}
+
+impl BudgetState {
+    /// Adds what was earned since the last call.
+    fn fill(&mut self, now: Instant, burst: f64) {
+        let earned = now.saturating_duration_since(self.filled).as_secs_f64() * self.rate.per_second();
+        self.tokens = (self.tokens + earned).min(capacity(&self.rate, burst));
+        self.filled = now;
+    }
 }
 
 /// A waiting request. Dropping it removes it from the queue.
-struct Waiter<'a> {
+struct BudgetWaiter<'a> {
     shared: &'a SharedBudget,
     lane: Lane,
     urgency: Urgency,
     queued: bool,
 }
 
-impl Waiter<'_> {
+impl BudgetWaiter<'_> {
     fn attempt(&mut self) -> Result<(), Duration> {
         let Ok(mut state) = self.shared.state.lock() else { return Ok(()) };
         let now = Instant::now();
-        let earned = now.duration_since(state.filled).as_secs_f64() * self.shared.per_second;
-        state.tokens = (state.tokens + earned).min(self.shared.burst);
-        state.filled = now;
+        state.fill(now, self.shared.burst);
         if !self.queued {
             state.waiting[self.lane as usize][self.urgency as usize] += 1;
             self.queued = true;
@@ -144,6 +204,9 @@ impl Waiter<'_> {
             return Err(until - now);
         }
         state.closed_until = None;
+        if state.lifted {
+            return Ok(());
+        }
         let lane = self.lane as usize;
         let urgent_waits = state.waiting[lane][..self.urgency as usize].iter().any(|count| *count > 0);
         let others = state.waiting.iter().enumerate().filter(|(other, _)| *other != lane);
@@ -153,12 +216,15 @@ impl Waiter<'_> {
             state.served = self.lane;
             return Ok(());
         }
+        if state.tokens < 1.0 {
+            state.rate.limit(now);
+        }
         let missing = (1.0 - state.tokens).max(0.05);
-        Err(Duration::from_secs_f64(missing / self.shared.per_second))
+        Err(Duration::from_secs_f64(missing / state.rate.per_second()))
     }
 }
 
-impl Drop for Waiter<'_> {
+impl Drop for BudgetWaiter<'_> {
     fn drop(&mut self) {
         if self.queued {
             let state = self.shared.state.lock();
@@ -171,96 +237,4 @@ impl Drop for Waiter<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn the_rate_holds_after_the_burst() {
-        let budget = Budget::new(100, 10);
-        let start = Instant::now();
-        for _ in 0..110 {
-            budget.spend(Urgency::Normal).await;
-        }
-        let took = start.elapsed();
-        assert!(took >= Duration::from_millis(990) && took < Duration::from_millis(1200), "{took:?}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn urgent_requests_go_first() {
-        let budget = Budget::new(10, 1);
-        budget.spend(Urgency::Normal).await;
-        let order = Arc::new(Mutex::new(Vec::new()));
-        let mut tasks = tokio::task::JoinSet::new();
-        for urgency in [Urgency::Low, Urgency::Normal, Urgency::High, Urgency::Immediate] {
-            let (budget, order) = (budget.clone(), Arc::clone(&order));
-            tasks.spawn(async move {
-                budget.spend(urgency).await;
-                order.lock().unwrap().push(urgency);
-            });
-        }
-        tasks.join_all().await;
-        assert_eq!(*order.lock().unwrap(), Urgency::ALL);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn urgent_requests_of_one_lane_do_not_starve_the_other() {
-        let budget = Budget::new(10, 1);
-        budget.spend(Urgency::Normal).await;
-        let order = Arc::new(Mutex::new(Vec::new()));
-        let mut tasks = tokio::task::JoinSet::new();
-        let requests =
-            (0..50).map(|_| (Lane::Second, Urgency::Immediate)).chain((0..5).map(|_| (Lane::First, Urgency::Low)));
-        for (lane, urgency) in requests {
-            let (budget, order) = (budget.lane(lane), Arc::clone(&order));
-            tasks.spawn(async move {
-                budget.spend(urgency).await;
-                order.lock().unwrap().push(lane);
-            });
-        }
-        tasks.join_all().await;
-        let order = order.lock().unwrap();
-        let last = order.iter().rposition(|lane| *lane == Lane::First).unwrap();
-        assert!(last <= 11, "the last of five was served as number {last}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn both_lanes_together_keep_the_rate() {
-        let budget = Budget::new(100, 10);
-        let start = Instant::now();
-        let mut tasks = tokio::task::JoinSet::new();
-        for number in 0..210 {
-            let budget = budget.lane(if number % 3 == 0 { Lane::First } else { Lane::Second });
-            tasks.spawn(async move { budget.spend(Urgency::Normal).await });
-        }
-        tasks.join_all().await;
-        let took = start.elapsed();
-        assert!(took >= Duration::from_millis(1990) && took < Duration::from_millis(2600), "{took:?}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn nothing_is_sent_while_the_server_asks_clients_to_back_off() {
-        let budget = Budget::new(1000, 1000);
-        budget.close_for(Duration::from_secs(7));
-        let start = Instant::now();
-        budget.spend(Urgency::Immediate).await;
-        assert!(start.elapsed() >= Duration::from_secs(7));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_budget_for_waiting_clients_is_closed_for_a_short_time() {
-        let budget = Budget::closed_at_most(1000, 1000, Duration::from_secs(1));
-        let start = Instant::now();
-        budget.close_for(Duration::from_mins(1));
-        budget.spend(Urgency::Immediate).await;
-        assert_eq!(start.elapsed(), Duration::from_secs(1));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_cancelled_request_blocks_no_other() {
-        let budget = Budget::new(10, 1);
-        budget.spend(Urgency::Immediate).await;
-        let given_up = tokio::time::timeout(Duration::from_millis(1), budget.spend(Urgency::Immediate)).await;
-        assert!(given_up.is_err());
-        budget.spend(Urgency::Low).await;
-    }
-}
+mod tests;

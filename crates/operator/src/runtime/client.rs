@@ -1,5 +1,5 @@
-//! The connection to the API server. Every request is counted, and a 429 closes the budget for all
-//! of them.
+//! The connection to the API server. Every request is counted, a 429 closes the budget for all of
+//! them, and every answer adapts its rate.
 
 use std::{
     path::PathBuf,
@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use tower::{Layer, Service};
 use tracing::{info, warn};
 
-use super::{budget::Budget, clock::Clock, health::Health, metrics::Metrics};
+use super::{budget::Budget, clock::Clock, health::Health, metrics::Metrics, rate::RequestClass};
 
 /// Time without a byte after which a connection counts as dead. Longer than any watch, which the
 /// server ends after a minute.
@@ -97,7 +97,7 @@ impl ClusterNames {
 #[derive(Clone, Debug)]
 pub struct Listeners {
     pub metrics: Metrics,
-    /// Closed while the server asks clients to back off.
+    /// Closed while the server asks clients to back off. Its rate follows the responses.
     pub budget: Option<Budget>,
     /// Follows the server's time.
     pub clock: Option<Clock>,
@@ -181,6 +181,7 @@ where
         // A 429 to an eviction comes from a disruption budget, not from an overloaded server.
         let eviction = request.uri().path().ends_with("/eviction");
         let (path, watch) = (request.uri().path().to_owned(), is_watch(request.uri()));
+        let is_single = method != http::Method::GET || !has_parameters(request.uri());
         if let (Some(health), true) = (&self.observe.listeners.health, watch) {
             health.watch_asked(&path);
         }
@@ -208,11 +209,20 @@ where
             {
                 warn!(seconds = off.as_secs(), "clock differs from the API server's; using the server's time");
             }
-            if let (Some(budget), Ok(answer)) = (budget, &answer)
-                && answer.status() == http::StatusCode::TOO_MANY_REQUESTS
-                && !eviction
-            {
-                budget.close_for(patience(answer).unwrap_or(Duration::from_secs(1)));
+            if let (Some(budget), Ok(answer), false) = (budget, &answer, eviction) {
+                match answer.status() {
+                    http::StatusCode::TOO_MANY_REQUESTS => {
+                        budget.refused(asked);
+                        budget.close_for(patience(answer).unwrap_or(Duration::from_secs(1)));
+                    }
+                    http::StatusCode::GATEWAY_TIMEOUT => budget.refused(asked),
+                    // The time of a list depends on its length.
+                    status if is_single && !status.is_server_error() => {
+                        let is_write = method != http::Method::GET;
+                        budget.answered(asked, RequestClass { is_write, resource: written(&path) });
+                    }
+                    _ => {}
+                }
             }
             answer
         })
@@ -221,6 +231,11 @@ where
 
 fn is_watch(uri: &http::Uri) -> bool {
     uri.query().is_some_and(|query| query.split('&').any(|pair| pair == "watch=true"))
+}
+
+/// Whether a GET lists or watches.
+fn has_parameters(uri: &http::Uri) -> bool {
+    uri.query().is_some_and(|query| !query.trim_matches('&').is_empty())
 }
 
 /// Returns the resource of a write that the work depends on.

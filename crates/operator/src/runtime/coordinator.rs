@@ -21,6 +21,7 @@ use super::lease::{LeaseError, Leases, object, state};
 use super::lease_metadata::{Coordination, GROUP, LeaseKind, announcement, shard_lease, since};
 use super::ownership::Ownership;
 use super::watch::{is_expired, message};
+use super::watch_backoff::WatchBackoff;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, Stream, StreamExt};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -120,7 +121,7 @@ impl Coordinator {
 
     async fn run(mut self, stop: CancellationToken) {
         let mut events = std::pin::pin!(self.events());
-        let mut resume = Resume::default();
+        let mut backoff = WatchBackoff::new(FIRST_PAUSE, self.terms.lease);
         let (identity, shards) = (&self.settings.identity, self.ownership.shards());
         info!(identity, shards, "joining the election");
         while !stop.is_cancelled() {
@@ -128,13 +129,13 @@ impl Coordinator {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
-                Some(event) = async { resume.wait().await; events.next().await } => match event {
+                Some(event) = async { backoff.wait().await; events.next().await } => match event {
                     Ok(event) => {
-                        resume.delivered(&event);
+                        backoff.delivered(&event);
                         self.event(event);
                     }
                     Err(error) => {
-                        resume.failed(self.terms.lease);
+                        backoff.failed(None);
                         debug!(why = message(&error), "watch of Leases interrupted, retrying");
                         if is_expired(&error) {
                             events.set(self.events());
@@ -383,57 +384,5 @@ impl Coordinator {
                 }));
             }
         }
-    }
-}
-
-/// When the watch of Leases is asked for again. Only an event that the API server delivered ends the
-/// backoff: a list that begins may still fail.
-#[derive(Debug, Default)]
-struct Resume {
-    attempt: u32,
-    not_before: Option<Instant>,
-}
-
-impl Resume {
-    fn failed(&mut self, longest: Duration) {
-        let pause = FIRST_PAUSE.saturating_mul(2u32.saturating_pow(self.attempt.min(20))).min(longest);
-        self.attempt += 1;
-        self.not_before = Some(Instant::now() + pause);
-    }
-
-    fn delivered(&mut self, event: &watcher::Event<Lease>) {
-        if !matches!(event, watcher::Event::Init) {
-            *self = Self::default();
-        }
-    }
-
-    /// Waits until the watch may be asked for.
-    async fn wait(&self) {
-        if let Some(not_before) = self.not_before {
-            tokio::time::sleep_until(not_before).await;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_watch_that_keeps_failing_is_backed_off_until_an_event_arrives() {
-        let (mut resume, start, longest) = (Resume::default(), Instant::now(), Duration::from_secs(15));
-        let mut requests = 0;
-        while start.elapsed() < Duration::from_mins(10) {
-            resume.wait().await;
-            requests += 1;
-            resume.delivered(&watcher::Event::Init);
-            resume.failed(longest);
-        }
-        assert!((40..=50).contains(&requests), "{requests} requests in ten minutes");
-
-        resume.delivered(&watcher::Event::InitDone);
-        let idle = Instant::now();
-        resume.wait().await;
-        assert_eq!(idle.elapsed(), Duration::ZERO);
     }
 }

@@ -3,6 +3,7 @@
 //! not again while it lasts.
 
 use std::{
+    borrow::Cow,
     collections::HashMap,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::{Arc, Mutex, PoisonError},
@@ -36,6 +37,8 @@ const NAMESPACE_BURST: u32 = 10;
 /// [`NAMESPACES_REFILL`].
 const NAMESPACES_BURST: u32 = 100;
 const NAMESPACES_REFILL: Duration = Duration::from_millis(200);
+/// Maximum number of Events that wait to be written, of each scope.
+const QUEUE: usize = 256;
 /// Number of namespaces whose limit is remembered.
 const NAMESPACES: usize = 1024;
 /// Namespace of Events about cluster-scoped objects.
@@ -52,16 +55,18 @@ pub enum Severity {
 /// The object of an Event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct EventObject {
-    pub api_version: &'static str,
-    pub kind: &'static str,
+    pub api_version: Cow<'static, str>,
+    pub kind: Cow<'static, str>,
     pub namespace: Option<String>,
     pub name: String,
     pub uid: String,
 }
 
 impl EventObject {
-    pub fn node(name: &str, uid: &str) -> Self {
-        Self { api_version: "v1", kind: "Node", namespace: None, name: name.to_owned(), uid: uid.to_owned() }
+    /// Returns an object of the core API group that is in no namespace.
+    pub fn cluster_scoped(kind: &'static str, name: &str, uid: &str) -> Self {
+        let (name, uid) = (name.to_owned(), uid.to_owned());
+        Self { api_version: "v1".into(), kind: kind.into(), namespace: None, name, uid }
     }
 }
 
@@ -69,15 +74,58 @@ impl EventObject {
 /// logged.
 #[derive(Clone, Debug)]
 pub struct Events {
-    sender: mpsc::Sender<(EventObject, Severity, &'static str, String)>,
+    sender: Sender,
     dedup: Arc<Mutex<Dedup>>,
     enabled: bool,
+}
+
+/// An Event that is to be written.
+type Pending = (EventObject, Severity, &'static str, String);
+
+/// The Events that are to be written. Those about the objects of tenants have their own queue: while
+/// the API server is slow, they displace no other.
+#[derive(Clone, Debug)]
+struct Sender {
+    cluster: mpsc::Sender<Pending>,
+    namespaces: mpsc::Sender<Pending>,
+}
+
+impl Sender {
+    /// Queues an Event. A full queue drops it.
+    fn send(&self, event: Pending) {
+        let queue = if event.0.namespace.is_none() { &self.cluster } else { &self.namespaces };
+        let _ = queue.try_send(event);
+    }
+}
+
+#[derive(Debug)]
+struct Receiver {
+    cluster: mpsc::Receiver<Pending>,
+    namespaces: mpsc::Receiver<Pending>,
+}
+
+impl Receiver {
+    /// Returns the next Event, those about cluster-scoped objects first. `None` after the last one.
+    async fn next(&mut self) -> Option<Pending> {
+        tokio::select! {
+            biased;
+            Some(event) = self.cluster.recv() => Some(event),
+            Some(event) = self.namespaces.recv() => Some(event),
+            else => None,
+        }
+    }
+}
+
+fn queues() -> (Sender, Receiver) {
+    let (to_cluster, cluster) = mpsc::channel(QUEUE);
+    let (to_namespaces, namespaces) = mpsc::channel(QUEUE);
+    (Sender { cluster: to_cluster, namespaces: to_namespaces }, Receiver { cluster, namespaces })
 }
 
 #[derive(Debug)]
 struct Dedup {
     /// Time of the last Event of an occurrence, or of the last report of a condition.
-    last: HashMap<(EventObject, &'static str, Kind), Instant>,
+    last: HashMap<(EventObject, &'static str, EventKind), Instant>,
     /// Warnings about cluster-scoped objects: those that the guarantees promise.
     warnings: Bucket,
     /// Other Events about cluster-scoped objects.
@@ -129,13 +177,13 @@ impl Bucket {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Kind {
+enum EventKind {
     Happens,
     /// A lasting condition, with the hash of its message.
     Lasts(u64),
 }
 
-impl Kind {
+impl EventKind {
     fn lasting(message: &str) -> Self {
         let mut hasher = DefaultHasher::new();
         message.hash(&mut hasher);
@@ -182,11 +230,11 @@ impl Dedup {
     }
 
     /// Returns whether an Event may be written now.
-    fn admit(&mut self, about: &EventObject, severity: Severity, reason: &'static str, kind: Kind) -> bool {
+    fn admit(&mut self, about: &EventObject, severity: Severity, reason: &'static str, kind: EventKind) -> bool {
         let now = Instant::now();
         let key = (about.clone(), reason, kind);
         if let Some(at) = self.last.get_mut(&key).filter(|at| now.duration_since(**at) < kind.quiet()) {
-            if matches!(kind, Kind::Lasts(_)) {
+            if matches!(kind, EventKind::Lasts(_)) {
                 *at = now;
             }
             return false;
@@ -205,9 +253,9 @@ impl Dedup {
 impl Events {
     /// Returns the handle and the task that writes the Events. Unless `enabled`, none is written.
     pub fn new(client: Client, clock: Clock, enabled: bool) -> (Self, impl Future<Output = ()>) {
-        let (sender, mut receiver) = mpsc::channel::<(EventObject, Severity, &'static str, String)>(256);
+        let (sender, mut receiver) = queues();
         let task = async move {
-            while let Some((about, severity, reason, message)) = receiver.recv().await {
+            while let Some((about, severity, reason, message)) = receiver.next().await {
                 let namespace = about.namespace.clone().unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
                 let event = event(&about, &namespace, (severity, reason), &message, clock.now());
                 let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
@@ -239,7 +287,7 @@ impl Events {
         reason: &'static str,
         message: impl FnOnce() -> String,
     ) {
-        if self.admit(&about, severity, reason, Kind::Happens) {
+        if self.admit(&about, severity, reason, EventKind::Happens) {
             self.write(about, severity, reason, message());
         }
     }
@@ -247,12 +295,12 @@ impl Events {
     /// Writes an Event about a lasting condition, unless it was written and still lasts. Must be
     /// called whenever the condition is found.
     pub fn lasts(&self, about: EventObject, severity: Severity, reason: &'static str, message: String) {
-        if self.admit(&about, severity, reason, Kind::lasting(&message)) {
+        if self.admit(&about, severity, reason, EventKind::lasting(&message)) {
             self.write(about, severity, reason, message);
         }
     }
 
-    fn admit(&self, about: &EventObject, severity: Severity, reason: &'static str, kind: Kind) -> bool {
+    fn admit(&self, about: &EventObject, severity: Severity, reason: &'static str, kind: EventKind) -> bool {
         if !self.enabled {
             return false;
         }
@@ -261,8 +309,7 @@ impl Events {
     }
 
     fn write(&self, about: EventObject, severity: Severity, reason: &'static str, message: String) {
-        // A full channel drops the Event.
-        let _ = self.sender.try_send((about, severity, reason, message));
+        self.sender.send((about, severity, reason, message));
     }
 }
 
@@ -283,8 +330,8 @@ fn event(
             ..ObjectMeta::default()
         },
         involved_object: ObjectReference {
-            api_version: Some(about.api_version.to_owned()),
-            kind: Some(about.kind.to_owned()),
+            api_version: Some(about.api_version.to_string()),
+            kind: Some(about.kind.to_string()),
             namespace: about.namespace.clone(),
             name: Some(about.name.clone()),
             uid: Some(about.uid.clone()),

@@ -158,15 +158,18 @@ impl Health {
     pub fn readiness(&self) -> Verdict {
         let state = self.state();
         let conditions = state.conditions.iter().map(|(name, met)| match met {
-            true => (Mark::Good, format!("{name}: ok")),
-            false => (Mark::Bad, format!("{name}: not yet")),
+            true => (CheckMark::Good, format!("{name}: ok")),
+            false => (CheckMark::Bad, format!("{name}: not yet")),
         });
         let degraded = state.resources.iter().filter_map(|(name, resource)| {
             let (seconds, category) = (resource.unreadable_for()?.as_secs(), resource.category());
-            Some((Mark::Degraded, format!("{name}: cannot be read for {seconds}s ({category})")))
+            Some((CheckMark::Degraded, format!("{name}: cannot be read for {seconds}s ({category})")))
         });
         let unwritable = state.writes.iter().filter_map(|(name, writes)| {
-            Some((Mark::Degraded, format!("{name}: cannot be written for {}s", writes.unwritable_for()?.as_secs())))
+            Some((
+                CheckMark::Degraded,
+                format!("{name}: cannot be written for {}s", writes.unwritable_for()?.as_secs()),
+            ))
         });
         Verdict::of(conditions.chain(degraded).chain(unwritable))
     }
@@ -175,9 +178,9 @@ impl Health {
         Verdict::of(self.state().pulses.iter().map(|(name, pulse)| {
             let (age, limit) = (pulse.last.elapsed(), pulse.max_age);
             if age <= limit {
-                return (Mark::Good, format!("{name}: ok"));
+                return (CheckMark::Good, format!("{name}: ok"));
             }
-            (Mark::Bad, format!("{name}: no progress for {}s, limit {}s", age.as_secs(), limit.as_secs()))
+            (CheckMark::Bad, format!("{name}: no progress for {}s, limit {}s", age.as_secs(), limit.as_secs()))
         }))
     }
 
@@ -188,21 +191,21 @@ impl Health {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mark {
+enum CheckMark {
     Good,
     Degraded,
     Bad,
 }
 
 impl Verdict {
-    fn of(lines: impl Iterator<Item = (Mark, String)>) -> Self {
+    fn of(lines: impl Iterator<Item = (CheckMark, String)>) -> Self {
         let mut verdict = Self { ok: true, body: String::new() };
         for (mark, line) in lines {
-            verdict.ok &= mark != Mark::Bad;
+            verdict.ok &= mark != CheckMark::Bad;
             verdict.body.push_str(match mark {
-                Mark::Good => "[+] ",
-                Mark::Degraded => "[!] ",
-                Mark::Bad => "[-] ",
+                CheckMark::Good => "[+] ",
+                CheckMark::Degraded => "[!] ",
+                CheckMark::Bad => "[-] ",
             });
             verdict.body.push_str(&line);
             verdict.body.push('\n');

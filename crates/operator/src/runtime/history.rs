@@ -4,8 +4,8 @@
 //! process belong to a history that no longer exists, and a watch that resumes at a future version
 //! stays silent for ever. Three signs are enough, each from a consistent read: a Lease that is
 //! older than it was (see [`super::coordinator`]); a newest resource version that is lower than one
-//! that was observed before the read was sent; and a version of a node that this node did not get
-//! in the history that the API server has now. The last one holds although a busy cluster has
+//! that was observed before the read was sent; and a version of an object that this object did not
+//! get in the history that the API server has now. The last one holds although a busy cluster has
 //! passed the observed version again ([`History::watch`]).
 
 use std::{
@@ -15,9 +15,8 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::Node;
 use kube::{
-    Api, Client,
+    Api,
     api::{ListParams, ObjectMeta, VersionMatch},
 };
 use serde::de::DeserializeOwned;
@@ -42,30 +41,32 @@ pub struct History {
 struct ObservedHistory {
     /// The highest resource version.
     highest: u64,
-    /// The node that a watch delivered with the highest version of all nodes.
-    node: Option<Incarnation>,
-    /// The node of the last comparison. After a restore, `node` may be of the new history already.
-    verified: Option<Incarnation>,
-    /// The newest node when the watch was first interrupted since the last comparison. A restore
+    /// The object that a watch delivered with the highest version of all.
+    latest: Option<ObjectVersion>,
+    /// The object of the last comparison. After a restore, `latest` may be of the new history
+    /// already.
+    verified: Option<ObjectVersion>,
+    /// The newest object when the watch was first interrupted since the last comparison. A restore
     /// interrupts every watch.
-    interrupted: Option<Incarnation>,
+    interrupted: Option<ObjectVersion>,
 }
 
-/// A node as it was at its version.
+/// An object as it was at its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Incarnation {
+struct ObjectVersion {
     name: String,
     uid: String,
     version: u64,
-    /// A restored history may change the same node at the same version, but hardly in the same way.
+    /// A restored history may change the same object at the same version, but hardly in the same
+    /// way.
     labels: BTreeMap<String, String>,
 }
 
-impl Incarnation {
-    fn of(node: &ObjectMeta) -> Option<Self> {
-        let version = node.resource_version.as_deref()?.parse().ok()?;
-        let labels = node.labels.clone().unwrap_or_default();
-        Some(Self { name: node.name.clone()?, uid: node.uid.clone().unwrap_or_default(), version, labels })
+impl ObjectVersion {
+    fn of(object: &ObjectMeta) -> Option<Self> {
+        let version = object.resource_version.as_deref()?.parse().ok()?;
+        let labels = object.labels.clone().unwrap_or_default();
+        Some(Self { name: object.name.clone()?, uid: object.uid.clone().unwrap_or_default(), version, labels })
     }
 }
 
@@ -74,21 +75,21 @@ impl History {
         self.observed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records a node that a watch delivered, or the version of its deletion. Versions of other
-    /// kinds do not compare with those of nodes where the API server keeps them in another etcd.
-    pub fn observe(&self, node: &ObjectMeta, exists: bool) {
-        let Some(node) = Incarnation::of(node) else { return };
+    /// Records an object that the watch of one kind delivered, or the version of its deletion.
+    /// Versions of two kinds do not compare where the API server keeps them in two etcds.
+    pub fn observe(&self, object: &ObjectMeta, exists: bool) {
+        let Some(object) = ObjectVersion::of(object) else { return };
         let mut observed = self.observed();
-        observed.highest = observed.highest.max(node.version);
-        if exists && observed.node.as_ref().is_none_or(|known| known.version < node.version) {
-            observed.node = Some(node);
+        observed.highest = observed.highest.max(object.version);
+        if exists && observed.latest.as_ref().is_none_or(|known| known.version < object.version) {
+            observed.latest = Some(object);
         }
     }
 
-    /// Records that the watch of nodes is interrupted: what it delivers next may be of another history.
+    /// Records that the watch is interrupted: what it delivers next may be of another history.
     pub fn interrupted(&self) {
         let mut observed = self.observed();
-        observed.interrupted = observed.interrupted.take().or_else(|| observed.node.clone());
+        observed.interrupted = observed.interrupted.take().or_else(|| observed.latest.clone());
     }
 
     /// Reports that a consistent read returned less than what was read before.
@@ -104,13 +105,16 @@ impl History {
         self.went_back.cancelled().await;
     }
 
-    /// Returns the task that compares the API server's history with the one that was observed.
-    pub fn watch(&self, client: Client, stop: &CancellationToken) -> Task {
+    /// Returns the task that compares the API server's history of the observed kind with the one
+    /// that was observed.
+    pub fn watch<K>(&self, objects: Api<K>, stop: &CancellationToken) -> Task
+    where
+        K: Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+    {
         let history = self.clone();
-        let nodes: Api<Node> = Api::all(client);
         Task::until(stop, "history", async move {
             loop {
-                if let Err(error) = history.compare(&nodes).await {
+                if let Err(error) = history.compare(&objects).await {
                     debug!(why = error_category::message(&error), "could not compare the API server's history");
                 }
                 if history.went_back.is_cancelled() {
@@ -122,9 +126,9 @@ impl History {
         })
     }
 
-    async fn compare(&self, nodes: &Api<Node>) -> kube::Result<()> {
-        let ObservedHistory { highest, node, verified, interrupted } = self.observed().clone();
-        let newest = newest_version(nodes).await?.unwrap_or(highest);
+    async fn compare<K: Clone + Debug + DeserializeOwned>(&self, objects: &Api<K>) -> kube::Result<()> {
+        let ObservedHistory { highest, latest, verified, interrupted } = self.observed().clone();
+        let newest = newest_version(objects).await?.unwrap_or(highest);
         if newest < highest {
             self.report("newest resource version", highest, newest);
         }
@@ -135,15 +139,16 @@ impl History {
         // Replaced before the reads: a version that is compacted by now is not read again.
         {
             let mut observed = self.observed();
-            observed.verified.clone_from(&node);
+            observed.verified.clone_from(&latest);
             observed.interrupted = None;
         }
-        let interrupted = interrupted.filter(|known| Some(known) != verified.as_ref() && Some(known) != node.as_ref());
-        let verified = verified.filter(|known| Some(known) != node.as_ref());
-        for known in interrupted.iter().chain(&verified).chain(&node) {
-            let found = node_at(nodes, &known.name, known.version).await?;
+        let interrupted =
+            interrupted.filter(|known| Some(known) != verified.as_ref() && Some(known) != latest.as_ref());
+        let verified = verified.filter(|known| Some(known) != latest.as_ref());
+        for known in interrupted.iter().chain(&verified).chain(&latest) {
+            let found = version_of(objects, &known.name, known.version).await?;
             if found.as_ref() != Some(known) {
-                self.report("resource version of a node", known.version, found.map_or(0, |found| found.version));
+                self.report("resource version of an object", known.version, found.map_or(0, |found| found.version));
             }
         }
         Ok(())
@@ -157,14 +162,18 @@ pub async fn newest_version<K: Clone + Debug + DeserializeOwned>(api: &Api<K>) -
     Ok(page.metadata.resource_version.and_then(|version| version.parse().ok()))
 }
 
-/// Reads a node as it was at a version of the history. Fails if that version is compacted.
-async fn node_at(nodes: &Api<Node>, name: &str, version: u64) -> kube::Result<Option<Incarnation>> {
+/// Reads an object as it was at a version of the history. Fails if that version is compacted.
+async fn version_of<K: Clone + Debug + DeserializeOwned>(
+    objects: &Api<K>,
+    name: &str,
+    version: u64,
+) -> kube::Result<Option<ObjectVersion>> {
     let params = ListParams::default()
         .fields(&format!("metadata.name={name}"))
         .at(&version.to_string())
         .matching(VersionMatch::Exact);
-    let page = nodes.list_metadata(&params).await?;
-    Ok(page.items.first().and_then(|node| Incarnation::of(&node.metadata)))
+    let page = objects.list_metadata(&params).await?;
+    Ok(page.items.first().and_then(|object| ObjectVersion::of(&object.metadata)))
 }
 
 #[cfg(test)]
@@ -175,25 +184,26 @@ mod tests {
     };
 
     use http::{Request, Response};
-    use kube::client::Body;
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::{Client, client::Body};
     use serde_json::json;
 
     use super::*;
     use crate::runtime::tasks::Supervisor;
 
-    fn node(version: &str) -> ObjectMeta {
+    fn object(version: &str) -> ObjectMeta {
         ObjectMeta { name: Some("a".into()), resource_version: Some(version.into()), ..ObjectMeta::default() }
     }
 
     /// Observes a server whose newest versions are these, one after the other; the last one stays.
-    /// At every version, the node `a` has the version `at`. A watch has delivered `delivered`
+    /// At every version, the object `a` has the version `at`. A watch has delivered `delivered`
     /// before.
     async fn goes_back(delivered: Option<(&str, bool)>, versions: &'static [u64], at: u64) -> bool {
         let reads = AtomicUsize::new(0);
         let answer = move |request: Request<Body>| {
             let exact = request.uri().query().is_some_and(|query| query.contains("resourceVersionMatch=Exact"));
             let read = if exact { 0 } else { reads.fetch_add(1, Ordering::Relaxed) };
-            let items = if exact && at > 0 { json!([{"metadata": node(&at.to_string())}]) } else { json!([]) };
+            let items = if exact && at > 0 { json!([{"metadata": object(&at.to_string())}]) } else { json!([]) };
             let list = json!({
                 "apiVersion": "meta.k8s.io/v1",
                 "kind": "PartialObjectMetadataList",
@@ -202,12 +212,12 @@ mod tests {
             });
             std::future::ready(Ok::<_, Infallible>(Response::new(Body::from(list.to_string().into_bytes()))))
         };
-        let client = Client::new(tower::service_fn(answer), "default");
+        let objects: Api<ConfigMap> = Api::all(Client::new(tower::service_fn(answer), "default"));
         let (history, stop) = (History::default(), CancellationToken::new());
         if let Some((version, exists)) = delivered {
-            history.observe(&node(version), exists);
+            history.observe(&object(version), exists);
         }
-        let _running = Supervisor::start([history.watch(client, &stop)]);
+        let _running = Supervisor::start([history.watch(objects, &stop)]);
         tokio::time::timeout(Duration::from_mins(5), history.went_back()).await.is_ok()
     }
 
@@ -227,18 +237,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_node_that_never_had_its_version_is_reported_although_the_cluster_is_ahead_again() {
+    async fn an_object_that_never_had_its_version_is_reported_although_the_cluster_is_ahead_again() {
         assert!(goes_back(Some(("30", true)), &[500], 20).await);
         assert!(goes_back(Some(("30", true)), &[500], 0).await);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_last_verified_node_counts_although_a_newer_one_was_delivered() {
+    async fn the_last_verified_object_counts_although_a_newer_one_was_delivered() {
         let answer = |request: Request<Body>| {
             let query = request.uri().query().unwrap_or_default().to_owned();
-            // The node had version 50, and version 30 never existed in this history.
+            // The object had version 50, and version 30 never existed in this history.
             let items =
-                if query.contains("resourceVersion=50") { json!([{"metadata": node("50")}]) } else { json!([]) };
+                if query.contains("resourceVersion=50") { json!([{"metadata": object("50")}]) } else { json!([]) };
             let list = json!({
                 "apiVersion": "meta.k8s.io/v1",
                 "kind": "PartialObjectMetadataList",
@@ -247,25 +257,25 @@ mod tests {
             });
             std::future::ready(Ok::<_, Infallible>(Response::new(Body::from(list.to_string().into_bytes()))))
         };
-        let nodes = Api::all(Client::new(tower::service_fn(answer), "default"));
+        let objects: Api<ConfigMap> = Api::all(Client::new(tower::service_fn(answer), "default"));
         let history = History::default();
-        history.observe(&node("50"), true);
-        history.compare(&nodes).await.unwrap();
+        history.observe(&object("50"), true);
+        history.compare(&objects).await.unwrap();
         assert!(!history.went_back.is_cancelled());
 
-        history.observed().verified = Incarnation::of(&node("30"));
-        history.compare(&nodes).await.unwrap();
+        history.observed().verified = ObjectVersion::of(&object("30"));
+        history.compare(&objects).await.unwrap();
 
         assert!(history.went_back.is_cancelled());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_node_that_had_its_version_is_not() {
+    async fn an_object_that_had_its_version_is_not() {
         assert!(!goes_back(Some(("30", true)), &[500], 30).await);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_deleted_node_is_not_looked_up() {
+    async fn a_deleted_object_is_not_looked_up() {
         assert!(!goes_back(Some(("30", false)), &[500], 0).await);
     }
 }

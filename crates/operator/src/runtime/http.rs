@@ -96,17 +96,17 @@ mod tests {
 
     use super::*;
 
-    struct Running {
+    struct TestServer {
         port: u16,
         stop: CancellationToken,
         task: JoinHandle<io::Result<()>>,
     }
 
-    fn start() -> Running {
+    fn start() -> TestServer {
         let routes = Router::new().route("/livez", get(async || "ok"));
         let bound = bind(None, 0).unwrap();
         let (port, stop) = (bound.address().port(), CancellationToken::new());
-        Running { port, task: tokio::spawn(bound.serve(routes, stop.clone())), stop }
+        TestServer { port, task: tokio::spawn(bound.serve(routes, stop.clone())), stop }
     }
 
     async fn connect(port: u16) -> TcpStream {

@@ -19,8 +19,7 @@ impl Jitter {
     /// Returns the pause of an exponential backoff before attempt `attempt + 1`: at least half of
     /// the nominal pause.
     pub fn backoff(&self, attempt: u32, first: Duration, most: Duration) -> Duration {
-        let whole = first.saturating_mul(2u32.saturating_pow(attempt.min(20))).min(most);
-        whole.mul_f64(0.5 + self.fraction() / 2.0)
+        nominal_pause(attempt, first, most).mul_f64(0.5 + self.fraction() / 2.0)
     }
 
     /// Uniform between two durations.
@@ -32,6 +31,11 @@ impl Jitter {
     pub fn fraction(&self) -> f64 {
         self.0.lock().map_or(0.5, |mut rng| rng.random::<f64>())
     }
+}
+
+/// Returns the pause of an exponential backoff before attempt `attempt + 1`, without jitter.
+pub fn nominal_pause(attempt: u32, first: Duration, most: Duration) -> Duration {
+    first.saturating_mul(2u32.saturating_pow(attempt.min(20))).min(most)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal as _, stderr};
 
-use perennial_core::config::settings::{Level, LogFormat, Logging};
+use perennial_core::config::settings::{LogFormat, LogLevel, Logging};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
@@ -36,7 +36,7 @@ fn is_text(format: LogFormat, terminal: bool) -> bool {
 }
 
 fn subscriber<W>(
-    level: Level,
+    level: LogLevel,
     text: bool,
     writer: W,
 ) -> impl SubscriberInitExt + tracing::Subscriber + for<'a> LookupSpan<'a> + Send + Sync
@@ -54,13 +54,13 @@ where
     tracing_subscriber::registry().with(lines.with_filter(filter(level)))
 }
 
-fn filter(level: Level) -> Targets {
+fn filter(level: LogLevel) -> Targets {
     let level = match level {
-        Level::Error => LevelFilter::ERROR,
-        Level::Warn => LevelFilter::WARN,
-        Level::Info => LevelFilter::INFO,
-        Level::Debug => LevelFilter::DEBUG,
-        Level::Trace => LevelFilter::TRACE,
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
     };
     let others = if level == LevelFilter::TRACE { level } else { level.min(LevelFilter::INFO) };
     Targets::new()
@@ -96,7 +96,7 @@ mod tests {
     const JSON: bool = false;
     const TEXT: bool = true;
 
-    fn logged(level: Level, text: bool, log: impl FnOnce()) -> String {
+    fn logged(level: LogLevel, text: bool, log: impl FnOnce()) -> String {
         let lines = Lines::default();
         let writer = lines.clone();
         tracing::subscriber::with_default(subscriber(level, text, move || writer.clone()), log);
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn json_lines_have_the_fields_beside_the_message() {
-        let text = logged(Level::Info, JSON, || tracing::info!(node = "n1", "restored"));
+        let text = logged(LogLevel::Info, JSON, || tracing::info!(node = "n1", "restored"));
         let line: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(
             (&line["message"], &line["node"], &line["level"]),
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn text_lines_are_plain() {
-        let text = logged(Level::Info, TEXT, || tracing::warn!(node = "n1", "restored"));
+        let text = logged(LogLevel::Info, TEXT, || tracing::warn!(node = "n1", "restored"));
         assert!(
             text.contains("WARN") && text.ends_with("restored node=\"n1\"\n") && !text.contains('\u{1b}'),
             "{text}"
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn spans_are_no_part_of_a_line() {
-        let text = logged(Level::Trace, JSON, || {
+        let text = logged(LogLevel::Trace, JSON, || {
             let span = tracing::info_span!(target: traces::TARGET, "keeper", node = "n1");
             span.in_scope(|| tracing::info!("restored"));
         });
@@ -143,11 +143,11 @@ mod tests {
     }
 
     #[rstest]
-    #[case(Level::Error, 0)]
-    #[case(Level::Info, 1)]
-    #[case(Level::Debug, 2)]
-    #[case(Level::Trace, 4)]
-    fn the_level_is_obeyed_and_others_are_quiet(#[case] level: Level, #[case] lines: usize) {
+    #[case(LogLevel::Error, 0)]
+    #[case(LogLevel::Info, 1)]
+    #[case(LogLevel::Debug, 2)]
+    #[case(LogLevel::Trace, 4)]
+    fn the_level_is_obeyed_and_others_are_quiet(#[case] level: LogLevel, #[case] lines: usize) {
         let text = logged(level, JSON, || {
             tracing::info!("ours");
             tracing::debug!("ours");
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_bodies_of_responses_are_logged_at_no_level() {
-        let text = logged(Level::Trace, JSON, || {
+        let text = logged(LogLevel::Trace, JSON, || {
             tracing::warn!(target: "kube_client::client", "{{\"kind\": \"StatefulSetList\"}}");
             tracing::warn!(target: "kube_runtime::watcher", "watch list error with 403: {{\"message\": \"s3cret\"}}");
         });

@@ -7,7 +7,7 @@
 use std::{
     fmt,
     hash::Hash,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -37,10 +37,25 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 
 pub type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
 
+/// The registry of all metrics. Clones share it.
+#[derive(Clone)]
+struct SharedRegistry(Arc<Mutex<Registry>>);
+
+impl SharedRegistry {
+    fn lock(&self) -> MutexGuard<'_, Registry> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn register<M: Metric + Clone>(&self, name: &str, help: &str, metric: M) -> M {
+        self.lock().register(name, help, metric.clone());
+        metric
+    }
+}
+
 /// The registry, and handles to the metrics of the runtime. Clones share both.
 #[derive(Clone)]
 pub struct Metrics {
-    registry: Arc<Mutex<Registry>>,
+    registry: SharedRegistry,
     reconciles: Family<ReconcileLabels, Counter>,
     reconcile_errors: Family<ControllerLabels, Counter>,
     reconcile_time: Histograms<ControllerLabels>,
@@ -63,65 +78,79 @@ impl Metrics {
         let build = Info::new(BuildLabels { version: env!("CARGO_PKG_VERSION") });
         registry.register("perennial_build", "Version of this process", build);
         registry.register_collector(Box::new(Process));
+        let registry = SharedRegistry(Arc::new(Mutex::new(registry)));
         let metrics = Self {
-            registry: Arc::new(Mutex::new(registry)),
-            reconciles: Family::default(),
-            reconcile_errors: Family::default(),
-            reconcile_time: histograms(),
-            queue_depth: Family::default(),
-            queue_adds: Family::default(),
-            queue_retries: Family::default(),
-            queue_duration: histograms(),
-            queue_work_duration: histograms(),
-            requests: Family::default(),
-            leading: Family::default(),
-            leader_changes: Family::default(),
-            errors: Family::default(),
-            unreadable: Family::default(),
-            unwritable: Family::default(),
+            reconciles: registry.register(
+                "controller_runtime_reconcile",
+                "Reconciliations by result",
+                Family::default(),
+            ),
+            reconcile_errors: registry.register(
+                "controller_runtime_reconcile_errors",
+                "Failed reconciliations",
+                Family::default(),
+            ),
+            reconcile_time: registry.register(
+                "controller_runtime_reconcile_time_seconds",
+                "Time of a reconciliation",
+                histograms(),
+            ),
+            queue_depth: registry.register("workqueue_depth", "Items in the queue", Family::default()),
+            queue_adds: registry.register("workqueue_adds", "Items added", Family::default()),
+            queue_retries: registry.register(
+                "workqueue_retries",
+                "Items added again after a failure",
+                Family::default(),
+            ),
+            queue_duration: registry.register(
+                "workqueue_queue_duration_seconds",
+                "Time that an item waits",
+                histograms(),
+            ),
+            queue_work_duration: registry.register(
+                "workqueue_work_duration_seconds",
+                "Time that an item takes",
+                histograms(),
+            ),
+            requests: registry.register("rest_client_requests", "Requests to the API server", Family::default()),
+            leading: registry.register(
+                "leader_election_master_status",
+                "1 while this process holds the Lease",
+                Family::default(),
+            ),
+            leader_changes: registry.register(
+                "perennial_leader_changes",
+                "Times that this process acquired the Lease",
+                Family::default(),
+            ),
+            errors: registry.register("perennial_errors", "Errors by category", Family::default()),
+            unreadable: registry.register(
+                "perennial_resource_unreadable",
+                "1 while a resource cannot be read, which pauses what depends on it",
+                Family::default(),
+            ),
+            unwritable: registry.register(
+                "perennial_resource_unwritable",
+                "1 while all writes of a resource fail; this replica hands its shards over",
+                Family::default(),
+            ),
+            registry,
         };
-        metrics.register_own();
         for category in Category::ALL.map(Category::as_str) {
             metrics.errors.get_or_create(&ErrorLabels { category }).inc_by(0);
         }
         metrics
     }
 
-    fn register_own(&self) {
-        self.register("controller_runtime_reconcile", "Reconciliations by result", &self.reconciles);
-        self.register("controller_runtime_reconcile_errors", "Failed reconciliations", &self.reconcile_errors);
-        self.register("controller_runtime_reconcile_time_seconds", "Time of a reconciliation", &self.reconcile_time);
-        self.register("workqueue_depth", "Items in the queue", &self.queue_depth);
-        self.register("workqueue_adds", "Items added", &self.queue_adds);
-        self.register("workqueue_retries", "Items added again after a failure", &self.queue_retries);
-        self.register("workqueue_queue_duration_seconds", "Time that an item waits", &self.queue_duration);
-        self.register("workqueue_work_duration_seconds", "Time that an item takes", &self.queue_work_duration);
-        self.register("rest_client_requests", "Requests to the API server", &self.requests);
-        self.register("leader_election_master_status", "1 while this process holds the Lease", &self.leading);
-        self.register("perennial_leader_changes", "Times that this process acquired the Lease", &self.leader_changes);
-        self.register("perennial_errors", "Errors by category", &self.errors);
-        self.register(
-            "perennial_resource_unreadable",
-            "1 while a resource cannot be read, which pauses what depends on it",
-            &self.unreadable,
-        );
-        self.register(
-            "perennial_resource_unwritable",
-            "1 while all writes of a resource fail; this replica hands its shards over",
-            &self.unwritable,
-        );
-    }
-
-    /// Adds a metric to the registry. Each name is registered once.
-    pub fn register<M: Metric + Clone>(&self, name: &str, help: &str, metric: &M) {
-        let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
-        registry.register(name, help, metric.clone());
+    /// Adds a metric to the registry and returns it. Each name is registered once.
+    pub fn register<M: Metric + Clone>(&self, name: &str, help: &str, metric: M) -> M {
+        self.registry.register(name, help, metric)
     }
 
     /// Returns the OpenMetrics text of all registered metrics.
     pub fn encode(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
-        text::encode(&mut text, &self.registry.lock().unwrap_or_else(PoisonError::into_inner))?;
+        text::encode(&mut text, &self.registry.lock())?;
         Ok(text)
     }
 

@@ -14,8 +14,8 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 
 /// Identifies the object that is worked on.
-pub trait Key: Clone + Ord + Hash {}
-impl<T: Clone + Ord + Hash> Key for T {}
+pub trait QueueKey: Clone + Ord + Hash {}
+impl<T: Clone + Ord + Hash> QueueKey for T {}
 
 /// Order of the work that is due: the lowest value first.
 pub trait Rank: Copy + Ord {}
@@ -95,7 +95,7 @@ enum QueueItem<P> {
 
 /// One key, handed to one worker. Dropping it makes the key available to other workers.
 #[derive(Debug)]
-pub struct Work<K: Key, P: Rank> {
+pub struct WorkItem<K: QueueKey, P: Rank> {
     pub key: K,
     pub priority: P,
     /// Time since the key was due.
@@ -103,13 +103,13 @@ pub struct Work<K: Key, P: Rank> {
     queue: Queue<K, P>,
 }
 
-impl<K: Key, P: Rank> Default for Queue<K, P> {
+impl<K: QueueKey, P: Rank> Default for Queue<K, P> {
     fn default() -> Self {
         Self::by_share(|_| "")
     }
 }
 
-impl<K: Key, P: Rank> Queue<K, P> {
+impl<K: QueueKey, P: Rank> Queue<K, P> {
     /// Returns a queue in which these shares take turns.
     pub fn by_share(share: Share<K>) -> Self {
         let (items, ready, delayed) = (HashMap::new(), BTreeMap::new(), BinaryHeap::new());
@@ -124,7 +124,7 @@ impl<K, P> Clone for Queue<K, P> {
     }
 }
 
-impl<K: Key, P: Rank> Queue<K, P> {
+impl<K: QueueKey, P: Rank> Queue<K, P> {
     /// Adds a key that is due now.
     pub fn add(&self, key: &K, priority: P) {
         self.add_after(key, priority, Duration::ZERO);
@@ -157,7 +157,7 @@ impl<K: Key, P: Rank> Queue<K, P> {
     }
 
     /// Returns the most urgent key that is due, or `None` once the queue is closed.
-    pub async fn next(&self) -> Option<Work<K, P>> {
+    pub async fn next(&self) -> Option<WorkItem<K, P>> {
         loop {
             let added = self.0.added.notified();
             let wait = {
@@ -173,7 +173,7 @@ impl<K: Key, P: Rank> Queue<K, P> {
                     }
                     drop(state);
                     let waited = now.saturating_duration_since(since);
-                    return Some(Work { key, priority, waited, queue: self.clone() });
+                    return Some(WorkItem { key, priority, waited, queue: self.clone() });
                 }
                 state.delayed.peek().map(|Reverse((due, _))| *due)
             };
@@ -213,7 +213,7 @@ impl<K: Key, P: Rank> Queue<K, P> {
     }
 }
 
-impl<K: Key, P: Rank> QueueState<K, P> {
+impl<K: QueueKey, P: Rank> QueueState<K, P> {
     fn place(&mut self, key: &K, priority: P, due: Instant, now: Instant) {
         if due <= now {
             self.items.insert(key.clone(), QueueItem::Ready(priority, due));
@@ -253,7 +253,7 @@ impl<K: Key, P: Rank> QueueState<K, P> {
     }
 }
 
-impl<K: Key, P: Rank> Drop for Work<K, P> {
+impl<K: QueueKey, P: Rank> Drop for WorkItem<K, P> {
     fn drop(&mut self) {
         let now = Instant::now();
         let mut state = self.queue.lock();

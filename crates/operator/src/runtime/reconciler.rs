@@ -23,13 +23,13 @@ use super::{
     labels::ReconcileOutcome,
     metrics::Metrics,
     ownership::Ownership,
-    queue::{Key, Queue, Rank, Work},
+    queue::{Queue, QueueKey, Rank, WorkItem},
     reporter::{CategorizedError, Retry},
 };
 
 /// A controller: everything that the loop does not know about the objects.
 pub trait Reconcile: Send + Sync {
-    type Key: Key + Send + Sync;
+    type Key: QueueKey + Send + Sync;
     type Priority: Rank + Send + Sync;
     type Error: CategorizedError + Send;
 
@@ -49,9 +49,9 @@ pub trait Reconcile: Send + Sync {
     /// Brings one object to its desired state. `term` is the term of the permit.
     fn reconcile(
         &self,
-        work: &Work<Self::Key, Self::Priority>,
+        work: &WorkItem<Self::Key, Self::Priority>,
         term: u64,
-    ) -> impl Future<Output = Result<Action, Self::Error>> + Send;
+    ) -> impl Future<Output = Result<NextStep, Self::Error>> + Send;
 
     /// Reports a failed reconciliation.
     fn report(&self, key: &Self::Key, error: &Self::Error, retry: Retry);
@@ -62,7 +62,7 @@ pub trait Reconcile: Send + Sync {
 
 /// Next step after a successful reconciliation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum NextStep {
     /// Wait for the next event.
     Done,
     Requeue,
@@ -107,7 +107,7 @@ impl RetryPolicy {
     }
 }
 
-impl<K: Key, P: Rank> Reconciler<K, P> {
+impl<K: QueueKey, P: Rank> Reconciler<K, P> {
     /// `name` is the name of the controller and its queue in metrics.
     pub fn new(name: &'static str, retry: RetryPolicy, ownership: Ownership, jitter: Jitter, metrics: Metrics) -> Self {
         metrics.expect_controller(name);
@@ -160,7 +160,7 @@ impl<K: Key, P: Rank> Reconciler<K, P> {
             let reconciled = controller.reconcile(&work, permit.term()).instrument(span.clone());
             let reconciled = tokio::time::timeout(permit.remaining(), reconciled).instrument(correlation.clone()).await;
             drop(permit);
-            let reconciled = reconciled.unwrap_or(Ok(Action::Requeue));
+            let reconciled = reconciled.unwrap_or(Ok(NextStep::Requeue));
             let outcome = correlation.in_scope(|| self.conclude(controller, &work, reconciled));
             span.record("outcome", outcome.as_str());
             self.metrics.reconciled(self.name, outcome, start.elapsed());
@@ -170,19 +170,19 @@ impl<K: Key, P: Rank> Reconciler<K, P> {
     fn conclude<C: Reconcile<Key = K, Priority = P>>(
         &self,
         controller: &C,
-        work: &Work<K, P>,
-        reconciled: Result<Action, C::Error>,
+        work: &WorkItem<K, P>,
+        reconciled: Result<NextStep, C::Error>,
     ) -> ReconcileOutcome {
         match reconciled {
-            Ok(Action::Done) => {
+            Ok(NextStep::Done) => {
                 self.failures().remove(&work.key);
                 ReconcileOutcome::Success
             }
-            Ok(Action::Requeue) => {
+            Ok(NextStep::Requeue) => {
                 self.queue.add(&work.key, work.priority);
                 ReconcileOutcome::Requeue
             }
-            Ok(Action::RequeueAfter(delay)) => {
+            Ok(NextStep::RequeueAfter(delay)) => {
                 self.failures().remove(&work.key);
                 self.queue.add_after(&work.key, work.priority, delay);
                 ReconcileOutcome::RequeueAfter

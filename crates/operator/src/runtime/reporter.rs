@@ -15,8 +15,13 @@ pub trait CategorizedError: Error {
     /// Pause that the API server asked for.
     fn retry_after(&self) -> Option<Duration>;
 
+    /// The permission that the operation needs.
+    fn permission(&self) -> Option<&'static str>;
+
     /// The permission that is missing, where that is the cause.
-    fn missing_permission(&self) -> Option<&'static str>;
+    fn missing_permission(&self) -> Option<&'static str> {
+        self.permission().filter(|_| self.category() == Category::Forbidden)
+    }
 }
 
 /// Number of failures before this one, and the pause until the next attempt.
@@ -75,7 +80,7 @@ impl Reporter {
 }
 
 /// Logs a [`FailureReport`] with the object under a field name of the controller:
-/// `log_failure!(report, node = name)`.
+/// `log_failure!(report, object = name)`.
 macro_rules! log_failure {
     ($report:expr, $field:ident = $object:expr) => {{
         let $crate::runtime::reporter::FailureReport { category, error, why, missing, retry } = $report;

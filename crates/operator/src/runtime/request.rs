@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::{
     budget::{Budget, Urgency},
     error_category::{self, Category},
@@ -11,18 +13,18 @@ use super::{
 /// Field manager of every write.
 pub const FIELD_MANAGER: &str = "perennial";
 /// Longest time that a request waits for its response.
-const DEADLINE: Duration = Duration::from_secs(10);
+pub const DEADLINE: Duration = Duration::from_secs(10);
 
 /// A request that failed or had no response in time.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub enum RequestFailure {
     #[error("{}", error_category::message(.0))]
     Request(Box<kube::Error>),
     #[error("no response within {} s", DEADLINE.as_secs())]
     Timeout,
 }
 
-impl Failure {
+impl RequestFailure {
     pub fn category(&self) -> Category {
         match self {
             Self::Request(error) => Category::of(error),
@@ -77,12 +79,16 @@ pub async fn send<T>(
     budget: &Budget,
     urgency: impl Into<Urgency>,
     request: impl Future<Output = Result<T, kube::Error>>,
-) -> Result<T, Failure> {
+) -> Result<T, RequestFailure> {
     budget.spend(urgency).await;
+    let sent = Instant::now();
     match tokio::time::timeout(DEADLINE, request).await {
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error)) => Err(Failure::Request(Box::new(error))),
-        Err(_) => Err(Failure::Timeout),
+        Ok(Err(error)) => Err(RequestFailure::Request(Box::new(error))),
+        Err(_) => {
+            budget.refused(sent);
+            Err(RequestFailure::Timeout)
+        }
     }
 }
 
@@ -96,12 +102,13 @@ mod tests {
     #[test]
     fn a_rejection_is_recognized_whatever_its_code() {
         let answered = |code| {
-            Failure::Request(Box::new(kube::Error::Api(Box::new(Status { code, ..Status::default() })))).is_refusal()
+            RequestFailure::Request(Box::new(kube::Error::Api(Box::new(Status { code, ..Status::default() }))))
+                .is_refusal()
         };
 
         assert!([400, 403, 413, 422].into_iter().all(answered));
         assert!(![404, 409, 429, 500, 503].into_iter().any(answered));
-        assert!(!Failure::Timeout.is_refusal());
+        assert!(!RequestFailure::Timeout.is_refusal());
     }
 
     #[test]
@@ -109,13 +116,13 @@ mod tests {
         let failed = |code, token: Option<&str>| {
             let metadata = ListMeta { continue_: token.map(str::to_owned), ..ListMeta::default() };
             let status = Status { code, metadata: Some(metadata), ..Status::default() };
-            Failure::Request(Box::new(kube::Error::Api(Box::new(status)))).recovery()
+            RequestFailure::Request(Box::new(kube::Error::Api(Box::new(status)))).recovery()
         };
 
         assert_eq!(failed(410, Some("next")), Recovery::Resume("next".to_owned()));
         assert_eq!((failed(410, None), failed(410, Some(""))), (Recovery::Fail, Recovery::Fail));
         assert!([429, 500, 503].into_iter().all(|code| failed(code, Some("next")) == Recovery::Retry));
         assert_eq!(failed(403, Some("next")), Recovery::Fail);
-        assert_eq!(Failure::Timeout.recovery(), Recovery::Retry);
+        assert_eq!(RequestFailure::Timeout.recovery(), Recovery::Retry);
     }
 }

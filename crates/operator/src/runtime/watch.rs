@@ -18,6 +18,7 @@ use super::{
     history::History,
     jitter::Jitter,
     pages::PAGE,
+    watch_backoff::WatchBackoff,
 };
 
 /// The API server ends a watch after this time; a silent connection counts as dead five seconds
@@ -94,7 +95,7 @@ where
     /// and the watch resumes after a pause that doubles with each failure.
     pub async fn run(self, mut on_event: impl FnMut(Event<K>), mut on_error: impl FnMut(Category)) {
         let mut streaming = true;
-        let mut attempt = 0;
+        let mut backoff = WatchBackoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         while !self.stop.is_cancelled() {
             let config = if streaming { self.config.clone().streaming_lists() } else { self.config.clone() };
             let mut events = watcher::watcher(self.api.clone(), config).boxed();
@@ -106,17 +107,13 @@ where
                 };
                 match next {
                     Some(Ok(event)) => {
-                        // A list that begins, or whose first pages arrive, may still fail: only a
-                        // complete list or an event of the watch ends the backoff.
                         match &event {
                             Event::Init => self.health.lists(self.what),
                             Event::InitApply(_) => self.health.progress(self.what),
-                            Event::Apply(_) | Event::Delete(_) if attempt == 0 => {}
-                            Event::InitDone | Event::Apply(_) | Event::Delete(_) => {
-                                self.health.read(self.what);
-                                attempt = 0;
-                            }
+                            Event::Apply(_) | Event::Delete(_) if !backoff.is_failing() => {}
+                            Event::InitDone | Event::Apply(_) | Event::Delete(_) => self.health.read(self.what),
                         }
+                        backoff.delivered(&event);
                         if let Event::InitApply(object) | Event::Apply(object) | Event::Delete(object) = &event {
                             self.history.observe(object.meta(), !matches!(event, Event::Delete(_)));
                         }
@@ -129,11 +126,10 @@ where
                     }
                     Some(Err(error)) => {
                         let category = category(&error);
-                        let pause = self.jitter.backoff(attempt, FIRST_PAUSE, LONGEST_PAUSE);
                         // An expired version is routine, unless the list that follows expires too.
-                        let expired = attempt == 0 && code(&error) == Some(410);
+                        let expired = !backoff.is_failing() && code(&error) == Some(410);
                         let missing = self.optional && category == Category::NotFound;
-                        attempt += 1;
+                        let pause = backoff.failed(Some(&self.jitter));
                         self.history.interrupted();
                         report(self.what, &error, category, (expired || missing, pause));
                         if missing {
@@ -144,7 +140,7 @@ where
                         on_error(category);
                         tokio::select! {
                             biased;
-                            () = tokio::time::sleep(pause) => {}
+                            () = backoff.wait() => {}
                             () = self.stop.cancelled() => return,
                         }
                         if is_expired(&error) {

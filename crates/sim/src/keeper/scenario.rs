@@ -211,6 +211,19 @@ impl Fleet {
         }
     }
 
+    /// Crashes all operators.
+    pub fn end_all(&mut self) {
+        for operator in self.operators.drain(..) {
+            operator.crash();
+        }
+    }
+
+    /// Crashes all operators and starts a single new one.
+    pub fn replace_all(&mut self) -> anyhow::Result<()> {
+        self.end_all();
+        self.start_one()
+    }
+
     /// Begins to refuse writes of records, if this is the step for it.
     pub fn begin_refusals(&self, step: usize) {
         let Some((_, pause)) = self.plan.refusals.filter(|(at, _)| *at == step) else { return };

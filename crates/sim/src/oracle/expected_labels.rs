@@ -49,14 +49,22 @@ struct Expected {
     also: Excused,
     /// Values that a limit of the design allows while last states are unprocessed.
     or: Excused,
-    /// Values that were allowed since the last certain one.
-    seen: Values,
+    /// Values that may be in a write that is under way: allowed since the record was last written
+    /// from this incarnation, each with the latest version of the node that had it.
+    seen: BTreeMap<Label, u64>,
 }
 
 impl Expected {
     /// Returns the values that are allowed whether last states are processed or not.
     fn lasting(&self) -> Values {
         self.want.iter().chain(self.also.keys()).cloned().collect()
+    }
+
+    /// Notes that the allowed values may be in a write from now on.
+    fn see_allowed(&mut self, version: u64) {
+        for value in self.lasting() {
+            self.seen.entry(value).or_insert(version);
+        }
     }
 
     /// Allows another value beside the expected ones.
@@ -76,12 +84,14 @@ pub struct ExpectedLabels {
     /// Values that a person set on this incarnation, and that the operator must not change.
     pub firm: BTreeMap<&'static str, Label>,
     pub excuses: Counts,
+    /// Values that are counted as excused. A value that stays is one excuse, at however many rests.
+    counted: BTreeSet<(Slot, Label)>,
 }
 
 impl ExpectedLabels {
     pub fn new(merge: Merge) -> Self {
         let none = || Values::from([None]);
-        let fresh = || Expected { want: none(), seen: none(), ..Expected::default() };
+        let fresh = || Expected { want: none(), seen: BTreeMap::from([(None, 0)]), ..Expected::default() };
         let expected = slots().map(|slot| (slot, fresh())).collect();
         Self {
             slots: expected,
@@ -90,6 +100,7 @@ impl ExpectedLabels {
             overwrite: merge == Merge::Overwrite,
             firm: BTreeMap::new(),
             excuses: Counts::default(),
+            counted: BTreeSet::new(),
         }
     }
 
@@ -107,9 +118,17 @@ impl ExpectedLabels {
         }
     }
 
-    /// A person sets or removes a key of a live node. `node` is the state before.
-    pub fn person_changes(&mut self, node: &Node, record: Option<&Record>, key: &'static str, value: &Label) {
+    /// A person sets or removes a key of a live node. `node` is the state before, `version` the one
+    /// after.
+    pub fn person_changes(
+        &mut self,
+        (node, version): (&Node, u64),
+        record: Option<&Record>,
+        key: &'static str,
+        value: &Label,
+    ) {
         let slot = slot(key, node.hardware);
+        self.counted.retain(|(counted, _)| *counted != slot);
         let settled = is_settled(node, record);
         let unsure = !self.unsure.is_empty();
         let held = record.and_then(|record| recorded(record, key, node.hardware));
@@ -121,7 +140,7 @@ impl ExpectedLabels {
         if equal || back || overwritten || unsaid {
             self.firm.remove(key);
             let expected = self.at(slot);
-            let others: Vec<Label> = expected.lasting().into_iter().chain(expected.seen.clone()).collect();
+            let others: Vec<Label> = expected.lasting().into_iter().chain(expected.seen.keys().cloned()).collect();
             excuse(&mut expected.also, others, B);
             if let Some(record) = record {
                 expected.allow(held, B);
@@ -135,7 +154,21 @@ impl ExpectedLabels {
             self.firm.insert(key, value.clone());
         }
         let expected = self.at(slot);
-        expected.seen.extend(expected.lasting());
+        expected.see_allowed(0);
+        expected.seen.insert(value.clone(), version);
+    }
+
+    /// The record is written from the incarnation that exists: earlier values than those that it
+    /// holds are in no write any more.
+    pub fn node_is_recorded(&mut self, record: &Record) {
+        if !self.unsure.is_empty() || self.order_lost {
+            return;
+        }
+        for (slot, expected) in &mut self.slots {
+            let (held, allowed) = (recorded(record, slot.0, slot.1), expected.lasting());
+            let since = record.node.resource_version;
+            expected.seen.retain(|value, version| *version > since || *value == held || allowed.contains(value));
+        }
     }
 
     /// A delete commits. `looked`: admission has processed this very state.
@@ -143,13 +176,13 @@ impl ExpectedLabels {
         self.firm.clear();
         if looked {
             for expected in self.slots.values_mut() {
-                expected.seen = expected.lasting();
+                expected.seen = expected.lasting().into_iter().map(|value| (value, 0)).collect();
             }
             return;
         }
         self.unsure.insert(node.uid.clone(), rv);
         for (slot, expected) in &mut self.slots {
-            excuse(&mut expected.or, expected.seen.clone(), F);
+            excuse(&mut expected.or, expected.seen.keys().cloned(), F);
             excuse(&mut expected.or, [record.and_then(|record| recorded(record, slot.0, slot.1))], F);
         }
     }
@@ -178,7 +211,7 @@ impl ExpectedLabels {
             if believed {
                 let expected = self.at(slot);
                 expected.allow(own.clone(), C);
-                expected.seen.insert(own.clone());
+                expected.seen.insert(own.clone(), node.rv);
             }
             if own.is_none() {
                 continue;
@@ -199,8 +232,7 @@ impl ExpectedLabels {
                 self.certain(slot, own.clone());
                 self.firm.insert(key, own);
             }
-            let expected = self.at(slot);
-            expected.seen.extend(expected.lasting());
+            self.at(slot).see_allowed(node.rv);
         }
     }
 
@@ -218,7 +250,7 @@ impl ExpectedLabels {
         self.order_lost = true;
         self.firm.clear();
         for (slot, expected) in &mut self.slots {
-            let earlier = expected.seen.clone().into_iter().chain(ever.get(slot).cloned().unwrap_or_default());
+            let earlier = expected.seen.keys().cloned().chain(ever.get(slot).cloned().unwrap_or_default());
             let held = record.map(|record| recorded(record, slot.0, slot.1));
             excuse(&mut expected.or, earlier.chain(held).chain([None]), E);
         }
@@ -228,7 +260,8 @@ impl ExpectedLabels {
     pub fn record_is_collected(&mut self) {
         let none = Values::from([None]);
         for expected in self.slots.values_mut() {
-            *expected = Expected { want: none.clone(), seen: none.clone(), ..Expected::default() };
+            let seen = BTreeMap::from([(None, 0)]);
+            *expected = Expected { want: none.clone(), seen, ..Expected::default() };
         }
         self.unsure.clear();
         self.order_lost = false;
@@ -238,7 +271,8 @@ impl ExpectedLabels {
     pub fn unmet_at_rest(&mut self, slot: Slot, have: &Label) -> Option<(&'static str, String)> {
         let expected = self.slots.get(&slot)?;
         let excuse = expected.also.get(have).or_else(|| expected.or.get(have)).copied();
-        if let Some(limit) = excuse.filter(|_| !expected.want.contains(have)) {
+        let limit = excuse.filter(|_| !expected.want.contains(have));
+        if let Some(limit) = limit.filter(|_| self.counted.insert((slot, have.clone()))) {
             self.excuses.add(limit);
         }
         self.unmet(slot, have)

@@ -199,7 +199,7 @@ impl Judge<'_> {
                 for key in KEYS {
                     let (was, is) = (before.labels.get(key), now.labels.get(key));
                     if was != is {
-                        name.expected.person_changes(&before, record, key, &is.cloned());
+                        name.expected.person_changes((&before, now.rv), record, key, &is.cloned());
                     }
                 }
             }
@@ -277,6 +277,9 @@ impl Judge<'_> {
             } else if looked_at(state, change, &subject, next.node.resource_version) {
                 name.expected.old_state_lands(&next);
             }
+        }
+        if !next.folded && name.node.as_ref().is_some_and(|node| node.uid == next.node.uid) {
+            name.expected.node_is_recorded(&next);
         }
         name.records.insert(change.name().to_owned(), next);
         name.record = newest(&name.records);
@@ -357,7 +360,7 @@ fn newest(records: &BTreeMap<String, Record>) -> Option<Record> {
 }
 
 /// Returns whether a write changed only the absence note of a record.
-fn is_note(change: &Change) -> bool {
+pub fn is_note(change: &Change) -> bool {
     let noted = |object: &Value| object["metadata"]["annotations"].get(ABSENT_SINCE).cloned();
     let Some(before) = change.before.as_ref().filter(|_| std::ptr::eq(change.kind, &CONFIG_MAPS)) else { return false };
     noted(before) != noted(&change.object) && before["data"] == change.object["data"]

@@ -108,7 +108,8 @@ pub fn is_settled(node: &Node, record: Option<&Record>) -> bool {
     let Some(record) = record else { return true };
     let content = if record.folded && record.node.uid == node.uid { &record.before } else { &record.kept };
     let given = node.mark.as_ref().is_some_and(|mark| {
-        mark.complete && mark.from == digest(content) && content.keys().all(|key| mark.covers(key))
+        let all = || mark.from == digest(content) && content.keys().all(|key| mark.covers(key));
+        mark.complete && (mark.is_newer_than(record.node.resource_version) || all())
     });
     is_owner(node, record) || given
 }

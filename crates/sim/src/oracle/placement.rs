@@ -3,17 +3,17 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use perennial_core::placement::{STATE, state::PlacementState, supply::Breaker};
+use perennial_core::placement::{STATE, state::PlacementState};
 use serde_json::Value;
 
 use super::Violation;
 use crate::{
     history::Outcome,
-    placement::workload_controllers::{CAPACITY, NAMESPACE, is_active, is_ready, number},
+    placement::workload_controllers::{CAPACITY, NAMESPACE, is_active, is_ready, number, room},
     server::{
         fault_plan::Counts,
         kinds::{DEPLOYMENTS, NODES, PODS, STATEFUL_SETS},
-        store::{Change, What, text},
+        store::{Change, What, is_finished, text},
         world::State,
     },
 };
@@ -81,7 +81,7 @@ pub fn target(workload: &Value) -> i64 {
 pub fn unmet_now(state: &State, goal: Goal) -> Vec<String> {
     let mut now = Then::default();
     for node in state.store.all(&NODES, "") {
-        now.nodes.insert(text(node, "/metadata/name").to_owned(), class_of_node(node));
+        now.nodes.insert(text(node, "/metadata/name").to_owned(), Arc::clone(node));
     }
     for pod in state.store.all(&PODS, NAMESPACE) {
         now.pods.insert(text(pod, "/metadata/name").to_owned(), Arc::clone(pod));
@@ -93,31 +93,39 @@ pub fn unmet_now(state: &State, goal: Goal) -> Vec<String> {
     now.unmet(goal)
 }
 
-fn class_of_node(node: &Value) -> String {
-    node["metadata"]["labels"].get(CAPACITY).and_then(Value::as_str).unwrap_or_default().to_owned()
+fn class_of_node(node: &Value) -> &str {
+    node["metadata"]["labels"].get(CAPACITY).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// The cluster as it was after a change.
 #[derive(Default)]
 struct Then {
     pods: BTreeMap<String, Arc<Value>>,
-    nodes: BTreeMap<String, String>,
+    nodes: BTreeMap<String, Arc<Value>>,
     workloads: BTreeMap<String, Arc<Value>>,
     /// When the requested split of a workload last changed.
     respecified: BTreeMap<String, Duration>,
     /// When a workload last had more than one Ready pod.
     several_ready: BTreeMap<String, Duration>,
+    /// When a class last had room for another pod.
+    roomy: BTreeMap<&'static str, Duration>,
 }
 
 impl Then {
     fn take(&mut self, change: &Change) {
+        // Room counts until the change that fills it.
+        for class in ["spot", "on-demand"] {
+            if self.has_room(class) {
+                self.roomy.insert(class, change.at);
+            }
+        }
         let gone = change.what == What::Deleted;
         let name = change.name().to_owned();
         if std::ptr::eq(change.kind, &NODES) {
             if gone {
                 drop(self.nodes.remove(&name));
             } else {
-                drop(self.nodes.insert(name, class_of_node(&change.object)));
+                drop(self.nodes.insert(name, Arc::clone(&change.object)));
             }
             return;
         }
@@ -175,17 +183,29 @@ impl Then {
         self.respecified.get(app).is_some_and(|at| now < *at + STALE)
     }
 
-    /// Returns whether a pod is the only Ready replica, and its eviction is a probe without
-    /// evidence of capacity.
-    fn is_last_for_probe(&self, pod: &Value, now: Duration) -> bool {
+    /// Returns whether a pod is the only Ready replica, and its eviction is not justified by room
+    /// in the class that it is moved to.
+    fn is_last_without_room(&self, pod: &Value, now: Duration) -> bool {
         let app = text(pod, "/metadata/labels/app");
-        let Some(workload) = self.workloads.get(app) else { return false };
-        let state = workload["metadata"]["annotations"].get(STATE).and_then(Value::as_str);
-        let breaker = PlacementState::read(state).0.breaker;
-        let is_blind = matches!(breaker, Breaker::Probing { evidence: false, .. });
         let recently = self.several_ready.get(app).is_some_and(|at| now < *at + STALE);
         let others = recently || self.of(app).filter(|pod| is_ready(pod)).count() > 1;
-        is_blind && is_ready(pod) && self.class(pod) == "on-demand" && !others
+        let roomy = |class: &str| self.has_room(class) || self.roomy.get(class).is_some_and(|at| now < *at + STALE);
+        let justified = match self.class(pod) {
+            "spot" => roomy("on-demand"),
+            "on-demand" => roomy("spot"),
+            _ => roomy("spot") || roomy("on-demand"),
+        };
+        is_ready(pod) && !others && !justified
+    }
+
+    /// Returns whether a node of the class has room for another pod.
+    fn has_room(&self, class: &str) -> bool {
+        let mut nodes = self.nodes.iter().filter(|(_, node)| class_of_node(node) == class);
+        nodes.any(|(name, node)| {
+            let used =
+                self.pods.values().filter(|pod| text(pod, "/spec/nodeName") == name && !is_finished(pod)).count();
+            room(node).is_none_or(|room| used < room)
+        })
     }
 
     fn of(&self, app: &str) -> impl Iterator<Item = &Arc<Value>> {
@@ -195,7 +215,7 @@ impl Then {
     /// Class of its node, or else the class that it requests.
     fn class<'a>(&'a self, pod: &'a Value) -> &'a str {
         match self.nodes.get(text(pod, "/spec/nodeName")) {
-            Some(class) => class,
+            Some(node) => class_of_node(node),
             None => pod["spec"]["nodeSelector"].get(CAPACITY).and_then(Value::as_str).unwrap_or_default(),
         }
     }
@@ -337,8 +357,8 @@ fn write(then: &Then, change: &Change, seen: &mut Counts, fail: &mut impl FnMut(
         let app = text(before, "/metadata/labels/app");
         let floor = floor_of(then, app);
         let left = then.ready_on_demand(app) - 1;
-        if was_bound(change) && then.is_last_for_probe(before, change.at) {
-            fail("G10", format!("the last Ready replica of {app} was evicted for a probe: {}", change.name()));
+        if was_bound(change) && then.is_last_without_room(before, change.at) {
+            fail("G10", format!("the last Ready replica of {app} was evicted without room for it: {}", change.name()));
         }
         let judged = is_ready(before) && then.class(before) == "on-demand" && !then.is_respecified(app, change.at);
         if judged && left < floor {

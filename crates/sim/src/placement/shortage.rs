@@ -19,9 +19,10 @@ use super::{
 };
 use crate::{
     history::Outcome,
+    once_failed,
     oracle::placement::{Bound, Goal, PlacementMarks, judge, unmet_now},
     server::{
-        kinds::{NODES, PDBS, STATEFUL_SETS},
+        kinds::{NODES, PDBS, PODS, STATEFUL_SETS},
         world::World,
     },
 };
@@ -55,6 +56,8 @@ struct Shortage {
     fallback_after: u64,
     /// Pods of the StatefulSet may be moved.
     moves_stateful: bool,
+    /// Two revisions of the StatefulSet last: moves do not wait for the end of its rollout.
+    keeps_partition: bool,
     marks: PlacementMarks,
 }
 
@@ -62,6 +65,8 @@ struct Shortage {
 pub async fn play(world: &World, seed: u64) -> anyhow::Result<Outcome> {
     let mut prng = Prng::new(seed ^ 0x5307);
     let mut history = Shortage::begin(world, &mut prng).await?;
+    // Drawn apart, so that histories that once failed stay as they were.
+    history.keeps_partition = !once_failed::contains(seed) && Prng::new(seed ^ 0x9a27).percent(50);
     let controllers = tokio::spawn(Controllers::new(world, prng.split()).run());
     for _ in 0..4 + prng.below(14) {
         let pause = prng.millis(50, 40_000);
@@ -70,6 +75,7 @@ pub async fn play(world: &World, seed: u64) -> anyhow::Result<Outcome> {
     }
     history.play.calm()?;
     world.lock().refused_selector = None;
+    history.restart_refused().await;
     history.last().await;
     history.recover().await;
     controllers.abort();
@@ -92,6 +98,7 @@ impl Shortage {
             lasting,
             fallback_after: *prng.pick(&[10, 30, 120]),
             moves_stateful: prng.percent(75),
+            keeps_partition: false,
             prng: prng.split(),
             marks: PlacementMarks { rested: true, ..PlacementMarks::default() },
         };
@@ -249,6 +256,20 @@ impl Shortage {
         drop(self.play.person.patch(kind(name == "web"), NAMESPACE, name, patch).await);
     }
 
+    /// Restarts the workloads if the class of a pod was refused: no pod is moved to that class then,
+    /// so a person does that after a policy was changed.
+    async fn restart_refused(&mut self) {
+        let mark = "/metadata/annotations/perennial.dev~1refused";
+        let refused = self.play.world.lock().store.all(&PODS, NAMESPACE).any(|pod| pod.pointer(mark).is_some());
+        if !refused {
+            return;
+        }
+        let patch = json!({"spec": {"template": {"metadata": {"labels": {"revision": "restarted"}}}}});
+        for (name, is_deployment) in WORKLOADS {
+            drop(self.play.person.patch(kind(is_deployment), NAMESPACE, name, patch.clone()).await);
+        }
+    }
+
     async fn change_percentage(&mut self, name: &str) {
         let percentage = *self.prng.pick(&["0", "0", "50", "70", "100"]);
         self.annotate(name, json!({PERCENTAGE: percentage})).await;
@@ -338,7 +359,9 @@ impl Shortage {
         } else {
             self.permit_everything().await;
         }
-        self.partition(0).await;
+        if !self.keeps_partition {
+            self.partition(0).await;
+        }
         if blocked {
             self.set_room("on-demand", AMPLE).await;
             self.set_room("spot", AMPLE).await;

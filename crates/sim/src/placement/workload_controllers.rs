@@ -316,7 +316,7 @@ pub(super) fn pod(set: &Value, kind: &str, name: Option<&str>) -> Value {
 }
 
 /// Number of pods for which a node has room. None: any.
-fn room(node: &Value) -> Option<usize> {
+pub fn room(node: &Value) -> Option<usize> {
     text(node, "/status/allocatable/pods").parse().ok()
 }
 

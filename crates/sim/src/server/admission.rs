@@ -20,6 +20,8 @@ use crate::tamper;
 pub const TIMEOUT: Duration = Duration::from_secs(2);
 /// A webhook that took longer than this may have given up on its work.
 const SURELY_DONE: Duration = Duration::from_secs(1);
+/// Time in which a process whose first reads failed knows the policies.
+const KNOWS_POLICIES: Duration = Duration::from_secs(10);
 
 /// Returns the object as the mutating webhook patched it, and whether the webhook answered.
 pub async fn on_create(world: &World, asked: &ApiRequest, mut object: Value) -> (Value, bool) {
@@ -56,7 +58,8 @@ pub async fn on_create(world: &World, asked: &ApiRequest, mut object: Value) -> 
 
 /// Returns whether the validating webhook processed this very state without a fault.
 pub async fn on_delete(world: &World, asked: &ApiRequest, object: &Arc<Value>) -> bool {
-    if !std::ptr::eq(asked.target.kind, &NODES) || !world.lock().registered.node_delete {
+    let is_registered = world.lock().registered.node_delete;
+    if !std::ptr::eq(asked.target.kind, &NODES) || !is_registered {
         return false;
     }
     let review = review(asked, "DELETE", None, Some(object));
@@ -126,7 +129,9 @@ async fn call(world: &World, path: &'static str, mut review: Value) -> Option<(u
     if answer_lost {
         return None;
     }
-    let sure = faults_of(world, id) == faults && start.elapsed() < SURELY_DONE;
+    // A new process whose first reads failed does not know the policies yet, and fails open.
+    let starts = faults > 0 && age_of(world, id) < KNOWS_POLICIES;
+    let sure = faults_of(world, id) == faults && start.elapsed() < SURELY_DONE && !starts;
     Some((id, serde_json::from_slice(&answer).ok()?, sure))
 }
 
@@ -155,6 +160,12 @@ fn faults_of(world: &World, id: usize) -> usize {
     let state = world.lock();
     let cut = state.cut_off.get(&id).is_some_and(|until| *until > Instant::now());
     state.journal.faults.get(&id).map_or(0, Vec::len) + usize::from(cut)
+}
+
+/// Returns for how long an operator has run.
+fn age_of(world: &World, id: usize) -> Duration {
+    let now = world.elapsed();
+    world.lock().journal.lives.get(&id).map_or(now, |(start, _)| now.saturating_sub(*start))
 }
 
 fn note_look(world: &World, id: usize, review: &Value) {

@@ -65,10 +65,14 @@ impl ApiResponse {
 impl World {
     /// Processes a request that is not a watch.
     pub async fn process(&self, asked: &ApiRequest) -> Result<ApiResponse, ApiError> {
-        if !self.lock().has(asked.target.kind) {
+        let (exists, is_lost) = {
+            let state = self.lock();
+            (state.has(asked.target.kind), state.is_lost(asked.sent))
+        };
+        if !exists {
             return Err(response::no_such_page());
         }
-        if asked.who.is_operator() && self.lock().is_lost(asked.sent) {
+        if asked.who.is_operator() && is_lost {
             return Err(response::unavailable());
         }
         if let Some(refusal) = self.refuse_record(asked) {
@@ -82,7 +86,8 @@ impl World {
             ("POST", Some(_), Some("eviction")) => self.evict(asked),
             ("PUT", Some(name), None | Some("status")) => {
                 let Target { kind, namespace, .. } = &asked.target;
-                let code = if self.lock().store.get(kind, namespace, name).is_some() { 200 } else { 201 };
+                let exists = self.lock().store.get(kind, namespace, name).is_some();
+                let code = if exists { 200 } else { 201 };
                 self.update(asked).map(|body| ApiResponse { code, body })
             }
             ("PATCH", Some(_), None | Some("status")) => self.patch(asked).map(ApiResponse::ok),

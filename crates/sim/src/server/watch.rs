@@ -132,7 +132,8 @@ impl Watching {
             let mut told = std::pin::pin!(told);
             told.as_mut().enable();
             let now = Instant::now();
-            if self.world.lock().is_lost(self.asked.sent) {
+            let is_lost = self.world.lock().is_lost(self.asked.sent);
+            if is_lost {
                 return None;
             }
             if self.late.front().is_some_and(|(due, _)| *due <= now) {

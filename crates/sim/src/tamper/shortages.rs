@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     broken_rule::BrokenRule,
+    placement::workload_controllers::number,
     server::{
         api::{ApiRequest, ApiResponse},
         kinds::{DEPLOYMENTS, PODS, STATEFUL_SETS},
@@ -43,6 +44,17 @@ pub(super) fn workload(rule: BrokenRule, workload: &mut Value) {
             let (mut state, _) = PlacementState::read(Some(known));
             if let Breaker::Open { probe, .. } = &mut state.breaker {
                 *probe = jiff::Timestamp::MAX;
+                workload["metadata"]["annotations"][STATE] = json!(state.to_annotation());
+            }
+        }
+        BrokenRule::LastReplicaIsSpare if workload["status"].is_object() => {
+            workload["status"]["availableReplicas"] = json!(number(workload, "/spec/replicas") + 1);
+        }
+        BrokenRule::CooldownOnlyGrows => {
+            let known = workload["metadata"]["annotations"].get(STATE).and_then(Value::as_str);
+            let mut state = PlacementState::read(known).0;
+            if let Some(last) = &mut state.last_move {
+                last.stalled = 10;
                 workload["metadata"]["annotations"][STATE] = json!(state.to_annotation());
             }
         }

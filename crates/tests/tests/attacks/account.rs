@@ -1,10 +1,14 @@
 //! A thief of the token of the operator or of its uninstall Job, with the shipped role and the
 //! shipped admission policies: one attack for each permission.
 
+mod requests;
+
 use http::{Method, Request};
 use kube::Client;
 use perennial_harness::{TestCluster, eventually};
 use serde_json::{Value, json};
+
+use self::requests::{foreign_attacks, node_attacks, other_attacks, pod_attacks, workload_attacks};
 
 /// Service account of the operator.
 const ACCOUNT: &str = "perennial";
@@ -31,11 +35,6 @@ impl Attack {
     pub(crate) fn refused_by(self, policy: &'static str) -> Self {
         Self { refused_by: policy, ..self }
     }
-}
-
-/// Returns attacks on the objects of a policy, which refuses each that RBAC permits.
-fn against(policy: &'static str, attacks: impl IntoIterator<Item = Attack>) -> impl Iterator<Item = Attack> {
-    attacks.into_iter().map(move |attack| attack.refused_by(policy))
 }
 
 pub(crate) fn patch(name: &'static str, path: impl Into<String>, body: Value) -> Attack {
@@ -110,182 +109,12 @@ pub(crate) const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/default/deployment
 const STATEFUL_SET: &str = "/apis/apps/v1/namespaces/default/statefulsets/db";
 const WEBHOOKS: &str = "/apis/admissionregistration.k8s.io/v1";
 
-fn pod_attacks() -> Vec<Attack> {
-    let managed = format!("{PODS}/managed");
-    // With a tag, so that the pull policy stays the same.
-    let image = json!({"spec": {"containers": [{"name": "main", "image": "evil:1"}]}});
-    let pod = json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "new"},
-        "spec": {"containers": [{"name": "main", "image": "evil"}]},
-    });
-    let toleration = json!({"spec": {"tolerations": [{"operator": "Exists"}]}});
-    let label = |value: Value| json!({"metadata": {"labels": {"perennial.dev/managed": value}}});
-    let annotation = |key: &str, value: &str| json!({"metadata": {"annotations": {key: value}}});
-    let (bare, unmanaged) = (format!("{PODS}/bare"), format!("{PODS}/unmanaged"));
-    let mut adopted = annotation("perennial.dev/slot", "1");
-    adopted["metadata"]["labels"] = json!({"perennial.dev/managed": "true"});
-    let changes = vec![
-        patch("the image of a managed pod", managed.clone(), image.clone()),
-        patch("the image of another pod", bare.clone(), image),
-        patch("a label of a managed pod", managed.clone(), json!({"metadata": {"labels": {"app": "db"}}})),
-        patch("our label of a managed pod", managed.clone(), label(Value::Null)),
-        patch("an annotation of a managed pod", managed.clone(), annotation("a", "b")),
-        patch("the owner of a managed pod", managed.clone(), json!({"metadata": {"ownerReferences": null}})),
-        patch("a finalizer", managed.clone(), json!({"metadata": {"finalizers": ["example.com/stay"]}})),
-        patch("a deadline", managed.clone(), json!({"spec": {"activeDeadlineSeconds": 1}})),
-        patch("the gate of another controller", managed.clone(), json!({"spec": {"schedulingGates": null}})),
-        patch("our label on a bare pod", bare.clone(), label(json!("true"))),
-        patch("the slot of a bare pod", bare, annotation("perennial.dev/slot", "1")),
-        patch("the slot of an unmanaged pod", unmanaged.clone(), annotation("perennial.dev/slot", "1")),
-        patch("the class of an unmanaged pod", unmanaged.clone(), annotation("perennial.dev/class", "spot")),
-        patch(
-            "the deletion cost of an unmanaged pod",
-            unmanaged.clone(),
-            annotation("controller.kubernetes.io/pod-deletion-cost", "-1"),
-        ),
-        patch("the slot of a pod with its adoption", unmanaged.clone(), adopted),
-        attack("delete a pod that is not managed", Method::DELETE, unmanaged, Value::Null),
-        attack(
-            "delete a managed pod that runs, past its budget",
-            Method::DELETE,
-            format!("{PODS}/running"),
-            Value::Null,
-        ),
-    ];
-    let other = [
-        // Validation comes before the policies.
-        patch("all tolerations", managed.clone(), toleration).refused_by("existing toleration can not be modified"),
-        patch("the status of a pod", format!("{managed}/status"), json!({"status": {"phase": "Failed"}})),
-        attack("delete all pods", Method::DELETE, PODS, Value::Null),
-        attack("create a pod", Method::POST, PODS, pod),
-        attack("run a command in a pod", Method::POST, format!("{managed}/exec"), Value::Null),
-        patch(
-            "ephemeral containers",
-            format!("{managed}/ephemeralcontainers"),
-            json!({"spec": {"ephemeralContainers": []}}),
-        ),
-    ];
-    against("ValidatingAdmissionPolicy 'perennial-pods'", changes).chain(other).collect()
-}
-
-fn workload_attacks() -> Vec<Attack> {
-    let privileged = json!({"spec": {"template": {"spec": {"hostPID": true}}}});
-    let mut attacks = Vec::new();
-    for path in [DEPLOYMENT, STATEFUL_SET] {
-        let changes = [
-            patch("a privileged template", path, privileged.clone()),
-            patch("the replicas", path, json!({"spec": {"replicas": 9}})),
-            patch("a label", path, json!({"metadata": {"labels": {"a": "b"}}})),
-            patch(
-                "another annotation",
-                path,
-                json!({"metadata": {"annotations": {"perennial.dev/spot-percentage": "100"}}}),
-            ),
-            patch("a finalizer", path, json!({"metadata": {"finalizers": ["example.com/stay"]}})),
-        ];
-        attacks.extend(against("ValidatingAdmissionPolicy 'perennial-workloads'", changes));
-        attacks.extend([
-            patch("the scale", format!("{path}/scale"), json!({"spec": {"replicas": 9}})),
-            attack("delete", Method::DELETE, path, Value::Null),
-        ]);
-    }
-    attacks
-}
-
-fn other_attacks(namespace: &str) -> Vec<Attack> {
-    let configuration = |name: &str| {
-        json!({
-            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
-            "metadata": {"name": name},
-        })
-    };
-    let secret = |name: &str, kind: &str| {
-        json!({
-            "apiVersion": "v1", "kind": "Secret", "type": kind,
-            "metadata": {"name": name, "annotations": {"kubernetes.io/service-account.name": "default"}},
-        })
-    };
-    let event = json!({
-        "apiVersion": "v1", "kind": "Event", "metadata": {"name": "e", "namespace": "default"},
-        "involvedObject": {"kind": "Pod", "namespace": "default", "name": "bare"}, "source": {"component": "kubelet"},
-    });
-    let (own, maps) = (format!("/api/v1/namespaces/{namespace}"), format!("/api/v1/namespaces/{namespace}/configmaps"));
-    vec![
-        attack(
-            "create a webhook configuration",
-            Method::POST,
-            format!("{WEBHOOKS}/mutatingwebhookconfigurations"),
-            configuration("mine"),
-        ),
-        attack(
-            "create our own name",
-            Method::POST,
-            format!("{WEBHOOKS}/validatingwebhookconfigurations"),
-            configuration("perennial"),
-        ),
-        attack(
-            "delete our webhook configuration",
-            Method::DELETE,
-            format!("{WEBHOOKS}/mutatingwebhookconfigurations/perennial"),
-            Value::Null,
-        ),
-        attack("create a Secret", Method::POST, format!("{own}/secrets"), secret("mine", "Opaque"))
-            .refused_by("ValidatingAdmissionPolicy 'perennial-secrets'"),
-        attack(
-            "create a token of another account",
-            Method::POST,
-            format!("{own}/secrets"),
-            secret("perennial-webhook-certs", "kubernetes.io/service-account-token"),
-        )
-        .refused_by("ValidatingAdmissionPolicy 'perennial-secrets'"),
-        attack("list Secrets", Method::GET, format!("{own}/secrets"), Value::Null),
-        attack(
-            "request a token",
-            Method::POST,
-            format!("{own}/serviceaccounts/default/token"),
-            json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}),
-        ),
-        attack(
-            "create another ConfigMap",
-            Method::POST,
-            maps.clone(),
-            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "mine"}}),
-        )
-        .refused_by("ValidatingAdmissionPolicy 'perennial-config-maps'"),
-        attack(
-            "change the configuration",
-            Method::POST,
-            maps.clone(),
-            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "perennial-config"}}),
-        )
-        // Two policies refuse it.
-        .refused_by("ValidatingAdmissionPolicy 'perennial-"),
-        patch(
-            "change the root certificate of the namespace",
-            format!("{maps}/kube-root-ca.crt"),
-            json!({"data": {"ca.crt": "evil"}}),
-        )
-        .refused_by("ValidatingAdmissionPolicy 'perennial-config-maps'"),
-        attack("an Event in the name of a kubelet", Method::POST, "/api/v1/namespaces/default/events", event)
-            .refused_by("ValidatingAdmissionPolicy 'perennial-events'"),
-        patch("a KeepPolicy", "/apis/perennial.dev/v1alpha1/keeppolicies/all", json!({"spec": {"keep": ["*"]}})),
-        patch("a namespace", "/api/v1/namespaces/default", json!({"metadata": {"labels": {"a": "b"}}})),
-        patch("the status of a node", "/api/v1/nodes/n1/status", json!({"status": {"capacity": {"cpu": "99"}}})),
-        patch(
-            "the hostname of a node",
-            "/api/v1/nodes/n1",
-            json!({"metadata": {"labels": {"kubernetes.io/hostname": "n2"}}}),
-        )
-        .refused_by("ValidatingAdmissionPolicy 'perennial-nodes'"),
-        attack("the kubelet of a node", Method::GET, "/api/v1/nodes/n1/proxy/metrics", Value::Null),
-        attack("delete a node", Method::DELETE, "/api/v1/nodes/n1", Value::Null),
-    ]
-}
-
 fn all_attacks(cluster: &TestCluster) -> Vec<Attack> {
     let mut attacks = pod_attacks();
     attacks.extend(workload_attacks());
     attacks.extend(other_attacks(cluster.namespace()));
+    attacks.extend(node_attacks());
+    attacks.extend(foreign_attacks(cluster.namespace()));
     attacks
 }
 

@@ -102,9 +102,14 @@ impl Attacker {
         self.connect(&self.http1).await
     }
 
+    /// Opens a connection for HTTP/2.
+    pub(crate) async fn http2_stream(&self) -> std::io::Result<TlsStream<TcpStream>> {
+        self.connect(&self.http2).await
+    }
+
     /// Opens a connection for HTTP/2 and returns the handle for its requests.
     pub(crate) async fn http2(&self) -> std::io::Result<h2::client::SendRequest<hyper::body::Bytes>> {
-        let stream = self.connect(&self.http2).await?;
+        let stream = self.http2_stream().await?;
         let (requests, connection) = h2::client::handshake(stream).await.map_err(std::io::Error::other)?;
         tokio::spawn(connection);
         Ok(requests)

@@ -6,8 +6,11 @@
 
 mod account;
 mod addresses;
+mod cgroup;
 mod client;
 mod exhaustion;
+mod filled_review;
+mod http2;
 mod names;
 mod slow_api_server;
 mod tenants;

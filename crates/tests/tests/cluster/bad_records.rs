@@ -95,21 +95,6 @@ async fn a_bad_record_restores_nothing_and_is_kept(#[case] fault: Fault) {
 }
 
 #[tokio::test]
-async fn state_recorded_beside_a_bad_record_is_restored() {
-    let cluster = TestCluster::new().await;
-    let _operator = cluster.operator().start().await;
-    cluster.corrupt_record("n1", json!({RECORD: "rubbish"})).await;
-    cluster.node("n1").label("team", "ml").create().await;
-    cluster.wait_for_record_under(RECOVERED, "n1", [("team", "ml")]).await;
-
-    cluster.delete_node("n1").await;
-    cluster.node("n1").create().await;
-
-    cluster.wait_for_labels("n1", [("team", "ml")]).await;
-    assert_eq!(cluster.record_bytes("n1", RECORD).await.as_deref(), Some("rubbish"));
-}
-
-#[tokio::test]
 async fn a_record_of_a_newer_operator_is_left_alone() {
     let cluster = TestCluster::new().await;
     let operator = cluster.operator().start().await;

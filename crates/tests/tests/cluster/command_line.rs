@@ -30,13 +30,15 @@ async fn records_are_listed_as_a_table_and_as_json() {
 }
 
 #[tokio::test]
-async fn an_empty_list_of_records_prints_a_message() {
+async fn without_nodes_and_records_commands_print_a_message() {
     let cluster = TestCluster::new().await;
     let answer = cluster.perennial("records");
     assert!(answer.success && answer.stdout.is_empty());
     let message = format!("No records found in namespace {}.\n", cluster.namespace());
     assert!(answer.stderr.ends_with(&message), "{}", answer.stderr);
     assert_eq!(cluster.perennial_json("records -o json")["items"], json!([]));
+    let message = cluster.perennial("show nobody").expect_failure();
+    assert!(message.contains("there is no node nobody and no record for it"), "{message}");
 }
 
 #[tokio::test]
@@ -63,13 +65,6 @@ async fn show_prints_the_state_of_a_node() {
     cluster.label("n1", "team", "web").await;
     let yaml = cluster.perennial("show n1 -o yaml").expect_success();
     assert!(yaml.contains("standing: ") && yaml.contains("team: web"), "{yaml}");
-}
-
-#[tokio::test]
-async fn show_of_an_unknown_node_fails() {
-    let cluster = TestCluster::new().await;
-    let message = cluster.perennial("show nobody").expect_failure();
-    assert!(message.contains("there is no node nobody and no record for it"), "{message}");
 }
 
 #[test]

@@ -14,5 +14,4 @@ mod permissions;
 mod restarts;
 mod serving;
 mod sharding;
-mod story;
 mod versions;

@@ -20,9 +20,11 @@ async fn probes_logs_and_metrics_are_as_expected_of_an_operator() {
         cluster.wait_for_record(name, [("team", "ml")]).await;
     }
 
-    // Probes under the names that other tools use.
-    assert_eq!(operator.get("/healthz"), operator.get("/livez"));
-    assert_eq!(operator.get("/healthz").0, 200);
+    // Probes report each check, also under the names that other tools use.
+    let ((ready, why), (live, alive)) = (operator.get("/readyz"), operator.get("/livez"));
+    assert_eq!((ready, live, operator.get("/nothing").0), (200, 200, 404));
+    assert!(why.contains("[+] caches: ok") && alive.contains("[+] loops: ok"), "{why}{alive}");
+    assert_eq!(operator.get("/healthz"), (live, alive));
     // A new node is logged at debug level, and all lines of one reconciliation share an id.
     operator.wait_for_log("a node was added", |line| line["message"] == "node added" && line["node"] == "n1").await;
     let id = |line: &Value| line["span"]["id"].as_str().map(str::to_owned);

@@ -1,10 +1,11 @@
-//! Operators with missing permissions.
+//! Operators with missing permissions. That the deployed ones are enough is tested in
+//! `install::permissions`.
 
 use kube::{
     Api,
     api::{ApiResource, DynamicObject, GroupVersionKind, PostParams},
 };
-use perennial_harness::{TestCluster, Webhooks, labels};
+use perennial_harness::{TestCluster, labels};
 use serde_json::{Value, json};
 
 /// Creates a user with the deployed permissions except for some verbs on a resource. Returns its
@@ -47,23 +48,6 @@ async fn grant(cluster: &TestCluster, name: &str, user: &str, namespace: Option<
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
     });
     create(&format!("{kind}Binding"), binding).await;
-}
-
-#[tokio::test]
-async fn the_permissions_that_are_deployed_are_enough() {
-    let cluster = TestCluster::new().await;
-    let user = user_without(&cluster, "", &[]).await;
-    let operator = cluster.operator_as(&user, &[]).webhooks(Webhooks::On).start().await;
-    cluster.node("n1").label("team", "ml").create().await;
-    cluster.wait_for_record("n1", [("team", "ml")]).await;
-    cluster.delete_node("n1").await;
-    cluster.node("n1").label("own", "1").create().await;
-    cluster.wait_for_labels("n1", [("team", "ml"), ("own", "1")]).await;
-    cluster.wait_for_record("n1", [("team", "ml"), ("own", "1")]).await;
-
-    let forbidden = |line: &Value| line.to_string().contains("forbidden") || !line["missing"].is_null();
-    let lines: Vec<Value> = operator.log().into_iter().filter(forbidden).collect();
-    assert!(lines.is_empty(), "{lines:#?}");
 }
 
 #[tokio::test]

@@ -1,21 +1,7 @@
-//! Probes, metrics and Events of the operator.
+//! Metrics and Events of the operator.
 
 use perennial_harness::{TestCluster, Webhooks};
 use rstest::rstest;
-
-#[tokio::test]
-async fn probes_report_the_state_of_each_check() {
-    let cluster = TestCluster::new().await;
-    let operator = cluster.operator().start().await;
-
-    let (ready, why) = operator.get("/readyz");
-    let (live, alive) = operator.get("/livez");
-
-    assert_eq!((ready, live), (200, 200));
-    assert!(why.contains("[+] caches: ok"), "{why}");
-    assert!(alive.contains("[+] loops: ok"), "{alive}");
-    assert_eq!(operator.get("/nothing").0, 404);
-}
 
 #[tokio::test]
 async fn metrics_have_the_names_that_dashboards_use() {

@@ -41,56 +41,6 @@ async fn a_node_without_an_identity_is_promised_nothing() {
 }
 
 #[tokio::test]
-async fn explanations_name_a_remedy_that_works_and_the_true_origin() {
-    let cluster = TestCluster::new().await;
-    let operator = cluster.start(Webhooks::Off).await;
-    cluster.node("own").label("team", "ml").label("rack", "r1").create().await;
-    cluster.wait_for_record("own", [("team", "ml"), ("rack", "r1")]).await;
-    cluster.delete_node("own").await;
-    for name in ["edited", "spoilt", "forgotten"] {
-        cluster.node(name).label("team", "ml").create().await;
-        cluster.wait_for_record(name, [("team", "ml")]).await;
-        cluster.delete_node(name).await;
-    }
-    cluster.node("own").label("team", "web").create().await;
-    cluster.wait_for_record("own", [("team", "web"), ("rack", "r1")]).await;
-    cluster.node("edited").create().await;
-    cluster.wait_for_labels("edited", [("team", "ml")]).await;
-    cluster.label("edited", "team", "ops").await;
-    cluster.wait_for_record("edited", [("team", "ops")]).await;
-
-    // The record has followed the node: only its history contains the earlier value.
-    let text = cluster.perennial("explain team --node own").expect_success();
-    assert!(text.contains("perennial rollback own --to 1") && !text.contains("perennial restore"), "{text}");
-    // A value that was set after the restore is not a restored value.
-    let text = cluster.perennial("explain team --node edited").expect_success();
-    assert!(!text.contains("restored to this incarnation"), "{text}");
-    let text = cluster.perennial("explain edited").expect_success();
-    assert!(text.contains("team=ops   (kept)"), "{text}");
-    // Nothing of a forgotten node returns.
-    cluster.perennial("forget forgotten --yes").expect_success();
-    let wide = cluster.perennial("nodes -o wide --state Away").expect_success();
-    let line = wide.lines().find(|line| line.starts_with("forgotten")).unwrap_or_default();
-    assert!(line.contains("away: nothing is kept of it"), "{wide}");
-    let text = cluster.perennial("explain forgotten").expect_success();
-    assert!(text.contains("nothing would be restored: its record is empty"), "{text}");
-    // A quarantined record does not agree with anything.
-    cluster.node("spoilt").create().await;
-    cluster.wait_for_labels("spoilt", [("team", "ml")]).await;
-    cluster.corrupt_record("spoilt", json!({"record.json": "not a record"})).await;
-    operator.wait_for_metric("perennial_records_invalid", &[], 1.0).await;
-    cluster.wait_for_record_under("recovered.json", "spoilt", [("team", "ml")]).await;
-    eventually("the state is current", async || {
-        let value = cluster.perennial_json("explain spoilt -o json");
-        if value["state"] == "Current" { Ok(()) } else { Err(value) }
-    })
-    .await;
-    let text = cluster.perennial("explain spoilt").expect_success();
-    let first = text.lines().next().unwrap_or_default();
-    assert!(first.contains("its record is quarantined") && !first.contains("record agree"), "{text}");
-}
-
-#[tokio::test]
 async fn holds_and_the_time_of_collection_are_in_every_view() {
     let cluster = TestCluster::new().await;
     let operator = cluster
@@ -301,46 +251,6 @@ async fn no_restore_is_promised_without_an_operator() {
 }
 
 #[tokio::test]
-async fn remedies_for_annotations_and_taints_are_commands_that_work() {
-    let cluster = TestCluster::with_policies().await;
-    let spec = json!({"annotations": ["example.com/*"], "taints": ["dedicated"], "cordon": true});
-    cluster.apply_policy("all", &spec);
-    let operator = cluster.start(Webhooks::Off).await;
-    let builder = cluster.node("n1").annotation("example.com/owner", "ml team").taint("dedicated", "gpu", "NoSchedule");
-    builder.label("team", "ml").create().await;
-    eventually("the annotation is recorded", async || {
-        let text = cluster.record_bytes("n1", "record.json").await.unwrap_or_default();
-        if text.contains("ml team") && text.contains("gpu") { Ok(()) } else { Err(text) }
-    })
-    .await;
-    cluster.kubectl("annotate node n1 example.com/owner-");
-    cluster.kubectl("taint node n1 dedicated:NoSchedule-");
-
-    for (key, wanted) in [
-        ("annotation:example.com/owner", "kubectl annotate node n1 'example.com/owner=ml team'"),
-        ("taint:dedicated:NoSchedule", "kubectl taint node n1 dedicated=gpu:NoSchedule"),
-    ] {
-        let fix = eventually("the removal is recorded", async || {
-            let value = cluster.perennial_json(&format!("explain {key} --node n1 -o json"));
-            if value["cause"] == "Removed" {
-                Ok(value["fix"].as_str().unwrap_or_default().to_owned())
-            } else {
-                Err(value)
-            }
-        })
-        .await;
-        let command = &fix[fix.find("kubectl").unwrap_or_else(|| panic!("no command in {fix}"))..];
-        assert_eq!(command, wanted);
-        cluster.shell(command).expect_success();
-    }
-    assert_eq!(cluster.get_node("n1").await.metadata.annotations.unwrap()["example.com/owner"], "ml team");
-    let never = cluster.perennial("explain cordon: --node n1").expect_success();
-    assert!(never.contains("Fix: kubectl cordon n1"), "{never}");
-    drop(operator);
-    cluster.kubectl("delete keeppolicies --all");
-}
-
-#[tokio::test]
 async fn events_are_found_whatever_namespace_the_context_has() {
     let cluster = TestCluster::new().await;
     let _operator = cluster.start(Webhooks::Off).await;
@@ -416,55 +326,6 @@ async fn a_lost_api_server_is_reported_while_watching() {
         if last.contains("Churn") && !last.contains("STALE") { Ok(()) } else { Err(last) }
     })
     .await;
-}
-
-#[tokio::test]
-async fn an_import_of_nothing_fails() {
-    let cluster = TestCluster::new().await;
-    for (name, text) in [
-        ("empty", ""),
-        ("comment", "# nothing\n"),
-        ("null", "---\n---\nnull\n"),
-        ("garbage", "this is not a backup"),
-        ("number", "42"),
-        ("other", "kind: Pod\nmetadata:\n  name: x\n"),
-        ("list", "kind: List\nitems: []\n"),
-    ] {
-        let path = file(&cluster, name, text);
-        let answer = cluster.perennial(&format!("import -f {path}"));
-        assert_eq!(answer.code, Some(1), "{name}: {answer:?}");
-        assert!((answer.stdout + &answer.stderr).contains(&path), "{name}");
-    }
-    let path = file(&cluster, "good", "n1: {team: ml}\n");
-    let missing = perennial(
-        [
-            "import",
-            "-f",
-            &path,
-            "-n",
-            "nowhere",
-            "--kubeconfig",
-            &cluster.plane().kubeconfig_path().display().to_string(),
-        ],
-        &[],
-    );
-    assert!(missing.expect_failure().contains("namespace nowhere does not exist"));
-    assert!(cluster.perennial(&format!("import -f {path} --from nowhere")).expect_failure().contains("nowhere"));
-    assert_eq!(cluster.record_count().await, 0);
-    // Namespaces with ConfigMaps of Kubernetes only, and with unrelated ones.
-    let foreign = format!("create configmap unrelated -n {} --from-literal=a=b", cluster.namespace());
-    cluster.kubectl(&foreign);
-    for namespace in ["default", cluster.namespace()] {
-        for more in ["", " --dry-run", " --format auto"] {
-            let answer = cluster.perennial(&format!("import --from {namespace}{more}"));
-            assert_eq!(answer.code, Some(1), "{namespace}{more}: {answer:?}");
-            let refused = format!("refused: namespace {namespace}: it contains no data of another tool");
-            assert!(answer.stdout.contains(&refused), "{answer:?}");
-        }
-    }
-    assert_eq!(cluster.record_count().await, 0);
-    cluster.perennial(&format!("import -f {path}")).expect_success();
-    assert!(cluster.config_map("n1").await.is_some(), "{}", record_name("n1"));
 }
 
 #[tokio::test]

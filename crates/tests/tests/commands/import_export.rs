@@ -1,7 +1,7 @@
 //! Import, export and restore of a backup.
 
 use perennial_core::keeper::record::RECORD_LABEL;
-use perennial_harness::{TestCluster, Webhooks, eventually, labels};
+use perennial_harness::{TestCluster, Webhooks, eventually, labels, perennial, record_name};
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -240,4 +240,83 @@ async fn finalizers_of_other_tools_are_reported_and_removed_on_request() {
     cluster.perennial("import --remove-finalizer old.example.com/keep --yes").expect_success();
     assert_eq!(finalizers(), r#"["other.example.com/stay"] ["other.example.com/stay"]"#);
     cluster.perennial("import --remove-finalizer other.example.com/stay --yes").expect_success();
+}
+
+/// ConfigMaps that scripts write, in each documented layout. Without the format they are refused.
+#[tokio::test]
+async fn config_maps_with_json_labels_are_imported_with_their_format() {
+    let cluster = TestCluster::new().await;
+    cluster.kubectl("create namespace scripts");
+    let labels = |team: &str| json!({"team": team}).to_string();
+    let named = json!({"node": "w4", "labels": {"team": "d"}}).to_string();
+    for object in [
+        config_map("by-node", &json!({"w1": labels("a"), "w2.json": labels("b")})),
+        config_map("w3", &json!({"labels.json": labels("c")})),
+        config_map("named", &json!({"state": named})),
+    ] {
+        cluster.try_kubectl_with("create -n scripts", &object.to_string()).expect_success();
+    }
+    // Kubernetes adds one to every namespace, which contains a certificate.
+    cluster.try_kubectl("delete configmap kube-root-ca.crt -n scripts --ignore-not-found");
+    assert_eq!(cluster.perennial("import --from scripts").code, Some(1));
+    assert_eq!(cluster.record_count().await, 0);
+
+    let output = cluster.perennial("import --from scripts --format json-labels").expect_success();
+
+    assert!(output.contains("4 imported, 0 skipped, 0 refused"), "{output}");
+    for (node, team) in [("w1", "a"), ("w2", "b"), ("w3", "c"), ("w4", "d")] {
+        assert_eq!(cluster.record(node).await.unwrap()["labels"], json!({"team": team}), "{node}");
+    }
+    let _operator = cluster.start(Webhooks::On).await;
+    let created = cluster.node("w3").create().await;
+    assert_eq!(created.metadata.labels.unwrap_or_default()["team"], "c");
+}
+
+#[tokio::test]
+async fn an_import_of_nothing_fails() {
+    let cluster = TestCluster::new().await;
+    for (name, text) in [
+        ("empty", ""),
+        ("comment", "# nothing\n"),
+        ("null", "---\n---\nnull\n"),
+        ("garbage", "this is not a backup"),
+        ("number", "42"),
+        ("other", "kind: Pod\nmetadata:\n  name: x\n"),
+        ("list", "kind: List\nitems: []\n"),
+    ] {
+        let path = file(&cluster, name, text);
+        let answer = cluster.perennial(&format!("import -f {path}"));
+        assert_eq!(answer.code, Some(1), "{name}: {answer:?}");
+        assert!((answer.stdout + &answer.stderr).contains(&path), "{name}");
+    }
+    let path = file(&cluster, "good", "n1: {team: ml}\n");
+    let missing = perennial(
+        [
+            "import",
+            "-f",
+            &path,
+            "-n",
+            "nowhere",
+            "--kubeconfig",
+            &cluster.plane().kubeconfig_path().display().to_string(),
+        ],
+        &[],
+    );
+    assert!(missing.expect_failure().contains("namespace nowhere does not exist"));
+    assert!(cluster.perennial(&format!("import -f {path} --from nowhere")).expect_failure().contains("nowhere"));
+    assert_eq!(cluster.record_count().await, 0);
+    // Namespaces with ConfigMaps of Kubernetes only, and with unrelated ones.
+    let foreign = format!("create configmap unrelated -n {} --from-literal=a=b", cluster.namespace());
+    cluster.kubectl(&foreign);
+    for namespace in ["default", cluster.namespace()] {
+        for more in ["", " --dry-run", " --format auto"] {
+            let answer = cluster.perennial(&format!("import --from {namespace}{more}"));
+            assert_eq!(answer.code, Some(1), "{namespace}{more}: {answer:?}");
+            let refused = format!("refused: namespace {namespace}: it contains no data of another tool");
+            assert!(answer.stdout.contains(&refused), "{answer:?}");
+        }
+    }
+    assert_eq!(cluster.record_count().await, 0);
+    cluster.perennial(&format!("import -f {path}")).expect_success();
+    assert!(cluster.config_map("n1").await.is_some(), "{}", record_name("n1"));
 }

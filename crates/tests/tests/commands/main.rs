@@ -10,6 +10,8 @@ mod explain;
 mod import_export;
 mod pages;
 mod read_only;
+mod remedies;
+mod runbooks;
 mod uninstall;
 
 /// Splits a table into cells, line by line.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use localplane::Component::{ApiServer, Etcd};
-use perennial_harness::{LoadBalancer, OperatorBuilder, TestCluster, Webhooks, eventually, eventually_within, labels};
+use perennial_harness::{LoadBalancer, OperatorBuilder, Webhooks, eventually, eventually_within, labels};
 use rstest::rstest;
 
 #[rstest]
@@ -11,7 +11,7 @@ use rstest::rstest;
 #[case::on(Webhooks::On)]
 #[tokio::test]
 async fn an_etcd_that_is_killed_costs_nothing(#[case] webhooks: Webhooks) {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let operator = cluster.start(webhooks).await;
     for node in ["n1", "n2"] {
         cluster.node(node).label("team", "ml").label("tier", "gold").create().await;
@@ -37,7 +37,7 @@ async fn an_etcd_that_is_killed_costs_nothing(#[case] webhooks: Webhooks) {
 /// all the same.
 #[tokio::test]
 async fn an_etcd_that_hangs_for_longer_than_requests_wait_costs_nothing() {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let mut operator = cluster.operator().without_leader_election().start().await;
     for node in ["n1", "n2"] {
         cluster.node(node).label("team", "ml").label("tier", "gold").create().await;
@@ -70,7 +70,7 @@ async fn an_etcd_that_hangs_for_longer_than_requests_wait_costs_nothing() {
 /// between left no event.
 #[tokio::test]
 async fn an_operator_lists_again_after_a_compaction() {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let mut operator = cluster.operator().without_leader_election().start().await;
     for node in ["changed", "returned", "gone"] {
         cluster.node(node).label("team", "ml").label("tier", "gold").create().await;
@@ -101,7 +101,7 @@ async fn an_operator_lists_again_after_a_compaction() {
 #[case::behind(-3600)]
 #[tokio::test]
 async fn a_replica_whose_clock_is_an_hour_off_is_like_the_others(#[case] off: i64) {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let balancer = LoadBalancer::of(2).await;
     // The first replica issues the certificates.
     let wrong = balancer.operator(&cluster, 0).clock_off_by(off).start().await;
@@ -129,7 +129,7 @@ async fn a_replica_whose_clock_is_an_hour_off_is_like_the_others(#[case] off: i6
 /// A tombstone is kept for an hour of the API server's time, whatever the local clock shows.
 #[tokio::test]
 async fn a_clock_that_is_ahead_collects_nothing_early() {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let audits = |builder: OperatorBuilder| {
         builder.without_leader_election().set("controller.auditPeriod", "5s").set("keeper.retention", "1h")
     };

@@ -130,14 +130,14 @@ async fn sweep(
 async fn a_crash_at_any_write_of_the_keeper_changes_nothing(#[case] webhooks: Webhooks) {
     const KINDS: &[&str] = &["create configmaps", "update configmaps", "patch nodes"];
     let once = async |point: Point| {
-        let cluster = TestCluster::new().await;
+        let cluster = crate::shipped().await;
         let proxy = cluster.fault_proxy().await;
         let port = free_port();
         let operator = || {
             let builder = cluster.operator().without_leader_election();
             if webhooks == Webhooks::On { at_port(builder, port) } else { builder }
         };
-        die(&proxy, point, operator, scenario::play(&cluster, 1, Observed::NotAlways)).await
+        die(&proxy, point, operator, scenario::play(&cluster, 1, || Observed::NotAlways)).await
     };
     // Most of the time is waiting: both sides run at once, each on its own cluster.
     let (mut swept, after) =
@@ -158,7 +158,7 @@ async fn a_crash_at_any_write_of_the_keeper_changes_nothing(#[case] webhooks: We
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_at_any_write_of_placement_changes_nothing() {
     const KINDS: &[&str] = &["patch pods"];
-    let cluster = TestCluster::full().await;
+    let cluster = TestCluster::full().await.with_shipped_roles().await;
     cluster.capacity("spot", 1, 100).await;
     cluster.capacity("on-demand", 1, 100).await;
     let port = free_port();

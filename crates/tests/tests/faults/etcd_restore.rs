@@ -57,7 +57,7 @@ async fn works(cluster: &TestCluster) {
 #[case::on(Webhooks::On)]
 #[tokio::test]
 async fn an_operator_with_a_lease_works_again_after_a_restore(#[case] webhooks: Webhooks) {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let operator = operator(&cluster).webhooks(webhooks).start().await;
     restored(&cluster, &operator).await;
 
@@ -76,7 +76,7 @@ async fn an_operator_with_a_lease_works_again_after_a_restore(#[case] webhooks: 
 
 #[tokio::test]
 async fn an_operator_without_an_election_works_again_after_a_restore() {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let operator = operator(&cluster).without_leader_election().start().await;
     restored(&cluster, &operator).await;
 
@@ -85,7 +85,7 @@ async fn an_operator_without_an_election_works_again_after_a_restore() {
 
 #[tokio::test]
 async fn a_change_is_not_missed_although_the_cluster_has_passed_the_old_versions_again() {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let operator = operator(&cluster).without_leader_election().start().await;
     cluster.node("quiet").label("team", "ml").create().await;
     cluster.wait_for_record("quiet", [("team", "ml")]).await;
@@ -105,7 +105,7 @@ async fn a_change_is_not_missed_although_the_cluster_has_passed_the_old_versions
 
 #[tokio::test]
 async fn two_replicas_agree_again_after_a_restore() {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let first = operator(&cluster).start().await;
     let second = operator(&cluster).start().await;
     restored(&cluster, &first).await;

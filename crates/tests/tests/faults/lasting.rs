@@ -1,7 +1,7 @@
 //! One resource that cannot be read, for ever: what depends on it is paused and named, the rest
 //! works.
 
-use perennial_harness::{ApiRequest, Fault, Operator, TestCluster, Webhooks, eventually, labels};
+use perennial_harness::{ApiRequest, Fault, Operator, TestCluster, Webhooks, eventually, is_full_run, labels};
 use rstest::rstest;
 use serde_json::json;
 
@@ -67,7 +67,7 @@ async fn unknown_policies_pause_captures_and_restores_and_nothing_else(
     #[case] status: u16,
     #[values(Webhooks::On, Webhooks::Off)] webhooks: Webhooks,
 ) {
-    let cluster = TestCluster::with_policies().await;
+    let cluster = TestCluster::with_policies().await.with_shipped_roles().await;
     cluster.apply_policy("team-only", &json!({"keep": ["team"]}));
     let proxy = cluster.fault_proxy().await;
     proxy.inject(unreadable(&["keeppolicies"], status));
@@ -93,10 +93,32 @@ async fn unknown_policies_pause_captures_and_restores_and_nothing_else(
     cluster.kubectl("delete keeppolicies --all");
 }
 
+/// Policies that were read before stay in force, and the failure is reported.
+#[tokio::test]
+async fn policies_that_become_unreadable_stay_in_force() {
+    let cluster = TestCluster::with_policies().await.with_shipped_roles().await;
+    cluster.apply_policy("team-only", &json!({"keep": ["team"]}));
+    let proxy = cluster.fault_proxy().await;
+    let operator = cluster.operator().through(&proxy).start().await;
+    let all = [("team", "ml"), ("secret", "x")];
+    cluster.node("n1").labels(all).create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+
+    proxy.inject(unreadable(&["keeppolicies"], 500));
+    proxy.cut_watches();
+    degraded(&operator, &["keeppolicies"]).await;
+
+    cluster.node("n2").labels(all).create().await;
+    cluster.wait_for_record("n2", [("team", "ml")]).await;
+    proxy.clear_faults();
+    degraded(&operator, &[]).await;
+    cluster.kubectl("delete keeppolicies --all");
+}
+
 /// Without the CRD there are no policies, also for an account that could not read them.
 #[tokio::test]
 async fn a_cluster_without_the_crd_needs_no_permission_for_policies() {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     cluster.try_kubectl("delete crd keeppolicies.perennial.dev --ignore-not-found").expect_success();
     let proxy = cluster.fault_proxy().await;
     proxy.inject(unreadable(&["keeppolicies"], 403));
@@ -116,7 +138,7 @@ async fn unreadable_workloads_pause_placement_and_nothing_else(
     #[case] resources: &'static [&'static str],
     #[case] status: u16,
 ) {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let proxy = cluster.fault_proxy().await;
     proxy.inject(unreadable(resources, status));
     let operator = cluster.operator().through(&proxy).start().await;
@@ -132,9 +154,38 @@ async fn unreadable_workloads_pause_placement_and_nothing_else(
     degraded(&operator, &[]).await;
 }
 
+/// Each kind alone, while the operator runs. One kind takes about 20 seconds; `FULL=1` runs all.
+#[tokio::test]
+async fn workloads_that_become_unreadable_pause_placement_and_nothing_else() {
+    const FAULTS: [Fault; 3] = [Fault::Answered(500, None), Fault::Answered(403, None), Fault::Answered(404, None)];
+    let cluster = crate::shipped().await;
+    let proxy = cluster.fault_proxy().await;
+    let operator = cluster.operator().through(&proxy).start().await;
+    degraded(&operator, &[]).await;
+    let kinds = if is_full_run() { PLACEMENT.len() } else { 1 };
+    for (number, resource) in PLACEMENT.into_iter().enumerate().take(kinds) {
+        let fault = FAULTS[number % FAULTS.len()];
+        proxy.inject(move |asked| {
+            (asked.resource == resource && matches!(asked.verb.as_str(), "list" | "watch")).then_some(fault)
+        });
+        proxy.cut_watches();
+        degraded(&operator, &[resource]).await;
+
+        let node = format!("n{number}");
+        cluster.node(&node).label("team", "ml").create().await;
+        cluster.wait_for_record(&node, [("team", "ml")]).await;
+        cluster.delete_node(&node).await;
+        cluster.node(&node).create().await;
+        cluster.wait_for_labels(&node, [("team", "ml")]).await;
+
+        proxy.clear_faults();
+        degraded(&operator, &[]).await;
+    }
+}
+
 #[tokio::test]
 async fn a_replica_that_cannot_read_a_resource_hands_its_shards_over() {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let proxy = cluster.fault_proxy().await;
     let leads = |operator: &Operator| operator.metrics().sum("leader_election_master_status", &[]);
     let blind = cluster.operator().through(&proxy).start().await;
@@ -172,7 +223,7 @@ async fn a_replica_that_cannot_read_a_resource_hands_its_shards_over() {
 #[case::not_found(Fault::Answered(404, None))]
 #[tokio::test]
 async fn a_replica_that_never_listed_a_resource_hands_its_shards_over(#[case] fault: Fault) {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let proxy = cluster.fault_proxy().await;
     proxy.inject(move |asked| {
         (asked.resource == "nodes" && matches!(asked.verb.as_str(), "list" | "watch")).then_some(fault)
@@ -190,7 +241,7 @@ async fn a_replica_that_never_listed_a_resource_hands_its_shards_over(#[case] fa
 
 #[tokio::test]
 async fn a_replica_whose_writes_all_fail_hands_its_shards_over() {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let proxy = cluster.fault_proxy().await;
     let unable = cluster.operator().through(&proxy).start().await;
     eventually("the first one leads", async || if leads(&unable) { Ok(()) } else { Err("not yet") }).await;

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_mins(10);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_are_all_deleted_during_a_rolling_restart_come_back_whole() {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let count = node_count_or(300);
     let balancer = LoadBalancer::of(3).await;
     let replica = |number| balancer.operator(&cluster, number).set("controller.shards", "6");
@@ -57,7 +57,7 @@ async fn nodes_that_are_all_deleted_during_a_rolling_restart_come_back_whole() {
 /// destroyed, and other nodes are unaffected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_that_are_all_tampered_with_restore_nothing_and_stop_nothing() {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let count = node_count_or(200);
     let first = cluster.operator().without_leader_election().start().await;
     cluster.create_many(count, ten_labels).await;
@@ -105,7 +105,7 @@ async fn records_that_are_all_tampered_with_restore_nothing_and_stop_nothing() {
 /// A user stores a megabyte in many record ConfigMaps. Memory usage must stay bounded.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_of_a_megabyte_each_do_not_exhaust_memory() {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let count = 150;
     let first = cluster.operator().without_leader_election().start().await;
     cluster.create_many(count, ten_labels).await;

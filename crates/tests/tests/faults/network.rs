@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use perennial_harness::{
-    ApiRequest, Fault, FaultProxy, OperatorBuilder, TestCluster, Webhooks, eventually, eventually_within, labels,
+    ApiRequest, Fault, FaultProxy, OperatorBuilder, Webhooks, eventually, eventually_within, labels,
 };
 use perennial_testkit::prng::Prng;
 use rstest::rstest;
@@ -45,7 +45,7 @@ async fn requests_that_fail_now_and_then_change_nothing(
     #[case] one_in: usize,
     #[case] webhooks: Webhooks,
 ) {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let proxy = cluster.fault_proxy().await;
     // A Lease as long as in production: one of three seconds would be lost all the time, and each
     // refused renewal would pause all other requests. Of a reconciliation with several requests, most
@@ -54,12 +54,12 @@ async fn requests_that_fail_now_and_then_change_nothing(
         let builder = builder.set("controller.leaderElection.leaseDuration", "15s");
         builder.set("controller.retry.maxBackoff", "2s")
     };
-    let _operator = cluster.start_with(webhooks, |builder| long(builder).through(&proxy)).await;
+    let operator = cluster.start_with(webhooks, |builder| long(builder).through(&proxy)).await;
     proxy.inject(now_and_then(fault, one_in));
     // The others close the connection, and with it the watches.
-    let observed = match fault {
+    let observed = || match fault {
         Fault::Delayed(_) | Fault::Answered(..) => Observed::Always,
-        _ => Observed::NotAlways,
+        _ => Observed::by_admission(webhooks, &operator),
     };
 
     scenario::play(&cluster, 3, observed).await;
@@ -71,7 +71,7 @@ async fn requests_that_fail_now_and_then_change_nothing(
 /// another client had made it.
 #[tokio::test]
 async fn a_lost_response_causes_no_second_write() {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let proxy = cluster.fault_proxy().await;
     let _operator = cluster.operator().through(&proxy).start().await;
     let mut lost = std::collections::HashSet::new();
@@ -98,7 +98,7 @@ async fn a_lost_response_causes_no_second_write() {
 /// label again.
 #[tokio::test]
 async fn a_late_write_undoes_nothing() {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let proxy = cluster.fault_proxy().await;
     let _operator = cluster.operator().through(&proxy).start().await;
     cluster.node("n1").label("team", "ml").label("tier", "gold").create().await;
@@ -130,7 +130,7 @@ async fn a_late_write_undoes_nothing() {
 #[case::on(Webhooks::On)]
 #[tokio::test]
 async fn watches_that_are_cut_all_the_time_change_nothing(#[case] webhooks: Webhooks) {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let proxy = cluster.fault_proxy().await;
     let _operator = cluster.start_with(webhooks, |builder| builder.through(&proxy)).await;
     let cutting = async {
@@ -139,10 +139,12 @@ async fn watches_that_are_cut_all_the_time_change_nothing(#[case] webhooks: Webh
             tokio::time::sleep(Duration::from_millis(250)).await;
         }
     };
+    // Admission does not depend on watches.
+    let observed = if webhooks == Webhooks::On { Observed::Always } else { Observed::NotAlways };
 
     tokio::select! {
         () = cutting => {}
-        () = scenario::play(&cluster, 3, Observed::NotAlways) => {}
+        () = scenario::play(&cluster, 3, || observed) => {}
     }
 
     assert!(count(&proxy, "watch cut") >= 5, "{:?}", proxy.faults());
@@ -153,9 +155,9 @@ async fn watches_that_are_cut_all_the_time_change_nothing(#[case] webhooks: Webh
 #[case::on(Webhooks::On)]
 #[tokio::test]
 async fn connections_that_end_all_the_time_change_nothing(#[case] webhooks: Webhooks) {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let proxy = cluster.fault_proxy().await;
-    let _operator = cluster.start_with(webhooks, |builder| builder.through(&proxy)).await;
+    let operator = cluster.start_with(webhooks, |builder| builder.through(&proxy)).await;
     let before = proxy.wire().carried();
     let cutting = async {
         loop {
@@ -166,7 +168,7 @@ async fn connections_that_end_all_the_time_change_nothing(#[case] webhooks: Webh
 
     tokio::select! {
         () = cutting => {}
-        () = scenario::play(&cluster, 3, Observed::NotAlways) => {}
+        () = scenario::play(&cluster, 3, || Observed::by_admission(webhooks, &operator)) => {}
     }
 
     assert!(proxy.wire().carried() > before + 5, "it had to connect again");
@@ -174,7 +176,7 @@ async fn connections_that_end_all_the_time_change_nothing(#[case] webhooks: Webh
 
 #[tokio::test]
 async fn changes_during_a_silent_connection_are_handled_afterwards() {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let proxy = cluster.fault_proxy().await;
     let operator = cluster.operator().through(&proxy).start().await;
     for node in ["changed", "returned", "taken"] {
@@ -208,7 +210,7 @@ async fn changes_during_a_silent_connection_are_handled_afterwards() {
 /// shows it.
 #[tokio::test]
 async fn an_operator_replaces_half_open_connections() {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let proxy = cluster.fault_proxy().await;
     let _operator = cluster.operator().through(&proxy).start().await;
     cluster.node("n1").label("team", "ml").create().await;
@@ -228,7 +230,7 @@ async fn an_operator_replaces_half_open_connections() {
 
 #[tokio::test]
 async fn retry_after_is_respected() {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let proxy = cluster.fault_proxy().await;
     let mut operator = cluster.operator().through(&proxy).start().await;
     cluster.create_many(50, perennial_harness::ten_labels).await;
@@ -269,7 +271,7 @@ fn throttle_once(of: impl Fn(&ApiRequest) -> bool + Send + 'static) -> impl FnMu
 #[case::admission(|asked: &ApiRequest| asked.resource == "configmaps" && asked.name.as_deref().is_some_and(|name| name.contains("forged")))]
 #[tokio::test]
 async fn a_throttled_request_of_another_flow_delays_no_capture(#[case] of: fn(&ApiRequest) -> bool) {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let proxy = cluster.fault_proxy().await;
     let long = |builder: OperatorBuilder| builder.set("controller.leaderElection.leaseDuration", "15s");
     let _operator = cluster.start_with(Webhooks::On, |builder| long(builder).through(&proxy)).await;

@@ -92,7 +92,7 @@ fn expected(path: &str, what: &str, body: &[u8]) -> &'static [u16] {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn malformed_bodies_do_no_harm() {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let (mut operator, admission) = served(&cluster).await;
     let deep = format!("{}{}", "[".repeat(200_000), "]".repeat(200_000));
     let nested = format!("{}1{}", r#"{"a":"#.repeat(100_000), "}".repeat(100_000));
@@ -133,7 +133,7 @@ async fn malformed_bodies_do_no_harm() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn garbage_on_either_port_does_no_harm() {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let (mut operator, admission) = served(&cluster).await;
     let mut garbage: Vec<Vec<u8>> = vec![
         b"\r\n\r\n\r\n".to_vec(),
@@ -169,7 +169,7 @@ async fn garbage_on_either_port_does_no_harm() {
 /// than the connection limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_clients_block_nothing() {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let (mut operator, admission) = served(&cluster).await;
     let files = operator.open_files();
     let mut clients = Vec::new();
@@ -202,7 +202,7 @@ async fn slow_clients_block_nothing() {
 /// Clients request something large and never read it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_that_do_not_read_block_nothing() {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let (mut operator, _) = served(&cluster).await;
     let mut clients = Vec::new();
     for _ in 0..300 {
@@ -238,7 +238,7 @@ fn greeting(version: [u8; 2]) -> Vec<u8> {
 #[case::tls_1_1([3, 2])]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tls_before_1_2_is_refused(#[case] version: [u8; 2]) {
-    let cluster = TestCluster::new().await;
+    let cluster = crate::shipped().await;
     let (_operator, admission) = served(&cluster).await;
 
     let answer = send_raw(admission, &greeting(version));

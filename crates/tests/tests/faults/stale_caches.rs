@@ -20,7 +20,7 @@ async fn on_a_cable(cluster: &TestCluster) -> Wire {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_with_a_stale_cache_undoes_nothing() {
-    let cluster = TestCluster::with_two_servers().await;
+    let cluster = TestCluster::with_two_servers().await.with_shipped_roles().await;
     let wire = on_a_cable(&cluster).await;
     let proxy = FaultProxy::with_older(&cluster, 1).await;
     proxy.inject(watches_are_old);
@@ -65,7 +65,7 @@ async fn an_operator_with_a_stale_cache_undoes_nothing() {
 /// other one is current.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_with_a_stale_cache_does_not_restore_removed_labels() {
-    let cluster = TestCluster::with_two_servers().await;
+    let cluster = TestCluster::with_two_servers().await.with_shipped_roles().await;
     let wire = on_a_cable(&cluster).await;
     let proxy = FaultProxy::with_older(&cluster, 1).await;
     proxy.inject(watches_are_old);

@@ -3,10 +3,7 @@
 use std::{fs, path::Path, time::Duration};
 
 use futures::future::join_all;
-use k8s_openapi::api::{
-    admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
-    core::v1::Node,
-};
+use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use kube::{
     Api,
     api::{DeleteParams, PostParams},
@@ -20,25 +17,24 @@ use serde_json::json;
 const MARK: &str = "perennial.dev/restored";
 const GATE: &str = "perennial.dev/restoring";
 
-fn taint_keys(node: &Node) -> Vec<String> {
-    let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
-    // The API server adds its own taint to every new node.
-    taints.into_iter().map(|taint| taint.key).filter(|key| key != "node.kubernetes.io/not-ready").collect()
-}
-
 #[tokio::test]
 async fn a_create_with_kubectl_returns_the_restored_labels() {
     let cluster = TestCluster::new().await;
     let _operator = cluster.start(Webhooks::On).await;
     let manifest = cluster.plane().dir().join("bare-node.yaml");
     std::fs::write(&manifest, "apiVersion: v1\nkind: Node\nmetadata:\n  name: worker-1\n").unwrap();
-    cluster.kubectl(&format!("create -f {}", manifest.display()));
-    cluster.kubectl("label node worker-1 team=ml example.com/rack=r7");
+    assert_eq!(cluster.kubectl(&format!("create -f {}", manifest.display())), "node/worker-1 created\n");
+    assert_eq!(cluster.kubectl("label node worker-1 team=ml example.com/rack=r7"), "node/worker-1 labeled\n");
     cluster.kubectl("delete node worker-1");
+    let get_record = format!("get configmap node-worker-1 -n {} -o jsonpath={{.data}}", cluster.namespace());
+    let record = cluster.kubectl(&get_record);
+    assert!(record.contains(r#"\"team\":\"ml\""#) && record.contains(r#"\"example.com/rack\":\"r7\""#), "{record}");
 
     let shown = cluster.kubectl(&format!("create -f {} -o jsonpath={{.metadata.labels}}", manifest.display()));
 
     assert_eq!(shown, r#"{"example.com/rack":"r7","team":"ml"}"#, "in the answer to the create itself");
+    let listed = cluster.kubectl("get node worker-1 --show-labels --no-headers");
+    assert!(listed.contains("example.com/rack=r7,team=ml"), "{listed}");
 }
 
 #[tokio::test]
@@ -302,79 +298,6 @@ async fn unusual_objects_are_admitted_unchanged() {
         assert_eq!(cluster.labels(node).await, labels([("own", "1")]));
     }
     assert!(operator.metrics().sum("controller_runtime_webhook_requests_total", &[("code", "503")]) < 0.5);
-}
-
-#[tokio::test]
-async fn a_node_is_gated_until_it_is_restored() {
-    let cluster = TestCluster::new().await;
-    let mut operator = cluster.start_with(Webhooks::On, |builder| builder.set("keeper.gate", "needed")).await;
-    let kept = [("team", "ml"), ("node-restriction.kubernetes.io/tenant", "blue")];
-    let kubelet = cluster.as_kubelet("n1").await;
-    let node = || cluster.node("n1").machine("cloud://1", "system-1", "machine-1");
-    let first = node().taint("theirs", "1", "NoSchedule").create().await;
-    assert_eq!(taint_keys(&first), ["theirs"], "nothing is to be restored");
-    for (key, value) in kept {
-        cluster.label("n1", key, value).await;
-    }
-    cluster.wait_for_record("n1", kept).await;
-    cluster.delete_node("n1").await;
-
-    let requests = cluster.requests().await;
-    let gated = node().taint("theirs", "1", "NoSchedule").by(kubelet).create().await;
-
-    assert_eq!(taint_keys(&gated), ["theirs", GATE]);
-    cluster.wait_for_labels("n1", kept).await;
-    assert_eq!(taint_keys(&cluster.get_node("n1").await), ["theirs"], "gone with the very patch that restores");
-    assert_eq!(cluster.requests().await.writes_since(&requests, "nodes").get("PATCH"), Some(&1));
-    // A user's create is restored completely and not gated.
-    cluster.delete_node("n1").await;
-    assert_eq!(taint_keys(&node().create().await), Vec::<String>::new());
-    assert!(operator.is_running());
-}
-
-#[tokio::test]
-async fn a_gate_is_lifted_after_its_timeout_even_if_the_restore_fails() {
-    let cluster = TestCluster::new().await;
-    let gate = |builder: perennial_harness::OperatorBuilder| {
-        builder.set("keeper.gate", "always").set("keeper.gateTimeout", "1s")
-    };
-    let _operator = cluster.start_with(Webhooks::On, gate).await;
-    let protected = ("node-restriction.kubernetes.io/tenant", "blue");
-    let first = cluster.node("n1").machine("cloud://1", "system-1", "machine-1").create().await;
-    assert_eq!(taint_keys(&first), [GATE], "always, even an unknown node");
-    cluster.label("n1", protected.0, protected.1).await;
-    cluster.wait_for_record("n1", [protected]).await;
-    cluster.delete_node("n1").await;
-
-    // The machine is not known yet: protected keys wait, pods do not.
-    let waits = cluster.node("n1").create().await;
-    assert_eq!(taint_keys(&waits), [GATE]);
-    eventually("the gate is lifted", async || {
-        let keys = taint_keys(&cluster.get_node("n1").await);
-        if keys.is_empty() { Ok(()) } else { Err(format!("{keys:?}")) }
-    })
-    .await;
-    assert_eq!(cluster.labels("n1").await, labels::<String, String>([]));
-}
-
-#[tokio::test]
-async fn a_gate_is_lifted_by_any_replica() {
-    let cluster = TestCluster::new().await;
-    let mut asked = cluster
-        .start_with(Webhooks::On, |builder| builder.set("keeper.gate", "always").set("controller.roles", "webhooks"))
-        .await;
-    cluster.node("n1").label("team", "ml").create().await;
-    assert_eq!(taint_keys(&cluster.get_node("n1").await), [GATE]);
-    asked.pause();
-
-    let _other = cluster.operator().set("controller.roles", "capture,restore,placement").start().await;
-
-    eventually("the gate is lifted", async || {
-        let keys = taint_keys(&cluster.get_node("n1").await);
-        if keys.is_empty() { Ok(()) } else { Err(format!("{keys:?}")) }
-    })
-    .await;
-    asked.resume();
 }
 
 #[tokio::test]

@@ -14,12 +14,20 @@ async fn a_corrupted_record_restores_nothing_and_is_kept(#[case] webhooks: Webho
     let operator = cluster.start(webhooks).await;
     cluster.node("n1").label("team", "ml").create().await;
     cluster.wait_for_record("n1", [("team", "ml")]).await;
+    // Never a record, and the name of one.
+    cluster.corrupt_record("n2", json!({"record.json": "rubbish"})).await;
+    cluster.node("n2").label("team", "web").create().await;
+    cluster.wait_for_record_under("recovered.json", "n2", [("team", "web")]).await;
+    cluster.delete_node("n2").await;
+    cluster.node("n2").create().await;
+    cluster.wait_for_labels("n2", [("team", "web")]).await;
+    assert_eq!(cluster.record_bytes("n2", "record.json").await.as_deref(), Some("rubbish"));
     cluster.delete_node("n1").await;
     operator.wait_for_metric("perennial_records", &[("state", "absent")], 1.0).await;
     let mut bad = cluster.record("n1").await.unwrap();
     bad["labels"]["team"] = json!("evil");
     cluster.corrupt_record("n1", json!({"record.json": bad.to_string()})).await;
-    operator.wait_for_metric("perennial_records_invalid", &[], 1.0).await;
+    operator.wait_for_metric("perennial_records_invalid", &[], 2.0).await;
 
     let node = cluster.node("n1").label("own", "1").create().await;
     assert_eq!(node.metadata.labels.unwrap_or_default(), labels([("own", "1")]));

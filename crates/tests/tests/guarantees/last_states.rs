@@ -145,11 +145,37 @@ async fn a_delete_that_admission_missed_is_not_overtaken_by_the_next_one() {
     controller.wait_for_metric("perennial_last_states_pending", &[], 0.0).await;
 }
 
+/// The process that may write records does not run for a while.
+#[tokio::test]
+async fn a_process_that_only_restores_waits_for_the_write_of_another_one() {
+    let cluster = TestCluster::new().await;
+    let roles = |roles: &'static str| cluster.operator().without_leader_election().set("controller.roles", roles);
+    let mut capture = roles("capture").start().await;
+    let restore = roles("restore").start().await;
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.wait_for_record("n1", [("team", "ml")]).await;
+
+    capture.pause();
+    cluster.label("n1", "team", "web").await;
+    cluster.delete_node("n1").await;
+    cluster.node("n1").create().await;
+
+    cluster.wait_for_labels("n1", [("team", "web")]).await;
+    assert_eq!(cluster.record("n1").await.unwrap()["labels"], json!({"team": "ml"}));
+    capture.resume();
+    cluster.wait_for_record("n1", [("team", "web")]).await;
+    restore.wait_for_metric("perennial_last_states_pending", &[], 0.0).await;
+    cluster.delete_node("n1").await;
+    cluster.node("n1").create().await;
+    cluster.wait_for_labels("n1", [("team", "web")]).await;
+}
+
+/// At ten requests a second, a stop would last for longer than it may.
 #[rstest]
-#[case::elected(true)]
-#[case::alone(false)]
+#[case::elected(true, "100")]
+#[case::alone(false, "10")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stop_writes_the_last_states_of_deleted_nodes(#[case] elects: bool) {
+async fn a_stop_writes_the_last_states_of_deleted_nodes(#[case] elects: bool, #[case] qps: &str) {
     const NODES: usize = 200;
     let cluster = TestCluster::new().await;
     let fast = if elects { cluster.operator() } else { cluster.operator().without_leader_election() };
@@ -166,7 +192,7 @@ async fn a_stop_writes_the_last_states_of_deleted_nodes(#[case] elects: bool) {
     assert!(first.stop().await.is_some_and(|status| status.success()));
 
     let slow = if elects { cluster.operator() } else { cluster.operator().without_leader_election() };
-    let slow = slow.set("controller.qps", "100").set("controller.burst", "1").start().await;
+    let slow = slow.set("controller.qps", qps).set("controller.burst", "1").start().await;
     // A change in the request before the delete, which the operator has no time to capture.
     each(&|name| {
         let nodes = nodes.clone();

@@ -16,6 +16,7 @@ mod g5_quarantine;
 mod g6_conditional;
 mod g7_quiet;
 mod g8_fails_open;
+mod gate;
 mod identity;
 mod kept_fields;
 mod last_states;

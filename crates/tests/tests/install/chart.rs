@@ -357,6 +357,8 @@ fn the_notes_say_that_no_registry_has_the_default_image(#[case] repository: &str
     let notes = Helm::V4.notes(&format!(r#"image.repository="{repository}""#)).expect_success();
 
     assert!(notes.contains("kubectl label node NODE"), "{notes}");
+    // A running kubelet does not bring a deleted node back.
+    assert!(notes.contains("registers its node again only when it restarts"), "{notes}");
     assert_eq!(notes.contains("NO REGISTRY HAS THE IMAGE perennial:"), noted, "{notes}");
 }
 

@@ -45,11 +45,13 @@ test ! -e /etc/perennial
 
 /// Expected exposure of the service by the names of `systemd-analyze security`: the network and
 /// what it implies.
-const OPEN: [&str; 5] = [
+const OPEN: [&str; 6] = [
     "DeviceAllow=",
     "IPAddressDeny=",
     "PrivateNetwork=",
     "RestrictAddressFamilies=~AF_(INET|INET6)",
+    // The socket of the watchdog.
+    "RestrictAddressFamilies=~AF_UNIX",
     "RootDirectory=/RootImage=",
 ];
 
@@ -74,14 +76,15 @@ cat >root/perennial.deb
 exec chroot root sh -c "$2"
 "#;
 
-fn folder() -> PathBuf {
-    let folder = std::env::temp_dir().join(format!("perennial-debian-{}", std::process::id()));
+/// Creates a folder for a copy.
+pub(crate) fn folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("perennial-{name}-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     folder
 }
 
-/// Returns why this test cannot run on this machine.
-fn obstacle(folder: &Path) -> Option<String> {
+/// Returns why the package cannot be installed in a copy of this machine.
+pub(crate) fn obstacle(folder: &Path) -> Option<String> {
     let try_out = |program: &str, args: &[&str]| {
         let output = Command::new(program).args(args).output().map_err(|error| error.to_string())?;
         let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
@@ -106,14 +109,9 @@ fn the_packaged_config_binds_to_loopback() {
     }
 }
 
-#[test]
-fn the_package_is_installed_upgraded_removed_and_purged() {
-    let folder = folder();
-    if let Some(why) = obstacle(&folder) {
-        skip("needs root on a Debian with systemd, dpkg and adduser", &why);
-        return;
-    }
-    let stripped = stripped(&folder);
+/// Writes the package beside a folder.
+pub(crate) fn package(folder: &Path) -> PathBuf {
+    let stripped = stripped(folder);
     let native = stripped.to_str().unwrap();
     let architecture = Command::new("dpkg").arg("--print-architecture").output().unwrap().stdout;
     let architecture = String::from_utf8(architecture).unwrap();
@@ -121,7 +119,17 @@ fn the_package_is_installed_upgraded_removed_and_purged() {
         perennial_package::deb::perennial(architecture.trim(), &fs::read(&stripped).unwrap(), native).unwrap();
     let file = folder.with_extension("deb");
     fs::write(&file, package).unwrap();
+    file
+}
 
+#[test]
+fn the_package_is_installed_upgraded_removed_and_purged() {
+    let folder = folder("debian");
+    if let Some(why) = obstacle(&folder) {
+        skip("needs root on a Debian with systemd, dpkg and adduser", &why);
+        return;
+    }
+    let file = package(&folder);
     let place = folder.join("copy");
     fs::create_dir_all(&place).unwrap();
     let output = Command::new("unshare")

@@ -213,3 +213,70 @@ async fn without_the_hook_a_command_removes_the_operators_objects() {
     assert!(message.contains("nothing to stop"), "{message}");
     nothing_is_left(&stage);
 }
+
+/// Stand-in for the SCC `restricted-v2` of OpenShift: its API group, and a refusal of pods with a
+/// fixed user.
+const OPENSHIFT: &str = "apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: securitycontextconstraints.security.openshift.io}
+spec:
+  group: security.openshift.io
+  scope: Cluster
+  names: {kind: SecurityContextConstraints, plural: securitycontextconstraints}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: restricted-v2}
+spec:
+  matchConstraints:
+    resourceRules: [{apiGroups: [''], apiVersions: [v1], operations: [CREATE], resources: [pods]}]
+  validations:
+  - expression: >-
+      (!has(object.spec.securityContext) || !has(object.spec.securityContext.runAsUser)) &&
+      object.spec.containers.all(c, !has(c.securityContext) || !has(c.securityContext.runAsUser))
+    message: runAsUser is not in the range of the namespace
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: restricted-v2}
+spec: {policyName: restricted-v2, validationActions: [Deny]}
+";
+
+/// Two processes of each role share the work, on a platform that chooses the users of pods itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn separate_roles_run_where_fixed_users_are_refused() {
+    let stage = Stage::new(Helm::V4).await;
+    stage.cluster.try_kubectl_with("create", OPENSHIFT).expect_success();
+    let fixed = "run probe --image=none --dry-run=server -n default --overrides \
+                 {\"spec\":{\"securityContext\":{\"runAsUser\":65532}}}";
+    eventually("a fixed user is refused", async || {
+        let tried = stage.cluster.try_kubectl(fixed);
+        if tried.stderr.contains("range of the namespace") { Ok(()) } else { Err(tried.stdout + &tried.stderr) }
+    })
+    .await;
+    stage.cluster.node("n1").create().await;
+    let chart = chart().display().to_string();
+    let split = r#"deployments={"store":{"roles":["capture"],"replicas":2},"restore":{"roles":["restore","placement"],"replicas":2}}"#;
+    // All pods share one address here, so that only one of them could serve webhooks.
+    let values = ["--wait", "--set-json", split, "--set", "config.webhook.enabled=false,check.enabled=true"];
+
+    stage.expect(&["install", "perennial", &chart], &values).await;
+
+    let pods = |part: &str| stage.get(&format!("pods -l app.kubernetes.io/component={part}")).lines().count();
+    assert_eq!((pods("store"), pods("restore")), (2, 2));
+    for node in ["n1", "n2", "n3"] {
+        if node != "n1" {
+            stage.cluster.node(node).create().await;
+        }
+        stage.a_label_survives(node).await;
+    }
+    let answer = stage.helm.on(&stage.cluster, &["uninstall", "perennial", "-n", NAMESPACE, "--timeout", "3m"]).await;
+    let (_, message) = stage.kubelet.log_of("uninstall").unwrap_or_default();
+    assert!(answer.success, "{}; {message}", answer.stderr);
+    nothing_is_left(&stage);
+}

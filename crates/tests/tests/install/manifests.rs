@@ -39,6 +39,9 @@ async fn deleting_the_manifests_keeps_the_records() {
     let deleted = cluster.try_kubectl(&format!("delete -k {DEPLOY} --wait=false"));
 
     assert!(deleted.stderr.contains("kubectl annotate namespace"), "{}", deleted.stderr);
+    // The policy is deleted as well, so that the next attempt succeeds. The message states that.
+    assert!(deleted.stderr.contains("the next attempt is not refused"), "{}", deleted.stderr);
+    assert!(deleted.stderr.contains("perennial export"), "{}", deleted.stderr);
     let phase = cluster.kubectl("get namespace perennial-system -o jsonpath={.status.phase}");
     assert_eq!(phase, "Active");
     cluster.kubectl("get configmap node-n1 -n perennial-system");
@@ -51,6 +54,31 @@ async fn deleting_the_manifests_keeps_the_records() {
     // The deletion that was asked for.
     cluster.kubectl("annotate namespace perennial-system perennial.dev/delete-records=true");
     cluster.kubectl("delete namespace perennial-system --wait=false");
+}
+
+/// The overlay of docs/explain/security.md: no number of deletes removes the records.
+#[tokio::test]
+async fn an_overlay_without_the_namespace_never_deletes_the_records() {
+    let cluster = TestCluster::without_kubelets().await;
+    let page = std::fs::read_to_string(format!("{DEPLOY}/../docs/explain/security.md")).unwrap();
+    let overlay = page.split("\n```").find(|block| block.contains("$patch: delete")).unwrap();
+    let folder = cluster.plane().dir().join("overlay");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("kustomization.yaml"), overlay.trim_start_matches("yaml\n")).unwrap();
+    let folder = folder.display();
+    cluster.shell(&format!("ln -s {DEPLOY} {folder}/../deploy")).expect_success();
+    cluster.kubectl("create namespace perennial-system");
+    cluster.kubectl(&format!("apply --server-side --validate=strict -k {folder}"));
+    cluster.kubectl("create configmap node-n1 -n perennial-system --from-literal=record.json={}");
+
+    for _ in 0..3 {
+        cluster.kubectl(&format!("delete -k {folder} --ignore-not-found --wait=false"));
+    }
+
+    let phase = cluster.kubectl("get namespace perennial-system -o jsonpath={.status.phase}");
+    assert_eq!(phase, "Active");
+    cluster.kubectl("get configmap node-n1 -n perennial-system");
+    assert_eq!(cluster.kubectl("get deployments -n perennial-system -o name"), "");
 }
 
 #[tokio::test]

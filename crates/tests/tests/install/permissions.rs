@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use perennial_harness::{ApiRequest, Operator, OperatorBuilder, TestCluster, Webhooks, eventually, verbs};
 use rstest::rstest;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const ACCOUNT: &str = "perennial";
 
@@ -21,12 +21,24 @@ struct Granted {
     all: BTreeSet<Permission>,
     /// Those for objects of any name.
     unnamed: BTreeSet<Permission>,
+    /// Those for one object, with its name.
+    named: BTreeSet<(Permission, String)>,
 }
 
 impl Granted {
     /// Returns the permissions that no request used.
     fn unused(&self, asked: &[ApiRequest]) -> Vec<Permission> {
         self.all.difference(&verbs(asked)).filter(|granted| !is_for_laggards(granted)).cloned().collect()
+    }
+
+    /// Returns the names of `resourceNames` that no request used: the rule is wider than it has to be.
+    fn unused_names(&self, asked: &[ApiRequest]) -> Vec<(Permission, String)> {
+        let is_used = |((group, resource, verb), name): &&(Permission, String)| {
+            asked.iter().any(|one| {
+                (&one.group, &one.resource, &one.verb) == (group, resource, verb) && one.name.as_ref() == Some(name)
+            })
+        };
+        self.named.iter().filter(|granted| !is_used(granted)).cloned().collect()
     }
 
     /// Returns the permissions for objects of any name that were used for one of Perennial's own
@@ -64,13 +76,16 @@ fn install_set(cluster: &TestCluster, set: &str) -> Granted {
     let texts = |rule: &Value, what: &str| -> Vec<String> {
         rule[what].as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
     };
-    let mut granted = Granted { all: BTreeSet::new(), unnamed: BTreeSet::new() };
+    let mut granted = Granted { all: BTreeSet::new(), unnamed: BTreeSet::new(), named: BTreeSet::new() };
     for rule in &rules {
         for resource in texts(rule, "resources") {
             for verb in texts(rule, "verbs") {
                 let permission = (texts(rule, "apiGroups")[0].clone(), resource.clone(), verb);
                 if rule["resourceNames"].is_null() {
                     granted.unnamed.insert(permission.clone());
+                } else {
+                    let names = texts(rule, "resourceNames");
+                    granted.named.extend(names.into_iter().map(|name| (permission.clone(), name)));
                 }
                 granted.all.insert(permission);
             }
@@ -129,52 +144,6 @@ async fn churn(cluster: &TestCluster) {
     .await;
 }
 
-/// Pods of the time before placement was turned off: a gated one, and one that waits in the class
-/// that it was assigned.
-fn leave_gated(cluster: &TestCluster) {
-    // No controller creates it here.
-    cluster.kubectl("create serviceaccount waits -n default");
-    let pod = "apiVersion: v1
-kind: Pod
-metadata: {name: waits, namespace: default, labels: {perennial.dev/managed: 'true'}}
-spec:
-  serviceAccountName: waits
-  schedulingGates: [{name: perennial.dev/placement}]
-  containers: [{name: main, image: none}]
-";
-    cluster.try_kubectl_with("create", pod).expect_success();
-    let stuck = "apiVersion: v1
-kind: Pod
-metadata:
-  name: stuck
-  namespace: default
-  labels: {perennial.dev/managed: 'true'}
-  annotations: {perennial.dev/class: spot}
-  ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: web, uid: unknown, controller: true}]
-spec:
-  serviceAccountName: waits
-  nodeSelector: {karpenter.sh/capacity-type: spot}
-  containers: [{name: main, image: none}]
-";
-    cluster.try_kubectl_with("create", stuck).expect_success();
-    let condition = r#"{"type":"PodScheduled","status":"False","reason":"Unschedulable"}"#;
-    let status = format!(r#"{{"status":{{"conditions":[{condition}]}}}}"#);
-    cluster.kubectl(&format!("patch pod stuck -n default --subresource=status --type=merge -p {status}"));
-}
-
-async fn until_it_is_freed(cluster: &TestCluster) {
-    eventually("the pod is freed", async || {
-        let gates = cluster.kubectl("get pod waits -n default -o jsonpath={.spec.schedulingGates}");
-        if gates.is_empty() { Ok(()) } else { Err(gates) }
-    })
-    .await;
-    eventually("the pod that waits in a class is deleted", async || {
-        let left = cluster.kubectl("get pod stuck -n default --ignore-not-found -o name");
-        if left.is_empty() { Ok(()) } else { Err(left) }
-    })
-    .await;
-}
-
 /// Changes of workloads: placed, rebalanced, fallen back.
 async fn place(cluster: &TestCluster) {
     cluster.capacity("spot", 1, 6).await;
@@ -193,6 +162,13 @@ async fn place(cluster: &TestCluster) {
     cluster.wait_for_split("web", 1, 3).await;
     cluster.kubectl("annotate statefulset db --overwrite perennial.dev/spot-percentage=25");
     cluster.wait_for_split("db", 1, 3).await;
+    // So are pods of a bare ReplicaSet.
+    let bare = cluster.deployment("bare").replicas(2).annotate("spot-percentage", "50");
+    let bare = bare.with(|object| object["kind"] = json!("ReplicaSet"));
+    cluster.try_kubectl_with("create", &bare.text()).expect_success();
+    cluster.wait_for_split("bare", 1, 1).await;
+    cluster.kubectl("annotate replicaset bare --overwrite perennial.dev/spot-percentage=0");
+    cluster.wait_for_split("bare", 0, 2).await;
     // More replicas than room: the rest falls back.
     let short =
         cluster.deployment("short").replicas(8).annotate("spot-percentage", "100").annotate("fallback-after", "1s");
@@ -263,15 +239,11 @@ async fn stop(operator: Operator) {
 async fn an_operator_uses_every_permission_and_needs_no_other(#[case] webhooks: bool, #[case] placement: bool) {
     let cluster = TestCluster::with_audit_log(placement).await;
     let granted = install(&cluster, webhooks, placement);
-    if !placement {
-        leave_gated(&cluster);
-    }
+    let of_pods = granted.all.iter().filter(|(_, resource, _)| resource.starts_with("pods"));
+    assert_eq!(of_pods.count() > 0, placement, "permissions for pods exist only with placement");
 
     let running = operator(&cluster, webhooks, placement).start().await;
     churn(&cluster).await;
-    if !placement {
-        until_it_is_freed(&cluster).await;
-    }
     if webhooks {
         // A webhook configuration that was changed is repaired.
         for kind in ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"] {
@@ -305,6 +277,7 @@ async fn an_operator_uses_every_permission_and_needs_no_other(#[case] webhooks: 
     let asked = cluster.requests_by(&user(&cluster));
     assert_eq!(granted.unused(&asked), [], "granted, and used by nothing");
     assert_eq!(granted.without_name(&asked), [], "granted for any name, and used for one");
+    assert_eq!(granted.unused_names(&asked), [], "granted for a name that is not used");
 }
 
 #[tokio::test]
@@ -330,17 +303,15 @@ async fn an_operator_that_signs_uses_every_permission_and_needs_no_other() {
     let secret = format!("create secret generic perennial-record-keys -n {}", cluster.namespace());
     cluster.kubectl(&format!("{secret} --from-literal=key-1=0123456789abcdef0123456789abcdef"));
 
-    leave_gated(&cluster);
-
     let running = operator(&cluster, false, false).set("records.hmac", "sign").start().await;
     churn(&cluster).await;
-    until_it_is_freed(&cluster).await;
     stop(running).await;
 
     assert_eq!(refused(&cluster), Vec::<String>::new());
     let asked = cluster.requests_by(&user(&cluster));
     assert_eq!(granted.unused(&asked), [], "granted, and used by nothing");
     assert_eq!(granted.without_name(&asked), [], "granted for any name, and used for one");
+    assert_eq!(granted.unused_names(&asked), [], "granted for a name that is not used");
     let secrets = asked.iter().filter(|asked| asked.resource == "secrets");
     assert!(secrets.clone().count() > 0);
     assert!(secrets.clone().all(|asked| asked.name.as_deref() == Some("perennial-record-keys")));

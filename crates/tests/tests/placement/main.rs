@@ -13,11 +13,13 @@ mod failsafe;
 mod kubelet;
 mod liveness;
 mod moves;
+mod other_owners;
 mod owners;
 mod rollouts;
 mod shortage;
 mod spotalis;
 mod stateful;
+mod takeover;
 mod unmanaged;
 
 use k8s_openapi::api::core::v1::Pod;

@@ -1,6 +1,6 @@
 //! Owners that stop, pause or overlap, and replicas that share roles: the result is always exact.
 
-use perennial_harness::{LoadBalancer, Operator, TestCluster, eventually};
+use perennial_harness::{LoadBalancer, Operator, OperatorBuilder, TestCluster, eventually};
 use rstest::rstest;
 
 use super::{class, is_gated, quick, roomy, web};
@@ -17,9 +17,13 @@ pub(crate) async fn owner(cluster: &TestCluster) -> Operator {
 }
 
 async fn owner_with(cluster: &TestCluster, roles: &str) -> Operator {
+    owner_builder(cluster, roles).start().await
+}
+
+pub(crate) fn owner_builder(cluster: &TestCluster, roles: &str) -> OperatorBuilder {
     let builder = cluster.operator().set("controller.roles", roles);
     let builder = builder.set("placement.cooldown", "1s").set("placement.gateTimeout", "5s");
-    builder.set("controller.leaderElection.leaseDuration", "5s").start().await
+    builder.set("controller.leaderElection.leaseDuration", "5s")
 }
 
 async fn until_there_are(cluster: &TestCluster, count: usize) {

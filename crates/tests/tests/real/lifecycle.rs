@@ -1,5 +1,5 @@
-//! One release on two real nodes, from its installation to its removal: upgrade, rollback, kill, drain,
-//! rotation and a cut network. After each step a label survives the re-registration of a node.
+//! One release on two real nodes, from its installation to its removal: upgrade, rollback, kill, OOM
+//! kill, drain, rotation and a cut network. After each step a label survives the re-registration of a node.
 
 use std::process::Command;
 
@@ -16,6 +16,8 @@ use crate::{
 /// The node that is registered again.
 const RETURNS: &str = "real-1";
 const KUBELET: Component = Component::Kubelet(1);
+/// Less memory than the operator needs to start, and more than its container needs.
+const TOO_LITTLE: &str = "4Mi";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn a_label_survives_every_step_in_the_life_of_a_release() {
@@ -32,6 +34,7 @@ async fn a_label_survives_every_step_in_the_life_of_a_release() {
 
     a_killed_container_is_restarted(&cluster).await;
     a_label_survives(&cluster, "killed").await;
+    an_oom_killed_revision_replaces_nothing(&cluster).await;
     a_drained_node_has_no_replica(&cluster).await;
     a_label_survives(&cluster, "drained").await;
     the_authority_is_rotated(&cluster).await;
@@ -109,6 +112,24 @@ async fn a_killed_container_is_restarted(cluster: &TestCluster) {
         let log = cluster.kubectl(&format!("logs {} -n {NAMESPACE} {which}", killed.pod));
         assert!(log.lines().count() > 1, "{log}");
     }
+}
+
+/// A revision with too little memory: the kernel kills its container, and the replicas of the former
+/// revision serve until the revision is undone.
+async fn an_oom_killed_revision_replaces_nothing(cluster: &TestCluster) {
+    let pods = format!("get pods -n {NAMESPACE} -l app.kubernetes.io/name=perennial");
+    cluster.kubectl(&format!(
+        "set resources deployment/perennial -n {NAMESPACE} --limits=memory={TOO_LITTLE} --requests=memory={TOO_LITTLE}"
+    ));
+
+    eventually("a container is OOM-killed", async || {
+        let seen = cluster.kubectl(&format!("{pods} -o jsonpath={{.items[*].status.containerStatuses}}"));
+        if seen.contains("OOMKilled") { Ok(()) } else { Err(seen) }
+    })
+    .await;
+    reviews_are_answered(cluster).await;
+    cluster.kubectl(&format!("rollout undo deployment/perennial -n {NAMESPACE}"));
+    rolled_out(cluster);
 }
 
 async fn a_drained_node_has_no_replica(cluster: &TestCluster) {

@@ -1,17 +1,24 @@
 //! Webhook configurations: created, unchanged if correct, repaired, removed.
 
 use crate::{client, eventually, namespace};
-use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
+use futures::StreamExt;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhook, MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
 use k8s_openapi::api::core::v1::Secret;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::runtime::{WatchStreamExt, watcher};
 use perennial::admission::certificates::{SECRET, Served};
 use perennial::admission::configuration::{ConfigurationSettings, Configurations, NAME, Repair, WebhookTarget};
-use perennial::admission::maintenance::{Maintenance, MaintenanceSettings, Origin};
+use perennial::admission::maintenance::{CertificateOrigin, Maintenance, MaintenanceSettings};
 use perennial::runtime::clock::Clock;
 use perennial_core::certs::Lifetimes;
 use serde_json::json;
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 use std::time::Duration;
 use tokio::sync::{Mutex, MutexGuard};
 
@@ -41,7 +48,7 @@ pub(crate) fn maintenance(
     let served = Arc::new(Served::default());
     let settings = MaintenanceSettings {
         namespace: configuration.namespace.clone(),
-        origin: Origin::Secret { lifetimes },
+        origin: CertificateOrigin::Secret { lifetimes },
         names: configuration.names(),
         configuration: Some(configuration),
         clock: Clock::system(),
@@ -219,4 +226,87 @@ async fn requirements_that_a_platform_adds_are_left_alone_and_kept() {
     right(&mut maintenance).await;
     let hook = mutating.get(NAME).await.unwrap().webhooks.unwrap().remove(1);
     assert_eq!(hook.namespace_selector.unwrap_or_default().match_labels.unwrap_or_default().len(), 0);
+}
+
+/// Stand-in for AKS' admissions enforcer: a controller that watches the configuration and adds a
+/// requirement to the namespace selector of every webhook that lacks it. Counts its writes.
+async fn enforce(client: kube::Client, writes: Arc<AtomicUsize>) {
+    let mutating: Api<MutatingWebhookConfiguration> = Api::all(client);
+    let config = watcher::Config::default().fields(&format!("metadata.name={NAME}"));
+    let mut events = std::pin::pin!(watcher(mutating.clone(), config).applied_objects());
+    let requirement =
+        LabelSelectorRequirement { key: "control-plane".to_owned(), operator: "DoesNotExist".to_owned(), values: None };
+    while let Some(event) = events.next().await {
+        let Ok(mut object) = event else { continue };
+        let mut lacking = 0;
+        for hook in object.webhooks.iter_mut().flatten() {
+            let selector = hook.namespace_selector.get_or_insert_default();
+            let expressions = selector.match_expressions.get_or_insert_default();
+            if !expressions.contains(&requirement) {
+                expressions.push(requirement.clone());
+                lacking += 1;
+            }
+        }
+        if lacking > 0 && mutating.replace(NAME, &PostParams::default(), &object).await.is_ok() {
+            writes.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Two replicas and the enforcer maintain the same object. Every change is written once, by one of
+/// them, and nothing is written back and forth.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_and_a_platform_that_changes_the_configurations_do_not_fight() {
+    let _turn = turn().await;
+    let client = client().await;
+    let namespace = namespace(&client, "enforced").await;
+    let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), &namespace);
+    let stop = tokio_util::sync::CancellationToken::new();
+    // Short lifetimes, so that the replicas check often. Certificates are renewed only later.
+    let lifetimes = Lifetimes { settle: 1, ..Lifetimes::default() };
+    let replicas: Vec<_> = (0..2)
+        .map(|_| {
+            let (maintenance, _) = maintenance(&client, settings(&namespace, WebhookTarget::Service), lifetimes);
+            tokio::spawn(maintenance.run(stop.clone()))
+        })
+        .collect();
+    let writes = Arc::new(AtomicUsize::new(0));
+    let rewriter = tokio::spawn(enforce(client.clone(), Arc::clone(&writes)));
+    let enforced = async || {
+        let object = mutating.get(NAME).await.map_err(|error| error.to_string())?;
+        let secret = secrets.get(SECRET).await.map_err(|error| error.to_string())?;
+        let bundle = secret.data.unwrap_or_default().remove("ca.crt");
+        let hooks = object.webhooks.unwrap_or_default();
+        let is_enforced = |hook: &MutatingWebhook| {
+            let expressions = hook.namespace_selector.iter().flat_map(|it| it.match_expressions.iter().flatten());
+            { expressions }.any(|expression| expression.key == "control-plane")
+        };
+        let is_ours =
+            |hook: &MutatingWebhook| hook.timeout_seconds == Some(2) && hook.client_config.ca_bundle == bundle;
+        let right = hooks.len() == 2 && hooks.iter().all(|hook| is_enforced(hook) && is_ours(hook));
+        if right { Ok(object.metadata.generation) } else { Err(format!("{hooks:?}")) }
+    };
+    eventually(Duration::from_secs(15), "the enforcer has added its requirement", &enforced).await;
+
+    // Every repair needs a check of both replicas, so that a fight would show.
+    for round in 1..=4 {
+        let before = mutating.get(NAME).await.unwrap().metadata.generation.unwrap();
+        let enforced_before = writes.load(Ordering::SeqCst);
+        let spoil = json!([{"op": "replace", "path": "/webhooks/0/timeoutSeconds", "value": 20 + round}]);
+        let spoil = Patch::Json::<()>(serde_json::from_value(spoil).unwrap());
+        mutating.patch(NAME, &PatchParams::default(), &spoil).await.unwrap();
+
+        let (after, _) = eventually(Duration::from_secs(15), "the replicas repair it", &enforced).await;
+
+        assert_eq!(after, Some(before + 2), "round {round}: one change and one repair");
+        assert_eq!(writes.load(Ordering::SeqCst), enforced_before, "round {round}: the requirement was kept");
+    }
+
+    rewriter.abort();
+    stop.cancel();
+    for replica in replicas {
+        replica.await.unwrap();
+    }
+    Configurations::new(client).remove().await.unwrap();
 }

@@ -20,8 +20,9 @@ pub fn is_action_label(key: &str) -> bool {
     key != NO_OPERANDS && PATTERNS.matches(key)
 }
 
-/// Annotations that describe one machine or one Node object. Never kept, not even by `annotations:
-/// ["*"]`.
+/// Annotations that describe one machine or one Node object, and obsolete ones whose value the API
+/// server validates: an invalid one would prevent the create of the node. Never kept, not even by
+/// `annotations: ["*"]`.
 pub const MACHINE_ANNOTATIONS: &[&str] = &[
     "perennial.dev/*",
     "alpha.kubernetes.io/provided-node-ip",
@@ -29,6 +30,8 @@ pub const MACHINE_ANNOTATIONS: &[&str] = &[
     "kubeadm.alpha.kubernetes.io/*",
     "kubectl.kubernetes.io/last-applied-configuration",
     "node.alpha.kubernetes.io/ttl",
+    "scheduler.alpha.kubernetes.io/preferAvoidPods",
+    "scheduler.alpha.kubernetes.io/taints",
     "volumes.kubernetes.io/*",
     "nfd.node.kubernetes.io/*",
     "*.nfd.node.kubernetes.io/*",

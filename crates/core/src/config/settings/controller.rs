@@ -23,10 +23,11 @@ pub struct Controller {
     pub audit_period: Duration,
     /// Maximum number of objects that are reconciled at the same time.
     pub workers: u16,
-    /// Maximum number of requests per second, for all controllers together.
+    /// Ceiling of the requests per second, for all controllers together. Below it, the rate follows
+    /// the answers of the API server: it halves after a 429 and grows while requests wait.
     pub qps: u32,
-    /// Maximum number of requests in one burst. Unless set, ten times `controller.qps`, so that a
-    /// mass return of nodes fits into one burst.
+    /// Maximum number of requests in one burst, and at most those of ten seconds. Unless set, ten
+    /// times `controller.qps`.
     pub burst: u32,
     /// Number of shards that nodes and workloads are divided into. A shard is owned by one replica
     /// at a time.
@@ -51,8 +52,8 @@ impl Default for Controller {
             resync_period: Duration::from_mins(5),
             audit_period: Duration::from_hours(1),
             workers: 16,
-            qps: 500,
-            burst: 5000,
+            qps: 5000,
+            burst: 50_000,
             shards: 1,
             roles: Role::ALL.iter().copied().collect(),
             leader_election: LeaderElection::default(),

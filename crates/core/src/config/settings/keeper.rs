@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Gate, Identity, Merge};
-use crate::config::defaults::{self, DROPPED_LABELS, DROPPED_MANAGERS, PROTECTED_KEYS};
+use crate::config::defaults::{DROPPED_LABELS, DROPPED_MANAGERS, PROTECTED_KEYS};
 use crate::config::duration::DurationText;
 use crate::config::pattern::Patterns;
 
@@ -86,16 +86,4 @@ impl Keeper {
     pub fn dropped(&self) -> Patterns {
         self.drop.as_slice().iter().chain(self.drop_also.as_slice()).cloned().collect()
     }
-
-    /// Returns whether a label of this key is kept: matched by `keep`, not by `drop` or `dropAlso`,
-    /// and not one of Perennial's own.
-    pub fn keeps_label(&self, key: &str) -> bool {
-        !is_ours(key) && self.keep.matches(key) && !self.drop.matches(key) && !self.drop_also.matches(key)
-    }
-}
-
-/// Returns whether a key is in Perennial's own domain. Such labels, annotations and taints are
-/// never kept.
-pub fn is_ours(key: &str) -> bool {
-    key.starts_with(defaults::OWN_DOMAIN)
 }

@@ -279,7 +279,7 @@ impl Process {
 }
 
 #[derive(Debug, Clone)]
-struct Fault {
+struct NetworkFault {
     pause: u64,
     to_server: u64,
     to_client: u64,
@@ -287,9 +287,9 @@ struct Fault {
     wish: u8,
 }
 
-fn faults() -> impl Strategy<Value = Vec<Fault>> {
+fn faults() -> impl Strategy<Value = Vec<NetworkFault>> {
     let fault = (0_u64..100, 0_u64..6000, 0_u64..6000, 0_u8..20, 0_u8..8).prop_map(
-        |(pause, to_server, to_client, lost, wish)| Fault {
+        |(pause, to_server, to_client, lost, wish)| NetworkFault {
             // Mostly quick, now and then very slow.
             pause: if pause > 90 { (pause - 90) * 4000 } else { 0 },
             to_server: if to_server > 5000 { (to_server - 5000) * 20 } else { to_server % 50 },
@@ -302,7 +302,7 @@ fn faults() -> impl Strategy<Value = Vec<Fault>> {
 }
 
 /// Runs the candidates for the given true time; returns how often the right to act changed hands.
-fn simulate(terms: Terms, offsets: &[(u64, u64)], faults: &[Fault], end: u64) -> usize {
+fn simulate(terms: Terms, offsets: &[(u64, u64)], faults: &[NetworkFault], end: u64) -> usize {
     let mut processes: Vec<Process> = offsets
         .iter()
         .enumerate()
@@ -430,16 +430,17 @@ fn deliver(process: &mut Process, flight: &Flight, result: Result<Option<LeaseSt
 
 #[test]
 fn the_simulation_hands_over_when_nothing_fails() {
-    let quick = Fault { pause: 0, to_server: 5, to_client: 5, lost: 9, wish: 5 };
-    let hands_over = Fault { wish: 0, ..quick.clone() };
-    let script: Vec<Fault> = (0..40).map(|i| if i % 11 < 4 { hands_over.clone() } else { quick.clone() }).collect();
+    let quick = NetworkFault { pause: 0, to_server: 5, to_client: 5, lost: 9, wish: 5 };
+    let hands_over = NetworkFault { wish: 0, ..quick.clone() };
+    let script: Vec<NetworkFault> =
+        (0..40).map(|i| if i % 11 < 4 { hands_over.clone() } else { quick.clone() }).collect();
 
     assert!(simulate(Terms::new(LEASE), &[(0, 100), (5000, 100), (77, 100)], &script, 60_000) > 3);
 }
 
 #[test]
 fn the_simulation_hands_over_after_a_long_pause() {
-    let quick = Fault { pause: 0, to_server: 5, to_client: 5, lost: 9, wish: 5 };
+    let quick = NetworkFault { pause: 0, to_server: 5, to_client: 5, lost: 9, wish: 5 };
     let mut script = vec![quick.clone(); 300];
     for i in [20, 120, 220] {
         script[i].pause = 40_000;
@@ -452,7 +453,7 @@ fn the_simulation_hands_over_after_a_long_pause() {
 #[should_panic(expected = "all act")]
 fn the_simulation_finds_a_window_that_is_too_long() {
     let terms = Terms { act: LEASE * 2, ..Terms::new(LEASE) };
-    let quick = Fault { pause: 0, to_server: 5, to_client: 5, lost: 9, wish: 5 };
+    let quick = NetworkFault { pause: 0, to_server: 5, to_client: 5, lost: 9, wish: 5 };
     let mut script = vec![quick.clone(); 300];
     for i in [20, 21, 22, 120, 220] {
         script[i].lost = 0;

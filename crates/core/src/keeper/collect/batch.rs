@@ -9,20 +9,20 @@ use super::{Candidate, Collection, NodeList, Trust, collect};
 /// to need nothing would be selected again in every pass.
 #[derive(Clone, Debug)]
 pub struct Batch<T> {
-    notes: Bounded<T>,
-    deletions: Bounded<T>,
+    notes: BoundedList<T>,
+    deletions: BoundedList<T>,
     /// Noted records that need another write only if there is a mass absence.
-    in_mass: Bounded<T>,
+    in_mass: BoundedList<T>,
 }
 
 #[derive(Clone, Debug)]
-struct Bounded<T> {
+struct BoundedList<T> {
     limit: usize,
     items: Vec<T>,
     is_full: bool,
 }
 
-impl<T> Bounded<T> {
+impl<T> BoundedList<T> {
     fn new(limit: usize) -> Self {
         Self { limit, items: Vec::new(), is_full: false }
     }
@@ -39,7 +39,7 @@ impl<T> Bounded<T> {
 impl<T> Batch<T> {
     /// `limit` is the maximum number of records of each kind.
     pub fn new(limit: usize) -> Self {
-        Self { notes: Bounded::new(limit), deletions: Bounded::new(limit), in_mass: Bounded::new(limit) }
+        Self { notes: BoundedList::new(limit), deletions: BoundedList::new(limit), in_mass: BoundedList::new(limit) }
     }
 
     /// Adds a record if it may need a write. `nodes` is the number of nodes in the list.

@@ -12,10 +12,11 @@ use crate::{
         identity::Identified,
         keys::{Content, Kept, Key, digest},
         machine::Sameness,
-        mark::Mark,
+        mark::{self, MARK, Mark},
         merge::{Merged, RecordKeys, merge},
         provenance::Provenance,
         record::{Record, Withheld},
+        selection::ANNOTATIONS_LIMIT,
     },
 };
 
@@ -74,6 +75,7 @@ impl<'a> RecordView<'a> {
         visible
             .extend(returned.iter().filter(|(key, value)| is_given(key, value)).map(|(k, v)| (k.clone(), v.clone())));
         visible.retain(|key, _| !pending.contains(key));
+        retain_annotations_with_room(&mut visible, case);
         pending.retain(|key| policy.keeps(key));
 
         let waits = !pending.is_empty();
@@ -103,7 +105,8 @@ impl<'a> RecordView<'a> {
         }
         !self.waits
             && self.case.mark.as_ref().is_some_and(|mark| {
-                mark.complete && mark.from == self.digest() && self.visible.keys().all(|key| mark.covers(key))
+                let is_given = || mark.from == self.digest() && self.visible.keys().all(|key| mark.covers(key));
+                mark.complete && (mark.is_newer_than(self.record.node.resource_version) || is_given())
             })
     }
 
@@ -128,8 +131,9 @@ impl<'a> RecordView<'a> {
         let agreed = || Mark { given: pick(self.content, |key| !ungiven.contains(key)), ..Mark::default() };
         let agreed = self.is_owner().then(agreed);
         let mark = agreed.as_ref().or(self.case.mark.as_ref());
-        let record = RecordKeys { visible: &self.visible, withheld: &self.withheld, digest: self.digest() };
-        merge(&self.case.kept, mark, record, self.case.policy.merge)
+        let (digest, version) = (self.digest(), self.record.node.resource_version);
+        let record = RecordKeys { visible: &self.visible, withheld: &self.withheld, digest, version };
+        merge(&self.case.kept, mark, &record, self.case.policy.merge)
     }
 
     pub(super) fn write(&self, kept: &Kept, kind: RecordWrite) -> Decision {
@@ -222,6 +226,30 @@ pub(in crate::keeper) fn is_writable(key: &Key, value: &str) -> bool {
         Key::Annotation(key) => is_annotation_key(key),
         Key::Cordon => true,
     }
+}
+
+/// Removes the annotations that a node has no room for: the API server would refuse the whole patch,
+/// and what is beyond the limit would not be kept again.
+fn retain_annotations_with_room(visible: &mut Kept, case: &Case) {
+    if !visible.keys().any(|key| matches!(key, Key::Annotation(_))) {
+        return;
+    }
+    let size = |(key, value): (&String, &String)| key.len() + value.len();
+    let all = case.node.annotations.iter().filter(|(key, _)| *key != MARK).map(size).sum::<usize>();
+    let kept = case.kept.iter().filter_map(|(key, value)| match key {
+        Key::Annotation(key) => Some(size((key, value))),
+        _ => None,
+    });
+    let room = ANNOTATIONS_LIMIT.saturating_sub(kept.sum());
+    let mut room = room.min((mark::ANNOTATIONS_LIMIT - mark::SPARED).saturating_sub(all));
+    visible.retain(|key, value| match key {
+        Key::Annotation(name) if !case.node.annotations.contains_key(name) => {
+            let rest = room.checked_sub(size((name, value)));
+            room = rest.unwrap_or(room);
+            rest.is_some()
+        }
+        _ => true,
+    });
 }
 
 pub(super) fn pick(kept: &Kept, wanted: impl Fn(&Key) -> bool) -> Kept {

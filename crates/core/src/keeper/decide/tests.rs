@@ -5,7 +5,7 @@ use rstest::rstest;
 
 use super::*;
 use crate::{
-    config::settings::Merge,
+    config::{pattern::Patterns, settings::Merge},
     keeper::{
         keys::{Content, digest},
         machine::Machine,
@@ -469,7 +469,7 @@ fn a_tombstone_gives_a_mark_and_no_labels() {
 
 /// One step in the life of a node with a record, everything processed in order.
 #[derive(Clone, Debug)]
-enum Step {
+enum NodeStep {
     Set(u8, u8),
     Remove(u8),
     Leave,
@@ -478,15 +478,15 @@ enum Step {
     Reconcile,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = NodeStep> {
     let (key, value) = (0u8..3, 0u8..3);
     prop_oneof![
-        (key.clone(), value.clone()).prop_map(|(k, v)| Step::Set(k, v)),
-        key.clone().prop_map(Step::Remove),
-        Just(Step::Leave),
-        Just(Step::Return),
-        (key, value).prop_map(|(k, v)| Step::ReturnWith(k, v)),
-        Just(Step::Reconcile),
+        (key.clone(), value.clone()).prop_map(|(k, v)| NodeStep::Set(k, v)),
+        key.clone().prop_map(NodeStep::Remove),
+        Just(NodeStep::Leave),
+        Just(NodeStep::Return),
+        (key, value).prop_map(|(k, v)| NodeStep::ReturnWith(k, v)),
+        Just(NodeStep::Reconcile),
     ]
 }
 
@@ -537,7 +537,7 @@ proptest! {
         for step in steps {
             rv += 1;
             match (step, &mut here) {
-                (Step::Set(k, v), Some(now)) => {
+                (NodeStep::Set(k, v), Some(now)) => {
                     // A value equal to one that is still to come is no decision that could be told
                     // (limit B).
                     let settled = is_settled(now, record.as_ref());
@@ -547,7 +547,7 @@ proptest! {
                         wanted.insert(name(k), v.to_string());
                     }
                 }
-                (Step::Remove(k), Some(now)) => {
+                (NodeStep::Remove(k), Some(now)) => {
                     let settled = is_settled(now, record.as_ref());
                     if settled {
                         now.labels.remove(&name(k));
@@ -555,7 +555,7 @@ proptest! {
                         wanted.remove(&name(k));
                     }
                 }
-                (Step::Leave, Some(now)) => {
+                (NodeStep::Leave, Some(now)) => {
                     let mut last = now.clone();
                     last.resource_version = rv;
                     let mut none = None;
@@ -563,18 +563,18 @@ proptest! {
                     prop_assert_eq!(&gone(&last, record.as_ref(), &policy), &gone(&last, record.as_ref(), &policy));
                     here = None;
                 }
-                (Step::Return, None) => {
+                (NodeStep::Return, None) => {
                     uid += 1;
                     here = Some(node(&format!("u{uid}"), rv, ""));
                 }
-                (Step::ReturnWith(k, v), None) => {
+                (NodeStep::ReturnWith(k, v), None) => {
                     uid += 1;
                     let mut came = node(&format!("u{uid}"), rv, "");
                     came.labels.insert(name(k), v.to_string());
                     wanted.insert(name(k), v.to_string());
                     here = Some(came);
                 }
-                (Step::Reconcile, Some(_)) => settle(&mut here, &mut record, &mut rv),
+                (NodeStep::Reconcile, Some(_)) => settle(&mut here, &mut record, &mut rv),
                 _ => {}
             }
         }
@@ -728,4 +728,23 @@ fn a_value_of_a_controller_is_never_overwritten() {
         !matches!(live(&next, Some(&record), &policy()), Decision::PatchNode(restore) if !restore.changes_nothing())
     );
     assert!(create(&next, &record, &policy(), true).changes_nothing());
+}
+
+/// A patch with more annotations than the API server accepts would be refused for ever, and the node
+/// never captured again.
+#[test]
+fn annotations_that_a_node_has_no_room_for_are_not_given() {
+    let policy = Policy { annotations: Patterns::of(&["*"]), ..policy() };
+    let big = |key: &str, kib: usize| (Key::Annotation(key.into()), "x".repeat(kib * 1024));
+    let mut record = record_of(&node("u1", 5, "team=ml"));
+    record.kept.extend([big("a", 40), big("b", 40), big("c", 20)]);
+    let set = |node: &Node| restored(live(node, Some(&record), &policy)).set.into_keys().collect::<Vec<_>>();
+    let annotation = |key: &str| Key::Annotation(key.into());
+
+    let mut back = node("u2", 9, "");
+    assert_eq!(set(&back), [Key::label("team"), annotation("a"), annotation("c")]);
+    back.annotations.insert("own".into(), "x".repeat(30 * 1024));
+    assert_eq!(set(&back), [Key::label("team"), annotation("c")], "its own annotations are kept first");
+    back.annotations.insert("own".into(), "x".repeat(220 * 1024));
+    assert_eq!(set(&back), [Key::label("team")]);
 }

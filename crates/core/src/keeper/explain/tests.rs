@@ -140,9 +140,9 @@ fn ignored_contested_and_bad_records() {
     let contested = Case::live(back.clone(), Some(stored), rivals, &Defaults::default().context());
     let cause = explain(&Key::label("team"), &contested);
     assert_eq!(cause, Cause::Contested { rivals: vec!["n2".into()] });
-    let bad = |fault: Fault| Arc::new(Stored::Bad { fault, good: Substitute::Nothing });
-    assert!(matches!(why("team", Some(&back), Some(&bad(Fault::Checksum))), Cause::Quarantined { .. }));
-    assert!(matches!(why("team", Some(&back), Some(&bad(Fault::Version("9".into())))), Cause::Newer { .. }));
+    let bad = |fault: RecordFault| Arc::new(Stored::Bad { fault, good: Substitute::Nothing });
+    assert!(matches!(why("team", Some(&back), Some(&bad(RecordFault::Checksum))), Cause::Quarantined { .. }));
+    assert!(matches!(why("team", Some(&back), Some(&bad(RecordFault::Version("9".into())))), Cause::Newer { .. }));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::{
         commands::rollback,
         decide::{Decision, decide},
         machine::Machine,
-        record::Fault,
+        record::RecordFault,
         selection::{IGNORE, Policy},
         stored_record::Substitute,
         testing::{Defaults, after, case, keep_policies, labels, live, policy},
@@ -114,7 +114,7 @@ fn a_gated_node_and_a_quarantined_record_always_need_a_look() {
     let gated = Node { taints: vec![gate()], ..current.clone() };
     assert_eq!(fingerprint(&gated).need(Some(&of_record(&record))), Need::Restore);
     assert_eq!(fingerprint(&Node { labels: labels(""), ..gated }).need(None), Need::Restore);
-    let bad = RecordFingerprint::new(&Stored::Bad { fault: Fault::Checksum, good: Substitute::Nothing });
+    let bad = RecordFingerprint::new(&Stored::Bad { fault: RecordFault::Checksum, good: Substitute::Nothing });
     assert_eq!(fingerprint(&current).need(Some(&bad)), Need::Restore);
     assert!(bad.is_bad() && fingerprint(&current).last_state_may_need_write(Some(&bad)));
 }
@@ -174,7 +174,7 @@ fn only_what_a_decision_reads_changes_the_fingerprint() {
 
 /// One step in the life of a name.
 #[derive(Clone, Debug)]
-enum Step {
+enum LifeStep {
     Set(usize, u8),
     Remove(usize),
     Delete,
@@ -197,17 +197,17 @@ fn policies() -> [PolicySet; 4] {
     [policy().into(), narrow("rack").into(), narrow(ROLE).into(), keep_policies(&[("zoned", zoned)])]
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = LifeStep> {
     let pair = (0..KEYS.len(), 0u8..2);
     prop_oneof![
-        3 => pair.clone().prop_map(|(key, value)| Step::Set(key, value)),
-        1 => (0..KEYS.len()).prop_map(Step::Remove),
-        2 => Just(Step::Delete),
+        3 => pair.clone().prop_map(|(key, value)| LifeStep::Set(key, value)),
+        1 => (0..KEYS.len()).prop_map(LifeStep::Remove),
+        2 => Just(LifeStep::Delete),
         4 => (0..MACHINES.len(), proptest::collection::vec(pair, 0..3), any::<Option<bool>>())
-            .prop_map(|(machine, labels, webhook)| Step::Create(machine, labels, webhook)),
-        1 => Just(Step::Complete),
-        1 => (0..4usize).prop_map(Step::Policy),
-        5 => Just(Step::Reconcile),
+            .prop_map(|(machine, labels, webhook)| LifeStep::Create(machine, labels, webhook)),
+        1 => Just(LifeStep::Complete),
+        1 => (0..4usize).prop_map(LifeStep::Policy),
+        5 => Just(LifeStep::Reconcile),
     ]
 }
 
@@ -255,17 +255,17 @@ impl World {
         }
     }
 
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, step: LifeStep) {
         match step {
-            Step::Set(key, value) => self.change(|node| {
+            LifeStep::Set(key, value) => self.change(|node| {
                 node.labels.insert(KEYS[key].to_owned(), value.to_string());
             }),
-            Step::Remove(key) => self.change(|node| {
+            LifeStep::Remove(key) => self.change(|node| {
                 node.labels.remove(KEYS[key]);
             }),
-            Step::Complete => self.change(|node| node.machine = machine("p,s,m")),
-            Step::Policy(policy) => self.policy = policy,
-            Step::Delete => {
+            LifeStep::Complete => self.change(|node| node.machine = machine("p,s,m")),
+            LifeStep::Policy(policy) => self.policy = policy,
+            LifeStep::Delete => {
                 let version = self.next_version();
                 if let Some(node) = self.node.take() {
                     let last = Node { resource_version: version, ..node };
@@ -273,7 +273,7 @@ impl World {
                     self.past.push(last);
                 }
             }
-            Step::Create(on, pairs, webhook) if self.node.is_none() => {
+            LifeStep::Create(on, pairs, webhook) if self.node.is_none() => {
                 self.born += 1;
                 let (uid, version) = (format!("u{}", self.born), self.next_version());
                 let mut born = Node { machine: machine(MACHINES[on]), ..node("", version, "") };
@@ -286,12 +286,12 @@ impl World {
                 self.node = Some(Node { uid, resource_version: version, ..born });
                 self.past.extend(self.node.clone());
             }
-            Step::Reconcile => {
+            LifeStep::Reconcile => {
                 if let Some(node) = self.node.clone() {
                     self.apply(self.decide(Phase::Live, &node));
                 }
             }
-            Step::Create(..) => {}
+            LifeStep::Create(..) => {}
         }
     }
 

@@ -80,6 +80,19 @@ fn each_shape_is_known(#[case] text: String, #[case] format: Format) {
     "{kind: Node, metadata: {name: a}, spec: {taints: [{key: dedicated, effect: ''}]}}",
     "not the effect"
 )]
+#[case::a_taint_twice(
+    "{kind: Node, metadata: {name: a}, spec: {taints: [{key: k, value: a, effect: NoSchedule}, {key: k, value: b, effect: NoSchedule}]}}",
+    "taint:k:NoSchedule is listed twice"
+)]
+#[case::no_annotation_key("{kind: Node, metadata: {name: a, annotations: {'a/b/c': x}}}", "is not a key")]
+#[case::no_taint_key(
+    "{kind: Node, metadata: {name: a}, spec: {taints: [{key: 'A/b c', effect: NoExecute}]}}",
+    "is not a key"
+)]
+#[case::no_taint_value(
+    "{kind: Node, metadata: {name: a}, spec: {taints: [{key: k, value: 'a b', effect: NoExecute}]}}",
+    "is not a value"
+)]
 #[case::not_yaml("{", "neither JSON, YAML nor CSV")]
 fn bad_entries_are_refused_whole(#[case] text: &str, #[case] why: &str) {
     let found = read(text);
@@ -249,6 +262,15 @@ fn a_backup_of_a_node_has_all_that_could_be_kept_and_the_machine() {
     assert_eq!(entry.kept, all);
     let machine = Machine { provider_id: "p".into(), system_uuid: "s".into(), machine_id: "m".into() };
     assert_eq!(entry.machine, Some(machine));
+}
+
+/// The domain of an annotation may have upper-case letters, that of a label may not.
+#[test]
+fn annotations_follow_the_rule_of_annotations() {
+    let found = read("{kind: Node, metadata: {name: a, annotations: {Example.COM/Owner: 'any text: ÄÖÜ'}}}");
+    let [entry] = found.entries.as_slice() else { panic!("{found:?}") };
+    assert_eq!(entry.kept[&Key::Annotation("Example.COM/Owner".into())], "any text: ÄÖÜ");
+    assert!(read("a: {Example.COM/owner: x}").entries.is_empty());
 }
 
 #[rstest]

@@ -86,7 +86,13 @@ fn a_machine_is_found_in_every_spelling_of_its_identity() {
     let uuid = "4c4c4544-0042-4a10-8053-b7c04f4b3732";
     let reported = |text: &str| node("u2", 9, text, "pool=gpu");
     let usual = policies().identify(&reported(uuid)).unwrap();
-    for spelling in [uuid.to_uppercase(), "44454C4C-4200-104A-8053-B7C04F4B3732".to_owned()] {
+    for spelling in [
+        uuid.to_uppercase(),
+        "44454C4C-4200-104A-8053-B7C04F4B3732".to_owned(),
+        uuid.replace('-', ""),
+        format!(" {uuid}\n"),
+        "44454C4C4200104A8053B7C04F4B3732".to_owned(),
+    ] {
         let found = policies().identities_of(&reported(&spelling), &BTreeSet::new());
         assert!(found.contains(&usual), "{spelling}: {found:?}");
         let gpu = captured(node("u1", 5, uuid, "pool=gpu"));

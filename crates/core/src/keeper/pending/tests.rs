@@ -3,10 +3,13 @@ use rstest::rstest;
 
 use super::*;
 use crate::{
-    config::settings::Gate,
+    config::settings::{Gate, Merge},
     keeper::{
         admission::admit_before_write,
         case::Phase,
+        keys::Key,
+        record::Record,
+        selection::Policy,
         testing::{Defaults, after, case, gone, kept, labels, live, policy},
     },
 };
@@ -57,8 +60,8 @@ fn a_state_that_changes_nothing_is_not_pending(#[case] before: Option<&str>) {
 }
 
 /// Restores a bare successor before the last state of its predecessor is written.
-fn restored(written: &Record, next: &Record, successor: &Node) -> Node {
-    match restore_before_write(&case(Phase::Live, successor, Some(next), &policy()), Some(written)) {
+fn restored(next: &Record, successor: &Node, policy: &Policy) -> Node {
+    match restore_before_write(&case(Phase::Live, successor, Some(next), policy)) {
         Some(restore) => {
             let mut node = after(successor, &restore);
             node.resource_version += 1;
@@ -77,9 +80,9 @@ fn a_successor_has_the_pending_state_whether_it_is_written_or_lost(#[case] befor
     let written = captured(&node("u1", 10, before), None);
     let next = pending(Some(&written), &[node("u1", 20, last)]).expect("a change");
 
-    let successor = restored(&written, &next, &node("u2", 30, ""));
+    let successor = restored(&next, &node("u2", 30, ""), &policy());
     assert_eq!(successor.labels, labels(last));
-    assert_eq!(restored(&written, &next, &successor), successor, "it is restored once");
+    assert_eq!(restored(&next, &successor, &policy()), successor, "it is restored once");
 
     for record in [&written, &next] {
         match live(&successor, Some(record), &policy()) {
@@ -105,7 +108,7 @@ proptest! {
         prop_assume!(!labels(&before).is_empty());
         let written = captured(&node("u1", 10, &before), None);
         let Some(next) = pending(Some(&written), &[node("u1", 20, &last)]) else { return Ok(()) };
-        let successor = restored(&written, &next, &node("u2", 30, &own));
+        let successor = restored(&next, &node("u2", 30, &own), &policy());
         for record in [&written, &next] {
             match live(&successor, Some(record), &policy()) {
                 Decision::PatchNode(restore) => prop_assert!(restore.changes_nothing(), "{restore:?}"),
@@ -131,7 +134,7 @@ fn a_create_is_answered_with_the_pending_state(#[case] before: &str, #[case] las
     let creating = case(Phase::Creating { by_kubelet: true }, &bare, Some(&next), &policy());
     let object = serde_json::json!({"metadata": {"name": "n1"}});
 
-    let admitted = admit_before_write(&object, &creating, Some(&written), Gate::Never);
+    let admitted = admit_before_write(&object, &creating, Gate::Never);
 
     let mut created = after(&bare, &admitted.restore.expect("a restore"));
     (created.uid, created.resource_version) = ("u2".to_owned(), 30);
@@ -141,6 +144,59 @@ fn a_create_is_answered_with_the_pending_state(#[case] before: &str, #[case] las
             Decision::WriteRecord(_, record) => assert_eq!(record.kept, kept(last)),
             Decision::Nothing(_) => assert_eq!(record.kept, kept(last)),
             Decision::PatchNode(restore) => assert!(restore.changes_nothing(), "{restore:?}"),
+        }
+    }
+}
+
+/// Restores a node by several replicas in turn until none has anything to restore. Each has a
+/// record, and whether that is still to be written.
+fn restored_in_turn(replicas: &[(&Record, bool)], mut node: Node, policy: &Policy) -> Node {
+    for _ in 0..4 {
+        let before = node.clone();
+        for (record, is_pending) in replicas {
+            node = match decide(&case(Phase::Live, &node, Some(record), policy)) {
+                _ if *is_pending => restored(record, &node, policy),
+                Decision::PatchNode(restore) => after(&node, &restore),
+                Decision::WriteRecord(..) | Decision::Nothing(_) => node,
+            };
+        }
+        if (&node.labels, &node.annotations) == (&before.labels, &before.annotations) {
+            return node;
+        }
+    }
+    panic!("the replicas restore the node against each other: {node:?}");
+}
+
+/// While records cannot be written, replicas may have observed different deletions.
+#[rstest]
+#[case::changed("team=ml tier=gold", "team=web tier=gold", "team=web tier=iron")]
+#[case::changed_back("team=ml", "team=web", "team=ml")]
+#[case::added("team=ml", "team=ml tier=gold", "team=ml tier=gold rack=r7")]
+#[case::removed("team=ml tier=gold", "team=ml", "")]
+#[case::removed_and_added("team=ml tier=gold", "tier=gold", "team=ml tier=gold")]
+fn replicas_that_observed_different_deletions_agree_on_the_latest(
+    #[values(Merge::KeepExisting, Merge::Overwrite)] merge: Merge,
+    #[values([0, 1, 2], [2, 1, 0], [1, 0, 2], [2, 0, 1])] order: [usize; 3],
+    #[case] before: &str,
+    #[case] first: &str,
+    #[case] second: &str,
+) {
+    let policy = Policy { merge, ..policy() };
+    let written = captured(&node("u1", 10, before), None);
+    let one = pending(Some(&written), &[node("u1", 20, first)]).expect("a change");
+    let mut later = restored(&one, &node("u2", 30, ""), &policy);
+    (later.labels, later.resource_version) = (labels(second), 40);
+    let two = pending(Some(&written), &[node("u1", 20, first), later]).expect("a change");
+    let replicas = [(&written, false), (&one, true), (&two, true)];
+
+    let node = restored_in_turn(&order.map(|at| replicas[at]), node("u3", 50, ""), &policy);
+
+    assert_eq!(node.labels, labels(second));
+    for record in [&written, &one, &two] {
+        match decide(&case(Phase::Live, &node, Some(record), &policy)) {
+            Decision::WriteRecord(_, next) => assert_eq!(next.kept, kept(second), "its state reaches the record"),
+            Decision::Nothing(_) => assert_eq!(record.kept, kept(second)),
+            Decision::PatchNode(restore) => panic!("{restore:?}"),
         }
     }
 }

@@ -121,3 +121,34 @@ fn a_node_that_returns_bare_has_the_policy_of_its_record_until_its_own_labels_se
     let whole = Node { labels: labels(&format!("team=ml {ZONE}=a")), ..bare };
     assert_eq!(is_under(&keep_policies(&[everyone(), db]), &whole), "everyone", "its own labels decide");
 }
+
+#[test]
+fn the_summary_of_a_record_without_a_node_names_the_policy_that_judges_it() {
+    let under = |policy: &str| {
+        let provenance = Provenance { policy: policy.to_owned(), ..record().provenance };
+        Record { provenance, ..record() }
+    };
+    let records = [record(), under(CONFIG_POLICY), under("everyone"), under("")];
+    let sets = [policies(), keep_policies(&[]), keep_policies(&[everyone()]), policies_with(&[everyone()])];
+    for (set, record) in sets.iter().flat_map(|set| records.iter().map(move |record| (set, record))) {
+        let captured = CapturedUnder { policy: &record.provenance.policy, retention: record.provenance.retention() };
+        let judged = set.for_record(Some(record));
+        assert_eq!(
+            set.summary(&record.selecting_labels(), Some(captured), false),
+            (judged.name.clone(), judged.retention),
+            "{:?} under {set:?}",
+            record.provenance
+        );
+    }
+}
+
+#[test]
+fn the_summary_of_a_node_is_selected_by_its_labels_unless_the_policy_of_its_record_is_missing() {
+    let record = record();
+    let captured = CapturedUnder { policy: &record.provenance.policy, retention: record.provenance.retention() };
+    let of = |set: &PolicySet, text: &str| set.summary(&labels(text), Some(captured), true).0;
+    assert_eq!(of(&policies(), &format!("{ZONE}=a")), "zoned");
+    assert_eq!(of(&policies(), "team=ml"), CONFIG_POLICY);
+    assert_eq!(of(&keep_policies(&[]), "team=ml"), "zoned");
+    assert_eq!(of(&keep_policies(&[everyone()]), "team=ml"), "everyone");
+}

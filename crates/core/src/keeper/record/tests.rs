@@ -73,7 +73,7 @@ fn a_record_reads_as_it_was_written() {
 fn a_changed_label_is_noticed_and_history_serves() {
     let text = record().encode().unwrap().replace("\"ml\"", "\"evil\"");
     let invalid = Record::decode(&text).unwrap_err();
-    assert_eq!(invalid.why, Fault::Checksum);
+    assert_eq!(invalid.why, RecordFault::Checksum);
     assert_eq!(invalid.good.map(|e| Kept::from(e.content.clone())), Some(kept(&[("team", "old")])));
 }
 
@@ -82,14 +82,14 @@ fn a_changed_history_entry_is_not_believed() {
     let text = record().encode().unwrap().replace("\"old\"", "\"evil\"");
     assert!(Record::decode(&text).unwrap().history.is_empty());
     let both = text.replace("\"ml\"", "\"evil\"");
-    assert_eq!(Record::decode(&both).unwrap_err(), Invalid { why: Fault::Checksum, good: None });
+    assert_eq!(Record::decode(&both).unwrap_err(), Invalid { why: RecordFault::Checksum, good: None });
 }
 
 #[test]
 fn other_versions_are_told_apart() {
     let newer = record().encode().unwrap().replace("\"version\":1", "\"version\":2");
     let fault = Record::decode(&newer).unwrap_err().why;
-    assert_eq!(fault, Fault::Version("2".into()));
+    assert_eq!(fault, RecordFault::Version("2".into()));
     assert!(fault.is_newer());
     for older in ["{}", "{\"version\":0}", "{\"version\":\"1\"}", "{\"version\":-1}"] {
         assert!(!Record::decode(older).unwrap_err().why.is_newer(), "{older}");
@@ -130,5 +130,14 @@ proptest! {
         if let Ok(read) = Record::decode(&String::from_utf8(bytes).unwrap()) {
             prop_assert_eq!(Record { history: vec![], ..read }, Record { history: vec![], ..good });
         }
+    }
+}
+
+#[test]
+fn faults_are_short_however_long_the_texts_of_a_record_are() {
+    let long = "ä".repeat(100_000);
+    for text in [format!("{{\"version\": \"{long}\"}}"), format!("{{\"version\": 1, \"sequence\": \"{long}\"}}")] {
+        let fault = Record::decode(&text).unwrap_err().why;
+        assert!(fault.to_string().len() < 500, "{}", fault.to_string().len());
     }
 }

@@ -24,7 +24,10 @@ fn the_last_key_by_name_signs_and_all_verify() {
     assert!(before.starts_with("2026-01:") && after.starts_with("2026-02:"));
     assert_eq!(both.verify(Mode::Require, &HERE, "text", Some(&before)), Ok(()));
     assert!(!both.is_current(Some(&before)) && both.is_current(Some(&after)) && !both.is_current(None));
-    assert_eq!(old.verify(Mode::Require, &HERE, "text", Some(&after)), Err(Fault::UnknownKey("2026-02".to_owned())));
+    assert_eq!(
+        old.verify(Mode::Require, &HERE, "text", Some(&after)),
+        Err(RecordFault::UnknownKey("2026-02".to_owned()))
+    );
 }
 
 #[test]
@@ -32,8 +35,8 @@ fn the_mode_says_what_is_done_about_no_signature() {
     let keys = keys(&["k"]);
     assert_eq!(keys.verify(Mode::None, &HERE, "text", Some("k:00")), Ok(()));
     assert_eq!(keys.verify(Mode::Sign, &HERE, "text", None), Ok(()));
-    assert_eq!(keys.verify(Mode::Sign, &HERE, "text", Some("k:00")), Err(Fault::Forged("k".to_owned())));
-    assert_eq!(keys.verify(Mode::Require, &HERE, "text", None), Err(Fault::Unsigned));
+    assert_eq!(keys.verify(Mode::Sign, &HERE, "text", Some("k:00")), Err(RecordFault::Forged("k".to_owned())));
+    assert_eq!(keys.verify(Mode::Require, &HERE, "text", None), Err(RecordFault::Unsigned));
 }
 
 #[test]
@@ -52,18 +55,18 @@ fn keys_are_not_printed() {
 #[test]
 fn an_older_record_that_was_put_back_is_told_from_late_news() {
     let at = |uid: &str, resource_version, sequence, second| Newest {
-        uid: uid.to_owned(),
+        uid: hash(uid),
         resource_version,
         sequence,
         captured_at: jiff::Timestamp::from_second(second).unwrap(),
-        captured_by: "a".to_owned(),
+        captured_by: hash("a"),
     };
     let mut newest = at("u", 10, 5, 1000);
     assert_eq!(newest.see(at("u", 9, 4, 900)), Ok(()), "late news");
     assert_eq!(newest.see(at("u", 11, 5, 1000)), Ok(()), "another annotation");
-    assert_eq!(newest.see(at("u", 12, 4, 900)), Err(Fault::Replayed { found: 4, seen: 5 }));
+    assert_eq!(newest.see(at("u", 12, 4, 900)), Err(RecordFault::Replayed { found: 4, seen: 5 }));
     assert_eq!(newest.see(at("u", 13, 6, 1100)), Ok(()));
-    let replayed = Err(Fault::Replayed { found: 4, seen: 6 });
+    let replayed = Err(RecordFault::Replayed { found: 4, seen: 6 });
     assert_eq!(newest.see(at("v", 14, 4, 900)), replayed, "deleted, and created from an older copy");
     assert_eq!(newest.see(at("v", 15, 4, 900)), replayed, "and read again");
     assert_eq!(newest.see(at("v", 16, 6, 1100)), Ok(()), "created from the newest copy");
@@ -71,9 +74,18 @@ fn an_older_record_that_was_put_back_is_told_from_late_news() {
     assert_eq!(newest.see(at("v", 16, 6, 1100)), Ok(()), "late news of the deleted one");
     assert_eq!(newest, at("w", 17, 1, 1200));
     newest.sequence = 7;
-    let by_other = Newest { captured_by: "b".to_owned(), ..at("x", 18, 1, 1195) };
+    let by_other = Newest { captured_by: hash("b"), ..at("x", 18, 1, 1195) };
     assert_eq!(newest.see(by_other), Ok(()), "created anew by a replica whose clock is behind");
     assert_eq!(newest.sequence, 1);
+}
+
+#[test]
+fn faults_are_short_however_long_the_signature_is() {
+    let (keys, long) = (keys(&["k"]), "x".repeat(1 << 20));
+    for signature in [format!("{long}:00"), long.clone(), format!("k:{long}")] {
+        let fault = keys.verify(Mode::Require, &HERE, "text", Some(&signature)).unwrap_err();
+        assert!(fault.to_string().len() < 300, "{}", fault.to_string().len());
+    }
 }
 
 proptest! {

@@ -7,15 +7,13 @@ use std::collections::HashSet;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Breaker, FallbackAllowance, Probe, ProbeStage, SupplyObservation, Transition, Way, step};
+use super::probe::{ProbePod, find_probe};
+use super::report::report;
+use super::{Breaker, FallbackAllowance, Probe, ProbeStage, SupplyObservation, Transition, Way, on_demand, step};
 use crate::CLOCK_TOLERANCE;
 use crate::placement::Class;
-use crate::placement::decision::{Action, Decision, WorkloadEvent};
-use crate::placement::hold::SpotHold;
-use crate::placement::moves::{
-    Blocked, RETRY, candidate, may_disrupt, may_exchange, no_candidate, record_probe, record_success, surely_ready,
-};
-use crate::placement::node_labels::Choice;
+use crate::placement::decision::{Action, PlacementDecision, RoomSearch};
+use crate::placement::moves::{Blocked, RETRY, may_disrupt, may_exchange, may_move_to, record_probe, record_success};
 use crate::placement::occupancy::{Group, Occupant, count};
 use crate::placement::spec::Strength;
 use crate::placement::state::PlacementState;
@@ -56,13 +54,15 @@ impl Managed<'_> {
         if probe > self.now { probe } else { after(self.now, RETRY) }
     }
 
-    /// Returns whether a node of the class became usable since the breaker opened, or since before
-    /// the current probe.
+    /// Returns whether a node of the class became usable since the breaker opened or has room now,
+    /// or whether the current probe began because of one.
     pub(in crate::placement) fn evidence(&self, class: Class, breaker: Breaker) -> bool {
         match breaker {
             Breaker::Closed | Breaker::Wary { .. } => false,
             Breaker::Open { since, .. } => {
-                self.nodes.of(class).usable_since.is_some_and(|usable| after(usable, RESOLUTION) > since)
+                let nodes = self.nodes.of(class);
+                let newest = nodes.usable_since.max(nodes.room_found);
+                newest.is_some_and(|usable| after(usable, RESOLUTION) > since)
             }
             Breaker::Probing { evidence, .. } => evidence,
         }
@@ -72,6 +72,7 @@ impl Managed<'_> {
     /// probe may fail, so that the workload must be able to spare the pod.
     pub(in crate::placement) fn may_probe(&self, state: &PlacementState, evidence: bool) -> Result<(), Blocked> {
         may_disrupt(self, state)?;
+        may_move_to(Class::Spot, self)?;
         let view = self.view;
         if !evidence && (view.available < 2 || view.available < view.replicas) {
             let reason = format!("only {} of {} replicas are available to spare one", view.available, view.replicas);
@@ -82,11 +83,37 @@ impl Managed<'_> {
 
     /// Checks whether a running fallback pod may be evicted as a probe while another on-demand pod
     /// waits for the capacity that becomes free: as many replicas run afterwards.
-    pub(in crate::placement) fn may_give_way(&self, state: &PlacementState) -> Result<(), Blocked> {
-        if self.view.available < 2 {
-            return Err(Blocked::until("no other replica is available", after(self.now, RETRY)));
+    pub(in crate::placement) fn may_give_way(&self, state: &PlacementState, evidence: bool) -> Result<(), Blocked> {
+        if self.view.available < 2 && !evidence {
+            let blocked = Blocked::until("no other replica is available", after(self.now, RETRY));
+            return Err(Blocked { needs_room: true, ..blocked });
         }
         may_exchange(self, state)
+    }
+
+    /// Returns the search for room on spot nodes, if room would be reason enough for a probe now:
+    /// room on an existing node counts like a new node. `found` is the probe that can be sent.
+    pub(in crate::placement) fn room_search<'a, 's, T>(
+        &self,
+        breaker: Breaker,
+        observed: &SupplyObservation,
+        found: &Result<T, Option<Blocked>>,
+        mut occupants: impl Iterator<Item = &'s Occupant<'a>>,
+    ) -> Option<RoomSearch>
+    where
+        'a: 's,
+    {
+        let Breaker::Open { probe, .. } = breaker else { return None };
+        let possible = match found {
+            Ok(_) => true,
+            Err(blocked) => blocked.as_ref().is_some_and(|blocked| blocked.needs_room),
+        };
+        let outside = observed.excess > 0 && observed.unplaced == 0;
+        if !possible || !outside || observed.evidence || self.nodes.spot.total == 0 {
+            return None;
+        }
+        let occupant = occupants.find(|occupant| occupant.is(Class::OnDemand) && !occupant.pending)?;
+        Some(RoomSearch { class: Class::Spot, pod: occupant.pod.into(), again: probe <= self.now })
     }
 
     /// Counts the pods that the breaker of the spot class depends on.
@@ -94,7 +121,7 @@ impl Managed<'_> {
         &self,
         occupants: &(impl Iterator<Item = &'s Occupant<'a>> + Clone),
         breaker: Breaker,
-        decision: &mut Decision,
+        decision: &mut PlacementDecision,
     ) -> SupplyObservation
     where
         'a: 's,
@@ -148,7 +175,7 @@ pub(in crate::placement) fn handle_shortage(
     workload: &Managed<'_>,
     groups: &mut [Group<'_>],
     state: &mut PlacementState,
-    decision: &mut Decision,
+    decision: &mut PlacementDecision,
 ) -> Vec<Action> {
     let split = workload.spec.split;
     let excess: u32 = groups.iter().map(|group| group.surplus(Class::OnDemand, split)).sum();
@@ -159,12 +186,10 @@ pub(in crate::placement) fn handle_shortage(
     if let (Breaker::Open { probe, .. }, Err(Some(blocked))) = (breaker, &found)
         && probe <= workload.now
     {
-        if blocked.needs_room {
-            let running = groups.iter().flat_map(|group| &group.occupants).filter(|occupant| !occupant.unbound());
-            decision.room_for = running.map(|occupant| occupant.pod.into()).next();
-        }
         blocked.clone().of_probe(workload).wait(decision);
     }
+    let all = groups.iter().flat_map(|group| &group.occupants);
+    decision.search_room(workload.room_search(breaker, &observed, &found, all), workload.now);
     state.breaker = breaker;
     report(transition, &observed, decision);
     if transition == Transition::Closed {
@@ -182,7 +207,7 @@ pub(in crate::placement) fn handle_shortage(
     }
     for group in groups.iter_mut() {
         let uids: HashSet<String> = {
-            let leaving = replaceable(workload, group, state.breaker);
+            let leaving = replaceable(workload, group, state);
             removals.extend(leaving.iter().map(|(occupant, reason)| delete(occupant, reason)));
             leaving.iter().map(|(occupant, _)| occupant.pod.uid.clone()).collect()
         };
@@ -206,7 +231,7 @@ pub(in crate::placement) fn wrong_class(class: Class) -> &'static str {
 fn replaceable<'g, 'a>(
     workload: &Managed<'_>,
     group: &'g Group<'a>,
-    breaker: Breaker,
+    state: &PlacementState,
 ) -> Vec<(&'g Occupant<'a>, &'static str)> {
     let (split, n) = (workload.spec.split, group.n());
     let total = count(group.occupants.iter());
@@ -214,7 +239,9 @@ fn replaceable<'g, 'a>(
     if total > n || !group.set.observed {
         return Vec::new();
     }
+    let breaker = state.breaker;
     let short = breaker.is_open();
+    let excused = if on_demand::is_short(state) { workload.on_demand_budget(n) } else { 0 };
     let budget = if short { workload.budget(n) } else { 0 };
     let waiting = |class: Class| {
         let mut pods: Vec<&Occupant<'_>> =
@@ -226,7 +253,7 @@ fn replaceable<'g, 'a>(
     let (spot, on_demand) = (group.count(Class::Spot), group.count(Class::OnDemand));
     let (spot_quota, on_demand_quota) = (split.spot(n), split.on_demand(n));
 
-    let over = spot.saturating_sub(spot_quota);
+    let over = spot.saturating_sub(spot_quota + excused);
     let beyond: Vec<_> = waiting(Class::Spot).into_iter().take(up_to(over)).collect();
     let back = waiting(Class::OnDemand).into_iter().take(up_to(on_demand.saturating_sub(on_demand_quota + budget)));
     let coming = group.gated() + (n - total);
@@ -250,164 +277,6 @@ pub(in crate::placement) fn delete(occupant: &Occupant<'_>, reason: &str) -> Act
     Action::Delete { pod: occupant.pod.into(), reason: reason.to_owned() }
 }
 
-/// Adds the Event of a transition.
-pub(in crate::placement) fn report(transition: Transition, observed: &SupplyObservation, decision: &mut Decision) {
-    decision.actions.extend(match transition {
-        Transition::Opened => Some(WorkloadEvent::warning(
-            "SpotShortage",
-            format!(
-                "no spot capacity for {} pods: up to {} replicas run on-demand until it is back",
-                observed.stuck, observed.budget
-            ),
-        )),
-        Transition::StillShort => {
-            Some(WorkloadEvent::normal("SpotStillShort", "spot capacity is still short; the next probe is later"))
-        }
-        Transition::Probe => Some(WorkloadEvent::normal("SpotProbe", "probing spot capacity with one replica")),
-        Transition::Closed => Some(WorkloadEvent::normal("SpotBack", "spot capacity is back")),
-        Transition::Stay if observed.stuck > 0 && observed.budget == 0 => {
-            Some(Action::Report(WorkloadEvent::lasting_warning(
-                "SpotShortage",
-                "no spot capacity for some of its pods, and fallback-budget allows no fallback: they stay Pending",
-            )))
-        }
-        Transition::Stay => None,
-    });
-}
-
-/// Adds the Events about classes without capacity.
-pub(in crate::placement) fn report_capacity<'a, 's>(
-    workload: &Managed<'_>,
-    occupants: &(impl Iterator<Item = &'s Occupant<'a>> + Clone),
-    decision: &mut Decision,
-) where
-    'a: 's,
-{
-    let nodes = workload.nodes;
-    let unlabelled = nodes.other > 0 && nodes.spot.total + nodes.on_demand.total == 0;
-    for class in [Class::Spot, Class::OnDemand] {
-        let waiting = count(occupants.clone().filter(|occupant| workload.unplaced(occupant, class).is_some()));
-        let stuck = count(occupants.clone().filter(|occupant| workload.stuck(occupant, class)));
-        if nodes.other > 0 && nodes.of(class).total == 0 && (stuck > 0 || unlabelled && waiting > 0) {
-            decision.actions.push(Action::Report(WorkloadEvent::lasting_warning(
-                "NoNodesOfClass",
-                format!(
-                    "no node is {class}: none of {} nodes has {}; label the nodes or set nodeLabels",
-                    nodes.other,
-                    workload.settings.labels.describe(class)
-                ),
-            )));
-        }
-        if class == Class::OnDemand && stuck > 0 {
-            decision.actions.push(Action::Report(WorkloadEvent::lasting_warning(
-                "OnDemandShortage",
-                "no on-demand capacity for some of its pods: they stay Pending until there is",
-            )));
-        }
-    }
-}
-
-/// A pod that can be the probe.
-struct ProbePod {
-    way: Way,
-    /// The UID and removal of an existing pod. None: the next pod that is placed.
-    pod: Option<(String, Action)>,
-}
-
-/// Finds the probe that costs least. The error is the reason for which a running pod may not be
-/// evicted, if that is the only way.
-fn find_probe(
-    workload: &Managed<'_>,
-    groups: &[Group<'_>],
-    state: &PlacementState,
-    evidence: bool,
-) -> Result<ProbePod, Option<Blocked>> {
-    let split = workload.spec.split;
-    if !state.breaker.is_open() || workload.spec.strength != Strength::Required {
-        return Err(None);
-    }
-    let over = |group: &&Group<'_>| group.surplus(Class::OnDemand, split) > 0;
-    let fallen = groups.iter().filter(over).flat_map(|group| &group.occupants);
-    let fallen = fallen.filter(|occupant| workload.assigned(occupant, Class::OnDemand));
-    let unbound = fallen.max_by_key(|occupant| (workload.stuck(occupant, Class::OnDemand), occupant.slot));
-    if let Some(occupant) = unbound {
-        let way = if workload.stuck(occupant, Class::OnDemand) { Way::Stranded } else { Way::Unbound };
-        let pod = Some((occupant.pod.uid.clone(), delete(occupant, TRIES_SPOT)));
-        return Ok(ProbePod { way, pod });
-    }
-    if gated_spot_pods(workload, groups).any(|pods| pods == GatedSpotPods::Free) {
-        return Ok(ProbePod { way: Way::Created, pod: None });
-    }
-    let all = || groups.iter().flat_map(|group| &group.occupants);
-    let Some(fallen) = groups.iter().find(over) else { return Err(None) };
-    if all().any(|occupant| workload.stuck(occupant, Class::OnDemand)) {
-        workload.may_give_way(state).map_err(Some)?;
-    } else {
-        let active = groups.iter().filter(|group| group.n() > 0 || !group.occupants.is_empty());
-        if count(active) != 1 || !fallen.settled() {
-            return Err(None);
-        }
-        workload.may_probe(state, evidence).map_err(Some)?;
-    }
-    let ready = surely_ready(all(), workload);
-    let Some(occupant) = candidate(fallen.occupants.iter(), Class::OnDemand, ready, workload) else {
-        return Err(Some(no_candidate(fallen.occupants.iter())));
-    };
-    let reason = "probing whether spot capacity is back".to_owned();
-    let action = Action::Evict { pod: occupant.pod.into(), reason };
-    Ok(ProbePod { way: Way::Eviction, pod: Some((occupant.pod.uid.clone(), action)) })
-}
-
-/// Whether the gated spot pods of a ReplicaSet may be placed now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum GatedSpotPods {
-    Free,
-    Held,
-}
-
-/// Returns a value for each ReplicaSet that has gated pods and spot slots for them.
-fn gated_spot_pods(workload: &Managed<'_>, groups: &[Group<'_>]) -> impl Iterator<Item = GatedSpotPods> {
-    let rollout = count(groups.iter().filter(|group| !group.occupants.is_empty())) > 1;
-    let wants_spot = move |group: &&Group<'_>| {
-        let gated = group.occupants.iter().any(|occupant| occupant.gated && occupant.pod.choice == Choice::Any);
-        gated && group.count(Class::Spot) < workload.spec.split.spot(group.n())
-    };
-    groups.iter().filter(wants_spot).map(move |group| match SpotHold::new(group, workload, rollout).next() {
-        Some(_) => GatedSpotPods::Held,
-        None => GatedSpotPods::Free,
-    })
-}
-
-/// Returns the stage of a Deployment's probe.
-pub(in crate::placement) fn probe_stage(
-    workload: &Managed<'_>,
-    groups: &[Group<'_>],
-    state: &PlacementState,
-    decision: &mut Decision,
-) -> ProbeStage {
-    match state.breaker {
-        Breaker::Probing { since, .. } => {
-            let all = groups.iter().flat_map(|group| &group.occupants);
-            let mut sent = all.filter(|occupant| sent_since(occupant, since)).peekable();
-            let untried = |occupant: &Occupant<'_>| occupant.unbound() && occupant.pod.unschedulable.is_none();
-            match (sent.peek().is_some(), sent.any(untried)) {
-                (false, _) => ProbeStage::Due,
-                (true, true) => ProbeStage::Untried,
-                (true, false) => ProbeStage::None,
-            }
-        }
-        Breaker::Open { probe, .. } => {
-            decision.revisit_at(workload.probe_at(probe));
-            let may_probe = probe <= workload.now || workload.evidence(Class::Spot, state.breaker);
-            let mut all = groups.iter().flat_map(|group| &group.occupants);
-            let waits = all.any(|occupant| workload.unplaced(occupant, Class::Spot).is_some());
-            let held = gated_spot_pods(workload, groups).any(|pods| pods == GatedSpotPods::Held);
-            if may_probe && !waits && held { ProbeStage::Held } else { ProbeStage::None }
-        }
-        Breaker::Closed | Breaker::Wary { .. } => ProbeStage::None,
-    }
-}
-
 /// Returns how many pods of a ReplicaSet may fall back in this decision.
 pub(in crate::placement) fn allowance(
     workload: &Managed<'_>,
@@ -416,5 +285,10 @@ pub(in crate::placement) fn allowance(
     probe: ProbeStage,
 ) -> FallbackAllowance {
     let used = group.surplus(Class::OnDemand, workload.spec.split);
-    FallbackAllowance { short: state.breaker.is_open(), probe, budget: workload.budget(group.n()).saturating_sub(used) }
+    FallbackAllowance {
+        short: state.breaker.is_open(),
+        probe,
+        budget: workload.budget(group.n()).saturating_sub(used),
+        on_demand_short: on_demand::is_short(state),
+    }
 }

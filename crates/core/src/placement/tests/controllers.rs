@@ -60,7 +60,7 @@ impl Sim {
     }
 
     /// Returns the number of pods that a class can still take.
-    fn room(&self, class: Class) -> usize {
+    pub(super) fn room(&self, class: Class) -> usize {
         let most = if class == Class::Spot { self.spot_room } else { self.on_demand_room };
         most.saturating_sub(self.live().filter(|pod| pod.node.is_some_and(|node| node.class == Some(class))).count())
     }

@@ -10,6 +10,7 @@ use crate::placement::Class;
 use crate::placement::decision::Action;
 use crate::placement::slots::Split;
 use crate::placement::spec::Spec;
+use crate::placement::state::{LastMove, PlacementState};
 
 fn sim(p: u8, m: u32, t: u32, seed: u64) -> Sim {
     Sim::new(Spec::new(Split::new(p, m)), t, seed)
@@ -33,6 +34,27 @@ fn slots(sim: &Sim) -> Vec<u32> {
     let mut slots: Vec<u32> = sim.live().map(|pod| pod.slot.unwrap()).collect();
     slots.sort_unstable();
     slots
+}
+
+/// The last replica is placed after a move: that the move succeeded is saved once it runs, not in a
+/// decision that only follows the placement.
+#[test]
+fn a_placement_is_not_followed_by_a_save_of_its_own() {
+    let mut sim = sim(0, 2, 3, 1);
+    sim.settle();
+    let last_move = Some(LastMove { at: sim.now, drift: 2, stalled: 1, pod: None });
+    sim.state = Some(PlacementState { last_move, ..PlacementState::default() }.to_annotation());
+    sim.pods[0].deleting = true;
+    sim.world();
+    let decision = sim.decide();
+    assert!(decision.actions.iter().any(|action| matches!(action, Action::Place { .. })), "{:?}", decision.actions);
+    for action in &decision.actions {
+        sim.execute(action);
+    }
+    assert!(sim.decide().actions.iter().all(only_relabels));
+    sim.settle();
+    let LastMove { drift, stalled, .. } = PlacementState::read(sim.state.as_deref()).0.last_move.unwrap();
+    assert_eq!((drift, stalled), (0, 0));
 }
 
 proptest! {

@@ -10,7 +10,7 @@ use perennial_testkit::prng::Prng;
 use super::sim::Sim;
 use crate::placement::Class;
 use crate::placement::decide::decide;
-use crate::placement::decision::{Action, Decision};
+use crate::placement::decision::{Action, PlacementDecision};
 use crate::placement::explain::{explain, headline, why};
 use crate::placement::node_labels::Choice;
 use crate::placement::schedule::{Schedule, Window};
@@ -37,14 +37,14 @@ fn lose_spot(sim: &mut Sim) {
 /// A new spot node appears.
 fn spot_returns(sim: &mut Sim) {
     sim.spot_room = usize::MAX;
-    sim.nodes.spot = ClassNodes { total: 1, usable_since: Some(sim.now) };
+    sim.nodes.spot = ClassNodes { total: 1, usable_since: Some(sim.now), room_found: None };
 }
 
 fn running(sim: &Sim, class: Class) -> usize {
     sim.live().filter(|pod| pod.node.is_some_and(|node| node.class == Some(class))).count()
 }
 
-fn reported(decision: &Decision, reason: &str) -> Option<String> {
+fn reported(decision: &PlacementDecision, reason: &str) -> Option<String> {
     decision.actions.iter().find_map(|action| match action {
         Action::Report(event) if event.reason == reason => Some(event.message.clone()),
         _ => None,
@@ -82,8 +82,11 @@ fn spot_that_is_back_is_used_at_once_although_on_demand_is_full(#[case] evidence
 fn on_demand_that_is_back_is_used_although_one_pod_waits_for_spot() {
     let mut sim = both_short();
     sim.on_demand_room = 10;
-    sim.run(15);
-    assert_eq!(running(&sim, Class::OnDemand), 10);
+    let all_run = (0..15).any(|_| {
+        sim.tick();
+        running(&sim, Class::OnDemand) == 10
+    });
+    assert!(all_run);
     assert!(reported(&sim.last, "OnDemandShortage").is_none());
 }
 
@@ -132,16 +135,76 @@ fn the_last_ready_replica_is_never_evicted_for_a_probe() {
     assert_eq!(sim.evictions, 1);
 }
 
+/// Room on a node that was full is evidence long before a probe is due.
+#[rstest]
+#[case::single(1)]
+#[case::several(6)]
+fn room_on_an_existing_node_ends_a_long_pause(#[case] replicas: u32) {
+    let mut sim = sim(100, 0, replicas, 1);
+    (sim.spot_room, sim.nodes.spot.total) = (0, 1);
+    sim.run(10);
+    let mut state = PlacementState::read(sim.state.as_deref()).0;
+    let Breaker::Open { probe, .. } = &mut state.breaker else { panic!() };
+    *probe = sim.now + SignedDuration::from_hours(2);
+    sim.state = Some(state.to_annotation());
+    sim.run(100);
+    assert_eq!(sim.evictions, 0);
+    sim.spot_room = usize::MAX;
+    sim.run(100);
+    sim.assert_exact();
+}
+
+/// Requests are not all that the scheduler considers: room that a probe could not use is no reason
+/// for another one before it is due.
+#[test]
+fn room_that_a_probe_could_not_use_is_no_evidence_again() {
+    let mut sim = sim(100, 0, 6, 1);
+    (sim.spot_room, sim.nodes.spot.total) = (0, 1);
+    sim.run(10);
+    for _ in 0..720 {
+        sim.spot_room = usize::MAX;
+        sim.operate();
+        sim.spot_room = 0;
+        sim.world();
+    }
+    assert!(sim.evictions < 8, "{} evictions in an hour", sim.evictions);
+}
+
+/// The move of the only Ready replica needs a node with room, also where no shortage is known.
+#[rstest]
+#[case::to_spot(0, 100)]
+#[case::to_on_demand(100, 0)]
+fn the_last_ready_replica_moves_only_to_a_node_with_room(#[case] from: u8, #[case] to: u8) {
+    let mut sim = sim(from, 0, 1, 1);
+    sim.settle();
+    sim.spec.split = Split::new(to, 0);
+    let class = if to == 0 { Class::OnDemand } else { Class::Spot };
+    let room = |sim: &mut Sim, room: usize| match class {
+        Class::Spot => sim.spot_room = room,
+        Class::OnDemand => sim.on_demand_room = room,
+    };
+    room(&mut sim, 0);
+    sim.run(1_000);
+    assert_eq!((sim.available(), sim.evictions), (1, 0));
+    assert!(why(&sim.workload(), &sim.spec, &sim.last).contains("the only Ready replica"));
+    room(&mut sim, 1);
+    sim.run(10);
+    sim.assert_exact();
+}
+
 /// Room that becomes free on an existing node is evidence too, so the operator searches for it.
 #[test]
 fn a_probe_that_the_workload_cannot_spare_a_pod_for_asks_for_room() {
     let mut sim = sim(100, 0, 1, 1);
     sim.spot_room = 0;
     sim.run(10);
-    assert_eq!(sim.decide().room_for, None, "no probe is due");
+    assert_eq!(sim.decide().room_search, None, "the class has no node");
+    sim.nodes.spot.total = 1;
+    let search = |sim: &Sim| sim.decide().room_search.map(|search| (search.class, search.pod.uid, search.again));
+    assert_eq!(search(&sim), Some((Class::Spot, sim.pods[0].uid.clone(), false)));
     let Breaker::Open { probe, .. } = PlacementState::read(sim.state.as_deref()).0.breaker else { panic!() };
     sim.now = probe;
-    assert_eq!(sim.decide().room_for.map(|pod| pod.uid), Some(sim.pods[0].uid.clone()));
+    assert_eq!(search(&sim), Some((Class::Spot, sim.pods[0].uid.clone(), true)), "a probe is due");
 
     spot_returns(&mut sim);
     let decision = sim.decide();
@@ -207,8 +270,9 @@ fn pods_that_only_their_class_holds_back_are_replaced_when_the_annotations_are_r
     sim.spec.fallback_after = SignedDuration::from_hours(1);
     lose_spot(&mut sim);
     sim.run(10);
-    let deleted =
-        |decision: &Decision| decision.actions.iter().filter(|action| matches!(action, Action::Delete { .. })).count();
+    let deleted = |decision: &PlacementDecision| {
+        decision.actions.iter().filter(|action| matches!(action, Action::Delete { .. })).count()
+    };
     let unmanaged = Workload { spec: Ok(None), ..sim.workload() };
     assert_eq!(deleted(&decide(&unmanaged)), 7);
     // A class that the template selects itself is not ours.
@@ -304,7 +368,7 @@ fn disturb(sim: &mut Sim, prng: &mut Prng) {
         12 => {
             // A new node that is full at once.
             sim.spot_room = running(sim, Class::Spot);
-            sim.nodes.spot = ClassNodes { total: 1, usable_since: Some(sim.now) };
+            sim.nodes.spot = ClassNodes { total: 1, usable_since: Some(sim.now), room_found: None };
         }
         13 => sim.rollout(),
         _ => sim.replicas = 1 + u32::try_from(prng.below(12)).unwrap(),
@@ -339,10 +403,8 @@ proptest! {
         let spare = if rolls { usize::try_from(sim.replicas).unwrap() } else { 1 };
         sim.spot_room = usize::try_from(spot).unwrap() + spare;
         sim.on_demand_room = usize::try_from(on_demand).unwrap() + spare;
-        if sim.replicas == 1 {
-            // A workload that cannot spare a replica moves once the operator has found room.
-            sim.nodes.spot = ClassNodes { total: 1, usable_since: Some(sim.now) };
-        }
+        // The operator searches for room on existing nodes: a single replica moves as well.
+        (sim.nodes.spot.total, sim.nodes.on_demand.total) = (1, 1);
         sim.settle();
         sim.assert_exact();
     }

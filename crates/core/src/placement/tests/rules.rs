@@ -7,7 +7,7 @@ use serde_json::json;
 use super::sim::Sim;
 use crate::placement::Class;
 use crate::placement::decide::decide;
-use crate::placement::decision::{Action, Decision};
+use crate::placement::decision::{Action, PlacementDecision};
 use crate::placement::node_labels::{Choice, NodeLabels};
 use crate::placement::schedule::{Schedule, Window};
 use crate::placement::slots::Split;
@@ -33,11 +33,11 @@ fn drifted() -> Sim {
     sim
 }
 
-fn evicts(decision: &Decision) -> bool {
+fn evicts(decision: &PlacementDecision) -> bool {
     decision.actions.iter().any(|action| matches!(action, Action::Evict { .. }))
 }
 
-fn waits(decision: &Decision) -> String {
+fn waits(decision: &PlacementDecision) -> String {
     let reasons = decision.actions.iter().filter_map(|action| match action {
         Action::Wait { reason, .. } => Some(reason.as_str()),
         _ => None,
@@ -45,11 +45,11 @@ fn waits(decision: &Decision) -> String {
     reasons.collect::<Vec<_>>().join("; ")
 }
 
-fn reports(decision: &Decision, reason: &str) -> bool {
+fn reports(decision: &PlacementDecision, reason: &str) -> bool {
     decision.actions.iter().any(|action| matches!(action, Action::Report(event) if event.reason == reason))
 }
 
-fn decide_with(sim: &Sim, change: impl FnOnce(&mut WorkloadView)) -> Decision {
+fn decide_with(sim: &Sim, change: impl FnOnce(&mut WorkloadView)) -> PlacementDecision {
     let mut workload = sim.workload();
     change(&mut workload.view);
     decide(&workload)
@@ -273,8 +273,9 @@ fn spot_pods_of_a_rollout_wait_for_the_floor_up_to_a_limit() {
     sim.start_ticks.insert(Class::OnDemand, 1_000);
     sim.rollout();
     sim.run(3);
-    let held =
-        |decision: &Decision| decision.actions.iter().filter(|action| matches!(action, Action::Hold { .. })).count();
+    let held = |decision: &PlacementDecision| {
+        decision.actions.iter().filter(|action| matches!(action, Action::Hold { .. })).count()
+    };
     assert_eq!(held(&sim.last), 7);
     let until = sim.last.revisit.unwrap();
     sim.now = until;

@@ -233,7 +233,7 @@ fn a_probe_is_recognised_when_our_clock_is_ahead() {
         let mut sim = in_fallback();
         let since = sim.now;
         let state = PlacementState {
-            breaker: Breaker::Probing { since, attempt: 0, evidence: false },
+            breaker: Breaker::Probing { since, attempt: 0, evidence: false, stranded: false },
             ..PlacementState::default()
         };
         sim.state = Some(state.to_annotation());
@@ -267,7 +267,7 @@ fn failed_probes_do_not_lengthen_the_cooldown_of_moves() {
 fn the_end_of_a_shortage_ends_a_long_cooldown() {
     let mut sim = in_fallback();
     let (mut state, _) = PlacementState::read(sim.state.as_deref());
-    state.breaker = Breaker::Probing { since: sim.now, attempt: 3, evidence: false };
+    state.breaker = Breaker::Probing { since: sim.now, attempt: 3, evidence: false, stranded: false };
     state.last_move = Some(LastMove { at: sim.now, drift: 3, stalled: 6, pod: None });
     sim.state = Some(state.to_annotation());
     sim.spot_room = usize::MAX;
@@ -312,4 +312,40 @@ fn a_rollout_does_not_wait_at_every_step_for_on_demand_pods_that_are_stuck() {
     sim.run(30);
     assert!(running(&sim) >= 4, "{} of the new revision after 150 s", running(&sim));
     assert!(sim.ready_on_demand() >= 3);
+}
+
+/// Five on-demand slots of ten, a floor of two, and room for three.
+fn on_demand_is_short(fallback: bool) -> Sim {
+    let spec = Spec { on_demand_fallback: fallback, ..Spec::new(Split::new(50, 2)) };
+    let mut sim = Sim::new(spec, 10, 1);
+    sim.on_demand_room = 3;
+    sim.run(100);
+    sim
+}
+
+#[test]
+fn on_demand_replicas_above_the_floor_run_on_spot_if_that_is_allowed() {
+    let sim = on_demand_is_short(false);
+    assert_eq!((sim.last.counts.spot, sim.last.counts.unplaced_on_demand), (5, 2), "they wait");
+
+    let mut sim = on_demand_is_short(true);
+    let counts = sim.last.counts;
+    assert_eq!((counts.spot, counts.on_demand, counts.unplaced(), counts.drift), (7, 3, 0, 0), "{counts:?}");
+    assert_eq!(sim.evictions, 0);
+
+    // On-demand is back: pods return one at a time.
+    sim.on_demand_room = usize::MAX;
+    sim.run(200);
+    assert_eq!((sim.last.counts.spot, sim.last.counts.on_demand), (5, 5));
+}
+
+/// Within the floor pods never run on spot.
+#[test]
+fn the_floor_waits_for_on_demand_capacity() {
+    let spec = Spec { on_demand_fallback: true, ..Spec::new(Split::new(50, 4)) };
+    let mut sim = Sim::new(spec, 10, 1);
+    sim.on_demand_room = 3;
+    sim.run(100);
+    let counts = sim.last.counts;
+    assert_eq!((counts.spot, counts.on_demand, counts.unplaced_on_demand), (6, 4, 1), "{counts:?}");
 }

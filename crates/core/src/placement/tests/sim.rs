@@ -10,7 +10,7 @@ use perennial_testkit::prng::Prng;
 use serde_json::Value;
 
 use crate::placement::decide::decide;
-use crate::placement::decision::{Action, Decision};
+use crate::placement::decision::{Action, PlacementDecision, RoomSearch};
 use crate::placement::node_labels::Choice;
 use crate::placement::spec::Spec;
 use crate::placement::state::PlacementState;
@@ -40,6 +40,8 @@ pub(super) struct Sim {
     pub spot_room: usize,
     pub on_demand_room: usize,
     pub nodes: ClusterNodes,
+    /// The room on existing nodes was reason for an eviction.
+    room_used: bool,
     /// Ticks from bound to Ready.
     pub start_ticks: BTreeMap<Class, i64>,
     /// Percentage of pods that the webhook misses, of decisions executed in part, of decisions on
@@ -59,7 +61,7 @@ pub(super) struct Sim {
     pub evictions: u32,
     pub deletes: u32,
     pub writes: u32,
-    pub last: Decision,
+    pub last: PlacementDecision,
 }
 
 impl Sim {
@@ -80,6 +82,7 @@ impl Sim {
             spot_room: usize::MAX,
             on_demand_room: usize::MAX,
             nodes: ClusterNodes::default(),
+            room_used: false,
             start_ticks: BTreeMap::from([(Class::Spot, 1), (Class::OnDemand, 1)]),
             missed: 0,
             cut: 0,
@@ -93,7 +96,7 @@ impl Sim {
             evictions: 0,
             deletes: 0,
             writes: 0,
-            last: Decision::default(),
+            last: PlacementDecision::default(),
         };
         sim.rollout();
         sim
@@ -187,6 +190,7 @@ impl Sim {
             ordinal: None,
             expected: false,
             protected: false,
+            refused: None,
         });
     }
 
@@ -225,7 +229,7 @@ impl Sim {
         }
     }
 
-    pub(super) fn decide(&self) -> Decision {
+    pub(super) fn decide(&self) -> PlacementDecision {
         decide(&self.workload())
     }
 
@@ -247,7 +251,13 @@ impl Sim {
         if let Some((pods, sets)) = self.former.take().filter(|_| stale) {
             (workload.pods, workload.replica_sets, workload.pending) = (pods, sets, PendingWrites::default());
         }
-        let decided = decide(&workload);
+        let mut decided = decide(&workload);
+        if let Some(search) = &decided.room_search
+            && self.find_room(search)
+        {
+            workload.nodes = self.nodes;
+            decided = decide(&workload);
+        }
         self.former = Some((self.seen(), self.sets.clone()));
         self.open.clone_from(&decided.open);
         // The watch catches up.
@@ -261,6 +271,20 @@ impl Sim {
             self.execute(action);
         }
         self.last = decided;
+    }
+
+    /// Searches for room as the operator does. Returns whether there is some that counts.
+    fn find_room(&mut self, search: &RoomSearch) -> bool {
+        let found = self.room(search.class) > 0;
+        let counts = found && (search.again || !self.room_used);
+        self.room_used &= found;
+        let nodes = match search.class {
+            Class::Spot => &mut self.nodes.spot,
+            Class::OnDemand => &mut self.nodes.on_demand,
+        };
+        nodes.room_found = counts.then_some(self.now);
+        self.room_used |= counts;
+        counts
     }
 
     pub(super) fn execute(&mut self, action: &Action) {
@@ -331,7 +355,7 @@ impl Sim {
 
     /// Executes a decision as the operator does while the watch lags behind: answers to patches are
     /// in the cache at once, removals and the state are pending.
-    pub(super) fn execute_unseen(&mut self, decision: &Decision) {
+    pub(super) fn execute_unseen(&mut self, decision: &PlacementDecision) {
         for action in &decision.actions {
             match action {
                 Action::Evict { pod, .. } | Action::Delete { pod, .. } => {

@@ -9,7 +9,7 @@ use super::sim::TICK;
 use crate::placement::Class;
 use crate::placement::admission::{IncomingPod, PodAdmission, PodOwner, Tolerations, admit};
 use crate::placement::decide::decide;
-use crate::placement::decision::{Action, Decision};
+use crate::placement::decision::{Action, PlacementDecision, RoomSearch};
 use crate::placement::node_labels::{Choice, NodeLabels};
 use crate::placement::slots::Split;
 use crate::placement::spec::Spec;
@@ -33,10 +33,12 @@ struct Set {
     /// Pods are created in order, each after the one before it is Ready.
     ordered: bool,
     nodes: ClusterNodes,
+    /// The room on existing nodes was reason for an eviction.
+    room_used: bool,
     evictions: u32,
     deletes: u32,
     created: u32,
-    last: Decision,
+    last: PlacementDecision,
 }
 
 impl Set {
@@ -53,10 +55,11 @@ impl Set {
             on_demand: usize::MAX,
             ordered: false,
             nodes: ClusterNodes::default(),
+            room_used: false,
             evictions: 0,
             deletes: 0,
             created: 0,
-            last: Decision::default(),
+            last: PlacementDecision::default(),
         }
     }
 
@@ -95,6 +98,7 @@ impl Set {
             ordinal: Some(ordinal),
             expected: false,
             protected: false,
+            refused: None,
         });
     }
 
@@ -124,6 +128,10 @@ impl Set {
             }
         }
         self.last = self.decide();
+        if let Some(search) = self.last.room_search.clone() {
+            self.find_room(&search);
+            self.last = self.decide();
+        }
         for action in self.last.actions.clone() {
             match action {
                 Action::Save { state, .. } => self.state = Some(state.to_annotation()),
@@ -138,11 +146,23 @@ impl Set {
         }
     }
 
-    fn decide(&self) -> Decision {
+    /// Searches for room as the operator does.
+    fn find_room(&mut self, search: &RoomSearch) {
+        let (nodes, room) = match search.class {
+            Class::Spot => (&mut self.nodes.spot, self.spot),
+            Class::OnDemand => (&mut self.nodes.on_demand, self.on_demand),
+        };
+        let there = |pod: &&PodView| pod.node.is_some_and(|node| node.class == Some(search.class));
+        let found = self.pods.iter().filter(there).count() < room;
+        nodes.room_found = (found && (search.again || !self.room_used)).then_some(self.now);
+        self.room_used = found && (self.room_used || nodes.room_found.is_some());
+    }
+
+    fn decide(&self) -> PlacementDecision {
         self.decide_with(PendingWrites::default())
     }
 
-    fn decide_with(&self, pending: PendingWrites) -> Decision {
+    fn decide_with(&self, pending: PendingWrites) -> PlacementDecision {
         let ready = u32::try_from(self.pods.iter().filter(|pod| pod.ready).count()).unwrap();
         let view = WorkloadView {
             kind: Kind::StatefulSet { start: self.start },
@@ -355,7 +375,7 @@ fn a_single_replica_is_never_evicted_for_a_blind_probe() {
     set.run(3 * 720);
     assert_eq!(set.evictions, 0);
     set.spot = usize::MAX;
-    set.nodes.spot = ClassNodes { total: 1, usable_since: Some(set.now) };
+    set.nodes.spot = ClassNodes { total: 1, usable_since: Some(set.now), room_found: None };
     set.run(10);
     assert_eq!((set.wrong(), set.evictions), (0, 1));
 }
@@ -381,4 +401,17 @@ proptest! {
         prop_assert_eq!(set.wrong(), 0);
         prop_assert!(set.pods.len() == usize::try_from(t).unwrap() && set.pods.iter().all(|pod| pod.ready));
     }
+}
+
+/// Ordinal 7 waits for on-demand capacity that fallback pods take, so ordinal 8 is not created.
+#[test]
+fn a_fallback_pod_gives_way_while_an_ordered_set_waits_for_on_demand_capacity() {
+    let mut set =
+        Set::new(Spec { fallback_after: TICK * 4, move_stateful: true, ..Spec::new(Split::new(45, 0)) }, 0, 9);
+    set.ordered = true;
+    for (spot, on_demand, ticks) in [(1, 4, 15), (0, 0, 16), (5, 6, 300)] {
+        (set.spot, set.on_demand) = (spot, on_demand);
+        set.run(ticks);
+    }
+    assert_eq!((set.wrong(), set.pods.len()), (0, 9));
 }

@@ -1,7 +1,7 @@
 //! The one sentence that explains a workload.
 
 use super::sim::Sim;
-use crate::placement::decision::{Counts, Decision};
+use crate::placement::decision::{Counts, PlacementDecision};
 use crate::placement::explain::why;
 use crate::placement::slots::Split;
 use crate::placement::spec::Spec;
@@ -52,19 +52,22 @@ fn at_rest(kind: Kind, change: impl FnOnce(&mut Spec, &mut Counts)) -> String {
     change(&mut spec, &mut counts);
     let view = WorkloadView { kind, ..sim.view() };
     let workload = Workload { view, ..sim.workload() };
-    why(&workload, &spec, &Decision { counts, ..Decision::default() })
+    why(&workload, &spec, &PlacementDecision { counts, ..PlacementDecision::default() })
 }
 
 #[test]
 fn every_deviation_from_the_request_has_a_reason() {
     let set = Kind::StatefulSet { start: 0 };
-    assert_eq!(at_rest(set, |_, _| ()), "as requested");
+    let other = Kind::Other { api_version: "example.com/v1".into(), kind: "Fleet".into() };
+    assert_eq!(at_rest(set.clone(), |_, _| ()), "as requested");
     let text = at_rest(Kind::Deployment, |spec, counts| (spec.paused, counts.drift) = (true, 1));
     assert!(text.contains("paused by annotation"), "{text}");
     let text = at_rest(set, |_, counts| counts.drift = 2);
     assert!(text.starts_with("2 in the wrong class") && text.contains("move-statefulset-pods"), "{text}");
     let text = at_rest(Kind::Deployment, |_, counts| counts.drift = 2);
     assert!(text.contains("rolling out"), "{text}");
+    let text = at_rest(other, |_, counts| counts.drift = 2);
+    assert!(text.contains("desired replicas are not known"), "{text}");
     let text = at_rest(Kind::Deployment, |_, counts| (counts.gated, counts.spot) = (1, 1));
     assert!(text.contains("about to be placed"), "{text}");
     let text = at_rest(Kind::Deployment, |_, counts| counts.spot = 1);

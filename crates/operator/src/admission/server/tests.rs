@@ -1,22 +1,38 @@
 //! The router without a socket, then what only a socket shows. A real API server is in the tests
 //! crate.
 
-use super::*;
-use crate::admission::issue;
-use axum::body::to_bytes;
-use perennial_core::certs::Lifetimes;
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use ::http::{
+    StatusCode,
+    header::{self, CONTENT_LENGTH},
+};
+use axum::{
+    body::{Body, to_bytes},
+    extract::Request,
+};
+use perennial_core::{admission_review::FailOpen, certs::Lifetimes};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _};
 use serde_json::{Value, json};
-use std::sync::Mutex;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::Instant,
+};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use tower::Service;
 
-type Seen = Arc<Mutex<Vec<Outcome>>>;
+use super::*;
+use crate::admission::{fair_share::Client, issue};
 
-fn webhooks(limits: Limits) -> (Webhooks, Seen) {
-    let seen = Seen::default();
+type SeenOutcomes = Arc<Mutex<Vec<Outcome>>>;
+
+fn webhooks(limits: Limits) -> (Webhooks, SeenOutcomes) {
+    let seen = SeenOutcomes::default();
     let reported = Arc::clone(&seen);
     let report: Report = Arc::new(move |observation| reported.lock().unwrap().push(observation.outcome));
     (Webhooks::new(limits, report), seen)
@@ -355,14 +371,14 @@ async fn after_a_stop_responses_close_their_connection() {
 }
 
 /// A server on a port of its own, and the way to stop it.
-struct Running {
+struct RunningServer {
     address: SocketAddr,
     authority: String,
     stop: CancellationToken,
     server: tokio::task::JoinHandle<Result<(), ServeError>>,
 }
 
-impl Running {
+impl RunningServer {
     fn start(limits: Limits) -> Self {
         Self::start_with(limits, |webhooks| webhooks)
     }
@@ -434,7 +450,7 @@ async fn review_http1(stream: &mut TlsStream<TcpStream>) -> std::io::Result<Stri
 /// reviews come.
 #[tokio::test]
 async fn an_idle_connection_is_kept_longer_than_the_api_server_keeps_it() {
-    let running = Running::start(Limits::default());
+    let running = RunningServer::start(Limits::default());
     let mut stream = running.connect(b"http/1.1").await;
 
     for seconds in [0, 4, 5, 6, 10, 30, 90, 95] {
@@ -453,7 +469,7 @@ async fn an_idle_connection_is_kept_longer_than_the_api_server_keeps_it() {
 /// end by themselves.
 #[tokio::test]
 async fn an_incomplete_request_does_not_keep_its_connection_for_ever() {
-    let running = Running::start(Limits::default());
+    let running = RunningServer::start(Limits::default());
     let mut slow = running.connect(b"http/1.1").await;
     slow.write_all(b"POST /x HTTP/1.1\r\nhost:").await.unwrap();
     review_http1(&mut running.connect(b"http/1.1").await).await.unwrap();
@@ -473,7 +489,7 @@ async fn an_incomplete_request_does_not_keep_its_connection_for_ever() {
 /// while the endpoint is withdrawn. All are answered, and each answer closes its connection.
 #[tokio::test]
 async fn after_a_stop_reviews_are_answered_and_their_connections_closed() {
-    let running = Running::start(Limits { linger: Duration::from_hours(1), ..Limits::default() });
+    let running = RunningServer::start(Limits { linger: Duration::from_hours(1), ..Limits::default() });
     let mut before = running.connect(b"http/1.1").await;
     let head = review_http1(&mut before).await.unwrap();
     assert!(!head.contains("connection: close"), "{head}");
@@ -511,7 +527,7 @@ fn client_certificate() -> (RootCertStore, (String, String)) {
 async fn with_a_client_authority_only_its_clients_are_answered() {
     let (roots, certificate) = client_certificate();
     let (_, foreign) = client_certificate();
-    let running = Running::start_with(Limits::default(), |webhooks| webhooks.verify_clients(roots));
+    let running = RunningServer::start_with(Limits::default(), |webhooks| webhooks.verify_clients(roots));
 
     let mut known = running.connect_with(b"http/1.1", Some(certificate)).await;
     assert!(review_http1(&mut known).await.unwrap().starts_with("http/1.1 200"));
@@ -529,7 +545,7 @@ async fn with_a_client_authority_only_its_clients_are_answered() {
 
 #[tokio::test]
 async fn an_http2_connection_has_few_streams() {
-    let running = Running::start(Limits::default());
+    let running = RunningServer::start(Limits::default());
     let (requests, connection) = h2::client::handshake(running.connect(b"h2").await).await.unwrap();
     let connection = tokio::spawn(connection);
     let requests = requests.ready().await.unwrap();
@@ -549,7 +565,7 @@ async fn an_http2_connection_has_few_streams() {
 /// streams in progress.
 #[tokio::test]
 async fn after_a_stop_http2_connections_are_told_to_go_away() {
-    let running = Running::start(Limits::default());
+    let running = RunningServer::start(Limits::default());
     let (mut requests, connection) = h2::client::handshake(running.connect(b"h2").await).await.unwrap();
     let connection = tokio::spawn(connection);
     let review = || {
@@ -574,4 +590,27 @@ async fn after_a_stop_http2_connections_are_told_to_go_away() {
     let refused = requests.ready().await.map(drop).expect_err("the connection goes away");
     assert!(refused.is_go_away() || refused.is_io(), "{refused}");
     drop(connection.await);
+}
+
+/// A client of HTTP/2 that grants no window would hold the memory of its responses for ever: nothing
+/// waits to be written.
+#[tokio::test]
+async fn a_connection_whose_response_is_not_read_is_closed() {
+    let running = RunningServer::start(Limits { write: Duration::from_millis(100), ..Limits::default() });
+    let mut builder = h2::client::Builder::new();
+    builder.initial_window_size(0);
+    let (mut requests, connection) = builder.handshake(running.connect(b"h2").await).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let review = json!({"request": {"uid": "u", "operation": "CREATE", "object": {}}}).to_string();
+    let (answered, mut stream) =
+        requests.send_request(::http::Request::post("https://x/x").body(()).unwrap(), false).unwrap();
+
+    stream.send_data(axum::body::Bytes::from(review), true).unwrap();
+
+    assert_eq!(answered.await.unwrap().status(), StatusCode::OK);
+    let ended = tokio::time::timeout(Duration::from_secs(10), connection).await;
+    drop(ended.expect("the server keeps the connection open"));
+    drop(requests);
+    running.stop.cancel();
+    running.ended().await;
 }

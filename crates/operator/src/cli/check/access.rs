@@ -23,7 +23,7 @@ const AT_ONCE: usize = 8;
 
 /// One permission.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Need {
+struct NeededPermission {
     group: String,
     resource: String,
     verb: String,
@@ -56,7 +56,7 @@ pub(super) async fn check(session: &Session, account: Option<&str>) -> Vec<Check
         let (client, namespace, account) = (session.client.clone(), namespace.clone(), account.clone());
         async move { (allowed(&client, &need, &namespace, account).await, need) }
     });
-    let answers: Vec<(Result<bool, kube::Error>, Need)> = asked.buffered(AT_ONCE).collect().await;
+    let answers: Vec<(Result<bool, kube::Error>, NeededPermission)> = asked.buffered(AT_ONCE).collect().await;
     let whose = account.as_deref().unwrap_or("your account");
     let mut missing = Vec::new();
     for (answer, need) in &answers {
@@ -82,7 +82,7 @@ pub(super) async fn check(session: &Session, account: Option<&str>) -> Vec<Check
     lines
 }
 
-impl Need {
+impl NeededPermission {
     fn describe(&self, namespace: &str) -> String {
         let place = if self.namespaced { format!(" in {namespace}") } else { String::new() };
         let name = self.name.as_ref().map(|name| format!(" {name}")).unwrap_or_default();
@@ -91,7 +91,7 @@ impl Need {
 }
 
 /// Returns every permission of an operator with these settings.
-fn needs(settings: &Settings) -> Vec<Need> {
+fn needs(settings: &Settings) -> Vec<NeededPermission> {
     let permissions = Permissions::of(Features::of(settings));
     let cluster = permissions.cluster.iter().map(|rule| (rule, false));
     let rules = cluster.chain(permissions.namespaced.iter().map(|rule| (rule, true)));
@@ -104,7 +104,7 @@ fn needs(settings: &Settings) -> Vec<Need> {
         for (group, resource) in rule.api_groups.iter().flat_map(|group| rule.resources.iter().map(move |r| (group, r)))
         {
             for verb in &rule.verbs {
-                needs.extend(names.iter().map(|name| Need {
+                needs.extend(names.iter().map(|name| NeededPermission {
                     group: (*group).to_owned(),
                     resource: (*resource).to_owned(),
                     verb: (*verb).to_owned(),
@@ -117,7 +117,12 @@ fn needs(settings: &Settings) -> Vec<Need> {
     needs
 }
 
-async fn allowed(client: &Client, need: &Need, namespace: &str, account: Option<String>) -> Result<bool, kube::Error> {
+async fn allowed(
+    client: &Client,
+    need: &NeededPermission,
+    namespace: &str,
+    account: Option<String>,
+) -> Result<bool, kube::Error> {
     let (resource, subresource) = match need.resource.split_once('/') {
         Some((resource, subresource)) => (resource.to_owned(), Some(subresource.to_owned())),
         None => (need.resource.clone(), None),
@@ -177,7 +182,6 @@ mod tests {
         settings.webhook.enabled = false;
         let few = super::needs(&settings);
         assert!(few.iter().all(|need| need.resource != "secrets") && few.len() > 10);
-        let of_pods = few.iter().filter(|need| need.resource.starts_with("pods"));
-        assert_eq!(of_pods.map(|need| need.verb.as_str()).collect::<Vec<_>>(), ["list", "patch", "delete"]);
+        assert!(!few.iter().any(|need| need.resource.starts_with("pods")), "only placement needs pods");
     }
 }

@@ -24,7 +24,8 @@ use crate::{
 /// it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct WorkloadName {
-    pub(super) kind: &'static str,
+    /// As in the key of the cache: `cloneset.apps.kruise.io` for a kind of another group.
+    pub(super) kind: String,
     pub(super) namespace: Option<String>,
     pub(super) name: String,
 }
@@ -35,13 +36,15 @@ impl WorkloadName {
         let kind = match kind {
             "deploy" | "deployment" | "deployments" | "deployment.apps" => "Deployment",
             "sts" | "statefulset" | "statefulsets" | "statefulset.apps" => "StatefulSet",
-            _ => anyhow::bail!("unknown kind `{kind}`; expected node, deployment or statefulset"),
+            "rs" | "replicaset" | "replicasets" | "replicaset.apps" => "ReplicaSet",
+            other if name.contains('/') && (other.contains('.') || other == "replicationcontroller") => other,
+            _ => anyhow::bail!("unknown kind `{kind}`; expected node, deployment, statefulset or replicaset"),
         };
         let (namespace, name) = match name.split_once('/') {
             Some((namespace, name)) => (Some(namespace.to_owned()), name),
             None => (None, name),
         };
-        Ok(Self { kind, namespace, name: name.to_owned() })
+        Ok(Self { kind: kind.to_owned(), namespace, name: name.to_owned() })
     }
 }
 
@@ -79,7 +82,7 @@ fn to_text(row: &PlannedWorkload) -> String {
                 let _ = writeln!(text, "  {line}");
             }
             let slots = filled(spec, workload.view.replicas, &workload.pods);
-            if workload.view.kind == Kind::Deployment && !slots.is_empty() {
+            if !matches!(workload.view.kind, Kind::StatefulSet { .. }) && !slots.is_empty() {
                 let _ = writeln!(text, "  slots: {slots}\n         ({LEGEND})");
             }
         }

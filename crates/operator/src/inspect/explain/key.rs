@@ -123,7 +123,7 @@ pub(crate) fn words(key: &Key, cause: &Cause, look: &InspectedNode) -> (String, 
     match cause {
         Cause::Ignored => (
             "the node is excluded by the annotation or label perennial.dev/ignore".to_owned(),
-            Some(format!("kubectl annotate node {node} {IGNORE}- (or remove the label with this key)")),
+            Some(remove_ignore(look)),
         ),
         Cause::OurDomain => ("keys of Perennial itself are never kept".to_owned(), None),
         // These patterns are not settings.
@@ -165,8 +165,9 @@ pub(crate) fn words(key: &Key, cause: &Cause, look: &InspectedNode) -> (String, 
         Cause::Quarantined { fault } => (
             format!("the record is quarantined: {fault}"),
             Some(format!(
-                "inspect it with `kubectl get configmap {} -o yaml`, then run `perennial forget {node} --yes` or import a backup",
-                look.held.as_ref().map_or("", |held| held.name())
+                "inspect it with `kubectl get configmap {} -n {} -o yaml`, then run `perennial forget {node} --yes` or import a backup with --force",
+                look.held.as_ref().map_or("", |held| held.name()),
+                look.held.as_ref().map_or("", |held| held.namespace())
             )),
         ),
         Cause::Contested { rivals } => (
@@ -183,7 +184,7 @@ pub(crate) fn words(key: &Key, cause: &Cause, look: &InspectedNode) -> (String, 
                 describe(recorded),
                 describe(machine)
             ),
-            Some(format!("to set it on this machine: {}", set_command(node, key, None))),
+            look.node().map(|_| format!("to set it on this machine: {}", set_command(node, key, None))),
         ),
         Cause::MachineUnknown { recorded } => (
             format!(
@@ -216,10 +217,13 @@ pub(crate) fn words(key: &Key, cause: &Cause, look: &InspectedNode) -> (String, 
                 ago(*last_seen),
                 ago(*removed_at)
             ),
-            Some(format!(
-                "to restore it: perennial rollback {node} --to {sequence}, or {}",
-                set_command(node, key, Some(value))
-            )),
+            Some(match look.node() {
+                Some(_) => format!(
+                    "to restore it: perennial rollback {node} --to {sequence}, or {}",
+                    set_command(node, key, Some(value))
+                ),
+                None => format!("to restore it when the node returns: perennial rollback {node} --to {sequence}"),
+            }),
         ),
         Cause::BeingRemoved { value } => (
             format!(
@@ -235,7 +239,8 @@ pub(crate) fn words(key: &Key, cause: &Cause, look: &InspectedNode) -> (String, 
             } else {
                 "never seen on this node: there is no record".to_owned()
             },
-            Some(set_command(node, key, None)),
+            // A node that does not exist cannot be labelled.
+            look.node().map(|_| set_command(node, key, None)),
         ),
         Cause::Waits { value, protected } => (
             format!(
@@ -266,6 +271,15 @@ pub(crate) fn words(key: &Key, cause: &Cause, look: &InspectedNode) -> (String, 
             None,
         ),
     }
+}
+
+/// Returns the kubectl commands that make a node managed again.
+fn remove_ignore(look: &InspectedNode) -> String {
+    let node = shell_quoted(look.name());
+    let labelled = look.node().is_some_and(|node| node.labels.contains_key(IGNORE));
+    let annotated = look.node().is_some_and(|node| node.annotations.contains_key(IGNORE));
+    let commands = [("annotate", annotated), ("label", labelled)].into_iter().filter(|(_, there)| *there);
+    commands.map(|(verb, _)| format!("kubectl {verb} node {node} {IGNORE}-")).collect::<Vec<_>>().join("; ")
 }
 
 /// Returns the kubectl command that sets a key on a node. The value is left out if it is unknown.

@@ -180,7 +180,8 @@ impl<'a> NodeExplanation<'a> {
         for line in refused {
             write(format!("  {line}"));
         }
-        write(format!("\nIf it were deleted now and created again on the same machine: {}", self.future()));
+        let next = if self.look.node().is_some() { "deleted now and created again" } else { "created again" };
+        write(format!("\nIf it were {next} on the same machine: {}", self.future()));
         if !self.events.is_empty() {
             write("\nRecent Events:".to_owned());
             let now = Timestamp::now();

@@ -23,15 +23,15 @@ fn kinds(activity: &Activity) -> Vec<(ActivityKind, usize)> {
 
 #[test]
 fn a_listed_node_is_no_event() {
-    let (mut activity, key) = (activity(), Key::from("n1"));
+    let (mut activity, key) = (activity(), NodeKey::from("n1"));
     activity.on_node(&key, (&node("u1", &[("team", "ml")]), None), true, false);
     assert!(kinds(&activity).is_empty());
-    assert_eq!(activity.churn.now, Counts::default());
+    assert_eq!(activity.churn.now, ActivityCounts::default());
 }
 
 #[test]
 fn a_restore_is_published_once_for_each_incarnation() {
-    let (mut activity, key) = (activity(), Key::from("n1"));
+    let (mut activity, key) = (activity(), NodeKey::from("n1"));
     let mut listener = activity.listen();
     activity.on_node(&key, (&node("u1", &[]), None), true, true);
     activity.on_node(&key, (&node("u1", &[("team", "ml")]), None), true, true);
@@ -65,7 +65,7 @@ fn the_number_of_intervals_is_bounded() {
 
 #[test]
 fn the_number_of_events_is_bounded() {
-    let (mut activity, key) = (activity(), Key::from("n1"));
+    let (mut activity, key) = (activity(), NodeKey::from("n1"));
     for _ in 0..300 {
         activity.on_node_deleted(&key);
     }

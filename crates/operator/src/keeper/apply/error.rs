@@ -6,24 +6,24 @@ use perennial_core::keeper::record::TooLarge;
 
 use crate::{
     keeper::record_keys::{CannotSign, KeysError},
-    runtime::{error_category::Category, pages::Recovery, request::Failure},
+    runtime::{error_category::Category, pages::Recovery, reporter::CategorizedError, request::RequestFailure},
 };
 
 /// A request that failed, or was not sent.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum KeeperError {
     #[error("could not read node {node}")]
-    ReadNode { node: String, source: Failure },
+    ReadNode { node: String, source: RequestFailure },
     #[error("could not patch node {node}")]
-    PatchNode { node: String, source: Failure },
+    PatchNode { node: String, source: RequestFailure },
     #[error("could not read record {record}")]
-    ReadRecord { record: String, source: Failure },
+    ReadRecord { record: String, source: RequestFailure },
     #[error("could not write record {record}")]
-    WriteRecord { record: String, source: Failure },
+    WriteRecord { record: String, source: RequestFailure },
     #[error("could not delete record {record}")]
-    DeleteRecord { record: String, source: Failure },
+    DeleteRecord { record: String, source: RequestFailure },
     #[error("could not list {what}")]
-    List { what: &'static str, source: Failure },
+    List { what: &'static str, source: RequestFailure },
     #[error("could not write record {record}")]
     TooLarge { record: String, source: TooLarge },
     #[error("could not sign record {record}; it was not written")]
@@ -32,9 +32,9 @@ pub enum Error {
     Keys { record: String, source: KeysError },
 }
 
-impl Error {
+impl KeeperError {
     /// Returns the failed request. `None` if none was sent.
-    fn failure(&self) -> Option<&Failure> {
+    fn failure(&self) -> Option<&RequestFailure> {
         match self {
             Self::ReadNode { source, .. }
             | Self::PatchNode { source, .. }
@@ -43,14 +43,6 @@ impl Error {
             | Self::DeleteRecord { source, .. }
             | Self::List { source, .. } => Some(source),
             Self::TooLarge { .. } | Self::Sign { .. } | Self::Keys { .. } => None,
-        }
-    }
-
-    pub fn category(&self) -> Category {
-        match self {
-            // The keys may be readable in the next attempt.
-            Self::Keys { .. } => Category::Server,
-            _ => self.failure().map_or(Category::Refused, Failure::category),
         }
     }
 
@@ -72,26 +64,32 @@ impl Error {
 
     /// Returns how a list recovers from this failure of a page.
     pub fn recovery(&self) -> Recovery {
-        self.failure().map_or(Recovery::Fail, Failure::recovery)
+        self.failure().map_or(Recovery::Fail, RequestFailure::recovery)
+    }
+}
+
+impl CategorizedError for KeeperError {
+    fn category(&self) -> Category {
+        match self {
+            // The keys may be readable in the next attempt.
+            Self::Keys { .. } => Category::Server,
+            _ => self.failure().map_or(Category::Refused, RequestFailure::category),
+        }
     }
 
-    pub fn retry_after(&self) -> Option<Duration> {
+    fn retry_after(&self) -> Option<Duration> {
         self.failure()?.retry_after()
     }
 
-    /// Returns the missing permission of a forbidden request.
-    pub fn missing_permission(&self) -> Option<&'static str> {
-        if self.category() != Category::Forbidden {
-            return None;
+    fn permission(&self) -> Option<&'static str> {
+        match self {
+            Self::ReadNode { .. } => Some("get nodes"),
+            Self::PatchNode { .. } => Some("patch nodes"),
+            Self::ReadRecord { .. } => Some("get configmaps in Perennial's namespace"),
+            Self::WriteRecord { .. } => Some("create and update configmaps in Perennial's namespace"),
+            Self::DeleteRecord { .. } => Some("delete configmaps in Perennial's namespace"),
+            Self::List { .. } => Some("list nodes, and configmaps in Perennial's namespace"),
+            Self::TooLarge { .. } | Self::Sign { .. } | Self::Keys { .. } => None,
         }
-        Some(match self {
-            Self::ReadNode { .. } => "get nodes",
-            Self::PatchNode { .. } => "patch nodes",
-            Self::ReadRecord { .. } => "get configmaps in Perennial's namespace",
-            Self::WriteRecord { .. } => "create and update configmaps in Perennial's namespace",
-            Self::DeleteRecord { .. } => "delete configmaps in Perennial's namespace",
-            Self::List { .. } => "list nodes, and configmaps in Perennial's namespace",
-            Self::TooLarge { .. } | Self::Sign { .. } | Self::Keys { .. } => return None,
-        })
     }
 }

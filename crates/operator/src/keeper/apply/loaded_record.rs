@@ -8,7 +8,7 @@ use perennial_core::keeper::{
     collect::{ABSENT_SINCE, HOLD},
     identity::RecordName,
     keys::TRUE,
-    record::{Fault, RECORD_LABEL, RECORD_LABEL_VALUE},
+    record::{RECORD_LABEL, RECORD_LABEL_VALUE, RecordFault},
     signature::signature_key,
     stored_record::Stored,
 };
@@ -49,7 +49,7 @@ impl LoadedRecord {
             |record| record.name() == RecordName(name.clone()),
             |key, text| {
                 let verified = signatures.verify(&name, key, text, signature(key));
-                if let Err(Fault::UnknownKey(key)) = &verified {
+                if let Err(RecordFault::UnknownKey(key)) = &verified {
                     unknown_key.replace(Some(key.clone()));
                 }
                 verified
@@ -80,6 +80,10 @@ impl LoadedRecord {
 
     pub fn name(&self) -> &str {
         self.config_map.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    pub fn namespace(&self) -> &str {
+        self.config_map.metadata.namespace.as_deref().unwrap_or_default()
     }
 
     pub fn uid(&self) -> Option<&str> {

@@ -5,7 +5,7 @@ use perennial_core::keeper::{
     record::Record,
 };
 
-use super::{Cluster, Error, LoadedRecord, NODE_ANNOTATION};
+use super::{KeeperClient, KeeperError, LoadedRecord, NODE_ANNOTATION};
 use crate::keeper::Priority;
 
 /// Why a record gets another name.
@@ -17,7 +17,7 @@ pub enum RecordMove {
     Migration,
 }
 
-impl Cluster {
+impl KeeperClient {
     /// Writes a record. If it is filed under another identity than the record that was read, it is
     /// moved there.
     pub async fn write_or_move_record(
@@ -25,7 +25,7 @@ impl Cluster {
         held: Option<&LoadedRecord>,
         record: &Record,
         priority: Priority,
-    ) -> Result<LoadedRecord, Error> {
+    ) -> Result<LoadedRecord, KeeperError> {
         match held {
             Some(held) if held.name() != record.name().0 => {
                 self.move_record(held, record, RecordMove::Capture, priority).await
@@ -43,7 +43,7 @@ impl Cluster {
         record: &Record,
         kind: RecordMove,
         priority: Priority,
-    ) -> Result<LoadedRecord, Error> {
+    ) -> Result<LoadedRecord, KeeperError> {
         let name = record.name();
         let target = self.read_record(&name, priority).await?;
         let is_newer = |found: &Record| {

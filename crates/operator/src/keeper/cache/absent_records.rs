@@ -22,7 +22,7 @@ use super::{
 #[cfg(test)]
 const BYTES_EACH: usize = 24;
 /// Minimum number of absent records with an entry. The dashboard lists these, and a node that
-/// returns soon is restored without a read of its record. There may be twice as many.
+/// returns soon is restored without a read of its record. There may be three times as many.
 pub(super) const RECENT: usize = 4096;
 /// The bit of a hash that marks a record without content.
 const TOMBSTONE: u64 = 1;
@@ -170,8 +170,18 @@ impl Index {
         self.records.contains_key(name) || self.absent.contains(name)
     }
 
+    /// Drops the entries of absent records like [`Index::trim`], at most once for this many calls:
+    /// each looks at every record, and those that must keep their entry may be many.
+    pub(super) fn trim_now_and_then(&mut self) {
+        self.untrimmed += 1;
+        if self.untrimmed >= RECENT {
+            self.trim();
+        }
+    }
+
     /// Drops the entries of absent records, except for the most recent ones, if there are too many.
     pub(super) fn trim(&mut self) {
+        self.untrimmed = 0;
         if !self.nodes_are_listed || self.records.len() <= self.nodes.len() + 2 * RECENT {
             return;
         }

@@ -8,11 +8,11 @@ use super::{
     entries::{NodeEntry, RecordEntry},
     index::Index,
 };
-use crate::keeper::Key;
+use crate::keeper::NodeKey;
 
 impl Index {
     /// Returns the live nodes with the identity of a record that is not named after a node.
-    pub(super) fn claimants(&self, record: &str) -> impl Iterator<Item = &Key> {
+    pub(super) fn claimants(&self, record: &str) -> impl Iterator<Item = &NodeKey> {
         self.claims.get(record).into_iter().flatten()
     }
 
@@ -30,11 +30,15 @@ impl Index {
             .collect()
     }
 
-    /// Whether a record with another name was written from a node of this name.
-    pub(super) fn has_other_record(&self, node: &str, but: &str) -> bool {
-        let plain = format!("node-{node}");
-        plain != but && self.absent.contains(&plain)
-            || self.records.iter().any(|(name, record)| *record.node == *node && **name != *but)
+    /// Whether a record with another name was written from the same machine under the same node
+    /// name, as after a move. Of a record without an entry only the name is known.
+    pub(super) fn has_copy(&self, name: &str, record: &RecordEntry) -> bool {
+        let plain = format!("node-{}", record.node);
+        let is_copy = |other: &RecordEntry| {
+            other.node == record.node && other.fingerprint.is_of_same_machine(&record.fingerprint)
+        };
+        plain != name && self.absent.contains(&plain)
+            || self.records.iter().any(|(other, entry)| **other != *name && is_copy(entry))
     }
 
     /// Whether a live node has the identity of a record.
@@ -48,7 +52,7 @@ impl Index {
             || self.claims.get(record).is_some_and(|nodes| !nodes.is_empty())
     }
 
-    pub(super) fn claim(&mut self, name: &Key, entry: &NodeEntry) {
+    pub(super) fn claim(&mut self, name: &NodeKey, entry: &NodeEntry) {
         if let Some(record) = &entry.record
             && !record.starts_with("node-")
         {
@@ -56,7 +60,7 @@ impl Index {
         }
     }
 
-    pub(super) fn unclaim(&mut self, record: Option<&Arc<str>>, name: &Key) {
+    pub(super) fn unclaim(&mut self, record: Option<&Arc<str>>, name: &NodeKey) {
         if let Some(record) = record
             && let Some(nodes) = self.claims.get_mut(record)
         {

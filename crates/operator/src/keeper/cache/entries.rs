@@ -17,7 +17,7 @@ use perennial_core::{
     },
 };
 
-use crate::keeper::{Key, apply::LoadedRecord};
+use crate::keeper::{NodeKey, apply::LoadedRecord};
 
 /// One live node.
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ pub(super) struct RecordEntry {
     pub(super) left_at: u64,
     /// The identity that it is filed under, unless that is the name of the node.
     pub(super) identity: Option<Box<Identity>>,
-    pub(super) node: Key,
+    pub(super) node: NodeKey,
 }
 
 impl NodeEntry {

@@ -17,14 +17,14 @@ use super::{
     survey::Survey,
 };
 use crate::{
-    keeper::{Key, Priority},
+    keeper::{NodeKey, Priority},
     runtime::map::{HashMap, HashSet},
 };
 
 /// All nodes and records.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    pub(super) nodes: HashMap<Key, NodeEntry>,
+    pub(super) nodes: HashMap<NodeKey, NodeEntry>,
     /// Records, except for those in `absent`.
     pub(super) records: HashMap<Arc<str>, RecordEntry>,
     /// Records of nodes that have been absent for long.
@@ -34,11 +34,14 @@ pub(super) struct Index {
     /// A list of records is being delivered.
     pub(super) records_are_listed_again: bool,
     /// Nodes by record, for records that are not named after a node.
-    pub(super) claims: HashMap<Arc<str>, HashSet<Key>>,
+    pub(super) claims: HashMap<Arc<str>, HashSet<NodeKey>>,
     /// Nodes by every name that their record may have, for nodes with several.
-    pub(super) lookups: HashMap<Arc<str>, HashSet<Key>>,
+    pub(super) lookups: HashMap<Arc<str>, HashSet<NodeKey>>,
     /// Number of records by identity, for identities other than the name of the node.
     pub(super) identities: BTreeMap<Identity, usize>,
+    /// Number of records that were added or changed since the entries of absent records were
+    /// trimmed.
+    pub(super) untrimmed: usize,
     /// The largest number of nodes since it was last taken.
     peak: usize,
     /// The last survey. Cleared by every change.
@@ -55,7 +58,7 @@ fn make_room<K: Eq + Hash, V>(map: &mut HashMap<K, V>, others: usize) {
 
 impl Index {
     /// Returns the name of a node as the shared key.
-    pub(super) fn key(&self, name: &str) -> Key {
+    pub(super) fn key(&self, name: &str) -> NodeKey {
         self.nodes.get_key_value(name).map_or_else(|| Arc::from(name), |(key, _)| Arc::clone(key))
     }
 
@@ -137,7 +140,7 @@ impl Index {
 
     /// Adds or updates a node. Returns the priority of its work; `None` if nothing relevant has
     /// changed.
-    pub(super) fn put_node(&mut self, name: &Key, mut entry: NodeEntry) -> Option<Priority> {
+    pub(super) fn put_node(&mut self, name: &NodeKey, mut entry: NodeEntry) -> Option<Priority> {
         self.surveyed = None;
         self.set_record_name(name, &mut entry, self.nodes.get(name));
         if let Some(old) = self.nodes.get(name) {
@@ -187,14 +190,14 @@ impl Index {
     }
 
     /// Removes a node, unless another incarnation has replaced it.
-    pub(super) fn delete_node(&mut self, name: &Key, last: &NodeEntry) {
+    pub(super) fn delete_node(&mut self, name: &NodeKey, last: &NodeEntry) {
         let is_same = |entry: &NodeEntry| entry.fingerprint.is_same_incarnation(&last.fingerprint);
         if self.nodes.get(name).is_some_and(is_same) {
             self.remove_node(name);
         }
     }
 
-    fn remove_node(&mut self, name: &Key) {
+    fn remove_node(&mut self, name: &NodeKey) {
         self.surveyed = None;
         if let Some(old) = self.nodes.remove(name) {
             self.unclaim(old.record.as_ref(), name);
@@ -207,7 +210,7 @@ impl Index {
 
     /// Adds or updates a record. Returns the nodes that may need work; `None` if this version is
     /// known.
-    pub(super) fn put_record(&mut self, name: &str, mut entry: RecordEntry) -> Option<Vec<(Key, Priority)>> {
+    pub(super) fn put_record(&mut self, name: &str, mut entry: RecordEntry) -> Option<Vec<(NodeKey, Priority)>> {
         let node = self.nodes.get_key_value(&entry.node);
         if let Some((shared, _)) = node {
             entry.node = Arc::clone(shared);
@@ -241,7 +244,7 @@ impl Index {
     }
 
     /// Forgets that the nodes of a record were found to need nothing with its current version.
-    fn forget_clean(&mut self, record: &Arc<str>, owner: &Key) {
+    fn forget_clean(&mut self, record: &Arc<str>, owner: &NodeKey) {
         for name in self.claims.get(record).into_iter().flatten().chain(std::iter::once(owner)) {
             if let Some(node) = self.nodes.get_mut(name) {
                 node.clean_with = None;
@@ -250,7 +253,7 @@ impl Index {
     }
 
     /// Removes a record. `last` is its last state, if that is known.
-    pub(super) fn delete_record(&mut self, name: &str, last: Option<&RecordEntry>) -> Vec<(Key, Priority)> {
+    pub(super) fn delete_record(&mut self, name: &str, last: Option<&RecordEntry>) -> Vec<(NodeKey, Priority)> {
         self.surveyed = None;
         if self.absent.remove(name, last.and_then(|last| last.identity.as_deref())) {
             self.reopen(name);
@@ -262,7 +265,7 @@ impl Index {
     }
 
     /// Returns the nodes of a record, and those that it may belong to, which may need work.
-    fn work_of_record(&self, record: &Arc<str>, owner: &Key, others: &[Key]) -> Vec<(Key, Priority)> {
+    fn work_of_record(&self, record: &Arc<str>, owner: &NodeKey, others: &[NodeKey]) -> Vec<(NodeKey, Priority)> {
         let claimants = self.claims.get(record).into_iter().flatten().chain(std::iter::once(owner));
         let claimants = claimants
             .filter(|name| !others.contains(name))
@@ -277,7 +280,7 @@ impl Index {
     }
 
     /// Records that this state of a node needs nothing with this version of its record.
-    pub(super) fn note_clean(&mut self, name: &Key, seen: &NodeEntry, record: Option<(&str, u64)>) {
+    pub(super) fn note_clean(&mut self, name: &NodeKey, seen: &NodeEntry, record: Option<(&str, u64)>) {
         self.surveyed = None;
         if !self.nodes.get(name).is_some_and(|node| node.decides_like(seen)) {
             return;
@@ -304,14 +307,14 @@ impl Index {
         if let Some(record) = self.records.get_mut(name) {
             record.listed = true;
         }
-        self.trim();
+        self.trim_now_and_then();
     }
 
     /// Removes the nodes that a list did not contain. Nothing is captured of them, since their last
     /// state is not known.
     pub(super) fn end_nodes(&mut self) {
         self.surveyed = None;
-        let gone: Vec<Key> =
+        let gone: Vec<NodeKey> =
             self.nodes.iter().filter(|(_, node)| !node.listed).map(|(name, _)| Arc::clone(name)).collect();
         for name in &gone {
             self.remove_node(name);
@@ -352,7 +355,7 @@ impl Index {
     }
 
     /// Returns the records that the newest signing key has not signed, each with its node.
-    pub(super) fn unsigned(&self) -> Vec<(Arc<str>, Key)> {
+    pub(super) fn unsigned(&self) -> Vec<(Arc<str>, NodeKey)> {
         let unsigned = self.records.iter().filter(|(_, record)| record.unsigned);
         unsigned.map(|(name, record)| (Arc::clone(name), Arc::clone(&record.node))).collect()
     }
@@ -366,7 +369,7 @@ impl Index {
     }
 
     /// Returns every node that may need work.
-    pub(super) fn pending(&self) -> impl Iterator<Item = (&Key, Priority)> {
+    pub(super) fn pending(&self) -> impl Iterator<Item = (&NodeKey, Priority)> {
         self.nodes.iter().filter_map(|(name, node)| self.work(name, node).map(|priority| (name, priority)))
     }
 }

@@ -13,7 +13,7 @@ use perennial_core::keeper::{identity::Identified, selection::Node};
 use tokio::time::Instant;
 
 use crate::{
-    keeper::{Key, recall_cache::PackedNode},
+    keeper::{NodeKey, recall_cache::PackedNode},
     runtime::map::HashMap,
 };
 
@@ -23,9 +23,9 @@ pub const ROOM: usize = 32 << 20;
 /// Last states by node name, oldest first. They are written before any decision about a successor.
 #[derive(Debug)]
 pub(super) struct LastStates {
-    names: HashMap<Key, VecDeque<LastState>>,
+    names: HashMap<NodeKey, VecDeque<LastState>>,
     /// Names by the number of the last state: the order of arrival.
-    order: BTreeMap<u64, Key>,
+    order: BTreeMap<u64, NodeKey>,
     next_number: u64,
     bytes: usize,
     room: usize,
@@ -49,7 +49,7 @@ struct LastState {
 /// A last state that was dropped because the size limit was reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dropped {
-    pub node: Key,
+    pub node: NodeKey,
     pub uid: String,
 }
 
@@ -80,7 +80,7 @@ impl LastStates {
     }
 
     /// Adds a last state. `record` is the name of its record, as far as it is known.
-    pub(super) fn push(&mut self, name: &Key, node: &Node, packed: PackedNode, record: Option<&str>) {
+    pub(super) fn push(&mut self, name: &NodeKey, node: &Node, packed: PackedNode, record: Option<&str>) {
         let record = filed_elsewhere(name, record);
         let number = self.next_number;
         self.next_number += 1;
@@ -96,7 +96,7 @@ impl LastStates {
     }
 
     /// Sets the names of the records again, after policies have changed.
-    pub(super) fn refile(&mut self, record: impl Fn(&Key, &Node) -> Option<Arc<str>>) {
+    pub(super) fn refile(&mut self, record: impl Fn(&NodeKey, &Node) -> Option<Arc<str>>) {
         self.identified = 0;
         for (name, states) in &mut self.names {
             for state in states {
@@ -117,6 +117,16 @@ impl LastStates {
         self.dropped.push(Dropped { node: name, uid });
     }
 
+    /// Removes the last states of a name that `keep` rejects.
+    pub(super) fn retain_nodes(&mut self, name: &str, keep: impl Fn(&Node) -> bool) {
+        self.retain(name, |state| keep(&state.node.unpack()));
+    }
+
+    /// Returns the last states of a name, oldest first.
+    pub(super) fn of(&self, name: &str) -> impl Iterator<Item = Node> {
+        self.names.get(name).into_iter().flatten().map(|state| state.node.unpack())
+    }
+
     /// Removes the states of a name that `keep` rejects.
     fn retain(&mut self, name: &str, mut keep: impl FnMut(&LastState) -> bool) {
         let Some(states) = self.names.get_mut(name) else { return };
@@ -134,12 +144,12 @@ impl LastStates {
         }
     }
 
-    pub(super) fn names(&self) -> impl Iterator<Item = &Key> {
+    pub(super) fn names(&self) -> impl Iterator<Item = &NodeKey> {
         self.names.keys()
     }
 
     /// Returns the names with a last state that has waited for at least this long.
-    pub(super) fn waiting_for(&self, age: Duration) -> impl Iterator<Item = &Key> {
+    pub(super) fn waiting_for(&self, age: Duration) -> impl Iterator<Item = &NodeKey> {
         let is_old = move |states: &VecDeque<LastState>| states.front().is_some_and(|s| s.since.elapsed() >= age);
         self.names.iter().filter(move |(_, states)| is_old(states)).map(|(name, _)| name)
     }
@@ -214,7 +224,7 @@ impl LastStates {
     }
 
     /// Returns another name with a last state for this record.
-    pub(super) fn other_name(&self, record: &str, but: &str) -> Option<Key> {
+    pub(super) fn other_name(&self, record: &str, but: &str) -> Option<NodeKey> {
         if self.identified == 0 {
             return None;
         }

@@ -44,6 +44,21 @@ impl CacheState {
         fresh && self.index.node(name).is_none()
     }
 
+    /// Returns the highest resourceVersion of the cached last states of a name, or 0.
+    pub(super) fn newest_last_state(&self, name: &str) -> u64 {
+        let states = self.past.of(name).into_iter().chain(self.last.of(name));
+        states.map(|state| state.resource_version).max().unwrap_or_default()
+    }
+
+    /// Drops the last states that cannot precede a node as the API server has it, among those up to
+    /// the version `known`.
+    pub(super) fn drop_lost_history(&mut self, node: &selection::Node, known: u64) {
+        let precedes =
+            |state: &selection::Node| state.resource_version < node.resource_version || state.resource_version > known;
+        self.past.retain(&node.name, precedes);
+        self.last.retain_nodes(&node.name, precedes);
+    }
+
     fn recalled(&self, last: &selection::Node, policies: &Policies) -> Option<Record> {
         if self.last.has(&last.name) || !self.is_synced() {
             return None;

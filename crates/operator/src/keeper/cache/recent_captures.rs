@@ -5,17 +5,17 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use crate::{
-    keeper::Key,
+    keeper::NodeKey,
     runtime::{client::READ_TIMEOUT, map::HashMap},
 };
 
 /// The version of the last state of each node that needed a capture.
 #[derive(Debug, Default)]
-pub(super) struct RecentCaptures(HashMap<Key, (u64, Instant)>);
+pub(super) struct RecentCaptures(HashMap<NodeKey, (u64, Instant)>);
 
 impl RecentCaptures {
     /// A node needs a capture in the state of this version.
-    pub(super) fn push(&mut self, node: &Key, version: u64) {
+    pub(super) fn push(&mut self, node: &NodeKey, version: u64) {
         self.0.insert(Arc::clone(node), (version, Instant::now()));
     }
 

@@ -11,7 +11,7 @@ use super::{
     entries::{NodeEntry, RecordNames},
     index::Index,
 };
-use crate::keeper::Key;
+use crate::keeper::NodeKey;
 
 impl Index {
     /// Returns the identities that existing records are filed under.
@@ -43,7 +43,7 @@ impl Index {
     }
 
     /// Sets the most likely name of the record of a node. `old` is the entry that is replaced.
-    pub(super) fn set_record_name(&self, name: &Key, entry: &mut NodeEntry, old: Option<&NodeEntry>) {
+    pub(super) fn set_record_name(&self, name: &NodeKey, entry: &mut NodeEntry, old: Option<&NodeEntry>) {
         let Some(names) = &entry.names else { return };
         let decided = old.filter(|old| {
             let same = |known: &RecordNames| known.decided && known.others == names.others;
@@ -63,7 +63,7 @@ impl Index {
     }
 
     /// Returns the first name of an existing record that no other node claims.
-    fn unclaimed(&self, node: &Key, names: &[Arc<str>]) -> Option<Arc<str>> {
+    fn unclaimed(&self, node: &NodeKey, names: &[Arc<str>]) -> Option<Arc<str>> {
         names.iter().find(|name| self.is_unclaimed(node, name)).cloned()
     }
 
@@ -81,7 +81,7 @@ impl Index {
     }
 
     /// Stores the record that was found to belong to a node; `None` if there is none.
-    pub(super) fn decide_record_name(&mut self, name: &Key, record: Option<&str>) {
+    pub(super) fn decide_record_name(&mut self, name: &NodeKey, record: Option<&str>) {
         let record = record.map(|record| self.record_key(record));
         let Some(node) = self.nodes.get_mut(name) else { return };
         let Some(names) = &mut node.names else { return };
@@ -98,8 +98,8 @@ impl Index {
 
     /// A record was added or deleted: returns the nodes that it may belong to, which are undecided
     /// from now on.
-    pub(super) fn reopen(&mut self, record: &str) -> Vec<Key> {
-        let nodes: Vec<Key> = self.lookups.get(record).into_iter().flatten().cloned().collect();
+    pub(super) fn reopen(&mut self, record: &str) -> Vec<NodeKey> {
+        let nodes: Vec<NodeKey> = self.lookups.get(record).into_iter().flatten().cloned().collect();
         for name in &nodes {
             let Some(mut entry) = self.nodes.get(name).cloned() else { continue };
             let before = entry.record.clone();
@@ -113,7 +113,7 @@ impl Index {
     }
 
     /// Adds or removes a node under all names that its record may have.
-    pub(super) fn look_up_under(&mut self, name: &Key, names: &[Arc<str>], add: bool) {
+    pub(super) fn look_up_under(&mut self, name: &NodeKey, names: &[Arc<str>], add: bool) {
         for record in names {
             if add {
                 self.lookups.entry(Arc::clone(record)).or_default().insert(Arc::clone(name));

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use perennial_core::keeper::{fingerprint::RecordFingerprint, status::KeepState};
 
 use super::index::Index;
-use crate::keeper::Key;
+use crate::keeper::NodeKey;
 
 /// One node, or one record without a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    pub name: Key,
+    pub name: NodeKey,
     /// State, as computed from fingerprints.
     pub state: KeepState,
     pub record: Option<Arc<str>>,

@@ -1,16 +1,15 @@
 //! The content of the cache: what the watches have delivered, and the few nodes whose labels are
 //! needed next.
 
+mod watch_events;
+
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::runtime::watcher::Event;
 use perennial_core::keeper::selection;
 use tokio::time::Instant;
-use tracing::debug;
 
 use super::{
-    Requests,
+    ReconcileRequests,
     entries::{NodeEntry, RecordEntry},
     index::Index,
     last_states::LastStates,
@@ -19,13 +18,11 @@ use super::{
 };
 use crate::{
     keeper::{
-        Key, Priority,
+        NodeKey, Priority,
         activity::Activity,
-        apply::{LoadedRecord, resource_version},
-        node::Node,
+        apply::LoadedRecord,
         policies::Policies,
         recall_cache::{PackedNode, RecallCache},
-        record_keys::Signatures,
     },
     runtime::map::{HashMap, HashSet},
 };
@@ -38,7 +35,7 @@ const HOT: usize = 2048;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostRecord {
     pub record: Arc<str>,
-    pub node: Key,
+    pub node: NodeKey,
 }
 
 /// The records of absent nodes that were deleted while the watch was interrupted.
@@ -53,7 +50,7 @@ pub struct LostRecords {
 pub(super) struct CacheState {
     pub(super) index: Index,
     /// Nodes with their labels, as the watch delivered them.
-    hot: HashMap<Key, PackedNode>,
+    hot: HashMap<NodeKey, PackedNode>,
     pub(super) last: LastStates,
     pub(super) past: RecallCache,
     /// Time of the last event of the watch of nodes.
@@ -61,13 +58,13 @@ pub(super) struct CacheState {
     nodes_progress: WatchProgress,
     records_progress: WatchProgress,
     /// Time since which a node waits for its restore.
-    pub(super) waiting: HashMap<Key, Instant>,
+    pub(super) waiting: HashMap<NodeKey, Instant>,
     /// Time since which a node is seen with the gate taint.
-    gated: HashMap<Key, Instant>,
+    gated: HashMap<NodeKey, Instant>,
     pub(super) captures: RecentCaptures,
     /// New nodes without labels and without a cached record. A record that lost its label is not
     /// delivered by the watch, so it is looked up once.
-    unproven: HashSet<Key>,
+    unproven: HashSet<NodeKey>,
     nodes_listed: bool,
     records_listed: bool,
     pub(super) policies_known: bool,
@@ -94,155 +91,6 @@ impl CacheState {
         NodeEntry::new(node, &policies.current(), &self.index.identities_in_use())
     }
 
-    pub(super) fn on_node(&mut self, event: Event<Node>, policies: &Policies) -> Requests {
-        self.last_event = Some(Instant::now());
-        match event {
-            Event::Init => {
-                self.past.interrupted();
-                self.index.begin_nodes();
-                self.nodes_progress.begin_list();
-            }
-            Event::InitApply(node) => {
-                let (ready, node) = (node.ready(), node.into_view());
-                self.nodes_progress.listed(node.resource_version);
-                let is_new = self.index.node(&node.name).is_none();
-                let mut requests = self.put_node(&node, policies);
-                self.look_up_record(&node, is_new, &mut requests);
-                self.index.note_listed_node(&node.name);
-                self.report_node(&node, ready, false);
-                return requests;
-            }
-            Event::Apply(node) => {
-                let (ready, node) = (node.ready(), node.into_view());
-                self.nodes_progress.delivered(node.resource_version);
-                // Seen from its creation on: it may be given the last state of its predecessor.
-                let is_new = self.index.node(&node.name).is_none();
-                if is_new {
-                    debug!(node = node.name, uid = node.uid, "node added");
-                    self.past.changed(&node.name, true);
-                }
-                let mut requests = self.put_node(&node, policies);
-                self.look_up_record(&node, is_new, &mut requests);
-                self.report_node(&node, ready, true);
-                return requests;
-            }
-            Event::InitDone => {
-                self.index.end_nodes();
-                self.nodes_listed = true;
-                self.nodes_progress.end_list();
-                let exists = |name: &Key| self.index.node(name).is_some();
-                self.hot.retain(|name, _| exists(name));
-                self.waiting.retain(|name, _| exists(name));
-                self.gated.retain(|name, _| exists(name));
-                self.unproven.retain(|name| exists(name));
-                if let Some(activity) = &mut self.activity {
-                    activity.retain_nodes(|name| self.index.node(name).is_some());
-                }
-                return self.everything();
-            }
-            Event::Delete(node) => {
-                let node = node.into_view();
-                self.nodes_progress.delivered(node.resource_version);
-                if let Some(activity) = &mut self.activity {
-                    activity.on_node_deleted(&self.index.key(&node.name));
-                }
-                return self.delete_node(&node, policies);
-            }
-        }
-        Requests::new()
-    }
-
-    /// Requests a new node without labels and without a cached record, whose record is looked up
-    /// once.
-    fn look_up_record(&mut self, node: &selection::Node, is_new: bool, requests: &mut Requests) {
-        if is_new && self.is_synced() && requests.is_empty() && self.index.may_have_lost_record(&node.name) {
-            let name = self.index.key(&node.name);
-            self.unproven.insert(Arc::clone(&name));
-            requests.push((name, Priority::Collect));
-        }
-    }
-
-    /// Reports a node to the activity. Called after the node is cached, so that both share its
-    /// name.
-    fn report_node(&mut self, node: &selection::Node, ready: Option<bool>, news: bool) {
-        let Some(activity) = &mut self.activity else { return };
-        let key = self.index.key(&node.name);
-        let record = self.index.node(&key).and_then(|entry| self.index.record(entry.record.as_deref()?));
-        activity.on_node(&key, (node, ready), record.is_some(), news);
-    }
-
-    fn report_record(&mut self, held: &LoadedRecord, news: bool) {
-        if let Some(activity) = &mut self.activity {
-            activity.on_record(held, news);
-        }
-    }
-
-    pub(super) fn on_record(
-        &mut self,
-        event: Event<ConfigMap>,
-        policies: &Policies,
-        signatures: &Signatures,
-    ) -> Requests {
-        match event {
-            Event::Init => {
-                self.index.begin_records();
-                self.records_progress.begin_list();
-            }
-            Event::InitApply(config_map) => {
-                let held = LoadedRecord::new(config_map, signatures);
-                self.records_progress.listed(held.resource_version());
-                let requests = self.put_record(&held, policies);
-                self.index.note_listed_record(held.name());
-                self.report_record(&held, false);
-                return requests;
-            }
-            Event::Apply(config_map) => {
-                let held = LoadedRecord::new(config_map, signatures);
-                self.records_progress.delivered(held.resource_version());
-                let requests = self.put_record(&held, policies);
-                self.index.trim();
-                self.report_record(&held, true);
-                return requests;
-            }
-            Event::InitDone => {
-                self.note_lost_records();
-                self.records_listed = true;
-                self.records_progress.end_list();
-                if let Some(activity) = &mut self.activity {
-                    activity.retain_records(|name| self.index.has_record(name));
-                }
-                return self.everything();
-            }
-            Event::Delete(config_map) => {
-                let name = config_map.metadata.name.clone().unwrap_or_default();
-                self.records_progress.delivered(resource_version(&config_map));
-                let held = LoadedRecord::new(config_map, signatures);
-                if let Some(activity) = &mut self.activity {
-                    activity.on_record_deleted(held.name(), held.node_name());
-                }
-                signatures.on_deleted(&name, held.uid().unwrap_or_default());
-                let requests = self.index.delete_record(&name, Some(&RecordEntry::new(&held)));
-                return self.when_synced(requests);
-            }
-        }
-        Requests::new()
-    }
-
-    /// Ends a list of records, and marks those of absent nodes that it did not contain: they
-    /// were deleted while the watch was interrupted.
-    fn note_lost_records(&mut self) {
-        let gone = self.index.unlisted_records();
-        let lost = gone.into_iter().filter_map(|record| {
-            let entry = self.index.record(&record)?;
-            let node = Arc::clone(&entry.node);
-            self.has_only_copy(&record, entry).then_some(LostRecord { record, node })
-        });
-        let lost: Vec<LostRecord> = lost.collect();
-        let others = self.index.end_records();
-        self.lost.records.extend(lost);
-        self.lost.others += others;
-    }
-
     /// Takes in that this process has deleted a record, unless it was created again and the list
     /// that is being delivered contains it.
     pub(super) fn on_own_deletion(&mut self, record: &str) {
@@ -254,30 +102,30 @@ impl CacheState {
 
     /// Caches a node from a response. A response may be late: a node whose deletion the watch has
     /// delivered since does not reappear.
-    pub(super) fn learn_node(&mut self, node: &selection::Node, policies: &Policies) -> Requests {
+    pub(super) fn learn_node(&mut self, node: &selection::Node, policies: &Policies) -> ReconcileRequests {
         let is_late = match self.index.node(&node.name).map(|entry| &entry.fingerprint) {
             Some(known) if known.is_of(&node.uid) => false,
             Some(other) if other.is_after(node.resource_version) => true,
             _ => self.nodes_progress.is_past(node.resource_version),
         };
-        if is_late { Requests::new() } else { self.put_node(node, policies) }
+        if is_late { ReconcileRequests::new() } else { self.put_node(node, policies) }
     }
 
     /// Caches a record from a response, unless the watch has delivered its deletion since.
-    pub(super) fn learn_record(&mut self, held: &LoadedRecord, policies: &Policies) -> Requests {
+    pub(super) fn learn_record(&mut self, held: &LoadedRecord, policies: &Policies) -> ReconcileRequests {
         let known = self.index.has_record(held.name());
         let is_late = !known && self.records_progress.is_past(held.resource_version());
-        let requests = if is_late { Requests::new() } else { self.put_record(held, policies) };
-        self.index.trim();
+        let requests = if is_late { ReconcileRequests::new() } else { self.put_record(held, policies) };
+        self.index.trim_now_and_then();
         requests
     }
 
-    fn put_node(&mut self, node: &selection::Node, policies: &Policies) -> Requests {
+    fn put_node(&mut self, node: &selection::Node, policies: &Policies) -> ReconcileRequests {
         if self.index.is_unchanged(node) {
-            return Requests::new();
+            return ReconcileRequests::new();
         }
         let entry = self.entry(node, policies);
-        let name: Key = self.index.key(&node.name);
+        let name: NodeKey = self.index.key(&node.name);
         if entry.fingerprint.is_gated() {
             self.gated.entry(Arc::clone(&name)).or_insert_with(Instant::now);
         } else {
@@ -289,7 +137,7 @@ impl CacheState {
         let Some(priority) = self.index.put_node(&name, entry) else {
             self.hot.remove(&name);
             self.waiting.remove(&name);
-            return Requests::new();
+            return ReconcileRequests::new();
         };
         if priority == Priority::Capture && self.is_synced() {
             self.captures.push(&name, node.resource_version);
@@ -306,7 +154,7 @@ impl CacheState {
     }
 
     /// Caches a node again after the policies have changed.
-    pub(super) fn reconsider(&mut self, node: &selection::Node, policies: &Policies) -> Requests {
+    pub(super) fn reconsider(&mut self, node: &selection::Node, policies: &Policies) -> ReconcileRequests {
         self.index.outdate(&node.name);
         self.learn_node(node, policies)
     }
@@ -322,10 +170,10 @@ impl CacheState {
         self.last = last;
     }
 
-    fn put_record(&mut self, held: &LoadedRecord, policies: &Policies) -> Requests {
+    fn put_record(&mut self, held: &LoadedRecord, policies: &Policies) -> ReconcileRequests {
         let entry = RecordEntry::new(held);
         let bad = entry.fingerprint.is_bad();
-        let Some(mut requests) = self.index.put_record(held.name(), entry) else { return Requests::new() };
+        let Some(mut requests) = self.index.put_record(held.name(), entry) else { return ReconcileRequests::new() };
         if bad {
             return self.when_synced(requests);
         }
@@ -350,8 +198,8 @@ impl CacheState {
         self.when_synced(requests)
     }
 
-    fn delete_node(&mut self, node: &selection::Node, policies: &Policies) -> Requests {
-        let name: Key = self.index.key(&node.name);
+    fn delete_node(&mut self, node: &selection::Node, policies: &Policies) -> ReconcileRequests {
+        let name: NodeKey = self.index.key(&node.name);
         let mut entry = self.entry(node, policies);
         self.index.set_record_name(&name, &mut entry, self.index.node(&name));
         let undecided = self.index.is_undecided(&name, &entry);
@@ -365,7 +213,7 @@ impl CacheState {
         }
         // Another node with the same identity may be the only one now.
         let claimants = entry.record.iter().flat_map(|record| self.index.claimants(record)).cloned();
-        let mut requests: Requests = claimants.map(|other| (other, Priority::Restore)).collect();
+        let mut requests: ReconcileRequests = claimants.map(|other| (other, Priority::Restore)).collect();
         let packed = policies.pack(node);
         self.past.push(&name, packed.clone());
         // A last state that the record holds already may have to follow one that is still to be
@@ -387,7 +235,7 @@ impl CacheState {
     /// Records that a node needs nothing with this record.
     pub(super) fn note_clean(
         &mut self,
-        key: &Key,
+        key: &NodeKey,
         node: &selection::Node,
         held: Option<&LoadedRecord>,
         policies: &Policies,
@@ -404,7 +252,7 @@ impl CacheState {
     }
 
     /// Returns the nodes that have had the gate taint for longer than `limit`.
-    pub(super) fn overdue(&self, limit: Duration) -> Vec<Key> {
+    pub(super) fn overdue(&self, limit: Duration) -> Vec<NodeKey> {
         self.gated.iter().filter(|(_, since)| since.elapsed() > limit).map(|(name, _)| Arc::clone(name)).collect()
     }
 
@@ -427,11 +275,11 @@ impl CacheState {
             && !entry.fingerprint.is_tombstone()
             && !self.index.has_live_node(name, entry)
             && self.last.of_record(name, &entry.node).is_empty()
-            && !self.index.has_other_record(&entry.node, name)
+            && !self.index.has_copy(name, entry)
     }
 
     /// Returns every node and last state that may need work.
-    pub(super) fn everything(&self) -> Requests {
+    pub(super) fn everything(&self) -> ReconcileRequests {
         let last = self.last.names().map(|name| (Arc::clone(name), Priority::LastState));
         let nodes = self.index.pending().map(|(name, priority)| (Arc::clone(name), priority));
         self.when_synced(last.chain(nodes).collect())
@@ -439,7 +287,7 @@ impl CacheState {
 
     /// Returns no requests before both lists are complete: a record that is not listed yet is not
     /// missing.
-    fn when_synced(&self, requests: Requests) -> Requests {
-        if self.is_synced() { requests } else { Requests::new() }
+    fn when_synced(&self, requests: ReconcileRequests) -> ReconcileRequests {
+        if self.is_synced() { requests } else { ReconcileRequests::new() }
     }
 }

@@ -15,15 +15,15 @@ use perennial_core::{
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::*;
+use super::{entries::RecordEntry, index::Index, *};
 use crate::keeper::policies::KeepPolicyResource;
 
 fn settings(identity: Identity) -> perennial_core::config::Keeper {
     perennial_core::config::Keeper { identity, ..Settings::default().keeper }
 }
 
-fn empty() -> Cache {
-    Cache::new(Policies::new(&settings(Identity::Name)), Signatures::none())
+fn empty() -> KeeperCache {
+    KeeperCache::new(Policies::new(&settings(Identity::Name)), Signatures::none())
 }
 
 fn object(name: &str, uid: &str, version: u64, labels: &Value) -> Value {
@@ -40,7 +40,7 @@ fn bare(name: &str, uid: &str, version: u64) -> Node {
 }
 
 /// Returns the ConfigMap of the record that a node is captured with.
-fn record_of(node: Node, version: u64, cache: &Cache) -> ConfigMap {
+fn record_of(node: Node, version: u64, cache: &KeeperCache) -> ConfigMap {
     let policies = cache.policies.current();
     let context = CaseContext { policies: &policies, now: jiff::Timestamp::UNIX_EPOCH, by: "test" };
     let Decision::WriteRecord(_, record) = decide(&Case::live(node.into_view(), None, Vec::new(), &context)) else {
@@ -56,7 +56,7 @@ fn record_of(node: Node, version: u64, cache: &Cache) -> ConfigMap {
     .unwrap()
 }
 
-fn list(cache: &Cache, nodes: Vec<Node>, records: Vec<ConfigMap>) -> Requests {
+fn list(cache: &KeeperCache, nodes: Vec<Node>, records: Vec<ConfigMap>) -> ReconcileRequests {
     cache.on_node(Event::Init);
     for node in nodes {
         cache.on_node(Event::InitApply(node));
@@ -70,7 +70,7 @@ fn list(cache: &Cache, nodes: Vec<Node>, records: Vec<ConfigMap>) -> Requests {
 }
 
 /// Returns a cache that has listed a captured node `n1` and its record.
-fn synced() -> Cache {
+fn synced() -> KeeperCache {
     let cache = empty();
     cache.set_policies_known();
     let captured = node("n1", "u1", 5, &json!({"team": "ml"}));
@@ -81,7 +81,7 @@ fn synced() -> Cache {
 }
 
 /// Puts exactly these policies in force.
-fn set_policies(cache: &Cache, policies: &[(&str, Value)]) {
+fn set_policies(cache: &KeeperCache, policies: &[(&str, Value)]) {
     cache.policies.on_event(Event::Init);
     for (name, spec) in policies {
         let mut policy = KeepPolicyResource::default();
@@ -93,8 +93,8 @@ fn set_policies(cache: &Cache, policies: &[(&str, Value)]) {
     cache.set_policies_known();
 }
 
-fn requests(pairs: &[(&str, Priority)]) -> Requests {
-    pairs.iter().map(|(name, priority)| (Key::from(*name), *priority)).collect()
+fn requests(pairs: &[(&str, Priority)]) -> ReconcileRequests {
+    pairs.iter().map(|(name, priority)| (NodeKey::from(*name), *priority)).collect()
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn a_deletion_of_an_earlier_incarnation_leaves_what_is_known_of_the_next() {
     cache.on_node(Event::Delete(node("n1", "u1", 8, &json!({"team": "ml"}))));
 
     assert!(cache.waits_since("n1").is_some(), "the next incarnation still waits for its restore");
-    assert_eq!(cache.overdue(Duration::ZERO), [Key::from("n1")], "and is still gated");
+    assert_eq!(cache.overdue(Duration::ZERO), [NodeKey::from("n1")], "and is still gated");
     assert!(cache.take_hot("n1").is_some(), "and its labels are cached");
 }
 
@@ -299,7 +299,7 @@ fn names_are_stored_once() {
 
 #[test]
 fn nodes_with_one_identity_are_rivals_until_one_is_deleted() {
-    let cache = Cache::new(Policies::new(&settings(Identity::ProviderId)), Signatures::none());
+    let cache = KeeperCache::new(Policies::new(&settings(Identity::ProviderId)), Signatures::none());
     cache.set_policies_known();
     let first = node("a", "p", 5, &json!({"team": "ml"}));
     let record = record_of(first.clone(), 6, &cache);
@@ -317,7 +317,7 @@ fn nodes_with_one_identity_are_rivals_until_one_is_deleted() {
 
 #[test]
 fn a_last_state_under_another_name_is_found_by_its_record() {
-    let cache = Cache::new(Policies::new(&settings(Identity::ProviderId)), Signatures::none());
+    let cache = KeeperCache::new(Policies::new(&settings(Identity::ProviderId)), Signatures::none());
     cache.set_policies_known();
     list(&cache, vec![node("a", "p", 5, &json!({"team": "ml"}))], Vec::new());
     cache.on_node(Event::Delete(node("a", "p", 9, &json!({"team": "ml"}))));
@@ -388,7 +388,7 @@ fn a_node_found_clean_needs_nothing_until_it_or_its_record_changes() {
     let record = record_of(node("n1", "u1", 5, &json!({"team": "ml"})), 6, &cache);
     let held = LoadedRecord::new(record, &Signatures::none());
 
-    cache.note_clean(&Key::from("n1"), &marked(9).into_view(), Some(&held));
+    cache.note_clean(&NodeKey::from("n1"), &marked(9).into_view(), Some(&held));
 
     assert!(cache.everything().is_empty());
     assert!(cache.on_node(Event::Apply(marked(10))).is_empty());
@@ -448,6 +448,42 @@ fn the_record_of_a_node_that_was_absent_for_long_is_read_when_it_returns() {
     list(&cache, vec![bare("old-0", "new", 900_000)], records[..2].to_vec());
     assert_eq!(cache.survey().records, 2);
     assert_eq!(cache.record_name_of("old-2"), None);
+}
+
+/// Names are addresses that other machines reuse. A move leaves a copy of the record of the same
+/// machine.
+#[test]
+fn the_record_of_another_machine_of_the_same_name_is_no_copy() {
+    let cache = KeeperCache::new(Policies::new(&settings(Identity::ProviderId)), Signatures::none());
+    cache.set_policies_known();
+    let captured = |uid: &str, version| node("n1", uid, version, &json!({"team": "ml"}));
+    let first = record_of(captured("u1", 5), 6, &cache);
+    list(&cache, Vec::new(), vec![first.clone(), record_of(captured("u2", 8), 9, &cache)]);
+    let first = LoadedRecord::new(first, &Signatures::none());
+    assert!(cache.is_only_copy(&first));
+
+    cache.on_record(Event::Apply(record_of(captured("u1", 5), 10, &empty())));
+
+    assert!(!cache.is_only_copy(&first));
+}
+
+/// Entries are dropped in batches, since each search for them looks at every record. Records that
+/// must keep their entry, as those without a signature, must not make every further one that slow.
+#[test]
+fn entries_of_absent_records_are_dropped_in_batches() {
+    const RECENT: usize = absent_records::RECENT;
+    const UNSIGNED: usize = 2 * RECENT + 1;
+    let mut index = Index::default();
+    index.end_nodes();
+    let config_map = record_of(node("n1", "u1", 5, &json!({"team": "ml"})), 6, &empty());
+    let held = LoadedRecord::new(config_map, &Signatures::none());
+    let mut most = 0;
+    for i in 0..UNSIGNED + 3 * RECENT {
+        index.put_record(&format!("node-{i}"), RecordEntry { unsigned: i < UNSIGNED, ..RecordEntry::new(&held) });
+        index.trim_now_and_then();
+        most = most.max(index.records.len() - UNSIGNED.min(i + 1));
+    }
+    assert!(most > RECENT + RECENT / 2 && most <= 2 * RECENT, "{most} entries beside those that stay");
 }
 
 const OWNER: &str = "example.com/owner";
@@ -528,4 +564,16 @@ fn a_record_that_is_deleted_while_the_watch_is_interrupted_is_reported() {
     assert_eq!(lost, LostRecords { records: vec![expected], others: 0 }, "the live node will be captured again");
     assert!(cache.lock().index.has_record("node-stays"), "it was created again");
     assert_eq!(relist(vec![live, away("stays", 9)]), LostRecords::default(), "reported once");
+}
+
+#[test]
+fn a_last_state_that_arrived_during_the_read_stays() {
+    let cache = synced();
+    let known = cache.newest_last_state("n1");
+    let read = node("n1", "u1", 5, &json!({"team": "ml"})).into_view();
+    cache.on_node(Event::Delete(node("n1", "u1", 10, &json!({"team": "web"}))));
+
+    cache.drop_lost_history(&read, known);
+
+    assert_eq!(cache.pending_names().len(), 1);
 }

@@ -5,7 +5,7 @@
 //! writes. A webhook configuration is exempt from every admission policy of Kubernetes, so its
 //! limit is RBAC alone.
 
-use perennial_core::placement::{CLASS, DELETION_COST, FALLBACK, GATE, SELECTION, SLOT, STATE};
+use perennial_core::placement::{CLASS, DELETION_COST, FALLBACK, GATE, REFUSED, SELECTION, SLOT, STATE};
 use serde_json::{Value, json};
 
 use super::{UNINSTALL, guarded, is_record, unchanged, user};
@@ -115,8 +115,7 @@ fn pods(accounts: &[String; 2]) -> Value {
     variables.push(json!({
         "name": "owned",
         "expression": "oldObject != null && oldObject.metadata.?ownerReferences.orValue([]).exists(o, \
-                       o.?controller.orValue(false) && o.apiVersion == 'apps/v1' && \
-                       o.kind in ['ReplicaSet', 'StatefulSet'])",
+                       o.?controller.orValue(false) && !(o.kind in ['Job', 'DaemonSet', 'Node']))",
     }));
     let fixed = FIXED_POD_SPEC.map(|field| format!("object.spec.{field} == oldObject.spec.{field}")).join(" && ");
     let gates = format!(
@@ -139,7 +138,7 @@ fn pods(accounts: &[String; 2]) -> Value {
                 "variables.managed || variables.owned && object.spec == oldObject.spec && \
                  variables.annotations == variables.oldAnnotations",
             ),
-            "Perennial may change only pods with its label, and add the label to pods of a Deployment or StatefulSet",
+            "Perennial may change only pods with its label, and add the label to pods of a workload",
         ),
         rule(
             guarded(&format!(
@@ -151,7 +150,7 @@ fn pods(accounts: &[String; 2]) -> Value {
         rule(guarded(&fixed), "Perennial may not change containers, tolerations or deadlines of pods"),
         rule(guarded(&gates), "Perennial may remove only its own scheduling gate"),
     ];
-    validations.extend(metadata_rules("pods", &[MANAGED], &[CLASS, SLOT, FALLBACK, SELECTION, DELETION_COST]));
+    validations.extend(metadata_rules("pods", &[MANAGED], &[CLASS, SLOT, FALLBACK, REFUSED, SELECTION, DELETION_COST]));
     policy(accounts, "", &["pods"], &json!(variables), &validations)
 }
 
@@ -160,7 +159,8 @@ fn workloads(namespace: &str, accounts: &[String; 2]) -> Value {
     let leaving = &accounts[1];
     let stop = format!(
         "request.userInfo.username == '{leaving}' && request.operation == 'UPDATE' && \
-         request.?subResource.orValue('') == 'scale' && request.namespace == '{namespace}' && request.name == '{NAME}'"
+         request.?subResource.orValue('') == 'scale' && request.namespace == '{namespace}' && \
+         (request.name == '{NAME}' || request.name.startsWith('{NAME}-'))"
     );
     let mut validations = vec![
         rule(
@@ -192,7 +192,11 @@ fn config_maps(accounts: &[String; 2]) -> Value {
 
 /// Returns the policy for Events: in its own name.
 fn events(accounts: &[String; 2]) -> Value {
-    let ours = format!("object == null || object.?source.?component.orValue('') == '{NAME}'");
+    // `kubectl` shows either field as the origin of an Event.
+    let ours = format!(
+        "object == null || object.?source.?component.orValue('') == '{NAME}' && \
+         object.?reportingComponent.orValue('') in ['', '{NAME}']"
+    );
     policy(accounts, "", &["events"], &json!([]), &[rule(ours, "Perennial may write Events only in its own name")])
 }
 
@@ -201,7 +205,8 @@ fn events(accounts: &[String; 2]) -> Value {
 fn own_namespace(namespace: &str) -> Value {
     let permitted = format!("oldObject.metadata.?annotations[?'{DELETABLE}'].orValue('') == 'true'");
     let message = format!(
-        "namespace {namespace} contains the records of Perennial; to delete them: \
+        "namespace {namespace} contains the records of Perennial. Deleting the manifests also deletes this policy, so \
+         that the next attempt is not refused: back the records up with `perennial export` first. To delete them: \
          kubectl annotate namespace {namespace} {DELETABLE}=true"
     );
     json!({

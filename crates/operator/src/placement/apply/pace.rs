@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use perennial_core::placement::workload::Workload;
 use tokio::time::Instant;
 
-use super::super::Key;
+use super::super::WorkloadKey;
 use crate::runtime::map::HashMap;
 
 /// Minimum time between two evictions, once the burst is used up.
@@ -44,7 +44,7 @@ const MAX_DELETE_PAUSE: SignedDuration = SignedDuration::from_secs(30);
 /// Deletions of unschedulable pods by workload. The pause doubles while no pod of the workload is
 /// bound.
 #[derive(Debug, Default)]
-pub(super) struct DeletePace(Mutex<HashMap<Key, LastDelete>>);
+pub(super) struct DeletePace(Mutex<HashMap<WorkloadKey, LastDelete>>);
 
 #[derive(Clone, Copy, Debug)]
 struct LastDelete {
@@ -54,7 +54,7 @@ struct LastDelete {
 
 impl DeletePace {
     /// Takes the deletions of one decision. Returns the time to wait if they are too early.
-    pub(super) fn take(&self, key: &Key, workload: &Workload) -> Option<Duration> {
+    pub(super) fn take(&self, key: &WorkloadKey, workload: &Workload) -> Option<Duration> {
         let now = workload.now;
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(last) = all.get(key).copied().filter(|last| now < last.at + MAX_DELETE_PAUSE * 4) else {
@@ -120,11 +120,12 @@ mod tests {
     /// Another writer keeps making the replacements unschedulable.
     #[test]
     fn deletions_slow_down_while_no_pod_is_bound() {
-        let (pace, key, start) = (DeletePace::default(), Key::from("deployment/shop/web"), Timestamp::UNIX_EPOCH);
+        let (pace, key, start) =
+            (DeletePace::default(), WorkloadKey::from("deployment/shop/web"), Timestamp::UNIX_EPOCH);
         let second = |number: i64| start + SignedDuration::from_secs(number);
         let deleted = (0..600).filter(|now| pace.take(&key, &workload(second(*now), Vec::new())).is_none()).count();
         assert!((20..=26).contains(&deleted), "{deleted} deletions in ten minutes");
-        assert!(pace.take(&Key::from("deployment/shop/other"), &workload(second(600), Vec::new())).is_none());
+        assert!(pace.take(&WorkloadKey::from("deployment/shop/other"), &workload(second(600), Vec::new())).is_none());
 
         // A pod that is bound proves that replacements can run.
         let first = Place { class: perennial_core::placement::Class::Spot, slot: 0 };

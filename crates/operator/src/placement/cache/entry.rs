@@ -1,33 +1,32 @@
 //! Cache entries, and their conversion from the objects of the API.
 
+mod workloads;
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::{
-    apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference},
-    util::intstr::IntOrString,
+use k8s_openapi::{
+    api::core::v1::NodeSelector,
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 use kube::{Resource as _, core::Selector};
 use perennial_core::{
     keeper::keys::Taint,
     placement::{
-        CLASS, Class, DELETION_COST, FALLBACK, GATE, PREFERRED, SELECTION, SLOT, STATE,
+        CLASS, Class, DELETION_COST, FALLBACK, GATE, PREFERRED, REFUSED, SELECTION, SLOT, STATE,
         node_labels::schemes::SchemeClasses,
         spec::Strength,
-        workload::{Kind, NodeView, PodView, WorkloadView},
+        workload::{NodeView, PodView, WorkloadView},
     },
 };
 
+pub use self::workloads::{deployment, may_be_managed, other_controller, replica_set, stateful_set};
 use super::{
     super::{
-        Key,
-        objects::{
-            Deployment, Pod, PodDisruptionBudget, PodSpec, ReplicaSet, StatefulSet, Template, Toleration,
-            WorkloadStatus,
-        },
+        WorkloadKey,
+        objects::{Pod, PodDisruptionBudget, PodSpec, ReplicaSet, Toleration},
         settings::Configured,
     },
-    key,
     nodes::{NodeLabelling, UsableNode},
     version,
 };
@@ -49,9 +48,14 @@ const LEAVING: &[&str] = &[
     "node.kubernetes.io/out-of-service",
 ];
 
-/// Annotations of pods that must not be evicted.
-const PROTECTED: &[(&str, &str)] =
-    &[("karpenter.sh/do-not-disrupt", "true"), ("cluster-autoscaler.kubernetes.io/safe-to-evict", "false")];
+/// Returns whether an annotation forbids the eviction of its pod. Karpenter also accepts a duration.
+fn forbids_eviction(key: &str, value: &str) -> bool {
+    match key {
+        "karpenter.sh/do-not-disrupt" => value != "false",
+        "cluster-autoscaler.kubernetes.io/safe-to-evict" => value == "false",
+        _ => false,
+    }
+}
 
 /// Context in which an object is read.
 #[derive(Clone, Copy, Debug)]
@@ -62,10 +66,10 @@ pub struct Reading<'a> {
     pub listed: bool,
 }
 
-/// A Deployment or StatefulSet.
+/// A controller of pods.
 #[derive(Clone, Debug)]
 pub struct WorkloadEntry {
-    pub key: Key,
+    pub key: WorkloadKey,
     pub view: WorkloadView,
     /// Classes that the pod template allows, by label scheme.
     pub classes: SchemeClasses,
@@ -73,15 +77,16 @@ pub struct WorkloadEntry {
     pub annotations: BTreeMap<String, String>,
     pub selector: Selector,
     pub template_labels: BTreeMap<String, String>,
-    /// `nodeSelector` and tolerations of the pod template.
+    /// `nodeSelector`, required node affinity and tolerations of the pod template.
     pub node_selector: BTreeMap<String, String>,
+    pub node_affinity: Option<NodeSelector>,
     pub tolerations: Vec<Toleration>,
 }
 
 #[derive(Clone, Debug)]
 pub struct SetEntry {
     pub uid: String,
-    /// UID of the Deployment that controls it.
+    /// UID of the Deployment that controls it. Without one, the ReplicaSet is a workload itself.
     pub owner: Option<String>,
     pub owner_name: Option<String>,
     pub resource_version: u64,
@@ -123,6 +128,12 @@ pub fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
 }
 
+/// Returns whether an owner is one of these kinds of the group `apps`. Other groups have kinds of
+/// the same names.
+pub fn is_apps(owner: &OwnerReference, kinds: &[&str]) -> bool {
+    owner.api_version.starts_with("apps/") && kinds.contains(&owner.kind.as_str())
+}
+
 pub(super) fn names(meta: &ObjectMeta) -> (String, String) {
     (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
 }
@@ -138,117 +149,23 @@ pub fn namespace_entry(meta: &ObjectMeta, configured: &Configured) -> NamespaceE
     NamespaceEntry { selected, annotations: relevant(meta, configured) }
 }
 
+/// Returns whether an annotation is a setting of placement.
+fn is_setting(key: &str, configured: &Configured) -> bool {
+    configured.reads(key) && key != STATE
+}
+
 /// Returns the annotations with a prefix of placement. A label `enabled` counts as an annotation.
 fn relevant(meta: &ObjectMeta, configured: &Configured) -> BTreeMap<String, String> {
-    let own = |key: &String| configured.reads(key) && key != STATE;
+    let own = |key: &String| is_setting(key, configured);
     let labels = meta.labels.iter().flatten().filter(|(key, _)| own(key) && key.ends_with("/enabled"));
     let annotations = meta.annotations.iter().flatten().filter(|(key, _)| own(key));
     labels.chain(annotations).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-pub fn deployment(deployment: Deployment, configured: &Configured) -> WorkloadEntry {
-    let Deployment { metadata, spec, status } = deployment;
-    let replicas = spec.replicas.unwrap_or(1);
-    let recreate = spec.strategy.kind.as_deref() == Some("Recreate");
-    let limit = spec.strategy.rolling_update.and_then(|rolling| rolling.max_unavailable);
-    let max_unavailable = if recreate { replicas } else { share(limit.as_ref(), replicas) };
-    let size = Size { kind: Kind::Deployment, replicas, updated_target: replicas, max_unavailable };
-    workload(metadata, size, &status, spec.template, configured).selecting(spec.selector)
-}
-
-pub fn stateful_set(set: StatefulSet, configured: &Configured) -> WorkloadEntry {
-    let StatefulSet { metadata, spec, status } = set;
-    let kind = Kind::StatefulSet { start: spec.ordinals.unwrap_or_default().start };
-    let replicas = spec.replicas.unwrap_or(1);
-    let strategy = spec.update_strategy;
-    // Revisions below the partition, or with OnDelete, may last.
-    let updated_target = match strategy.rolling_update {
-        _ if strategy.kind.as_deref() == Some("OnDelete") => 0,
-        Some(rolling) => replicas.saturating_sub(rolling.partition),
-        None => replicas,
-    };
-    let size = Size { kind, replicas, updated_target, max_unavailable: 0 };
-    workload(metadata, size, &status, spec.template, configured).selecting(spec.selector)
-}
-
-#[derive(Clone, Copy)]
-struct Size {
-    kind: Kind,
-    replicas: u32,
-    updated_target: u32,
-    max_unavailable: u32,
-}
-
-fn workload(
-    metadata: ObjectMeta,
-    size: Size,
-    status: &WorkloadStatus,
-    template: Template,
-    configured: &Configured,
-) -> WorkloadEntry {
-    let (namespace, name) = names(&metadata);
-    let annotations = relevant(&metadata, configured);
-    let classes = template_classes(&template, configured);
-    let view = WorkloadView {
-        kind: size.kind,
-        namespace,
-        name,
-        resource_version: metadata.resource_version.unwrap_or_default(),
-        uid: metadata.uid.unwrap_or_default(),
-        generation: metadata.generation.unwrap_or_default(),
-        observed_generation: status.observed_generation,
-        replicas: size.replicas,
-        current: status.replicas,
-        updated: status.updated_replicas,
-        available: status.available_replicas,
-        updated_target: size.updated_target,
-        max_unavailable: size.max_unavailable,
-        template: classes.choice(configured.active),
-        state: metadata.annotations.as_ref().and_then(|annotations| annotations.get(STATE)).cloned(),
-    };
-    WorkloadEntry {
-        key: key(size.kind.as_str(), &view.namespace, &view.name),
-        view,
-        classes,
-        annotations,
-        selector: Selector::default(),
-        template_labels: template.metadata.labels.unwrap_or_default(),
-        node_selector: template.spec.node_selector.unwrap_or_default(),
-        tolerations: template.spec.tolerations.unwrap_or_default(),
-    }
-}
-
-impl WorkloadEntry {
-    fn selecting(self, selector: LabelSelector) -> Self {
-        // The API server validates selectors. Pods are checked for their owner, so a wider
-        // selection is only slower.
-        Self { selector: selector.try_into().unwrap_or_default(), ..self }
-    }
-}
-
-fn template_classes(template: &Template, configured: &Configured) -> SchemeClasses {
-    let none = BTreeMap::new();
-    let selector = template.spec.node_selector.as_ref().unwrap_or(&none);
-    let affinity = template.spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
-    configured.schemes.permitted(selector, affinity)
-}
-
-/// Returns `maxUnavailable` as a number, rounded down; the default is 25%.
-fn share(limit: Option<&IntOrString>, replicas: u32) -> u32 {
-    match limit {
-        Some(IntOrString::Int(count)) => u32::try_from(*count).unwrap_or_default(),
-        Some(IntOrString::String(text)) => {
-            let percent: u64 = text.trim_end_matches('%').parse().unwrap_or_default();
-            u32::try_from(u64::from(replicas) * percent / 100).unwrap_or(replicas)
-        }
-        None => replicas / 4,
-    }
-}
-
 pub(super) fn set_entry(set: &ReplicaSet) -> SetEntry {
     let meta = &set.metadata;
     let revision = meta.annotations.as_ref().and_then(|annotations| annotations.get(REVISION)?.parse().ok());
-    let owner = controller(meta).filter(|owner| owner.kind == "Deployment");
+    let owner = controller(meta).filter(|owner| is_apps(owner, &["Deployment"]));
     SetEntry {
         uid: uid(meta),
         owner: owner.map(|owner| owner.uid.clone()),
@@ -334,10 +251,11 @@ pub fn pod_entry(pod: Pod, before: Option<&PodEntry>, reading: &Reading<'_>) -> 
         unschedulable: stuck.then(|| before.and_then(|before| before.view.unschedulable).unwrap_or(first_seen)),
         node_affinity: node_affinity.filter(|_| gated),
         ordinal: owner
-            .filter(|owner| owner.kind == "StatefulSet")
+            .filter(|owner| is_apps(owner, &["StatefulSet"]))
             .and_then(|_| metadata.name.as_deref()?.rsplit_once('-')?.1.parse().ok()),
         expected: false,
-        protected: PROTECTED.iter().any(|(key, value)| annotation(key).is_some_and(|text| text == value)),
+        refused: annotation(REFUSED).and_then(|text| Class::parse(text)),
+        protected: metadata.annotations.iter().flatten().any(|(key, value)| forbids_eviction(key, value)),
     };
     let labelled = metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(MANAGED));
     let node = spec.node_name.filter(|name| !name.is_empty()).map(Arc::from);

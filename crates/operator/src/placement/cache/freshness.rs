@@ -9,7 +9,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use perennial_core::placement::workload::Workload;
 use tokio::time::Instant;
 
-use super::super::Key;
+use super::super::WorkloadKey;
 
 /// Time for which the status of a workload may differ from the cache before its pods are read
 /// again.
@@ -28,10 +28,10 @@ pub(super) enum Completeness {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Freshness {
+pub(super) struct PodFreshness {
     /// The term of ownership in which the pods of a workload were read.
-    read_in: HashMap<Key, u64>,
-    mismatches: HashMap<Key, Mismatch>,
+    read_in: HashMap<WorkloadKey, u64>,
+    mismatches: HashMap<WorkloadKey, Mismatch>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -41,9 +41,9 @@ struct Mismatch {
     reads: u32,
 }
 
-impl Freshness {
-    pub(super) fn check(&mut self, key: &Key, workload: &Workload, term: u64) -> Completeness {
-        if self.read_in.get(key) != Some(&term) {
+impl PodFreshness {
+    pub(super) fn check(&mut self, key: &WorkloadKey, workload: &Workload, term: u64) -> Completeness {
+        if !self.was_read(key, term) {
             return Completeness::Stale;
         }
         let cached = workload.pods.iter().filter(|pod| pod.occupies()).count();
@@ -63,15 +63,20 @@ impl Freshness {
         if mismatch.since.elapsed() < patience { Completeness::Mismatch(patience) } else { Completeness::Stale }
     }
 
+    /// Returns whether the pods of a workload were read in this term.
+    pub(super) fn was_read(&self, key: &WorkloadKey, term: u64) -> bool {
+        self.read_in.get(key) == Some(&term)
+    }
+
     /// Notes that the pods of a workload were read.
-    pub(super) fn mark_read(&mut self, key: &Key, term: u64) {
+    pub(super) fn mark_read(&mut self, key: &WorkloadKey, term: u64) {
         self.read_in.insert(Arc::clone(key), term);
         if let Some(mismatch) = self.mismatches.get_mut(key) {
             *mismatch = Mismatch { since: Instant::now(), reads: mismatch.reads.saturating_add(1) };
         }
     }
 
-    pub(super) fn forget(&mut self, key: &Key) {
+    pub(super) fn forget(&mut self, key: &WorkloadKey) {
         self.read_in.remove(key);
         self.mismatches.remove(key);
     }

@@ -9,6 +9,7 @@ use std::{
 };
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::NodeSelector;
 use perennial_core::{
     keeper::keys::Taint,
     placement::{
@@ -18,7 +19,10 @@ use perennial_core::{
     },
 };
 
-use super::super::objects::Toleration;
+use super::{
+    super::{node_affinity, objects::Toleration},
+    room::RoomFindings,
+};
 use crate::runtime::map::HashMap;
 
 /// Maximum number of nodes of which labels and taints are stored.
@@ -68,9 +72,11 @@ pub struct UsableNode {
 /// Constraints of a workload's pods.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PodConstraints<'a> {
-    /// Nodes without room for them.
-    pub full: Option<&'a HashMap<String, Timestamp>>,
+    /// Room on nodes, as far as it was searched for.
+    pub room: Option<&'a RoomFindings>,
     pub selector: &'a BTreeMap<String, String>,
+    /// Their required node affinity.
+    pub affinity: Option<&'a NodeSelector>,
     pub tolerations: &'a [Toleration],
 }
 
@@ -144,7 +150,7 @@ impl Nodes {
     /// Returns the number of nodes of each class.
     pub(super) fn counts(&self) -> ClusterNodes {
         let [spot, on_demand, other] = self.counts;
-        let nodes = |total| ClassNodes { total, usable_since: None };
+        let nodes = |total| ClassNodes { total, ..ClassNodes::default() };
         ClusterNodes { spot: nodes(spot), on_demand: nodes(on_demand), other }
     }
 
@@ -197,7 +203,9 @@ fn place(class: Option<Class>) -> usize {
 impl PodConstraints<'_> {
     fn may_use(&self, node: &UsableNode, class: Class) -> bool {
         let selected = self.selector.iter().all(|(key, value)| node.labels.get(key) == Some(value));
-        let is_full = self.full.is_some_and(|full| full.contains_key(&node.name));
+        let selected =
+            selected && self.affinity.is_none_or(|required| node_affinity::matches(required, &node.name, &node.labels));
+        let is_full = self.room.is_some_and(|room| room.is_full(&node.name));
         let taints = if class == Class::Spot { &node.spot_taints } else { &node.taints };
         selected && !is_full && taints.iter().all(|taint| self.tolerations.iter().any(|one| one.tolerates(taint)))
     }
@@ -235,7 +243,7 @@ mod tests {
 
     fn newest(nodes: &Nodes, pool: &str, tolerations: &[Toleration]) -> Option<i64> {
         let selector = [("pool".to_owned(), pool.to_owned())].into();
-        let nodes = nodes.for_pods(PodConstraints { full: None, selector: &selector, tolerations });
+        let nodes = nodes.for_pods(PodConstraints { room: None, selector: &selector, affinity: None, tolerations });
         nodes.spot.usable_since.map(Timestamp::as_second)
     }
 

@@ -3,8 +3,10 @@
 //! Every method locks once and returns values: the lock is never visible outside and never held
 //! across an await.
 
+mod responses;
+
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     time::Duration,
 };
@@ -15,7 +17,7 @@ use kube::runtime::watcher::Event;
 use perennial_core::placement::{
     Class,
     decide::decide,
-    decision::{Decision, PodRef},
+    decision::{PlacementDecision, ROOM_PERIOD},
     spec::{Spec, Strength},
     ungate::{UngateReason, after, bystander_ungates_at},
     workload::{ClusterNodes, PendingWrites, Place, PodView, Workload},
@@ -24,16 +26,10 @@ use tokio::time::Instant;
 use tracing::info;
 
 use super::{
-    super::{
-        Key,
-        apply::{ListedPods, Saved},
-        objects::Pod,
-        refusals::OrdinalAdmission,
-        settings::Configured,
-    },
-    Affected, Cache,
-    entry::{NamespaceEntry, PodEntry, Reading, WorkloadEntry, deployment, pod_entry, stateful_set},
-    freshness::{Completeness, Freshness},
+    super::{WorkloadKey, refusals::OrdinalAdmission, settings::Configured},
+    Affected, PlacementCache, RoomSearched,
+    entry::{NamespaceEntry, PodEntry, Reading, WorkloadEntry, is_apps},
+    freshness::{Completeness, PodFreshness},
     watched::Watched,
 };
 use crate::runtime::clock::Clock;
@@ -42,8 +38,6 @@ use crate::runtime::clock::Clock;
 const REFUSED_FOR: Duration = Duration::from_mins(5);
 /// Time after which a pod that any replica may ungate should be ungated.
 const UNGATE_PATIENCE: SignedDuration = SignedDuration::from_secs(10);
-/// Minimum time between two searches for room for one workload.
-const ROOM_PERIOD: SignedDuration = SignedDuration::from_secs(55);
 /// Time for which an eviction counts that the watch has not delivered.
 const REMOVED_FOR: Duration = Duration::from_mins(1);
 
@@ -56,14 +50,14 @@ pub struct SharedCache {
 
 #[derive(Debug, Default)]
 struct SharedState {
-    cache: Cache,
-    freshness: Freshness,
+    cache: PlacementCache,
+    freshness: PodFreshness,
     /// UIDs of pods that were evicted or deleted, until the watch delivers that.
     removed: HashMap<String, Instant>,
     /// When the last eviction of a workload was answered.
-    evicted: HashMap<Key, Timestamp>,
+    evicted: HashMap<WorkloadKey, Timestamp>,
     /// Workloads whose pods could not be placed or ungated.
-    refused: HashMap<Key, Instant>,
+    refused: HashMap<WorkloadKey, Instant>,
 }
 
 /// Result of looking at one workload.
@@ -71,10 +65,10 @@ struct SharedState {
 pub enum Step {
     /// The workload does not exist.
     Gone,
-    /// Its pods must be read first.
-    Stale(Box<(WorkloadEntry, Workload)>),
+    /// Its pods must be read first. `taken_over`: for the first time in this term.
+    Stale { stale: Box<(WorkloadEntry, Workload)>, taken_over: bool },
     Decided {
-        decided: Box<(Workload, Decision)>,
+        decided: Box<(Workload, PlacementDecision)>,
         /// Delay after which the completeness of its pods is checked again.
         recheck: Option<Duration>,
     },
@@ -94,7 +88,7 @@ pub enum OwnerLookup {
 #[derive(Debug)]
 pub struct OverduePod {
     /// The workload, if it is in the cache.
-    pub workload: Option<Key>,
+    pub workload: Option<WorkloadKey>,
     pub namespace: String,
     pub pod: PodView,
     pub reason: UngateReason,
@@ -163,7 +157,7 @@ impl SharedCache {
     }
 
     /// Returns the keys of all cached workloads.
-    pub fn keys(&self) -> Vec<Key> {
+    pub fn keys(&self) -> Vec<WorkloadKey> {
         self.lock().cache.workloads().map(|workload| Arc::clone(&workload.key)).collect()
     }
 
@@ -181,7 +175,7 @@ impl SharedCache {
 
     /// Observes a workload and decides about it under one lock, so that no slot is reserved
     /// meanwhile that the decision assigns to another pod.
-    pub fn decide(&self, key: &Key, term: u64) -> Step {
+    pub fn decide(&self, key: &WorkloadKey, term: u64) -> Step {
         let now = self.clock.now();
         let configured = self.configured();
         let mut state = self.lock();
@@ -196,7 +190,8 @@ impl SharedCache {
             Completeness::Mismatch(delay) => Some(delay),
             Completeness::Stale => {
                 let Some(entry) = cache.workload(key).cloned() else { return Step::Gone };
-                return Step::Stale(Box::new((entry, workload)));
+                let taken_over = !freshness.was_read(key, term);
+                return Step::Stale { stale: Box::new((entry, workload)), taken_over };
             }
         };
         workload.pods.extend(cache.reservations().expected(&workload.replica_sets, now));
@@ -219,76 +214,12 @@ impl SharedCache {
     }
 
     /// Drops everything that depends on the ownership of a workload.
-    pub fn forget(&self, key: &Key) {
+    pub fn forget(&self, key: &WorkloadKey) {
         self.lock().freshness.forget(key);
     }
 
-    /// Stores the pods of a workload that were just listed. Returns those without the label, which
-    /// the watch does not deliver.
-    pub fn store_listed(&self, workload: &Workload, listed: ListedPods) -> Vec<PodRef> {
-        let configured = self.configured();
-        let reading = Reading { configured: &configured, now: self.clock.now(), listed: true };
-        let mut state = self.lock();
-        let cache = &mut state.cache;
-        let sets = workload.replica_sets.iter().map(|set| set.uid.as_str());
-        let owners: Vec<&str> = std::iter::once(workload.view.uid.as_str()).chain(sets).collect();
-        // Only a list reveals that a pod without the label is gone.
-        let present: HashSet<String> = listed.pods.iter().filter_map(|pod| pod.metadata.uid.clone()).collect();
-        cache.retain_pods_of(&owners, listed.as_of, |uid| present.contains(uid));
-        let mut unlabelled = Vec::new();
-        for pod in listed.pods {
-            let before = cache.pod(pod.metadata.uid.as_deref().unwrap_or_default());
-            let entry = pod_entry(pod, before, &reading);
-            if !owners.contains(&entry.view.owner.as_str()) {
-                continue;
-            }
-            if !entry.labelled && entry.view.occupies() {
-                unlabelled.push(PodRef::from(&entry.view));
-            }
-            cache.put_pod(entry);
-        }
-        unlabelled
-    }
-
-    /// Notes that all pods of a workload are in the cache.
-    pub fn mark_read(&self, key: &Key, term: u64) {
-        self.lock().freshness.mark_read(key, term);
-    }
-
-    /// Stores the answer to a write. A pod that was removed meanwhile stays removed.
-    pub fn store_pod(&self, pod: Pod) {
-        let configured = self.configured();
-        let reading = Reading { configured: &configured, now: self.clock.now(), listed: false };
-        let mut state = self.lock();
-        let before = state.cache.pod(pod.metadata.uid.as_deref().unwrap_or_default());
-        if before.is_some() {
-            let entry = pod_entry(pod, before, &reading);
-            state.cache.put_pod(entry);
-        }
-    }
-
-    /// Stores the answer to a write. A workload that was removed meanwhile stays removed.
-    pub fn store_workload(&self, saved: Saved) {
-        let configured = self.configured();
-        let workload = match saved {
-            Saved::Deployment(object) => deployment(object, &configured),
-            Saved::StatefulSet(object) => stateful_set(object, &configured),
-        };
-        let mut state = self.lock();
-        let known = state.cache.workload(&workload.key).is_some_and(|known| known.view.uid == workload.view.uid);
-        if known {
-            state.cache.put_workload(workload);
-        }
-    }
-
-    /// Removes a pod that does not exist any more. The watch delivers no deletion of a pod without
-    /// the label.
-    pub fn remove_pod(&self, uid: &str) {
-        self.lock().cache.remove_pod(uid);
-    }
-
     /// Notes that writes to the gated pods of a workload are refused.
-    pub fn mark_refused(&self, key: &Key) {
+    pub fn mark_refused(&self, key: &WorkloadKey) {
         self.lock().refused.insert(Arc::clone(key), Instant::now());
     }
 
@@ -312,7 +243,7 @@ impl SharedCache {
     }
 
     /// Notes that an eviction of a workload's pod was answered, or that its answer was lost.
-    pub fn mark_evicted(&self, key: &Key) {
+    pub fn mark_evicted(&self, key: &WorkloadKey) {
         let now = self.clock.now();
         let mut state = self.lock();
         let SharedState { evicted, cache, .. } = &mut *state;
@@ -327,10 +258,11 @@ impl SharedCache {
         if cache.namespace(namespace).is_some_and(|known| !known.selected) {
             return OwnerLookup::Unmanaged;
         }
-        let workload = if owner.kind == "ReplicaSet" {
+        let workload = if is_apps(owner, &["ReplicaSet"]) {
             let Some(set) = cache.set(&owner.uid) else { return OwnerLookup::Unknown };
-            let Some(deployment) = &set.owner else { return OwnerLookup::Unmanaged };
-            cache.workload_by_uid(deployment)
+            cache.workload_by_uid(set.owner.as_ref().unwrap_or(&owner.uid))
+        } else if !is_apps(owner, &["StatefulSet"]) {
+            return OwnerLookup::Unknown;
         } else {
             cache.workload_by_uid(&owner.uid)
         };
@@ -341,15 +273,15 @@ impl SharedCache {
         }
     }
 
-    /// Returns the newest spot nodes that the pods of a workload may use.
-    pub fn spot_nodes(&self, key: &str, limit: usize) -> Vec<String> {
-        self.lock().cache.spot_nodes(key, limit)
+    /// Returns the newest nodes of a class that may have room for the pods of a workload.
+    pub fn nodes_to_search(&self, key: &str, class: Class, again: bool, limit: usize) -> Vec<String> {
+        self.lock().cache.nodes_to_search(key, class, again, limit)
     }
 
     /// Notes the result of a search for room.
-    pub fn store_room(&self, key: &Key, full: Vec<String>, found: bool) {
+    pub fn store_room(&self, key: &WorkloadKey, class: Class, result: RoomSearched) {
         let now = self.clock.now();
-        self.lock().cache.store_room(key, full, found, now);
+        self.lock().cache.store_room(key, class, result, now);
     }
 
     /// Returns whether a search for room is due.

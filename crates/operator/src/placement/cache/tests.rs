@@ -15,19 +15,20 @@ use perennial_core::{
 };
 use serde_json::{Value, json};
 
-use super::{Cache, Reading, SharedCache, Step, Watched, key, key_of, shard_key};
+use super::{PlacementCache, Reading, RoomSearched, SharedCache, Step, Watched, key, key_of, shard_key};
 use crate::{
     keeper::node::Node,
     placement::{
         objects::{Deployment, Namespace, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
         settings::Configured,
+        takeover::PodVersions,
     },
     runtime::clock::Clock,
 };
 
 struct World {
     configured: Configured,
-    cache: Cache,
+    cache: PlacementCache,
     now: Timestamp,
 }
 
@@ -35,7 +36,7 @@ impl World {
     /// Builds a synced cache that contains only the namespace.
     fn new() -> Self {
         let configured = Configured::new(&Settings::default()).unwrap();
-        let mut world = Self { configured, cache: Cache::default(), now: Timestamp::UNIX_EPOCH };
+        let mut world = Self { configured, cache: PlacementCache::default(), now: Timestamp::UNIX_EPOCH };
         world.list::<Namespace>(&[json!({"metadata": {"name": "shop"}})]);
         world.list::<Deployment>(&[]);
         world.list::<StatefulSet>(&[]);
@@ -262,7 +263,7 @@ fn a_budget_counts_when_it_selects_the_pods() {
 #[test]
 fn nothing_is_affected_before_every_list_is_read() {
     let configured = Configured::new(&Settings::default()).unwrap();
-    let mut world = World { configured, cache: Cache::default(), now: Timestamp::UNIX_EPOCH };
+    let mut world = World { configured, cache: PlacementCache::default(), now: Timestamp::UNIX_EPOCH };
     assert!(world.apply::<Deployment>(&web(1, 10)).is_empty());
     assert!(world.cache.all_affected().is_empty());
     let ready = World::new();
@@ -403,12 +404,12 @@ fn decided(cache: &SharedCache) -> Workload {
 #[tokio::test(start_paused = true)]
 async fn a_workload_is_stale_until_its_pods_were_read_in_this_term() {
     let (cache, key) = (shared(), key("Deployment", "shop", "web"));
-    assert!(matches!(cache.decide(&key, 1), Step::Stale(_)));
+    assert!(matches!(cache.decide(&key, 1), Step::Stale { .. }));
     cache.mark_read(&key, 1);
     decided(&cache);
-    assert!(matches!(cache.decide(&key, 2), Step::Stale(_)), "a new term of ownership");
+    assert!(matches!(cache.decide(&key, 2), Step::Stale { .. }), "a new term of ownership");
     cache.forget(&key);
-    assert!(matches!(cache.decide(&key, 1), Step::Stale(_)), "the workload had another owner");
+    assert!(matches!(cache.decide(&key, 1), Step::Stale { .. }), "the workload had another owner");
 }
 
 #[tokio::test(start_paused = true)]
@@ -422,7 +423,7 @@ async fn a_lasting_mismatch_with_the_status_makes_a_workload_stale() {
     };
     assert_eq!(delay(&cache), Some(Duration::from_secs(2)));
     tokio::time::advance(Duration::from_secs(3)).await;
-    assert!(matches!(cache.decide(&key, 1), Step::Stale(_)));
+    assert!(matches!(cache.decide(&key, 1), Step::Stale { .. }));
     cache.mark_read(&key, 1);
     assert_eq!(delay(&cache), Some(Duration::from_secs(4)), "a read without effect doubles the patience");
 }
@@ -502,13 +503,127 @@ fn a_node_without_room_is_no_evidence_and_room_on_any_node_is() {
         |name: &str| json!({"metadata": {"name": name, "labels": {"karpenter.sh/capacity-type": "spot"}}, "spec": {}});
     world.apply::<Node>(&spot("new"));
     assert_eq!(world.observe().nodes.spot.usable_since, Some(world.now));
-    assert_eq!(world.cache.spot_nodes(&key, 5), ["new"]);
+    let searched = |world: &World, again| world.cache.nodes_to_search(&key, Class::Spot, again, 5);
+    assert_eq!(searched(&world, false), ["new"]);
 
-    world.cache.store_room(&key, vec!["new".to_owned()], false, world.now);
+    let full = RoomSearched { full: vec!["new".to_owned()], found: None };
+    world.cache.store_room(&key, Class::Spot, full, world.now);
     assert_eq!(world.observe().nodes.spot.usable_since, None);
+    assert!(searched(&world, true).is_empty());
 
     let later = Timestamp::from_second(7_800).unwrap();
-    world.cache.store_room(&key, Vec::new(), true, later);
-    assert_eq!(world.observe().nodes.spot.usable_since, Some(later));
-    assert_eq!(world.cache.spot_nodes(&key, 5), ["new"], "a node is not full for ever");
+    let found = RoomSearched { full: Vec::new(), found: Some("new".to_owned()) };
+    world.cache.store_room(&key, Class::Spot, found, later);
+    assert_eq!(world.observe().nodes.spot.room_found, Some(later));
+    assert_eq!(searched(&world, true), ["new"], "a node is not full for ever");
+    assert!(searched(&world, false).is_empty(), "its room was evidence already");
+    assert!(world.cache.nodes_to_search(&key, Class::OnDemand, true, 5).is_empty());
+}
+
+fn controlled_by(kind: &str, api_version: &str, name: &str, uid: &str) -> Value {
+    json!([{"apiVersion": api_version, "kind": kind, "name": name, "uid": uid, "controller": true}])
+}
+
+fn pod_of_fleet(uid: &str, version: u64) -> Value {
+    let mut pod = pod(version, &json!({"nodeName": "n1"}), &json!([]));
+    pod["metadata"]["name"] = json!(uid);
+    pod["metadata"]["uid"] = json!(uid);
+    pod["metadata"]["ownerReferences"] = controlled_by("Fleet", "example.com/v1", "web", "f");
+    pod["metadata"]["annotations"] = json!({"perennial.dev/spot-percentage": "70"});
+    pod
+}
+
+#[test]
+fn a_replica_set_without_a_deployment_is_a_workload_itself() {
+    let mut world = World::new();
+    let mut bare = set("r1", 2, 1, "d");
+    bare["metadata"]["ownerReferences"] = controlled_by("Rollout", "argoproj.io/v1alpha1", "web", "x");
+    bare["spec"]["template"]["metadata"]["annotations"] = json!({"perennial.dev/spot-percentage": "70"});
+    assert_eq!(world.apply::<ReplicaSet>(&bare), ["replicaset/shop/r1"]);
+    assert_eq!(world.apply::<Pod>(&gated()), ["replicaset/shop/r1"]);
+
+    let workload = world.cache.observe("replicaset/shop/r1", &world.configured, world.now).unwrap();
+    assert_eq!((workload.pods.len(), workload.replica_sets.len()), (1, 1));
+    assert_eq!(workload.managed_spec().unwrap().split.spot(10), 7);
+
+    // An orphan has copies of the annotations of its Deployment.
+    let mut orphan = set("r2", 3, 1, "d");
+    orphan["metadata"]["ownerReferences"] = json!([]);
+    orphan["metadata"]["annotations"]["perennial.dev/spot-percentage"] = json!("70");
+    world.apply::<ReplicaSet>(&orphan);
+    let workload = world.cache.observe("replicaset/shop/r2", &world.configured, world.now).unwrap();
+    assert!(workload.managed_spec().is_none());
+
+    // A Deployment adopts it.
+    world.apply::<Deployment>(&web(3, 10));
+    world.apply::<ReplicaSet>(&set("r1", 4, 1, "d"));
+    assert!(world.cache.workload("replicaset/shop/r1").is_none());
+    assert_eq!(world.observe().pods.len(), 1);
+}
+
+#[test]
+fn an_owner_of_another_kind_is_known_by_its_pods() {
+    let mut world = World::new();
+    assert_eq!(world.apply::<Pod>(&pod_of_fleet("p1", 5)), ["fleet.example.com/shop/web"]);
+    world.apply::<Pod>(&pod_of_fleet("p2", 6));
+
+    let key = "fleet.example.com/shop/web";
+    let workload = world.cache.observe(key, &world.configured, world.now).unwrap();
+    assert_eq!((workload.view.replicas, workload.view.current, workload.pods.len()), (2, 2, 2));
+    assert_eq!(*key_of(&workload.view), *key);
+    assert!(workload.managed_spec().is_some());
+
+    world.on::<Pod>(Event::Delete(read(&pod_of_fleet("p1", 7))));
+    world.on::<Pod>(Event::Delete(read(&pod_of_fleet("p2", 8))));
+    assert!(world.cache.workload(key).is_none(), "its last pod is gone");
+    let mut job = pod_of_fleet("p3", 9);
+    job["metadata"]["ownerReferences"] = controlled_by("Job", "batch/v1", "task", "j");
+    assert!(world.apply::<Pod>(&job).is_empty());
+}
+
+/// The annotations of a pod template count, and those of the workload override them.
+#[test]
+fn annotations_of_the_pod_template_count() {
+    let mut world = World::new();
+    let mut deployment = web(1, 10);
+    deployment["metadata"]["annotations"] = json!({"perennial.dev/min-on-demand": "5"});
+    deployment["spec"]["template"]["metadata"]["annotations"] =
+        json!({"perennial.dev/spot-percentage": "70", "perennial.dev/min-on-demand": "3"});
+    world.apply::<Deployment>(&deployment);
+    assert_eq!(world.observe().managed_spec().unwrap().split.spot(10), 5);
+}
+
+fn versions(as_of: u64, pods: &[(&str, u64)]) -> PodVersions {
+    let mut versions = PodVersions { as_of, ..PodVersions::default() };
+    let listed = pods.iter().map(|(uid, version)| ((*uid).to_owned(), *version)).collect();
+    versions.by_owner.insert("r1".to_owned(), listed);
+    versions
+}
+
+/// A new owner trusts its cache only if it is as new as a list and contains every pod.
+#[test]
+fn cached_pods_are_current_if_they_are_as_new_as_a_list() {
+    let cache = SharedCache::new(Configured::new(&Settings::default()).unwrap(), Clock::system());
+    cache.on::<Namespace>(Event::Apply(read(&json!({"metadata": {"name": "shop"}}))));
+    let mut deployment = web(1, 1);
+    deployment["status"]["replicas"] = json!(1);
+    cache.on::<Deployment>(Event::Apply(read(&deployment)));
+    cache.on::<ReplicaSet>(Event::Apply(read(&set("r1", 2, 1, "d"))));
+    cache.on::<Pod>(Event::Apply(read(&gated())));
+    let workload = cache.observe("deployment/shop/web").unwrap();
+
+    for (listed, current) in [
+        (versions(9, &[("p", 5)]), true),
+        (versions(4, &[]), true),
+        (versions(9, &[("p", 6)]), false),
+        (versions(9, &[]), false),
+        (versions(9, &[("p", 5), ("q", 7)]), false),
+    ] {
+        assert_eq!(cache.is_current(&workload, &listed), current, "{listed:?}");
+    }
+    deployment["metadata"]["resourceVersion"] = json!("10");
+    deployment["status"]["replicas"] = json!(2);
+    cache.on::<Deployment>(Event::Apply(read(&deployment)));
+    let workload = cache.observe("deployment/shop/web").unwrap();
+    assert!(!cache.is_current(&workload, &versions(9, &[("p", 5)])), "a pod has no label");
 }

@@ -6,15 +6,16 @@ use jiff::Timestamp;
 use perennial_core::placement::workload::NodeView;
 
 use super::{
-    super::{Key, settings::Configured},
-    Cache,
+    super::{WorkloadKey, settings::Configured},
+    PlacementCache,
     entry::{NamespaceEntry, PdbEntry, PodEntry, SetEntry, WorkloadEntry},
+    is_short,
     nodes::{NodeChange, NodeLabelling, UsableNode},
     version,
 };
 use crate::runtime::map::HashMap;
 
-impl Cache {
+impl PlacementCache {
     pub fn put_namespace(&mut self, name: &str, entry: NamespaceEntry) {
         self.namespaces.insert(name.to_owned(), entry);
     }
@@ -35,12 +36,15 @@ impl Cache {
                 self.by_uid.remove(&uid);
             }
         }
+        if let Some(room) = self.room.get_mut(&workload.key).filter(|_| !is_short(&workload.view)) {
+            room.end_shortage();
+        }
         self.by_uid.insert(workload.view.uid.clone(), Arc::clone(&workload.key));
         self.workloads.insert(Arc::clone(&workload.key), workload);
         true
     }
 
-    pub fn remove_workload(&mut self, key: &Key) {
+    pub fn remove_workload(&mut self, key: &WorkloadKey) {
         if let Some(old) = self.workloads.remove(key) {
             self.by_uid.remove(&old.view.uid);
         }
@@ -93,9 +97,17 @@ impl Cache {
         true
     }
 
+    /// Removes a pod, and with the last one the workload of a controller that is not read.
     pub fn remove_pod(&mut self, uid: &str) -> Option<PodEntry> {
         let old = self.pods.remove(uid)?;
-        remove_from(&mut self.pods_of, &old.view.owner, uid);
+        let owner = &old.view.owner;
+        remove_from(&mut self.pods_of, owner, uid);
+        if !self.pods_of.contains_key(owner)
+            && let Some(workload) = self.workload_by_uid(owner).filter(|workload| !workload.view.kind.has_known_size())
+        {
+            let key = Arc::clone(&workload.key);
+            self.remove_workload(&key);
+        }
         Some(old)
     }
 
@@ -131,7 +143,11 @@ impl Cache {
         usable: Option<UsableNode>,
         at: Timestamp,
     ) -> NodeChange {
-        self.nodes.put(name, node, usable, at)
+        let change = self.nodes.put(name, node, usable, at);
+        if change.became_usable {
+            self.room.values_mut().for_each(|room| room.forget_node(name));
+        }
+        change
     }
 
     /// Adapts the configuration to the label schemes that the nodes indicate, and everything in the
@@ -175,9 +191,11 @@ impl Cache {
     }
 
     pub(super) fn retain_workloads(&mut self, kind: &str, keep: impl Fn(&str) -> bool) {
-        let of_kind = self.workloads.values().filter(|workload| workload.view.kind.as_str() == kind);
+        let is_kind =
+            |workload: &&WorkloadEntry| workload.view.kind.has_known_size() && workload.view.kind.as_str() == kind;
+        let of_kind = self.workloads.values().filter(is_kind);
         let gone = of_kind.filter(|workload| !keep(&workload.view.uid));
-        let gone: Vec<Key> = gone.map(|workload| Arc::clone(&workload.key)).collect();
+        let gone: Vec<WorkloadKey> = gone.map(|workload| Arc::clone(&workload.key)).collect();
         for key in &gone {
             self.remove_workload(key);
         }
@@ -188,6 +206,7 @@ impl Cache {
         for uid in &gone {
             self.remove_set(uid);
         }
+        self.retain_workloads("ReplicaSet", keep);
     }
 
     pub(super) fn retain_pods(&mut self, keep: impl Fn(&str) -> bool) {

@@ -7,11 +7,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource as _, runtime::watcher::Event};
 
 use super::{
-    super::objects::{Deployment, Namespace, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
-    Affected, Cache,
+    super::{
+        WorkloadKey,
+        objects::{Deployment, Namespace, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
+    },
+    Affected, PlacementCache,
     entry::{
-        Reading, WorkloadEntry, deployment, is_gated, names, namespace_entry, node_view, pdb_entry, pod_entry,
-        set_entry, stateful_set, uid, usable_node,
+        Reading, WorkloadEntry, deployment, is_gated, names, namespace_entry, node_view, other_controller, pdb_entry,
+        pod_entry, replica_set, set_entry, stateful_set, uid, usable_node,
     },
     key,
 };
@@ -80,17 +83,17 @@ pub trait Watched: Sized {
         CHANGE_DELAY
     }
 
-    fn put(self, cache: &mut Cache, reading: &Reading<'_>) -> Affected;
-    fn remove(self, cache: &mut Cache) -> Affected;
+    fn put(self, cache: &mut PlacementCache, reading: &Reading<'_>) -> Affected;
+    fn remove(self, cache: &mut PlacementCache) -> Affected;
     /// Returns the identity of the object within a list.
     fn identity(&self) -> String;
-    fn begin_list(cache: &mut Cache);
-    fn mark_listed(cache: &mut Cache, identity: String);
+    fn begin_list(cache: &mut PlacementCache);
+    fn mark_listed(cache: &mut PlacementCache, identity: String);
     /// Removes the objects that the list did not contain.
-    fn end_list(cache: &mut Cache);
+    fn end_list(cache: &mut PlacementCache);
 }
 
-impl Cache {
+impl PlacementCache {
     /// Applies an event of a watch and returns the workloads to be reconciled: none before the
     /// cache is synced.
     pub fn on<K: Watched>(&mut self, event: Event<K>, reading: Reading<'_>) -> Affected {
@@ -117,15 +120,15 @@ impl Cache {
 
 macro_rules! list_protocol {
     ($kind:ident, |$cache:ident, $seen:ident| $retain:expr) => {
-        fn begin_list(cache: &mut Cache) {
+        fn begin_list(cache: &mut PlacementCache) {
             cache.lists.begin(ListKind::$kind);
         }
 
-        fn mark_listed(cache: &mut Cache, identity: String) {
+        fn mark_listed(cache: &mut PlacementCache, identity: String) {
             cache.lists.mark(ListKind::$kind, identity);
         }
 
-        fn end_list($cache: &mut Cache) {
+        fn end_list($cache: &mut PlacementCache) {
             let $seen = $cache.lists.end(ListKind::$kind);
             $retain;
         }
@@ -133,13 +136,13 @@ macro_rules! list_protocol {
 }
 
 impl Watched for Namespace {
-    fn put(self, cache: &mut Cache, reading: &Reading<'_>) -> Affected {
+    fn put(self, cache: &mut PlacementCache, reading: &Reading<'_>) -> Affected {
         let name = self.metadata.name.clone().unwrap_or_default();
         cache.put_namespace(&name, namespace_entry(&self.metadata, reading.configured));
         cache.keys_in(&name)
     }
 
-    fn remove(self, cache: &mut Cache) -> Affected {
+    fn remove(self, cache: &mut PlacementCache) -> Affected {
         cache.remove_namespace(self.metadata.name.as_deref().unwrap_or_default());
         Affected::new()
     }
@@ -152,11 +155,11 @@ impl Watched for Namespace {
 }
 
 impl Watched for Deployment {
-    fn put(self, cache: &mut Cache, reading: &Reading<'_>) -> Affected {
+    fn put(self, cache: &mut PlacementCache, reading: &Reading<'_>) -> Affected {
         put_workload(cache, deployment(self, reading.configured))
     }
 
-    fn remove(self, cache: &mut Cache) -> Affected {
+    fn remove(self, cache: &mut PlacementCache) -> Affected {
         remove_workload(cache, "Deployment", &self.metadata)
     }
 
@@ -168,11 +171,11 @@ impl Watched for Deployment {
 }
 
 impl Watched for StatefulSet {
-    fn put(self, cache: &mut Cache, reading: &Reading<'_>) -> Affected {
+    fn put(self, cache: &mut PlacementCache, reading: &Reading<'_>) -> Affected {
         put_workload(cache, stateful_set(self, reading.configured))
     }
 
-    fn remove(self, cache: &mut Cache) -> Affected {
+    fn remove(self, cache: &mut PlacementCache) -> Affected {
         remove_workload(cache, "StatefulSet", &self.metadata)
     }
 
@@ -189,7 +192,7 @@ impl Watched for ReplicaSet {
         if set_entry(self).observed { CHANGE_DELAY } else { BURST_DELAY }
     }
 
-    fn put(self, cache: &mut Cache, _: &Reading<'_>) -> Affected {
+    fn put(self, cache: &mut PlacementCache, reading: &Reading<'_>) -> Affected {
         let set = set_entry(&self);
         let uid = set.uid.clone();
         // A ReplicaSet that was orphaned affects its former owner.
@@ -197,15 +200,21 @@ impl Watched for ReplicaSet {
         if !cache.put_set(set) {
             return Affected::new();
         }
+        if let Some(workload) = replica_set(&self, reading.configured) {
+            cache.put_workload(workload);
+        } else {
+            cache.remove_workload(&replica_set_key(&self.metadata));
+        }
         affected.extend(cache.keys_of_owner(&uid));
         affected.dedup();
         affected
     }
 
-    fn remove(self, cache: &mut Cache) -> Affected {
+    fn remove(self, cache: &mut PlacementCache) -> Affected {
         let uid = uid(&self.metadata);
         let affected = cache.keys_of_owner(&uid);
         cache.remove_set(&uid);
+        cache.remove_workload(&replica_set_key(&self.metadata));
         affected
     }
 
@@ -221,14 +230,19 @@ impl Watched for Pod {
         if is_gated(&self.spec) { BURST_DELAY } else { CHANGE_DELAY }
     }
 
-    fn put(self, cache: &mut Cache, reading: &Reading<'_>) -> Affected {
+    fn put(self, cache: &mut PlacementCache, reading: &Reading<'_>) -> Affected {
+        let namespace = self.metadata.namespace.as_deref().unwrap_or_default();
+        let above = other_controller(&self.metadata, namespace, reading.configured);
         let before = cache.pod(&uid(&self.metadata));
         let pod = pod_entry(self, before, reading);
         let owner = pod.view.owner.clone();
+        if let Some(workload) = above {
+            cache.put_workload(workload);
+        }
         if cache.put_pod(pod) { cache.keys_of_owner(&owner) } else { Affected::new() }
     }
 
-    fn remove(self, cache: &mut Cache) -> Affected {
+    fn remove(self, cache: &mut PlacementCache) -> Affected {
         let gone = cache.remove_pod(&uid(&self.metadata));
         gone.map(|pod| cache.keys_of_owner(&pod.view.owner)).unwrap_or_default()
     }
@@ -243,7 +257,7 @@ impl Watched for Pod {
 impl Watched for PodDisruptionBudget {
     /// Only a budget that starts to allow disruptions, or that selects other pods, affects
     /// workloads.
-    fn put(self, cache: &mut Cache, _: &Reading<'_>) -> Affected {
+    fn put(self, cache: &mut PlacementCache, _: &Reading<'_>) -> Affected {
         let (namespace, name) = names(&self.metadata);
         let pdb = pdb_entry(self);
         let before = cache.put_pdb(&namespace, &name, pdb.clone());
@@ -252,7 +266,7 @@ impl Watched for PodDisruptionBudget {
         if opens || selects_others { cache.keys_in(&namespace) } else { Affected::new() }
     }
 
-    fn remove(self, cache: &mut Cache) -> Affected {
+    fn remove(self, cache: &mut PlacementCache) -> Affected {
         let (namespace, name) = names(&self.metadata);
         cache.remove_pdb(&namespace, &name);
         cache.keys_in(&namespace)
@@ -268,7 +282,7 @@ impl Watched for PodDisruptionBudget {
 
 /// Nodes are borrowed: the keeper has the only watch of nodes.
 impl Watched for &Node {
-    fn put(self, cache: &mut Cache, reading: &Reading<'_>) -> Affected {
+    fn put(self, cache: &mut PlacementCache, reading: &Reading<'_>) -> Affected {
         let name = node_name(self);
         let (view, labelling) = node_view(self, reading.configured);
         let created = self.meta().creation_timestamp.as_ref().map_or(reading.now, |time| time.0);
@@ -284,7 +298,7 @@ impl Watched for &Node {
         affected
     }
 
-    fn remove(self, cache: &mut Cache) -> Affected {
+    fn remove(self, cache: &mut PlacementCache) -> Affected {
         cache.remove_node(node_name(self));
         cache.keys_on(node_name(self))
     }
@@ -293,25 +307,25 @@ impl Watched for &Node {
         node_name(self).to_owned()
     }
 
-    fn begin_list(cache: &mut Cache) {
+    fn begin_list(cache: &mut PlacementCache) {
         cache.begin_node_list();
     }
 
     /// Nodes are marked when they are stored.
-    fn mark_listed(_: &mut Cache, _: String) {}
+    fn mark_listed(_: &mut PlacementCache, _: String) {}
 
-    fn end_list(cache: &mut Cache) {
+    fn end_list(cache: &mut PlacementCache) {
         cache.end_node_list();
         cache.lists.end(ListKind::Nodes);
     }
 }
 
 impl Watched for Node {
-    fn put(self, cache: &mut Cache, reading: &Reading<'_>) -> Affected {
+    fn put(self, cache: &mut PlacementCache, reading: &Reading<'_>) -> Affected {
         (&self).put(cache, reading)
     }
 
-    fn remove(self, cache: &mut Cache) -> Affected {
+    fn remove(self, cache: &mut PlacementCache) -> Affected {
         (&self).remove(cache)
     }
 
@@ -319,15 +333,15 @@ impl Watched for Node {
         node_name(self).to_owned()
     }
 
-    fn begin_list(cache: &mut Cache) {
+    fn begin_list(cache: &mut PlacementCache) {
         <&Self>::begin_list(cache);
     }
 
-    fn mark_listed(cache: &mut Cache, identity: String) {
+    fn mark_listed(cache: &mut PlacementCache, identity: String) {
         <&Self>::mark_listed(cache, identity);
     }
 
-    fn end_list(cache: &mut Cache) {
+    fn end_list(cache: &mut PlacementCache) {
         <&Self>::end_list(cache);
     }
 }
@@ -336,13 +350,18 @@ fn node_name(node: &Node) -> &str {
     node.meta().name.as_deref().unwrap_or_default()
 }
 
-fn put_workload(cache: &mut Cache, workload: WorkloadEntry) -> Affected {
+fn put_workload(cache: &mut PlacementCache, workload: WorkloadEntry) -> Affected {
     let key = Arc::clone(&workload.key);
     if cache.put_workload(workload) { vec![key] } else { Affected::new() }
 }
 
+fn replica_set_key(meta: &ObjectMeta) -> WorkloadKey {
+    let (namespace, name) = names(meta);
+    key("ReplicaSet", &namespace, &name)
+}
+
 /// The workload is reconciled once more, so that its state is dropped.
-fn remove_workload(cache: &mut Cache, kind: &str, meta: &ObjectMeta) -> Affected {
+fn remove_workload(cache: &mut PlacementCache, kind: &str, meta: &ObjectMeta) -> Affected {
     let (namespace, name) = names(meta);
     let key = key(kind, &namespace, &name);
     cache.remove_workload(&key);

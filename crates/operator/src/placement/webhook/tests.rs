@@ -15,7 +15,7 @@ use super::{managed_label, owner};
 use crate::{
     keeper::node::Node,
     placement::{
-        apply::Cluster,
+        apply::PlacementClient,
         cache::{MANAGED, Watched},
         objects::{Deployment, Namespace, Pod, PodDisruptionBudget, ReplicaSet, StatefulSet},
         reconcile::{Placer, PlacerParts},
@@ -43,7 +43,7 @@ fn placer_with(health: &Health) -> Placer {
     let (metrics, clock) = (Metrics::new(), Clock::system());
     let listeners = Listeners { metrics: metrics.clone(), budget: None, clock: None, health: None };
     let client = over(axum::Router::new(), "default", listeners);
-    let cluster = Cluster::new(client.clone(), Budget::unlimited());
+    let cluster = PlacementClient::new(client.clone(), Budget::unlimited());
     let placer = Placer::from_parts(PlacerParts {
         configured: Configured::new(&Settings::default()).unwrap(),
         cluster: cluster.clone(),
@@ -173,7 +173,7 @@ async fn a_stopping_replica_gates_none() {
 }
 
 #[test]
-fn only_pods_of_replica_sets_and_stateful_sets_have_a_managed_owner() {
+fn pods_of_jobs_and_daemon_sets_have_no_managed_owner() {
     let pod = |kind: &str, version: &str| {
         let above = json!({"apiVersion": version, "kind": kind, "name": "web", "uid": "u", "controller": true});
         json!({"metadata": {"ownerReferences": [above]}})
@@ -182,7 +182,8 @@ fn only_pods_of_replica_sets_and_stateful_sets_have_a_managed_owner() {
     assert!(owner(&pod("StatefulSet", "apps/v1")).is_some());
     assert!(owner(&pod("DaemonSet", "apps/v1")).is_none());
     assert!(owner(&pod("Job", "batch/v1")).is_none());
-    assert!(owner(&pod("StatefulSet", "apps.kruise.io/v1beta1")).is_none());
+    assert!(owner(&pod("StatefulSet", "apps.kruise.io/v1beta1")).is_some());
+    assert!(owner(&pod("CloneSet", "apps.kruise.io/v1alpha1")).is_some());
     assert!(owner(&json!({"metadata": {}})).is_none());
 }
 

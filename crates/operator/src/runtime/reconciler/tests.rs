@@ -18,19 +18,19 @@ impl CategorizedError for Failed {
         self.retry_after
     }
 
-    fn missing_permission(&self) -> Option<&'static str> {
+    fn permission(&self) -> Option<&'static str> {
         None
     }
 }
 
-fn failed(category: Category) -> Result<Action, Failed> {
+fn failed(category: Category) -> Result<NextStep, Failed> {
     Err(Failed { category, retry_after: None })
 }
 
 /// Answers with a script, and notes when each key was reconciled.
 #[derive(Debug, Default)]
 struct Controller {
-    script: Mutex<VecDeque<Result<Action, Failed>>>,
+    script: Mutex<VecDeque<Result<NextStep, Failed>>>,
     reconciled: Mutex<Vec<(u8, Instant)>>,
     reports: Mutex<Vec<Retry>>,
     disowned: Mutex<Vec<u8>>,
@@ -51,10 +51,10 @@ impl Reconcile for Controller {
         Span::none()
     }
 
-    async fn reconcile(&self, work: &Work<u8, u8>, _term: u64) -> Result<Action, Failed> {
+    async fn reconcile(&self, work: &WorkItem<u8, u8>, _term: u64) -> Result<NextStep, Failed> {
         self.reconciled.lock().unwrap().push((work.key, Instant::now()));
         tokio::time::sleep(self.takes).await;
-        self.script.lock().unwrap().pop_front().unwrap_or(Ok(Action::Done))
+        self.script.lock().unwrap().pop_front().unwrap_or(Ok(NextStep::Done))
     }
 
     fn report(&self, _key: &u8, _error: &Failed, retry: Retry) {
@@ -96,7 +96,7 @@ async fn run(reconciler: Reconciler<u8, u8>, controller: Controller) -> Arc<Cont
     controller
 }
 
-fn scripted(script: impl IntoIterator<Item = Result<Action, Failed>>) -> Controller {
+fn scripted(script: impl IntoIterator<Item = Result<NextStep, Failed>>) -> Controller {
     Controller { script: Mutex::new(script.into_iter().collect()), ..Controller::default() }
 }
 
@@ -109,7 +109,7 @@ async fn failures_in_a_row_back_off_and_a_success_resets_them() {
     let script = [
         failed(Category::Server),
         failed(Category::Server),
-        Ok(Action::RequeueAfter(Duration::from_secs(1))),
+        Ok(NextStep::RequeueAfter(Duration::from_secs(1))),
         failed(Category::Server),
     ];
 

@@ -1,10 +1,16 @@
 //! Requests of placement for pods and workloads. Every write is conditional, every request has a
 //! deadline and is within the budget.
 
-use std::{fmt::Debug, time::Duration};
+use std::fmt::Debug;
 
 use futures::TryStreamExt as _;
-use k8s_openapi::api::core::v1::{Node as CoreNode, Pod as CorePod};
+use k8s_openapi::{
+    api::{
+        authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
+        core::v1::{Node as CoreNode, Pod as CorePod},
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use kube::{
     Api, Client, Resource,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
@@ -25,15 +31,16 @@ use super::super::{
     cache::{MANAGED, WorkloadEntry, key_of, version},
     objects::{Deployment, Namespace, Pod, ReplicaSet, StatefulSet},
     settings::Configured,
+    takeover::{self, PodVersions},
 };
-use super::room::fits;
+use super::{PlacementError, room::fits};
 use crate::{
     keeper::node::Node,
     runtime::{
         budget::{Budget, Urgency},
         error_category::Category,
         pages::{PAGE, next_token, pages},
-        request::{FIELD_MANAGER, Failure, send},
+        request::{FIELD_MANAGER, RequestFailure, send},
     },
 };
 
@@ -43,67 +50,6 @@ pub struct ListedPods {
     pub pods: Vec<Pod>,
     /// resourceVersion of the list. A cached pod that is not newer and not in the list is gone.
     pub as_of: u64,
-}
-
-/// A failed request.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    #[error("could not place pod {pod}")]
-    Place { pod: String, source: Failure },
-    #[error("could not relabel pod {pod}")]
-    Relabel { pod: String, source: Failure },
-    #[error("could not ungate pod {pod}")]
-    Ungate { pod: String, source: Failure },
-    #[error("could not adopt pod {pod}")]
-    Adopt { pod: String, source: Failure },
-    #[error("could not evict pod {pod}")]
-    Evict { pod: String, source: Failure },
-    #[error("could not delete pod {pod}")]
-    Delete { pod: String, source: Failure },
-    #[error("could not write the state of {workload}")]
-    Save { workload: String, source: Failure },
-    #[error("could not list the pods of {workload}")]
-    List { workload: String, source: Failure },
-    #[error("could not read {what}")]
-    Read { what: String, source: Failure },
-}
-
-impl Error {
-    pub fn failure(&self) -> &Failure {
-        match self {
-            Self::Place { source, .. }
-            | Self::Relabel { source, .. }
-            | Self::Ungate { source, .. }
-            | Self::Adopt { source, .. }
-            | Self::Evict { source, .. }
-            | Self::Delete { source, .. }
-            | Self::Save { source, .. }
-            | Self::List { source, .. }
-            | Self::Read { source, .. } => source,
-        }
-    }
-
-    pub fn category(&self) -> Category {
-        self.failure().category()
-    }
-
-    pub fn retry_after(&self) -> Option<Duration> {
-        self.failure().retry_after()
-    }
-
-    /// Returns the missing permission, if that is the cause.
-    pub fn missing_permission(&self) -> Option<&'static str> {
-        (self.category() == Category::Forbidden).then_some(match self {
-            Self::Place { .. } | Self::Relabel { .. } | Self::Ungate { .. } | Self::Adopt { .. } => "patch pods",
-            Self::Evict { .. } => "create pods/eviction",
-            Self::Delete { .. } => "delete pods",
-            Self::Save { .. } => "patch deployments and statefulsets",
-            Self::List { .. } => "list pods",
-            Self::Read { .. } => {
-                "get and list nodes, namespaces, deployments, statefulsets, replicasets, pods and poddisruptionbudgets"
-            }
-        })
-    }
 }
 
 /// Answer to an eviction.
@@ -121,12 +67,12 @@ pub enum Eviction {
 /// Client for pods and workloads.
 #[derive(Clone)]
 #[expect(missing_debug_implementations, reason = "kube's client has none")]
-pub struct Cluster {
+pub struct PlacementClient {
     client: Client,
     budget: Budget,
 }
 
-impl Cluster {
+impl PlacementClient {
     pub fn new(client: Client, budget: Budget) -> Self {
         Self { client, budget }
     }
@@ -136,7 +82,7 @@ impl Cluster {
     }
 
     /// Sends a strategic merge patch of a pod, conditional on the resourceVersion in it.
-    pub async fn patch_pod(&self, namespace: &str, name: &str, patch: &Value) -> Result<Pod, Failure> {
+    pub async fn patch_pod(&self, namespace: &str, name: &str, patch: &Value) -> Result<Pod, RequestFailure> {
         let api = self.pods(namespace);
         self.send(Urgency::Immediate, api.patch(name, &params(), &Patch::Strategic(patch))).await
     }
@@ -149,7 +95,7 @@ impl Cluster {
         name: &str,
         patch: &Value,
         on_refusal: Option<&Value>,
-    ) -> Result<Option<Pod>, Error> {
+    ) -> Result<Option<Pod>, PlacementError> {
         let mut answer = self.patch_pod(namespace, name, patch).await;
         if let (Err(failure), Some(gate_only)) = (&answer, on_refusal)
             && failure.is_refusal()
@@ -159,33 +105,41 @@ impl Cluster {
         match answer {
             Ok(pod) => Ok(Some(pod)),
             Err(failure) if failure.category() == Category::NotFound => Ok(None),
-            Err(source) => Err(Error::Ungate { pod: name.to_owned(), source }),
+            Err(source) => Err(PlacementError::Ungate { pod: name.to_owned(), source }),
         }
     }
 
     /// Adds the label by which pods are watched to a pod that was created without the webhook.
-    pub async fn adopt(&self, namespace: &str, pod: &PodRef) -> Result<Pod, Error> {
+    pub async fn adopt(&self, namespace: &str, pod: &PodRef) -> Result<Pod, PlacementError> {
         let patch = json!({"metadata": {"uid": pod.uid, "labels": {MANAGED: "true"}}});
         let api = self.pods(namespace);
         let patched = self.send(Urgency::Normal, api.patch(&pod.name, &params(), &Patch::Merge(patch))).await;
-        patched.map_err(|source| Error::Adopt { pod: pod.name.clone(), source })
+        patched.map_err(|source| PlacementError::Adopt { pod: pod.name.clone(), source })
     }
 
     /// Sends a merge patch of a workload, conditional on the resourceVersion in it.
-    pub async fn save(&self, workload: &WorkloadView, patch: &Value) -> Result<Saved, Error> {
+    pub async fn save(&self, workload: &WorkloadView, patch: &Value) -> Result<Saved, PlacementError> {
         let (namespace, name) = (&workload.namespace, &workload.name);
         let patch = Patch::Merge(patch);
-        let saved = if workload.kind == Kind::Deployment {
-            let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
-            self.send(Urgency::Immediate, api.patch(name, &params(), &patch)).await.map(Saved::Deployment)
-        } else {
-            let api: Api<StatefulSet> = Api::namespaced(self.client.clone(), namespace);
-            self.send(Urgency::Immediate, api.patch(name, &params(), &patch)).await.map(Saved::StatefulSet)
+        let saved = match workload.kind {
+            Kind::Deployment => {
+                let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace);
+                self.send(Urgency::Immediate, api.patch(name, &params(), &patch)).await.map(Saved::Deployment)
+            }
+            Kind::ReplicaSet => {
+                let api: Api<ReplicaSet> = Api::namespaced(self.client.clone(), namespace);
+                self.send(Urgency::Immediate, api.patch(name, &params(), &patch)).await.map(Saved::ReplicaSet)
+            }
+            Kind::StatefulSet { .. } => {
+                let api: Api<StatefulSet> = Api::namespaced(self.client.clone(), namespace);
+                self.send(Urgency::Immediate, api.patch(name, &params(), &patch)).await.map(Saved::StatefulSet)
+            }
+            Kind::Other { .. } => return Ok(Saved::InMemory),
         };
-        saved.map_err(|source| Error::Save { workload: key_of(workload).to_string(), source })
+        saved.map_err(|source| PlacementError::Save { workload: key_of(workload).to_string(), source })
     }
 
-    pub async fn evict(&self, namespace: &str, pod: &PodRef) -> Result<Eviction, Error> {
+    pub async fn evict(&self, namespace: &str, pod: &PodRef) -> Result<Eviction, PlacementError> {
         // kube 5 serializes this field as `delete_options`, which the API server ignores together
         // with the precondition.
         let eviction = json!({
@@ -202,13 +156,13 @@ impl Cluster {
                 Some(429) => Ok(Eviction::Blocked),
                 Some(500) => Ok(Eviction::Ambiguous),
                 Some(404 | 409) => Ok(Eviction::Gone),
-                _ => Err(Error::Evict { pod: pod.name.clone(), source }),
+                _ => Err(PlacementError::Evict { pod: pod.name.clone(), source }),
             },
         }
     }
 
     /// Deletes a pod that has not changed. Returns false if it has changed or is gone.
-    pub async fn delete(&self, namespace: &str, pod: &PodRef) -> Result<bool, Error> {
+    pub async fn delete(&self, namespace: &str, pod: &PodRef) -> Result<bool, PlacementError> {
         let mut params = only(pod);
         if let Some(preconditions) = &mut params.preconditions {
             preconditions.resource_version = Some(pod.resource_version.clone());
@@ -216,19 +170,20 @@ impl Cluster {
         match self.send(Urgency::Normal, self.pods(namespace).delete(&pod.name, &params)).await {
             Ok(_) => Ok(true),
             Err(source) if matches!(source.code(), Some(404 | 409)) => Ok(false),
-            Err(source) => Err(Error::Delete { pod: pod.name.clone(), source }),
+            Err(source) => Err(PlacementError::Delete { pod: pod.name.clone(), source }),
         }
     }
 
-    /// Lists the pods that the workload's selector matches.
-    pub async fn list_pods(&self, workload: &WorkloadEntry) -> Result<ListedPods, Error> {
+    /// Lists the pods that the workload's selector matches, or all pods of its namespace if its
+    /// selector is not known.
+    pub async fn list_pods(&self, workload: &WorkloadEntry) -> Result<ListedPods, PlacementError> {
         let api = self.pods(&workload.view.namespace);
         let api = &api;
         let list = |params: ListParams| async move {
             let page = self.send(Urgency::Immediate, api.list(&params)).await;
-            let page = page.map_err(|source| Error::List { workload: workload.key.to_string(), source })?;
+            let page = page.map_err(|source| PlacementError::List { workload: workload.key.to_string(), source })?;
             let next = next_token(&page.metadata);
-            Ok::<_, Error>((page, next))
+            Ok::<_, PlacementError>((page, next))
         };
         let params = ListParams::default().labels(&workload.selector.to_string()).limit(PAGE);
         let mut pages = std::pin::pin!(pages(params, list));
@@ -240,19 +195,60 @@ impl Cluster {
         Ok(listed)
     }
 
+    /// Lists the versions of all pods with the label [`MANAGED`].
+    pub async fn list_versions(&self) -> Result<PodVersions, PlacementError> {
+        let api: Api<Pod> = Api::all(self.client.clone());
+        let api = &api;
+        let list = |params: ListParams| async move {
+            let page = self.send(Urgency::Immediate, api.list_metadata(&params)).await;
+            let page = page.map_err(|source| PlacementError::List { workload: "all workloads".to_owned(), source })?;
+            let next = next_token(&page.metadata);
+            Ok::<_, PlacementError>((page, next))
+        };
+        let params = ListParams::default().labels(&format!("{MANAGED}=true")).limit(takeover::PAGE);
+        let mut pages = std::pin::pin!(pages(params, list));
+        let mut versions = PodVersions::default();
+        while let Some(page) = pages.try_next().await? {
+            versions.as_of = version(page.metadata.resource_version.as_deref().unwrap_or_default());
+            for ObjectMeta { uid, resource_version, owner_references, .. } in
+                page.items.into_iter().map(|pod| pod.metadata)
+            {
+                let owner = owner_references.into_iter().flatten().find(|owner| owner.controller == Some(true));
+                let (Some(owner), Some(uid)) = (owner, uid) else { continue };
+                let read = version(resource_version.as_deref().unwrap_or_default());
+                versions.by_owner.entry(owner.uid).or_default().insert(uid, read);
+            }
+        }
+        Ok(versions)
+    }
+
+    /// Returns whether this process may remove gates. False only if the API server denies it.
+    pub async fn may_release(&self) -> bool {
+        let attributes = ResourceAttributes {
+            verb: Some("patch".to_owned()),
+            resource: Some("pods".to_owned()),
+            ..ResourceAttributes::default()
+        };
+        let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), non_resource_attributes: None };
+        let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+        let api: Api<SelfSubjectAccessReview> = Api::all(self.client.clone());
+        let answer = self.send(Urgency::Low, api.create(&PostParams::default(), &review)).await;
+        !answer.is_ok_and(|review| review.status.is_some_and(|status| !status.allowed))
+    }
+
     /// Lists one page of all pods with the label [`MANAGED`]. Returns the token of the next page.
-    pub async fn list_managed(&self, params: ListParams) -> Result<(Vec<Pod>, Option<String>), Error> {
+    pub async fn list_managed(&self, params: ListParams) -> Result<(Vec<Pod>, Option<String>), PlacementError> {
         let api: Api<Pod> = Api::all(self.client.clone());
         let params = params.labels(&format!("{MANAGED}=true"));
         let page = self.send(Urgency::Low, api.list(&params)).await;
-        let page = page.map_err(|source| Error::List { workload: "all workloads".to_owned(), source })?;
+        let page = page.map_err(|source| PlacementError::List { workload: "all workloads".to_owned(), source })?;
         let next = next_token(&page.metadata);
         Ok((page.items, next))
     }
 
     /// Returns whether a pod like this one fits on a node. What is not known counts as room.
-    pub async fn has_room(&self, node: &str, namespace: &str, pod: &str) -> Result<bool, Error> {
-        let read = |what: String| move |source| Error::Read { what, source };
+    pub async fn has_room(&self, node: &str, namespace: &str, pod: &str) -> Result<bool, PlacementError> {
+        let read = |what: String| move |source| PlacementError::Read { what, source };
         let nodes: Api<CoreNode> = Api::all(self.client.clone());
         let found = self.send(Urgency::Normal, nodes.get_opt(node)).await;
         let Some(found) = found.map_err(read(format!("node {node}")))? else { return Ok(false) };
@@ -273,44 +269,44 @@ impl Cluster {
 
     /// Detects the label schemes of the node classes, if they are not configured. One page of nodes
     /// is enough: platforms label every node.
-    pub async fn detect_schemes(&self, configured: &mut Configured) -> Result<(), Error> {
+    pub async fn detect_schemes(&self, configured: &mut Configured) -> Result<(), PlacementError> {
         if !configured.schemes.is_auto() {
             return Ok(());
         }
         let api: Api<Node> = Api::all(self.client.clone());
         let page = self.send(Urgency::Low, api.list_metadata(&ListParams::default().limit(PAGE))).await;
-        let page = page.map_err(|source| Error::Read { what: "nodes".to_owned(), source })?;
+        let page = page.map_err(|source| PlacementError::Read { what: "nodes".to_owned(), source })?;
         let labels = page.items.iter().filter_map(|node| node.metadata.labels.as_ref());
         let detected = labels.fold(SchemeSet::default(), |set, labels| set | configured.schemes.detect(labels));
         configured.detect(detected);
         Ok(())
     }
 
-    pub async fn replica_set(&self, namespace: &str, name: &str) -> Result<Option<ReplicaSet>, Error> {
+    pub async fn replica_set(&self, namespace: &str, name: &str) -> Result<Option<ReplicaSet>, PlacementError> {
         self.read(namespace, name).await
     }
 
-    pub async fn deployment(&self, namespace: &str, name: &str) -> Result<Option<Deployment>, Error> {
+    pub async fn deployment(&self, namespace: &str, name: &str) -> Result<Option<Deployment>, PlacementError> {
         self.read(namespace, name).await
     }
 
-    pub async fn stateful_set(&self, namespace: &str, name: &str) -> Result<Option<StatefulSet>, Error> {
+    pub async fn stateful_set(&self, namespace: &str, name: &str) -> Result<Option<StatefulSet>, PlacementError> {
         self.read(namespace, name).await
     }
 
-    pub async fn namespace(&self, name: &str) -> Result<Option<Namespace>, Error> {
+    pub async fn namespace(&self, name: &str) -> Result<Option<Namespace>, PlacementError> {
         if !is_dns_label(name) {
             return Ok(None);
         }
         let api: Api<Namespace> = Api::all(self.client.clone());
         let found = self.send(Urgency::Immediate, api.get_opt(name)).await;
-        found.map_err(|source| Error::Read { what: format!("namespace {name}"), source })
+        found.map_err(|source| PlacementError::Read { what: format!("namespace {name}"), source })
     }
 
     /// Reads an object. No request is sent for a name that no object can have: names come from
     /// owner references, which the API server does not check, and from reviews, which anyone can
     /// send.
-    async fn read<K>(&self, namespace: &str, name: &str) -> Result<Option<K>, Error>
+    async fn read<K>(&self, namespace: &str, name: &str) -> Result<Option<K>, PlacementError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
     {
@@ -319,14 +315,14 @@ impl Cluster {
         }
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
         let found = self.send(Urgency::Immediate, api.get_opt(name)).await;
-        found.map_err(|source| Error::Read { what: format!("{} {namespace}/{name}", K::plural(&())), source })
+        found.map_err(|source| PlacementError::Read { what: format!("{} {namespace}/{name}", K::plural(&())), source })
     }
 
     async fn send<T>(
         &self,
         urgency: Urgency,
         request: impl Future<Output = Result<T, kube::Error>>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, RequestFailure> {
         send(&self.budget, urgency, request).await
     }
 }
@@ -335,7 +331,10 @@ impl Cluster {
 #[derive(Debug)]
 pub enum Saved {
     Deployment(Deployment),
+    ReplicaSet(ReplicaSet),
     StatefulSet(StatefulSet),
+    /// The controller cannot be annotated: the state is kept in this process.
+    InMemory,
 }
 
 fn params() -> PatchParams {
