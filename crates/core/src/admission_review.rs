@@ -65,8 +65,8 @@ impl AdmissionRequest {
             + objects.map(pruned::footprint).sum::<usize>()
     }
 
-    /// Whether every name could be that of an object. An absent or empty name is valid: the API
-    /// server has not generated it yet.
+    /// Returns whether every name could be that of an object. An absent or empty name is valid: the
+    /// API server has not generated it yet.
     fn has_valid_names(&self) -> bool {
         let is_valid = |name: Option<&str>, namespace: Option<&str>| {
             name.is_none_or(|name| name.is_empty() || is_dns_subdomain(name))

@@ -49,10 +49,10 @@ pub struct Authority {
     pub key: Option<String>,
     pub issued: i64,
     pub expires: i64,
-    /// Whether all webhook configurations contain it.
+    /// True if all webhook configurations contain it.
     #[serde(default)]
     pub confirmed: bool,
-    /// Whether a rotation on request replaces it.
+    /// True if a rotation on request replaces it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub revoked: bool,
 }
@@ -137,8 +137,8 @@ impl Certificates {
         self
     }
 
-    /// Whether a request for a rotation is not carried out yet. One rotation ends before the next
-    /// begins.
+    /// Returns whether a request for a rotation is not carried out yet. One rotation ends before
+    /// the next begins.
     pub fn must_rotate(&self, request: Option<&str>) -> bool {
         let in_progress = self.authorities.iter().any(|authority| authority.revoked);
         request.is_some() && self.rotation.as_deref() != request && !in_progress

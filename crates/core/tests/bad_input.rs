@@ -368,7 +368,7 @@ fn bomb() -> String {
 }
 
 #[test]
-fn what_is_deep_is_refused() {
+fn deeply_nested_input_is_refused() {
     for text in deep() {
         assert!(Record::decode(&text).is_err());
         assert!(Mark::parse(&text).is_none());
@@ -381,7 +381,7 @@ fn what_is_deep_is_refused() {
 }
 
 #[test]
-fn what_grows_when_it_is_read_is_refused() {
+fn input_that_expands_when_it_is_read_is_refused() {
     let text = bomb();
     assert!(load(&Layers { file: Some(text.clone()), ..Layers::default() }).is_err());
     let found = read_text(&text, "file", &BTreeSet::new());
@@ -390,7 +390,7 @@ fn what_grows_when_it_is_read_is_refused() {
 }
 
 #[test]
-fn what_is_large_is_read_in_good_time() {
+fn large_input_is_read_in_time() {
     let known = BTreeSet::new();
     let many = (0..20_000).map(|i| format!("node-{i},team,ml\n")).collect::<Vec<_>>().concat();
     assert_eq!(read_text(&format!("node,key,value\n{many}"), "file", &known).entries.len(), 20_000);

@@ -63,7 +63,7 @@ pub struct ApiRequest {
     pub name: Option<String>,
     /// Status code of the response; 0 while it is unknown.
     pub code: u64,
-    /// Whether it was a server-side dry run.
+    /// True if it was a server-side dry run.
     pub dry_run: bool,
 }
 

@@ -4,7 +4,7 @@
 
 use std::{env, fs::File, os::fd::AsRawFd, path::PathBuf, sync::OnceLock};
 
-/// A binary that stays the same file for the whole test run, even if cargo replaces it meanwhile.
+/// A binary that stays the same file for the whole test run, even if cargo replaces it.
 #[derive(Debug)]
 pub(crate) struct Program {
     name: &'static str,

@@ -26,7 +26,7 @@ use crate::{
 /// Environment variable that shifts the clock of the operator under test.
 const CLOCK_OFF_BY: &str = "OPERATOR_UNDER_TEST_CLOCK_OFF_BY";
 
-/// Whether the operator serves admission webhooks or only watches.
+/// Mode of the operator: with admission webhooks, or with watches alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Webhooks {
     On,

@@ -5,7 +5,7 @@
 //! of connections rather than requests.
 //!
 //! # Guarantees
-//! A forwarded request reaches the API server even if the operator is killed meanwhile, as in a
+//! A forwarded request reaches the API server even if the operator is killed first, as in a
 //! real network. Nothing is retried. Every fault is counted by name, so that a test can assert that
 //! it happened.
 

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::{der::base64, pki::Credentials};
 
-/// How a client authenticates.
+/// Credentials of a client.
 #[derive(Debug)]
 pub(crate) enum Authentication<'a> {
     Certificate(&'a Credentials),

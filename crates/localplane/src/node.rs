@@ -1,4 +1,4 @@
-//! Real nodes: a kubelet and containerd in namespaces of their own.
+//! Real nodes: a kubelet and containerd in separate namespaces.
 //!
 //! Every node has its own mount, network, process and host name namespaces, held by its process 1.
 //! The networks of the nodes meet in one more network namespace. Nothing is added to the network

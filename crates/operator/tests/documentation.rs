@@ -207,7 +207,7 @@ fn reasons_after<'a>(source: &'a str, call: &'a str) -> impl Iterator<Item = &'a
         .filter_map(|rest| rest.split('"').skip(1).step_by(2).take(2).find(|text| is_reason(text)))
 }
 
-/// Whether a text looks like the reason of an Event.
+/// Returns whether a text looks like the reason of an Event.
 fn is_reason(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_uppercase())
         && text.len() > 4

@@ -1,4 +1,4 @@
-//! Rules of the operator that are broken on purpose, one at a time, and the histories that notice
+//! Rules of the operator that are broken on purpose, one at a time, and the histories that detect
 //! it.
 //!
 //! The operator has no switch for this. A rule is broken from outside, by rewriting what the
@@ -20,7 +20,7 @@ macro_rules! broken_rules {
         impl BrokenRule {
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
-            /// Seed of a history that is known to notice it.
+            /// Seed of a history that is known to detect it.
             pub const fn seed(self) -> u64 {
                 match self { $(Self::$name => $seed,)+ }
             }
@@ -84,7 +84,7 @@ broken_rules! {
     RefusalIsSuccess: 8,
     /// A node that is restored before the write has no version in its mark.
     MarkWithoutVersion: 3_002_477,
-    /// A restore of etcd is not noticed.
+    /// A restore of etcd is not detected.
     IgnoreRestore: 75,
     /// Terminating pods count as running.
     CountTerminating: 9,
@@ -96,7 +96,7 @@ broken_rules! {
     NoHold: 89,
     /// Pods are evicted during rollouts and cooldowns.
     MoveAtOnce: 4,
-    /// Every second pod is spot, whatever the annotations are.
+    /// Every second pod is spot, regardless of the annotations.
     EverySecondIsSpot: 4,
     /// Pods that wait for spot never fall back.
     NoFallback: 9,
@@ -130,7 +130,7 @@ impl BrokenRule {
     }
 }
 
-/// Breaks a rule and plays histories until one notices: first the known one, then `seeds`.
+/// Breaks a rule and plays histories until one detects it: first the known one, then `seeds`.
 pub fn noticed(rule: BrokenRule, seeds: Range<u64>, threads: usize) -> anyhow::Result<Option<Outcome>> {
     for seeds in [rule.seed()..rule.seed() + 1, seeds] {
         let seeds = seeds.filter(|seed| !rule.is_about_shortages() || is_placement(*seed));

@@ -2,7 +2,7 @@
 //! workload and faults. After every history each guarantee is checked by name, from the log of the
 //! server.
 
-#![expect(clippy::borrow_as_ptr, reason = "kinds are told apart by where they are")]
+#![expect(clippy::borrow_as_ptr, reason = "kinds are compared by address")]
 #![expect(missing_debug_implementations, reason = "a simulated cluster is never printed")]
 
 pub mod actor;

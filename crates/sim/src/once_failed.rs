@@ -63,12 +63,12 @@ pub const ONCE_FAILED_VARIED: &[(u64, &str)] = &[
 /// Those of [`ONCE_FAILED`] that have shortages of capacity. Older ones had none when they failed.
 const WITH_SHORTAGES: &[u64] = &[3_002_729];
 
-/// Whether the history of a seed that once failed has shortages of capacity.
+/// Returns whether the history of a seed that once failed has shortages of capacity.
 pub fn has_shortages(seed: u64) -> bool {
     WITH_SHORTAGES.contains(&seed)
 }
 
-/// Whether the history of a seed once failed without the variations.
+/// Returns whether the history of a seed once failed without the variations.
 pub fn contains(seed: u64) -> bool {
     ONCE_FAILED.binary_search_by_key(&seed, |(failed, _)| *failed).is_ok()
 }

@@ -131,7 +131,7 @@ impl Operator {
         self.history.went_back().now_or_never().is_some()
     }
 
-    /// Reports a task that has panicked or ended by itself, as a violation.
+    /// Reports a task that has panicked or ended early, as a violation.
     pub fn check(&mut self) {
         if let Some(error) = self.tasks.first_end().now_or_never() {
             self.world.lock().violation("G8", format!("operator-{}: {error}", self.id));

@@ -30,6 +30,6 @@ pub struct Marks {
     pub rests: Vec<u64>,
     /// Nodes that left and returned unchanged, each between two resourceVersions.
     pub probes: Vec<(String, u64, u64)>,
-    /// Whether the history came to rest.
+    /// True if the history came to rest.
     pub rested: bool,
 }

@@ -10,7 +10,7 @@ use perennial_sim::{
     once_failed::{ONCE_FAILED, ONCE_FAILED_VARIED},
 };
 
-/// Number of histories to play if the known one no longer notices a broken rule.
+/// Number of histories to play if the known one no longer detects a broken rule.
 const SEARCHED: u64 = 400;
 
 /// Writes a line to stderr, which is shown for passing tests too.

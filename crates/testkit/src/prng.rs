@@ -13,7 +13,7 @@ impl Prng {
         prng
     }
 
-    /// Returns a generator of its own for one part, so that its draws do not change those of other
+    /// Returns a separate generator for one part, so that its draws do not change those of other
     /// parts.
     #[must_use]
     pub fn split(&mut self) -> Self {

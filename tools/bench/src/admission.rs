@@ -60,7 +60,7 @@ pub(crate) async fn measure(size: Size, report: &mut Report) {
         report.raw(&format!("admission/{webhook}"), json!({"p50": p50, "p99": p99, "requests": requests}));
     }
     let (p50, p99) = (read(50), read(99));
-    let this = "for comparison: the driver reads a record meanwhile".to_owned();
+    let this = "for comparison: reads of a record by the driver".to_owned();
     rows.push(vec![this, format!("{p50:.1} ms"), format!("{p99:.1} ms"), reads.len().to_string()]);
     report.raw("admission/read", json!({"p50": p50, "p99": p99, "requests": reads.len()}));
     report.table(&["webhook", "p50 within", "p99 within", "requests"], &rows);

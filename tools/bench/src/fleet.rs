@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 pub(crate) const AT_ONCE: usize = 16;
 /// Prefix of user labels.
 const PREFIX: &str = "bench.example.com/";
-/// Label that is removed before the node is deleted. It must not come back.
+/// Label that is removed before the node is deleted. It must not be restored.
 const REMOVED: &str = "bench.example.com/removed";
 
 /// Nodes `node-00000`, `node-00001`, …

@@ -38,7 +38,7 @@ pub(crate) struct Size {
     limit: usize,
     /// Numbers of nodes of the mass returns.
     mass: &'static [usize],
-    /// Numbers of nodes of the large mass returns, a part of its own because they take long.
+    /// Numbers of nodes of the large mass returns, a separate part because they take long.
     large: &'static [usize],
     /// Number of nodes of the mass return that includes the peers; 0 for none.
     peers: usize,

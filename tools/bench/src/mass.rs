@@ -253,7 +253,7 @@ fn show(count: usize, back: &[(Contender, Return, Floor)], report: &mut Report) 
     }
     goals(count, back, report);
     let curves: Vec<Line> = back.iter().map(|(contender, result, _)| curve(*contender, result)).collect();
-    let title = format!("{count} nodes come back: share that has its labels, by seconds after their create");
+    let title = format!("{count} nodes return: share that has its labels, by seconds after their create");
     report.plot(&format!("return-{count}"), &title, lines(&title, "seconds after the create's answer", "%", &curves));
     if back.len() > 2 {
         let memory: Vec<(String, f64)> =

@@ -34,7 +34,7 @@ fn an_unchanged_node_costs_one_write_or_none_and_nothing_is_lost_or_resurrected(
     assert!(cost["writesPerLife"].as_f64().unwrap() <= 3.5, "{cost:#}");
     assert!(cost["readsPerLife"].as_f64().unwrap() <= 9.0, "{cost:#}");
     assert!(cost["noOpFloor"].as_f64().is_some() && back_has_no_op_floor(&report), "{report:#}");
-    assert!(text.contains("## Goals") && text.contains("![200 nodes come back"), "{text}");
+    assert!(text.contains("## Goals") && text.contains("![200 nodes return"), "{text}");
 }
 
 fn back_has_no_op_floor(report: &Value) -> bool {

@@ -32,7 +32,7 @@ pub(crate) struct Incarnation {
     pub(crate) uid: String,
     /// Labels, except those that every kubelet writes.
     pub(crate) labels: Labels,
-    /// Whether it has been restored.
+    /// True if it has been restored.
     pub(crate) marked: bool,
     pub(crate) born: Instant,
     /// Time of the last change of its labels.

@@ -11,7 +11,7 @@ use crate::Soak;
 
 /// Number of nodes.
 pub(crate) const COUNT: u64 = 24;
-/// Replicas are killed and paused meanwhile.
+/// Replicas are killed and paused at the same time.
 const PATIENCE: Duration = Duration::from_mins(3);
 /// Label of another controller: not kept by default.
 const FOREIGN: &str = "feature.node.kubernetes.io/beat";

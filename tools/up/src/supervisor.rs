@@ -66,7 +66,7 @@ fn supervise(paths: &Paths) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether `make up` was interrupted before it has succeeded.
+/// Returns whether `make up` was interrupted before it has succeeded.
 fn is_abandoned(paths: &Paths) -> bool {
     let parent = std::env::var(PARENT).ok();
     !paths.started().exists() && parent.is_some_and(|parent| !Path::new("/proc").join(parent).exists())

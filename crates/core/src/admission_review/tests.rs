@@ -28,14 +28,14 @@ fn a_delete_without_a_name_is_understood() {
 }
 
 #[test]
-fn what_is_strange_is_still_answered_by_its_uid() {
+fn unexpected_reviews_are_answered_with_their_uid() {
     let body = json!({"request": {"uid": "u", "operation": 7}});
 
     assert_eq!(read(body.to_string().as_bytes()), Review::Malformed { uid: "u".to_owned() });
 }
 
 #[test]
-fn what_has_no_uid_cannot_be_answered() {
+fn a_review_without_a_uid_cannot_be_answered() {
     for body in ["", "{}", "[]", "null", r#"{"request":{}}"#, r#"{"request":{"uid":""}}"#, r#"{"request":{"uid":"#] {
         assert_eq!(read(body.as_bytes()), Review::Unreadable, "{body}");
     }
@@ -62,7 +62,7 @@ fn a_patch_is_typed_and_encoded() {
 }
 
 #[test]
-fn a_refusal_says_why_and_changes_nothing() {
+fn a_refusal_has_a_reason_and_changes_nothing() {
     let response = AdmissionResponse { patch: vec![json!({})], ..AdmissionResponse::denied("no") };
     let answer: Value = serde_json::from_slice(&write("u", &response)).unwrap();
 

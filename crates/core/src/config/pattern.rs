@@ -164,7 +164,7 @@ mod tests {
     #[case("a b", PatternError::Character(' '))]
     #[case("a/b/c", PatternError::Slashes)]
     #[case("zürich/*", PatternError::Character('ü'))]
-    fn what_can_never_match_is_refused(#[case] text: &str, #[case] error: PatternError) {
+    fn patterns_that_can_never_match_are_refused(#[case] text: &str, #[case] error: PatternError) {
         assert_eq!(Pattern::parse(text), Err(error));
     }
 

@@ -63,7 +63,7 @@ choices! {
     #[derive(Default)]
     pub enum Gate { #[default] Never = "never", Needed = "needed", Always = "always" }
 
-    /// Whether records are signed, and whether unsigned ones are trusted.
+    /// Signing of records, and trust in unsigned ones.
     #[derive(Default)]
     pub enum Hmac { #[default] None = "none", Sign = "sign", Require = "require" }
 

@@ -23,7 +23,7 @@ fn from_flags(flags: &[(&str, &str)]) -> Result<Loaded, ConfigError> {
     load(&Layers { flags, ..Layers::default() })
 }
 
-/// Whether a label is kept where no KeepPolicy selects the node.
+/// Returns whether a label is kept where no KeepPolicy selects the node.
 fn keeps(keeper: &Keeper, label: &str) -> bool {
     Policy::from_settings(keeper).keeps(&Key::label(label))
 }

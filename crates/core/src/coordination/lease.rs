@@ -1,4 +1,4 @@
-//! Leader election for one Lease, as one candidate sees it, without a clock and without a client.
+//! Leader election for one Lease, from the view of one candidate, without a clock and a client.
 //!
 //! Owns the state machine behind leader election and shards. Its input is what was read and when,
 //! by the local monotonic clock. Its output is what to write, how long to wait, and until when the
@@ -69,12 +69,12 @@ pub struct LeaseState {
     pub resource_version: String,
 }
 
-/// Whether this candidate should take the Lease, and whether it should keep it.
+/// Intent of this candidate: when to take the Lease, and whether to keep it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Intent {
     /// Delay after the Lease became free; `None` to leave it.
     pub take: Option<Duration>,
-    /// Whether to keep a Lease that is held. Otherwise it is released.
+    /// True: a Lease that is held is kept. Otherwise it is released.
     pub keep: bool,
 }
 
@@ -184,7 +184,7 @@ impl Election {
         }
     }
 
-    /// Whether the Lease as last seen names this candidate as its holder.
+    /// Returns whether the Lease as last seen names this candidate as its holder.
     pub fn is_named(&self) -> bool {
         self.seen().is_some_and(|seen| seen.holder == self.identity)
     }
@@ -342,8 +342,8 @@ impl Election {
     }
 }
 
-/// Whether nothing but metadata changed. An annotation must not keep the Lease of a dead holder
-/// alive.
+/// Returns whether nothing but metadata changed. An annotation must not keep the Lease of a dead
+/// holder alive.
 fn same_term(a: &LeaseState, b: &LeaseState) -> bool {
     a.holder == b.holder && a.renewed == b.renewed && a.transitions == b.transitions && a.lease == b.lease
 }

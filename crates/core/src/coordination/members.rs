@@ -1,4 +1,4 @@
-//! The live members, as one of them sees them, and the shards that it takes, keeps or hands over
+//! The live members, as observed by one of them, and the shards that it takes, keeps or hands over
 //! accordingly.
 //!
 //! Owns the judgement of liveness: a member is alive until its announcement was seen unchanged for
@@ -49,11 +49,11 @@ struct Peer {
     proven: bool,
     /// When it appeared, unless it was there before us.
     appeared: Option<Duration>,
-    /// Whether it was seen alive after a lease: shards may be handed over to it.
+    /// True if it was seen alive after a lease: shards may be handed over to it.
     settled: bool,
 }
 
-/// The members as this one sees them. Times are on the local monotonic clock, as in
+/// The members as observed by this one. Times are on the local monotonic clock, as in
 /// [`super::lease::Election`].
 #[derive(Debug, Clone)]
 pub struct Roster {
@@ -128,7 +128,7 @@ impl Roster {
         }
     }
 
-    /// Whether no member that is proven alive has a higher rank.
+    /// Returns whether no member that is proven alive has a higher rank.
     fn is_best(&self, now: Duration, shard: u32) -> bool {
         shards::rank(shard, &self.me.identity, self.candidates(self.proven(now))) == Some(0)
     }
@@ -151,7 +151,7 @@ impl Roster {
         proper.into_iter().map(|member| member.identity.as_str()).collect()
     }
 
-    /// Whether another member can do the work that this one cannot.
+    /// Returns whether another member can do the work that this one cannot.
     fn is_replaced(&self, now: Duration) -> bool {
         self.me.impaired && !self.candidates(self.proven(now)).contains(&self.me.identity.as_str())
     }

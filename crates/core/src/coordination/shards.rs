@@ -29,7 +29,7 @@ pub struct Member {
     /// Creation of its announcement, by the API server's clock. Only an order: never compared with
     /// a local clock.
     pub since: i64,
-    /// Whether it cannot read a resource that the work needs.
+    /// True if it cannot read a resource that the work needs.
     pub impaired: bool,
 }
 

@@ -36,7 +36,7 @@ pub const MASS_ABSENCE: &str = "perennial.dev/mass-absence";
 /// of the last key.
 pub const TOMBSTONE_FOR: Duration = Duration::from_hours(1);
 
-/// A record as garbage collection sees it.
+/// A record with the fields that garbage collection reads.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 pub struct Candidate {

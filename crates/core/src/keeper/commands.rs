@@ -104,8 +104,8 @@ fn difference(from: &Kept, to: &Kept) -> (Kept, BTreeSet<Key>) {
     (set, remove)
 }
 
-/// Returns the record under the identity that its policy asks for now. `None` if it stays: the name
-/// is the same, the record does not contain the identifying field, or its policy is missing. The
+/// Returns the record under the identity that its policy has now. `None` if it stays: the name is
+/// the same, the record does not contain the identifying field, or its policy is missing. The
 /// case is that of a record without a node.
 ///
 /// A record without a policy (of an earlier version) stays as long as any policy looks for it
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rollback_that_is_tried_again_does_what_it_was_to_do() {
+    fn a_rollback_that_is_retried_has_the_same_result() {
         let record = two_captures();
         let to = record.history[0].clone();
         let first = rollback(&here(&node(6, "team=db extra=x"), &record), &record, &to);
@@ -233,7 +233,7 @@ mod tests {
         now.annotations.insert(IGNORE.to_owned(), "true".to_owned());
         let forgotten = forget(&here(&now, &record), &record);
         assert!(forgotten.is_tombstone() && forgotten.sequence == 3);
-        // Nothing comes back, until the node is captured again.
+        // Nothing is restored until the node is captured again.
         assert!(matches!(live(&now, Some(&forgotten), &policy()), Decision::Nothing(_)));
         let back = Node { uid: "u2".into(), ..node(9, "") };
         assert!(
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn restoring_now_sets_what_the_record_has() {
+    fn restoring_now_sets_the_keys_of_the_record() {
         let record = two_captures();
         let restore = restore_now(&here(&node(9, "team=other mine=1"), &record)).unwrap();
         assert_eq!(restore.set, kept("team=db extra=x"));
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_moves_to_another_identity_where_it_knows_it() {
+    fn a_record_moves_to_another_identity_if_it_has_the_field() {
         let record = two_captures();
         let moved = moved_to(Identity::SystemUuid, &record).unwrap();
         assert_ne!(moved.name(), record.name());

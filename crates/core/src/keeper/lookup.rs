@@ -1,6 +1,6 @@
 //! The record of a node among all records that it may be filed under.
 //!
-//! A policy selects nodes by labels, and identifies them by a field of its own choice. A node that
+//! A policy selects nodes by labels, and identifies them by a field of its choice. A node that
 //! returns without labels is therefore looked up under every identity in use, and the records that
 //! are found determine the policy.
 
@@ -72,7 +72,7 @@ pub fn believed_mark(node: &Node) -> Option<Mark> {
     Mark::read(&node.annotations).filter(|_| !node.uid.is_empty())
 }
 
-/// How closely a record belongs to a node.
+/// Closeness of a record to a node, for choosing among several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     /// This incarnation or an earlier one of the same machine has written the record, or this one

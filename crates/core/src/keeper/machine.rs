@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_says_more_completes_its_record() {
+    fn a_node_that_reports_more_fields_completes_its_record() {
         assert!(machine("p,s,m").completes(&machine(",s,m")));
         assert!(!machine("p,s,m").completes(&machine("p,s,m")));
         assert!(!machine("p,s,m").completes(&machine(",t,m")));

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_mark_leaves_out_what_it_gave() {
+    fn a_huge_mark_leaves_out_the_given_keys() {
         let given: Kept = (0..10_000).map(|i| (Key::Label(format!("example.com/key-{i}")), "value".into())).collect();
         let mark = Mark { from: Digest::of(["x"]), complete: true, given, ..Mark::default() };
         assert!(mark.render().len() < 100);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_beside_large_annotations_leaves_out_what_it_gave() {
+    fn a_mark_beside_large_annotations_leaves_out_the_given_keys() {
         let given: Kept = (0..1000).map(|i| (Key::Label(format!("example.com/key-{i}")), "value".into())).collect();
         let mark = Mark { from: Digest::of(["x"]), complete: true, given, ..Mark::default() };
         let blob = |size: usize| "x".repeat(size);

@@ -68,7 +68,7 @@ fn changes(restore: &Restore) -> impl Iterator<Item = (&Key, Option<&String>)> {
 
 /// Returns the taints of the node with the restored ones. A merge patch replaces the whole list, so
 /// taints of others are included as they are. The resourceVersion in the patch ensures that none
-/// was added meanwhile.
+/// was added in between.
 pub fn taints(present: &[Taint], restore: &Restore) -> Vec<Taint> {
     let mut taints = present.to_vec();
     for (key, value) in changes(restore) {

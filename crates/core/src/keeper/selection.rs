@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_wrote_is_kept_and_what_kubelets_write_is_not() {
+    fn labels_of_people_are_kept_and_those_of_kubelets_are_not() {
         let policy = Policy::from_settings(&Settings::default().keeper);
         let labels = ["beta.kubernetes.io/os", "topology.kubernetes.io/zone", "beta.kubernetes.io/instance-type"];
         let by = |manager: &str| Node {

@@ -178,7 +178,7 @@ impl Newest {
     /// Compares another read of the same data key. A later version of the same object with a
     /// smaller sequence is an older record that was put back; an earlier version is a late event.
     ///
-    /// In an object that was deleted and created again, sequences begin anew. There, a record with a
+    /// In an object that was deleted and created again, sequences restart. There, a record with a
     /// smaller sequence that was captured before the newest one is an older record.
     pub fn see(&mut self, read: Self) -> Result<(), RecordFault> {
         let Self { uid, resource_version, sequence, .. } = read;

@@ -57,7 +57,7 @@ pub enum PodOwner<'a> {
     StatefulSet { start: u32, state: &'a PlacementState },
 }
 
-/// How a Deployment's pod is assigned its slot.
+/// Way in which a Deployment's pod is assigned its slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Assignment {
     /// This replica owns the workload and assigns the place in the create request. No later write

@@ -145,7 +145,7 @@ fn shortage(workload: &Workload, counts: &Counts) -> Option<String> {
             Some(format!("spot has been short for {}: {fallback} {on_demand}, {next}", passed(since, now)))
         }
         Breaker::Probing { since, .. } => {
-            Some(format!("probing spot for {}: {fallback} {on_demand} meanwhile", passed(since, now)))
+            Some(format!("probing spot for {}: {fallback} {on_demand}", passed(since, now)))
         }
     }
 }

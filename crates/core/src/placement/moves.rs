@@ -259,7 +259,7 @@ where
 }
 
 /// Evicts a surplus on-demand pod of one ReplicaSet while an on-demand pod of another one waits for
-/// the capacity that becomes free: a rollout without room to surge would wait for ever.
+/// the capacity that becomes free: a rollout without room to surge would wait forever.
 pub(super) fn give_way(
     groups: &[Group<'_>],
     workload: &Managed<'_>,

@@ -15,7 +15,7 @@ use super::PREFERRED;
 use super::schedule::{Schedule, Window};
 use super::slots::{Floor, Split};
 
-/// Whether the scheduler must or should respect the class of a pod.
+/// Strength of the class of a pod: the scheduler must or should respect it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Strength {

@@ -112,7 +112,7 @@ pub enum Probe {
     Bound,
 }
 
-/// How a probe is sent, ordered by preference.
+/// Kind of a probe, ordered by preference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
     /// A running pod is evicted.
@@ -241,7 +241,7 @@ pub(super) enum SpotPod {
     /// The pod runs on-demand.
     FallsBack,
     /// The pod stays gated until the scheduler has tried the probe. A pod that fell back now might
-    /// have to be evicted afterwards, which a disruption budget may forbid for ever.
+    /// have to be evicted afterwards, which a disruption budget may never allow.
     AwaitsProbe,
 }
 

@@ -11,7 +11,7 @@ pub(crate) struct Config {
     pub(crate) create_webhook: bool,
     /// The second key is protected and withheld from creates.
     pub(crate) kubelet_creates: bool,
-    /// The second key is protected, and the name may come back on another machine.
+    /// The second key is protected, and the name may return on another machine.
     pub(crate) machines: u8,
     /// Machine fields that a new node reports; the others follow later.
     pub(crate) first_report: u8,

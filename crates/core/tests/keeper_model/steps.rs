@@ -11,7 +11,7 @@ use super::{
     },
 };
 
-/// A step that the operator did not take: its writes count anew.
+/// A step of another actor: the writes of the operator are counted again from zero.
 pub(crate) fn outside(out: &mut Successors<State>, mut state: State, name: impl FnOnce() -> String) {
     state.writes = 0;
     out.push(state, name);

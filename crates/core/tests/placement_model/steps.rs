@@ -66,8 +66,8 @@ fn people(state: &State, rules: &Rules, out: &mut Successors<State>) {
     }
 }
 
-/// Next step of the Deployment controller: how many pods which ReplicaSet is to have. One pod more
-/// than asked for in a rollout, and no fewer available ones.
+/// Next step of the Deployment controller: the new replicas of a ReplicaSet. At most one pod more
+/// than desired in a rollout, and no fewer available ones.
 fn next_scale(state: &State, rules: &Rules) -> Option<(u8, u8)> {
     let workload = &state.workload;
     let (new, old) = (workload.newest, 1 - workload.newest);

@@ -176,7 +176,7 @@ impl Front {
         }
         let request = request.body(kube::client::Body::from(body.to_vec())).map_err(|_| Ended)?;
         let client = to.clone();
-        // In its own task: the request is sent even if the connection closes meanwhile.
+        // In its own task: the request is sent even if the connection closes first.
         let sent = tokio::spawn(async move { client.send(request).await }).await;
         let (mut parts, body) = sent.map_err(|_| Ended)?.map_err(|_| Ended)?.into_parts();
         parts.headers.remove(header::CONTENT_LENGTH);

@@ -128,7 +128,7 @@ fn listen_in(network: &NetworkNamespace, address: SocketAddrV4) -> io::Result<Tc
     listening.join().unwrap_or_else(|_| Err(io::Error::other("the thread that listens panicked")))
 }
 
-/// Serves each connection in a thread of its own until `stop`.
+/// Serves each connection in its own thread until `stop`.
 fn accept_until<C: Send + 'static, A>(
     stop: &AtomicBool,
     listener: &impl AsFd,

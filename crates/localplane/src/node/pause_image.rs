@@ -1,4 +1,4 @@
-//! The image that holds the namespaces of a pod: one program that waits for ever. No registry is
+//! The image that holds the namespaces of a pod: one program that waits forever. No registry is
 //! needed for it.
 
 use serde_json::{Value, json};

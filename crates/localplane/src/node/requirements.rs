@@ -1,4 +1,4 @@
-//! Checks whether this machine can run real nodes. All checks run in namespaces of their own.
+//! Checks whether this machine can run real nodes. All checks run in separate namespaces.
 
 use std::{
     env, fs,
@@ -28,7 +28,7 @@ mkdir "$1/lower" "$1/upper" "$1/work"
 mount -t overlay -o lowerdir="$1/lower",upperdir="$1/upper",workdir="$1/work" overlay "$1/lower"
 "#;
 
-/// How containerd stores the layers of images.
+/// Snapshotter of containerd: the storage of image layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Snapshotter {
     Overlayfs,

@@ -140,7 +140,7 @@ impl CommandContext<'_> {
     }
 
     fn kwok(&self, port: u16) -> Vec<String> {
-        // Real nodes have a kubelet of their own.
+        // Real nodes have their own kubelet.
         let manage = match self.spec.real_nodes {
             0 => "--manage-all-nodes=true",
             _ => "--manage-nodes-with-label-selector=type=kwok",

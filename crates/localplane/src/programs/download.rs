@@ -38,7 +38,7 @@ pub struct Downloads {
     /// `{base}/{version}/kwok-{os}-{arch}`, with `.sha256` beside it (kwok publishes none; GitHub's
     /// API provides it).
     pub kwok: String,
-    /// Whether the checksums that the hosts publish are trusted: see [`TRUST_ENV`].
+    /// True if the checksums that the hosts publish are trusted: see [`TRUST_ENV`].
     pub trust_published: bool,
 }
 

@@ -55,7 +55,7 @@ fn a_killed_etcd_loses_nothing() {
     plane.kill(Component::Etcd).unwrap();
     plane.restart(Component::Etcd).unwrap();
 
-    // The API server reconnects by itself.
+    // The API server reconnects.
     let value = eventually("the API server answers again", || {
         let output =
             kubectl(&plane, &["get", "configmap", "acknowledged", "-o", "jsonpath={.data.a}", "--request-timeout=5s"]);

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_out_and_comes_again_may_stay_again() {
+    fn a_removed_authority_that_returns_is_kept_again() {
         let start = Instant::now();
         let mut others = Others::default();
         others.beside(&pem(&["a"]), &pem(&["b"]), start);

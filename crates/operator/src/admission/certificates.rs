@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_make_can_be_served() {
+    fn issued_certificates_can_be_served() {
         let made = certificates();
         let served = Served::default();
         assert!(!served.is_ready());
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_secret_is_what_was_put_there() {
+    fn certificates_survive_the_round_trip_through_the_secret() {
         let made = certificates();
         let written = secret(None, &made).unwrap();
         let data = written.data.unwrap();

@@ -1,7 +1,7 @@
 //! Limits and deadlines of the admission server.
 //!
-//! Together they bound its memory: 256 connections with buffers and a part of their own, the pool,
-//! and the running handlers take less than 100 MiB, whatever clients send.
+//! Together they bound its memory: 256 connections with their buffers and their own parts, the
+//! pool, and the running handlers take less than 100 MiB, regardless of what clients send.
 
 use std::time::Duration;
 

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_longer_needed_is_free_for_others() {
+    async fn memory_that_is_no_longer_needed_is_free_for_others() {
         let memory = Memory::new(1024 * 1024);
         let (connection, other) = (memory.connection(), memory.connection());
         let mut reservation = connection.reserve();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_dropped_is_free_again() {
+    async fn memory_of_a_dropped_reservation_is_free_again() {
         let memory = Memory::new(64 * 1024);
         let connection = memory.connection();
         for _ in 0..100 {

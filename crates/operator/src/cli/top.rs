@@ -147,7 +147,7 @@ fn spark(numbers: &[u64]) -> String {
 /// Deadline of an answer of the API server.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
-/// Whether the cache follows the cluster: the API server answers, and both watches work.
+/// Freshness of the cache: whether the API server answers, and both watches work.
 struct WatchFreshness {
     health: Health,
     /// The last failures of watches.
@@ -162,7 +162,7 @@ impl WatchFreshness {
         Self { health, failures: BTreeMap::new(), good: now }
     }
 
-    /// Takes in an event of a watch. Returns it, or its failure if the first list is incomplete.
+    /// Records an event of a watch. Returns it, or its failure if the first list is incomplete.
     fn note<T>(
         &mut self,
         what: &'static str,

@@ -47,7 +47,7 @@ impl Outage {
         }
     }
 
-    /// Takes in a failure, or an event. Returns whether the failure begins an outage.
+    /// Records a failure, or an event. Returns whether the failure begins an outage.
     fn note(&self, failed: Option<Instant>) -> bool {
         let mut last = self.last_failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let before = std::mem::replace(&mut *last, failed);

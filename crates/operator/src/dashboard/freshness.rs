@@ -1,5 +1,5 @@
-//! Whether the API server answers, and delivers nodes, records, workloads and pods. Otherwise everything that is shown
-//! may be outdated.
+//! Freshness of the data: the API server answers, and delivers nodes, records, workloads and pods.
+//! Otherwise everything that is shown may be outdated.
 
 use std::time::Duration;
 

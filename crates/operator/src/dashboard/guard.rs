@@ -62,7 +62,7 @@ impl Guard {
     }
 }
 
-/// Whether a host name always means this machine. Any other name may resolve to it as well.
+/// Returns whether a host name always means this machine. Any other name may resolve to it as well.
 fn is_localhost(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,

@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 use super::{format::span, inspected_node::InspectedNode};
 use crate::keeper::apply::LoadedRecord;
 
-/// Whether a record is held, and when it is deleted.
+/// Hold of a record, and the time at which it is deleted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecordLifetime {
     pub(crate) hold: bool,
     time: CollectionTime,
     /// `keeper.maxAbsent`, beyond which it is deleted earlier. 0: there is no limit.
     max_absent: u32,
-    /// Whether the node exists was read.
+    /// True if the existence of the node was read.
     node_known: bool,
 }
 

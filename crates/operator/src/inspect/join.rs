@@ -108,8 +108,8 @@ impl Session {
         hand_on(&mut batch, 1)
     }
 
-    /// Whether some nodes are not identified by their name, whatever policies identify them by now.
-    /// The records of those come first in a list.
+    /// Returns whether some nodes are not identified by their name, whatever policies identify them
+    /// by now. The records of those come first in a list.
     pub(super) async fn has_identified_records(&self) -> anyhow::Result<bool> {
         let (first, _) = self.cluster.list_records(&record_pages().limit(1)).await?;
         Ok(first.first().is_some_and(|held| held.name().starts_with("id-")))

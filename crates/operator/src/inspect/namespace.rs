@@ -1,5 +1,5 @@
-//! Whether the selected namespace is the one of Perennial, and where the settings of a command come
-//! from.
+//! Checks that the selected namespace is the one of Perennial, and finds the source of a command's
+//! settings.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub(crate) enum SettingsSource {
 }
 
 impl SettingsSource {
-    /// Whether the settings are those of an installation.
+    /// Returns whether the settings are those of an installation.
     pub(crate) fn is_configured(self) -> bool {
         self != Self::Defaults
     }
@@ -101,8 +101,8 @@ async fn installed_elsewhere(client: &Client, settings: &Settings) -> Option<Els
     Some(Elsewhere { namespace, runs })
 }
 
-/// Whether the namespace has a Lease of an operator, or that cannot be determined. Leases in another
-/// namespace prove nothing about it.
+/// Returns whether the namespace has a Lease of an operator, or that cannot be determined. Leases
+/// in another namespace prove nothing about it.
 async fn has_leases(client: &Client, settings: &Settings) -> bool {
     if settings.lease_namespace() != settings.namespace.as_str() {
         return false;
@@ -112,7 +112,7 @@ async fn has_leases(client: &Client, settings: &Settings) -> bool {
     !list.is_ok_and(|list| list.items.is_empty())
 }
 
-/// Whether the namespace has a record, or that cannot be determined.
+/// Returns whether the namespace has a record, or that cannot be determined.
 async fn has_records(client: &Client, namespace: &str) -> bool {
     let records: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let list = records.list_metadata(&record_pages().limit(1)).await;

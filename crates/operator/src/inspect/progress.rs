@@ -10,7 +10,7 @@ use std::{
 use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// A status line on standard error, shown after one second. Not shown if standard error is not a
-/// terminal or if output appears on the same terminal meanwhile.
+/// terminal, or if standard output is printed to the same terminal.
 #[derive(Debug)]
 pub(crate) struct Progress {
     what: &'static str,

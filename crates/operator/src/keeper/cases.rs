@@ -90,7 +90,7 @@ impl Cases {
         Case::live(node, Some(record), rivals, &self.context(&self.policies.current()))
     }
 
-    /// Returns the record under the identity that its policy asks for now. `None` if it stays.
+    /// Returns the record under the identity that its policy has now. `None` if it stays.
     pub(super) fn moved(&self, held: &LoadedRecord) -> Option<Record> {
         migrate(&self.absent(held), &self.policies.current())
     }

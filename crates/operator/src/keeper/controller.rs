@@ -309,8 +309,8 @@ impl KeeperController {
     }
 
     /// Writes the pending last states of the owned shards, and nothing else. Ends when all are
-    /// written, or after [`DRAIN_WITHIN`]. The rate of requests is not limited meanwhile: last states
-    /// that are not written now are lost.
+    /// written, or after [`DRAIN_WITHIN`]. The rate of requests is not limited: last states that
+    /// are not written now are lost.
     pub async fn drain(&self) {
         // Others write them: this process never does.
         if !self.nodes.duties.capture {

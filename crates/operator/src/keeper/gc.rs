@@ -192,8 +192,8 @@ impl Collector {
         Ok(more)
     }
 
-    /// Lists nodes, then records. A node that is created meanwhile is in the cache, or is found by
-    /// the read before its record is deleted.
+    /// Lists nodes, then records. A node that is created in between is in the cache, or is found
+    /// by the read before its record is deleted.
     async fn list(&self, passes: &Passes) -> Result<Findings, KeeperError> {
         let now = passes.time.now;
         let mut live: HashSet<NodeKey> = HashSet::new();

@@ -32,7 +32,7 @@ impl Losses {
         self.ownership.is_ours(self.ownership.shard_of(node))
     }
 
-    /// Called when the watch delivers the deletion of a record, before the cache forgets it.
+    /// Called when the watch delivers the deletion of a record, before it leaves the cache.
     pub(super) fn on_record_deleted(&self, config_map: &ConfigMap) {
         let held = LoadedRecord::new(config_map.clone(), self.cluster.signatures());
         let expected = self.cluster.take_deletion(&held);

@@ -1,9 +1,9 @@
 //! Moves records to the names that a changed identity setting gives them.
 //!
 //! # Guarantees
-//! Captures and restores go on meanwhile: a node is looked up under every identity in use. A record
-//! is written under its new name before the old one is deleted, with its history, its withheld keys
-//! and its annotations. A record that cannot be moved delays no other one.
+//! Captures and restores continue during a move: a node is looked up under every identity in use.
+//! A record is written under its new name before the old one is deleted, with its history, its
+//! withheld keys and its annotations. A record that cannot be moved delays no other one.
 
 use futures::TryStreamExt as _;
 use perennial_core::keeper::{identity::RecordName, record::Record};

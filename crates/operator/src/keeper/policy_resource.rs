@@ -49,7 +49,7 @@ pub struct RawSpec(#[schemars(with = "KeepPolicySpec")] pub Value);
 #[serde(transparent)]
 pub struct RawStatus(#[schemars(with = "KeepPolicyStatus")] pub Value);
 
-/// Whether the policy is in force, and the number of nodes that it applies to.
+/// State of the policy, and the number of nodes that it applies to.
 #[derive(JsonSchema)]
 #[schemars(rename_all = "camelCase")]
 #[expect(dead_code, reason = "only its schema is used")]

@@ -66,7 +66,7 @@ enum Done {
     Quiet,
     /// Something was written.
     Wrote,
-    /// The node or its record changed meanwhile.
+    /// The node or its record has changed since it was read.
     Again,
 }
 

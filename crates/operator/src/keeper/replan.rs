@@ -55,7 +55,7 @@ impl Replanner {
         }
     }
 
-    /// Applies policy changes to nodes and to records, for ever.
+    /// Applies policy changes to nodes and to records. Never returns.
     pub(super) async fn run(&self) {
         futures::join!(self.follow_changes(), self.follow_moves(), self.follow_ownership());
     }

@@ -30,11 +30,11 @@ const GAUGES_PERIOD: Duration = Duration::from_secs(2);
 /// Longest time from the start to the first audit. Nodes that left while no replica ran are noted
 /// by it.
 const FIRST_AUDIT: Duration = Duration::from_mins(2);
-/// How often the cache is searched for records that the current key has not signed.
+/// Interval at which the cache is searched for records that the current key has not signed.
 const RESIGN_PERIOD: Duration = Duration::from_secs(3);
 
 impl KeeperController {
-    /// Returns the tasks that fill the caches. Placement sees the nodes of the same watch.
+    /// Returns the tasks that fill the caches. Placement reads the nodes of the same watch.
     pub fn watch_tasks(self: &Arc<Self>, env: &Environment, placer: Option<Arc<Placer>>) -> [Task; 6] {
         env.health.expect(SYNCED);
         let synced = report_synced(Arc::clone(self), env.health.clone(), env.stop.clone());

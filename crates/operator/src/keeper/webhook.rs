@@ -46,7 +46,7 @@ const WATCH_CHECK: Duration = Duration::from_millis(5);
 /// Answers admission reviews of nodes.
 #[derive(Debug)]
 pub(super) struct NodeAdmission {
-    /// Requests with a budget of their own, since the API server waits for the answer.
+    /// Client with a separate budget, since the API server waits for the answer.
     pub(super) cluster: KeeperClient,
     pub(super) cache: Arc<KeeperCache>,
     pub(super) cases: Cases,

@@ -20,8 +20,8 @@ pub fn keep_policy_crd() -> Value {
     crd
 }
 
-/// Removes the keywords for which Kubernetes has rules of its own: unknown fields are pruned or
-/// refused as the client asks for (`fieldValidation`), and an optional field is left out, not null.
+/// Removes the keywords for which Kubernetes has other rules: unknown fields are pruned or refused
+/// as the client requests (`fieldValidation`), and an optional field is left out, not null.
 /// Joins the lines of descriptions.
 fn make_structural(schema: &mut Value) {
     match schema {

@@ -16,7 +16,7 @@ use super::{
 #[derive(Debug)]
 pub(super) struct Gauges {
     metrics: PlacementMetrics,
-    /// Maximum number of workloads with metrics of their own.
+    /// Maximum number of workloads with separate metrics.
     max_workloads: usize,
     last: Mutex<LastDecisions>,
 }
@@ -24,7 +24,7 @@ pub(super) struct Gauges {
 #[derive(Debug, Default)]
 struct LastDecisions {
     counts: HashMap<WorkloadKey, LastCounts>,
-    /// Workloads with metrics of their own.
+    /// Workloads with separate metrics.
     published: BTreeSet<WorkloadKey>,
 }
 

@@ -2,8 +2,8 @@
 //! decided and applied.
 //!
 //! # Guarantees
-//! A new owner of a workload compares its pods with the API server before it decides. A failure delays only the workload
-//! that it is about.
+//! A new owner of a workload compares its pods with the API server before it decides. A failure
+//! delays only the workload that it is about.
 
 use std::{sync::Arc, time::Duration};
 
@@ -67,7 +67,7 @@ const RETRY: RetryPolicy = RetryPolicy {
 pub struct PlacerParts {
     pub configured: Configured,
     pub cluster: PlacementClient,
-    /// Client of the webhook, with a budget of its own because the API server waits for the answer.
+    /// Client of the webhook, with a separate budget because the API server waits for the answer.
     pub admission: PlacementClient,
     /// Must be below the deadline of the server, which is below the timeout of the webhook.
     pub admission_deadline: Duration,

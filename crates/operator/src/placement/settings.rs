@@ -37,7 +37,7 @@ pub struct Configured {
     detected: SchemeSet,
     /// `placement.spotTolerations`.
     spot_tolerations: Vec<Value>,
-    /// Maximum number of workloads with metrics of their own.
+    /// Maximum number of workloads with separate metrics.
     pub workload_metrics: usize,
     selector: config::LabelSelector,
     own_namespace: String,

@@ -1,6 +1,6 @@
 //! The request budget of a flow of requests: a rate limit with urgencies. Its rate follows the
-//! answers of the API server ([`rate`](super::rate)), and it is closed while the server asks clients
-//! to back off.
+//! answers of the API server ([`rate`](super::rate)), and it is closed for the `Retry-After` of a
+//! 429.
 
 use std::{
     sync::{Arc, Mutex},
@@ -11,7 +11,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::rate::{AdaptiveRate, RateBounds, RequestClass};
 
-/// How urgent a request is. The first is sent first.
+/// Urgency of a request. The first is sent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Urgency {
     Immediate,

@@ -93,7 +93,7 @@ impl ClusterNames {
     }
 }
 
-/// Receivers of what every response shows.
+/// Receivers of the status, time and latency of every response.
 #[derive(Clone, Debug)]
 pub struct Listeners {
     pub metrics: Metrics,
@@ -233,7 +233,7 @@ fn is_watch(uri: &http::Uri) -> bool {
     uri.query().is_some_and(|query| query.split('&').any(|pair| pair == "watch=true"))
 }
 
-/// Whether a GET lists or watches.
+/// Returns whether a GET lists or watches.
 fn has_parameters(uri: &http::Uri) -> bool {
     uri.query().is_some_and(|query| !query.trim_matches('&').is_empty())
 }
@@ -251,8 +251,8 @@ fn written(path: &str) -> Option<&'static str> {
     RESOURCES.into_iter().find(|known| *known == resource)
 }
 
-/// Whether a write reached a server that works. A rejection depends on the object, and a 429 on the
-/// load: both say nothing about this process.
+/// Returns whether a write reached a server that works. A rejection depends on the object, and a
+/// 429 on the load: neither is a fault of this process.
 fn is_success(status: Option<http::StatusCode>) -> Option<bool> {
     match status {
         Some(status) if status.is_success() => Some(true),
@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writes_are_told_apart_by_resource() {
+    fn writes_are_distinguished_by_resource() {
         for (path, resource) in [
             ("/api/v1/nodes/n1/status", Some("nodes")),
             ("/api/v1/namespaces/perennial/configmaps", Some("configmaps")),
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dry_run_is_asked_for_beside_what_is_asked_already() {
+    fn the_dry_run_parameter_is_added_to_existing_ones() {
         let asked = |text: &str| {
             let mut uri: http::Uri = text.parse().unwrap();
             ask_for_dry_run(&mut uri);

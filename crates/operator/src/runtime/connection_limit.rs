@@ -40,7 +40,7 @@ pub struct ConnectionLimit {
 #[derive(Debug)]
 struct Connections {
     limit: usize,
-    /// Whether bytes that arrive count as use.
+    /// True if bytes that arrive count as use.
     reads: bool,
     random: RandomState,
     /// Logical clock that advances with every use of any connection.
@@ -64,7 +64,7 @@ struct ConnectionActivity {
     active: AtomicUsize,
 }
 
-/// Returns the network of an address: IPv4 addresses by themselves, IPv6 ones by their /64, since
+/// Returns the network of an address: an IPv4 address itself, or the /64 of an IPv6 address, since
 /// one machine has all of it.
 pub fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {

@@ -6,7 +6,7 @@
 //! the windows of [`Ownership`].
 //!
 //! Leases, all labelled `perennial.dev/group=GROUP` (GROUP is `perennial`, unless roles run in
-//! processes of their own):
+//! separate processes):
 //! - `GROUP-member-IDENTITY`, labelled `perennial.dev/member=v1`: an announcement, deleted on a
 //!   graceful stop;
 //! - `GROUP-shard-I`, labelled `perennial.dev/shard=v1`; with one shard its only Lease is named
@@ -157,8 +157,8 @@ impl Coordinator {
         watcher(self.leases.api().clone(), config)
     }
 
-    /// Releases every Lease at once and deletes the announcement. Bounded: a Lease without a
-    /// response expires by itself.
+    /// Releases every Lease at once and deletes the announcement. Bounded: a Lease whose
+    /// release gets no response expires.
     async fn leave(mut self) {
         let latest = Instant::now() + self.terms.act;
         self.leaving = true;

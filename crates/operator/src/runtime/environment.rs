@@ -13,10 +13,10 @@ pub struct Environment {
     /// For the work of the controllers.
     pub client: Client,
     pub budget: Budget,
-    /// For Leases, on connections of its own and without a budget: a renewal waits for nothing.
+    /// For Leases, on separate connections and without a budget: a renewal waits for nothing.
     pub leases: Client,
-    /// For requests on behalf of an admission review, on connections and with a budget of their
-    /// own.
+    /// For requests on behalf of an admission review, on separate connections and with a separate
+    /// budget.
     pub admission: Client,
     pub admission_budget: Budget,
     pub metrics: Metrics,
@@ -25,7 +25,7 @@ pub struct Environment {
     /// Name of this process among its replicas.
     pub identity: String,
     pub health: Health,
-    /// Whether what was observed so far is still the API server's history.
+    /// Detects a restore of etcd, after which all observations are obsolete.
     pub history: History,
     /// Cancelled when the process stops: no new work begins.
     pub stop: CancellationToken,

@@ -14,7 +14,7 @@ pub enum Category {
     NotFound,
     /// A permission is missing. Retrying does not help until it is granted.
     Forbidden,
-    /// The server asks clients to back off.
+    /// The server throttles clients (429).
     Throttled,
     /// The server rejected the request. The same request would be rejected again.
     Refused,
@@ -67,7 +67,7 @@ impl Category {
     }
 }
 
-/// Returns the pause that the server asked for in the body of its response.
+/// Returns the pause that the server requested in the body of its response.
 pub fn retry_after(error: &Error) -> Option<Duration> {
     let Error::Api(status) = error else { return None };
     let seconds = status.details.as_ref()?.retry_after_seconds;

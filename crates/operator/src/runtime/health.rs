@@ -97,7 +97,7 @@ impl Health {
         self.state().resources.entry(resource).or_default().failed(category);
     }
 
-    /// Records that a watch of the collection at this path is asked for.
+    /// Records that a watch of the collection at this path is requested.
     pub fn watch_asked(&self, path: &str) {
         self.state().resources.values_mut().filter(|one| one.is_at(path)).for_each(Resource::asked);
     }
@@ -145,7 +145,7 @@ impl Health {
         Some((resource.unreadable_for()?, resource.category()))
     }
 
-    /// Whether a resource cannot be read.
+    /// Returns whether a resource cannot be read.
     pub fn is_unreadable(&self, resource: &str) -> bool {
         self.state().resources.get(resource).is_some_and(|resource| resource.unreadable_for().is_some())
     }

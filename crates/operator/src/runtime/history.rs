@@ -1,8 +1,8 @@
-//! Notices that the history of the API server went back, as after a restore of etcd from a backup.
+//! Detects a restore of etcd from a backup: the history of the API server went back.
 //!
 //! Resource versions only grow, unless etcd is restored: then caches, Leases and watches of this
 //! process belong to a history that no longer exists, and a watch that resumes at a future version
-//! stays silent for ever. Three signs are enough, each from a consistent read: a Lease that is
+//! never delivers anything. Three signs are enough, each from a consistent read: a Lease that is
 //! older than it was (see [`super::coordinator`]); a newest resource version that is lower than one
 //! that was observed before the read was sent; and a version of an object that this object did not
 //! get in the history that the API server has now. The last one holds although a busy cluster has
@@ -28,8 +28,8 @@ use super::{error_category, tasks::Task};
 /// Time between two reads of the newest resource version.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Whether the history of the API server went back since this process started to observe it. Clones
-/// share it.
+/// Detects that the history of the API server went back since this process started to observe it.
+/// Clones share the state.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     went_back: CancellationToken,

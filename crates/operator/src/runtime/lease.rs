@@ -86,7 +86,7 @@ impl Leases {
     }
 }
 
-/// Whether the Lease does not exist, exists already or has another version.
+/// Returns whether the Lease does not exist, exists already or has another version.
 fn is_changed(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404 || status.code == 409)
 }

@@ -27,7 +27,7 @@ pub type LeaseReport = Arc<dyn Fn(&str, bool) + Send + Sync>;
 /// Returns why this process should not own shards.
 pub type Impairments = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
 
-/// How this process takes part in the coordination.
+/// Part of this process in the coordination.
 #[derive(Clone)]
 pub struct Coordination {
     /// Without kube's default retry, which would delay a renewal by minutes:

@@ -102,8 +102,8 @@ impl Ownership {
         }
     }
 
-    /// Whether Leases exclude a second owner. Without leader election another process may own the
-    /// same shards.
+    /// Returns whether Leases exclude a second owner. Without leader election another process may
+    /// own the same shards.
     pub fn is_exclusive(&self) -> bool {
         self.leased
     }
@@ -130,7 +130,7 @@ impl Ownership {
         self.owns(self.shard_of(key))
     }
 
-    /// Whether a shard is owned, without a permit: for filters and status.
+    /// Returns whether a shard is owned, without a permit: for filters and status.
     pub fn is_ours(&self, shard: u32) -> bool {
         let cell = usize::try_from(shard).ok().and_then(|shard| self.inner.cells.get(shard));
         cell.is_some_and(|cell| cell.lock().window.end(Instant::now()).is_some())
@@ -141,8 +141,8 @@ impl Ownership {
         Self { owners: Some(Arc::clone(&others.inner)), ..self }
     }
 
-    /// Whether a shard is known to have an owner, this process or another: work that its owner must
-    /// finish may begin.
+    /// Returns whether a shard is known to have an owner, this process or another: work that its
+    /// owner must finish may begin.
     pub fn has_owner(&self, shard: u32) -> bool {
         let inner = self.owners.as_ref().unwrap_or(&self.inner);
         let cell = usize::try_from(shard).ok().and_then(|shard| inner.cells.get(shard));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_window_ends_by_itself() {
+    async fn a_window_ends_without_a_renewal() {
         let ownership = Ownership::none(2);
         ownership.set(0, Some(soon(10)));
 

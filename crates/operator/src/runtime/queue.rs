@@ -89,7 +89,7 @@ enum QueueItem<P> {
     Ready(P, Instant),
     /// In `delayed`, due then.
     Delayed(P, Instant),
-    /// Handed to a worker, and possibly added again meanwhile.
+    /// Handed to a worker, and possibly added again since then.
     Busy(Option<(P, Instant)>),
 }
 
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_is_handed_out_once_and_again_when_added_meanwhile() {
+    async fn a_key_is_handed_out_once_and_again_if_added_while_busy() {
         let queue = Queue::default();
         queue.add(&key("a"), NORMAL);
         queue.add(&key("a"), NORMAL);

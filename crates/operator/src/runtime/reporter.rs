@@ -12,10 +12,10 @@ use super::{
 pub trait CategorizedError: Error {
     fn category(&self) -> Category;
 
-    /// Pause that the API server asked for.
+    /// Returns the pause that the API server requested (`Retry-After`).
     fn retry_after(&self) -> Option<Duration>;
 
-    /// The permission that the operation needs.
+    /// Returns the permission that the operation needs.
     fn permission(&self) -> Option<&'static str>;
 
     /// The permission that is missing, where that is the cause.

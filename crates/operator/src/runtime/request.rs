@@ -32,7 +32,7 @@ impl RequestFailure {
         }
     }
 
-    /// Returns the pause that the API server asked for.
+    /// Returns the pause that the API server requested.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Request(error) => error_category::retry_after(error),
@@ -40,13 +40,13 @@ impl RequestFailure {
         }
     }
 
-    /// Whether the request was rejected by validation, an admission policy or a webhook (which
-    /// answer with 400, 403 or 422), or since a permission is missing.
+    /// Returns whether the request was rejected by validation, an admission policy or a webhook
+    /// (which answer with 400, 403 or 422), or since a permission is missing.
     pub fn is_refusal(&self) -> bool {
         matches!(self.category(), Category::Refused | Category::Forbidden)
     }
 
-    /// Returns the token with which a list goes on whose snapshot was compacted.
+    /// Returns the token to continue a list whose snapshot was compacted.
     fn resume_token(&self) -> Option<String> {
         let Self::Request(error) = self else { return None };
         let kube::Error::Api(status) = error.as_ref() else { return None };

@@ -38,7 +38,7 @@ pub struct Watch<K> {
     stop: CancellationToken,
     history: History,
     health: Health,
-    /// Whether the kind may not exist.
+    /// True if the kind may not exist.
     optional: bool,
 }
 
@@ -192,9 +192,9 @@ pub fn category(error: &watcher::Error) -> Category {
     }
 }
 
-/// Whether the resourceVersion to resume from is too old, according to the response itself. kube
-/// handles the event of that meaning, but after such a response it would ask for the same version
-/// for ever.
+/// Returns whether the resourceVersion to resume from is too old, according to the response itself.
+/// kube handles the corresponding event, but after such a response it would request the same
+/// version again and again.
 pub fn is_expired(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
 }
@@ -210,7 +210,7 @@ fn code(error: &watcher::Error) -> Option<u16> {
     }
 }
 
-/// Whether the API server lacks `sendInitialEvents`, which it answers with 422 or 400.
+/// Returns whether the API server lacks `sendInitialEvents`, which it answers with 422 or 400.
 fn refuses_streaming(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if matches!(status.code, 400 | 422))
 }

@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use super::jitter::{Jitter, nominal_pause};
 
-/// When a watch is asked for again. Only a complete list or an event of the watch ends the backoff:
-/// a list that begins, or whose first pages arrive, may still fail.
+/// Backoff of one watch. Only a complete list or an event of the watch ends it: a list that begins,
+/// or whose first pages arrive, may still fail.
 #[derive(Debug)]
 pub struct WatchBackoff {
     first: Duration,
@@ -23,7 +23,7 @@ impl WatchBackoff {
         Self { first, longest, failures: 0, not_before: None }
     }
 
-    /// Whether the last thing that happened is a failure.
+    /// Returns whether the watch has failed since its last complete list or event.
     pub fn is_failing(&self) -> bool {
         self.failures > 0
     }
@@ -39,14 +39,14 @@ impl WatchBackoff {
         pause
     }
 
-    /// Takes in an event of the watch.
+    /// Records an event of the watch. A complete list or a change ends the backoff.
     pub fn delivered<K>(&mut self, event: &Event<K>) {
         if matches!(event, Event::InitDone | Event::Apply(_) | Event::Delete(_)) {
             (self.failures, self.not_before) = (0, None);
         }
     }
 
-    /// Waits until the watch may be asked for.
+    /// Waits until the watch may be requested again.
     pub async fn wait(&self) {
         if let Some(not_before) = self.not_before {
             tokio::time::sleep_until(not_before).await;

@@ -29,7 +29,7 @@ pub const RETENTION: Duration = Duration::from_mins(1);
 
 /// Time in which the watches of operators deliver what has happened before a restore of etcd.
 const OBSERVED_WITHIN: Duration = Duration::from_secs(15);
-/// Time in which an operator without faults notices a restore of etcd and starts again.
+/// Time in which an operator without faults detects a restore of etcd and starts again.
 const NOTICED_WITHIN: Duration = Duration::from_secs(40);
 
 /// Configuration of a history, drawn from the seed.
@@ -244,7 +244,7 @@ impl Fleet {
             tokio::time::sleep(OBSERVED_WITHIN).await;
             let mut state = self.world.lock();
             let lost = state.store.between(self.backup, u64::MAX);
-            // An operator notices a restore by a node that it has observed, or by its Lease.
+            // An operator detects a restore by a node that it has observed, or by its Lease.
             if lost.iter().any(|change| std::ptr::eq(change.kind, &NODES) && change.what != What::Deleted) {
                 state.restore(self.backup);
             }
@@ -275,7 +275,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Reports operators whose tasks have ended by themselves.
+    /// Reports operators whose tasks have ended early.
     pub fn check(&mut self) {
         for operator in &mut self.operators {
             operator.check();

@@ -1,4 +1,4 @@
-//! Checks every write of the operator by itself.
+//! Checks each single write of the operator.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -109,7 +109,7 @@ fn strip(node: &Value) -> Value {
     rest
 }
 
-/// Whether some history keeps this key.
+/// Returns whether some history keeps this key.
 fn is_kept(key: &Key) -> bool {
     KEYS.contains(&key.to_string().as_str())
 }

@@ -20,7 +20,7 @@ use crate::tamper;
 pub const TIMEOUT: Duration = Duration::from_secs(2);
 /// A webhook that took longer than this may have given up on its work.
 const SURELY_DONE: Duration = Duration::from_secs(1);
-/// Time in which a process whose first reads failed knows the policies.
+/// Time in which a process whose first reads failed has read the policies.
 const KNOWS_POLICIES: Duration = Duration::from_secs(10);
 
 /// Returns the object as the mutating webhook patched it, and whether the webhook answered.
@@ -97,7 +97,7 @@ fn review(asked: &ApiRequest, operation: &str, object: Option<&Value>, old: Opti
     })
 }
 
-/// Calls one replica. Returns its number, the answer, and whether no fault hit it meanwhile.
+/// Calls one replica. Returns its number, the answer, and whether no fault hit it.
 async fn call(world: &World, path: &'static str, mut review: Value) -> Option<(usize, Value, bool)> {
     let start = Instant::now();
     let (hook, way, answer_lost) = {

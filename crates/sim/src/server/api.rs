@@ -198,8 +198,8 @@ impl World {
         done
     }
 
-    /// Admission reviews the very state that is deleted: if the object changed meanwhile, it is
-    /// called again.
+    /// Admission reviews the very state that is deleted: if the object has changed since,
+    /// admission is called again.
     async fn delete(&self, asked: &ApiRequest, name: &str, how: &Deletion) -> Result<ApiResponse, ApiError> {
         let Target { kind, namespace, .. } = &asked.target;
         loop {

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_json_patch_that_does_not_apply_says_so() {
+    fn a_json_patch_that_does_not_apply_is_an_error() {
         let mut node = json!({"metadata": {"labels": {}}});
         let add = json!({"op": "add", "path": "/metadata/labels/a~1b", "value": "c"});
         assert!(json(&mut node, &[add]).is_ok());

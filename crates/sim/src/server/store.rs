@@ -72,7 +72,7 @@ pub enum Admission {
     None,
     /// The object before admission, and whether the webhook answered.
     Create { came: Arc<Value>, answered: bool },
-    /// Whether the webhook processed this very state without a fault.
+    /// `looked`: the webhook processed this very state without a fault.
     Delete { looked: bool },
 }
 

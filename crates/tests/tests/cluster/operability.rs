@@ -42,7 +42,7 @@ async fn probes_logs_and_metrics_are_as_expected_of_an_operator() {
     cluster.wait_for_record("n1", [("team", "ml"), ("rack", "r1")]).await;
     operator.wait_for_metric("perennial_captures_total", &[], 3.0).await;
     operator.wait_for_metric("perennial_records_created_total", &[], 2.0).await;
-    // The Leases are in the namespace that was asked for.
+    // The Leases are in the configured namespace.
     let leases = cluster.kubectl("get leases -n kube-system -l app.kubernetes.io/managed-by=perennial -o name");
     assert!(leases.lines().count() >= 2, "{leases}");
     assert_eq!(cluster.kubectl(&format!("get leases -n {} -o name", cluster.namespace())), "");

@@ -50,7 +50,7 @@ async fn data_of_a_lost_api_server_is_shown_as_stale() {
         page.go("#/node/worker-1").await;
         page.wait_until("document.querySelector('.empty')?.textContent.length > 0").await;
 
-        // Every page recovers by itself.
+        // Every page recovers without a reload.
         proxy.wire().up();
         page.wait_for_in(".keylist", "team=ml").await;
         page.wait_for_in("#live", "Live").await;

@@ -34,7 +34,7 @@ async fn an_etcd_that_is_killed_costs_nothing(#[case] webhooks: Webhooks) {
 }
 
 /// The pause exceeds every request timeout: the operator has given up, and etcd commits the writes
-/// all the same.
+/// later.
 #[tokio::test]
 async fn an_etcd_that_hangs_for_longer_than_requests_wait_costs_nothing() {
     let cluster = crate::shipped().await;

@@ -1,5 +1,5 @@
-//! One resource that cannot be read, for ever: what depends on it is paused and named, the rest
-//! works.
+//! One resource that can never be read: everything that depends on it is paused and reported, the
+//! rest works.
 
 use perennial_harness::{ApiRequest, Fault, Operator, TestCluster, Webhooks, eventually, is_full_run, labels};
 use rstest::rstest;

@@ -206,8 +206,7 @@ async fn changes_during_a_silent_connection_are_handled_afterwards() {
     cluster.wait_for_labels("changed", [("team", "web"), ("tier", "gold")]).await;
 }
 
-/// Watches stay half-open for ever, as behind a firewall that lost its state; only the silence
-/// shows it.
+/// Watches stay half-open, as behind a firewall that lost its state. Only a timeout detects it.
 #[tokio::test]
 async fn an_operator_replaces_half_open_connections() {
     let cluster = crate::shipped().await;

@@ -12,19 +12,19 @@ use serde_json::Value;
 /// Faults are injected, and retries back off.
 const PATIENCE: Duration = Duration::from_mins(3);
 
-/// Whether an operator observes every incarnation.
+/// Coverage of incarnations by the watches of an operator.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Observed {
     Always,
     /// The operator crashes, or its watch is interrupted without webhooks, or the review of a
-    /// deletion failed open: the labels of an incarnation that comes and goes meanwhile are lost
-    /// (limit F).
+    /// deletion failed open: the labels of an incarnation that exists only in this time are
+    /// lost (limit F).
     NotAlways,
 }
 
 impl Observed {
-    /// Whether every incarnation was observed although the watch was interrupted: with webhooks,
-    /// each deletion is captured, unless its review failed open.
+    /// Returns whether every incarnation was observed although the watch was interrupted: with
+    /// webhooks, each deletion is captured, unless its review failed open.
     pub(crate) fn by_admission(webhooks: Webhooks, operator: &Operator) -> Self {
         let reviews =
             |labels: &[(&str, &str)]| operator.metrics().sum("controller_runtime_webhook_requests_total", labels);

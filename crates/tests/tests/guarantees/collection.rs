@@ -247,7 +247,7 @@ async fn an_absence_from_before_the_capture_is_not_believed() {
     cluster.kubectl(&format!("annotate configmap {record} -n {namespace} --overwrite {since}"));
 
     wait_until_collected(&cluster, "old").await;
-    eventually("the absence is noted anew", async || {
+    eventually("the absence is noted again", async || {
         let object = cluster.config_map("new").await.ok_or("it is gone")?;
         let since = object.metadata.annotations.unwrap_or_default().remove("perennial.dev/absent-since");
         if since.as_ref().is_some_and(|since| !since.starts_with("2020")) { Ok(()) } else { Err("it is not") }
@@ -255,8 +255,8 @@ async fn an_absence_from_before_the_capture_is_not_believed() {
     .await;
 }
 
-/// One API server of several is a month ahead, or behind. An absence that begins meanwhile is noted
-/// with the right time, or later: one that is too early would end the retention early.
+/// One API server of several is a month ahead, or behind. An absence that begins then is noted with
+/// the right time, or later: one that is too early would end the retention early.
 #[rstest]
 #[case::ahead(31)]
 #[case::behind(-20)]

@@ -91,7 +91,7 @@ async fn a_cluster_where_nothing_changes_gets_no_write(#[case] webhooks: Webhook
     operator.wait_for_metric("perennial_nodes_current_ratio", &[], 1.0).await;
     let before = cluster.requests().await;
 
-    // Irrelevant changes; resyncs and audits run meanwhile, as the recorded absence shows.
+    // Irrelevant changes. Resyncs and audits run, as the recorded absence shows.
     for number in 0..20 {
         cluster.patch_node(&format!("n{number}"), json!({"metadata": {"annotations": {"heartbeat": "1"}}})).await;
     }
@@ -122,7 +122,7 @@ async fn a_restart_on_a_quiet_cluster_writes_nothing() {
     operator.wait_for_metric("perennial_nodes_current_ratio", &[], 1.0).await;
     let before = cluster.requests().await;
 
-    // A new process lists everything; then irrelevant changes; then a relevant one as a fence.
+    // A new process lists everything. Irrelevant changes follow, and a relevant one as a fence.
     operator.crash();
     let operator = cluster.operator().start().await;
     operator.wait_for_metric("perennial_nodes_current_ratio", &[], 1.0).await;

@@ -53,7 +53,7 @@ async fn a_change_is_restored_while_its_record_cannot_be_written(#[case] status:
         cluster.node(node).create().await;
     }
 
-    // Each is restored although no record can be written, and nothing comes back that was removed.
+    // Each is restored although no record can be written, and nothing that was removed is restored.
     cluster.wait_for_labels("changed", [("team", "web")]).await;
     cluster.wait_for_labels("unchanged", [("team", "ml"), ("tier", "gold")]).await;
     cluster.wait_for_labels::<String, String>("emptied", []).await;
@@ -113,7 +113,7 @@ async fn a_change_that_was_restored_before_its_write_survives_a_crash() {
     cluster.wait_for_labels::<String, String>("emptied", []).await;
 }
 
-/// Admission and the controller are processes of their own, so that each can be denied by itself.
+/// Admission and the controller are separate processes, so that each can be denied separately.
 #[tokio::test]
 async fn a_delete_that_admission_missed_is_not_overtaken_by_the_next_one() {
     let cluster = TestCluster::new().await;

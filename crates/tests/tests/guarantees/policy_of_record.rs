@@ -279,7 +279,7 @@ async fn a_record_that_moves_keeps_its_hold_and_its_history() {
     end(&cluster, operator);
 }
 
-/// The operator starts while it may not read policies, and the node leaves meanwhile.
+/// The operator starts while it may not read policies, and the node leaves in that time.
 #[tokio::test]
 async fn annotations_of_a_node_that_leaves_while_policies_cannot_be_read_are_kept() {
     let cluster = TestCluster::with_policies().await;

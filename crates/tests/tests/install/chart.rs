@@ -245,7 +245,7 @@ fn a_frozen_operator_is_replaced_within_35_seconds() {
     "ConfigMap",
     true
 )]
-fn what_is_asked_for_is_there(#[case] set: &str, #[case] kind: &str, #[case] there: bool) {
+fn requested_objects_are_rendered(#[case] set: &str, #[case] kind: &str, #[case] there: bool) {
     let three = rendered(Helm::V3, &[set]);
     let four = rendered(Helm::V4, &[set]);
 
@@ -391,7 +391,7 @@ fn certificates_are_signed_by_an_authority_that_outlives_them() {
 #[case::a_writer_without_a_name(r#"admissionPolicies={"recordWriters":[{"kind":"User"}]}"#)]
 #[case::a_bad_digest(r#"image={"digest":"latest"}"#)]
 #[case::no_duration(r#"check={"timeout":"soon"}"#)]
-fn what_makes_no_sense_is_refused(#[case] set: &str) {
+fn invalid_values_are_refused(#[case] set: &str) {
     for helm in [Helm::V3, Helm::V4] {
         helm.template(&[set]).expect_failure();
     }

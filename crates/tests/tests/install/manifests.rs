@@ -51,7 +51,7 @@ async fn deleting_the_manifests_keeps_the_records() {
         let left = cluster.kubectl(&format!("get {kind} -o name"));
         assert!(!left.contains("/perennial"), "{left}");
     }
-    // The deletion that was asked for.
+    // The requested deletion.
     cluster.kubectl("annotate namespace perennial-system perennial.dev/delete-records=true");
     cluster.kubectl("delete namespace perennial-system --wait=false");
 }

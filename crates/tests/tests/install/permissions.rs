@@ -228,7 +228,7 @@ fn user(cluster: &TestCluster) -> String {
 }
 
 async fn stop(operator: Operator) {
-    assert!(operator.stop().await.is_some_and(|status| status.success()), "the operator did not stop by itself");
+    assert!(operator.stop().await.is_some_and(|status| status.success()), "the operator did not stop");
 }
 
 #[rstest]

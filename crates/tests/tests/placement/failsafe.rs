@@ -200,7 +200,7 @@ async fn an_operator_without_placement_releases_gated_pods(#[case] key: &str, #[
     until_none_is_left_behind(&cluster).await;
 }
 
-/// Other clients change and delete nodes and pods meanwhile.
+/// Other clients change and delete nodes and pods at the same time.
 #[tokio::test(flavor = "multi_thread")]
 async fn uninstall_tolerates_concurrent_changes_and_deletes() {
     let cluster = TestCluster::full().await;

@@ -128,7 +128,7 @@ async fn thief(cluster: &TestCluster) -> Client {
         "create clusterrolebinding {name} --clusterrole=cluster-admin --serviceaccount={namespace}:{ACCOUNT}"
     ));
     let client = cluster.client_of_account(ACCOUNT).await;
-    // Each policy comes into force by itself, and so does the role.
+    // Each policy takes effect separately, and so does the role.
     let (nodes, node): (Api<Node>, _) = (Api::all(client.clone()), cluster.node("probe").into_node());
     eventually("the policy for nodes is in force", async || match nodes.create(&dry(), &node).await {
         Err(error) if error.to_string().contains("perennial-nodes") => Ok(()),

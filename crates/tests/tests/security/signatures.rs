@@ -225,7 +225,7 @@ async fn a_record_planted_beside_another_is_neither_trusted_nor_signed() {
     cluster.corrupt_record("n1", json!({"recovered.json": evil.encode().unwrap()})).await;
     // A new key signs every valid record.
     keys(&cluster, &[("k1", FIRST), ("k2", SECOND)]);
-    eventually("the record is signed anew", async || {
+    eventually("the record is signed again", async || {
         let signature = data(&cluster, "n1").await["record.json.hmac"].to_string();
         if signature.contains("k2:") { Ok(()) } else { Err(signature) }
     })

@@ -199,7 +199,7 @@ async fn members_share_shards_and_no_two_act_at_once() {
     assert!(took > LEASE / 3, "a shard must not be taken before its holder has stopped, but it took {took:?}");
     settled(&[&a, &c], 8, BALANCED).await;
 
-    // Pausing: the others take over, and the shards come back later.
+    // Pausing: the others take over, and the shards are handed back later.
     assert!(!c.owned().is_empty(), "the test needs a member with shards");
     c.pause.set(true);
     all_held(&[&a], 8, LEASE + SLACK).await;

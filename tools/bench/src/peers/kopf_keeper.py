@@ -61,7 +61,7 @@ def deleted(name, labels, **_):
     store(name, labels)
 
 
-# The first turn waits: one that fires at once stores the bare labels of a node that has just come back.
+# The first turn waits: one that fires at once stores the bare labels of a node that has just returned.
 @kopf.timer("", "v1", "nodes", interval=300, initial_delay=300)
 def every_five_minutes(name, labels, **_):
     store(name, labels)

@@ -1,4 +1,4 @@
-//! Chapters on real nodes: each has a kubelet and containerd in namespaces of its own. A node comes
+//! Chapters on real nodes: each has a kubelet and containerd in separate namespaces. A node comes
 //! back when its kubelet restarts, as on any machine.
 
 use std::time::{Duration, Instant};

@@ -14,7 +14,7 @@ pub const ACTION_LABELS: &[&str] = &["nvidia.com/gpu.deploy.*", "aws-node-termin
 /// A label that administrators set: no operands of the GPU operator on this node.
 const NO_OPERANDS: &str = "nvidia.com/gpu.deploy.operands";
 
-/// Whether a label is one of [`ACTION_LABELS`].
+/// Returns whether a label is one of [`ACTION_LABELS`].
 pub fn is_action_label(key: &str) -> bool {
     static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| Patterns::of(ACTION_LABELS));
     key != NO_OPERANDS && PATTERNS.matches(key)

@@ -147,7 +147,7 @@ fn a_lost_answer_extends_nothing() {
 }
 
 #[test]
-fn a_holder_that_hands_over_stops_before_it_says_so() {
+fn a_holder_that_hands_over_stops_before_it_writes_the_release() {
     let mut a = holder("a");
     a.set_intent(Intent::NONE);
 

@@ -101,14 +101,14 @@ fn a_kubelet_may_set(#[case] key: &str, #[case] may: bool) {
 #[case(json!({"metadata": {"labels": "x"}}))]
 #[case(json!({"metadata": {"annotations": []}}))]
 #[case(json!({"metadata": {}, "spec": 1}))]
-fn a_strange_object_passes_unchanged(#[case] object: Value) {
+fn a_malformed_object_passes_unchanged(#[case] object: Value) {
     let record = record(&[("team", "ml")]);
     assert!(admit_bare(&object, Some(&record), false, Gate::Always).patch.is_empty());
 }
 
 proptest! {
     #[test]
-    fn a_kubelets_create_never_carries_what_would_be_refused(keys in proptest::collection::vec("[a-z.]{0,6}(kubernetes.io|k8s.io|node-restriction.kubernetes.io|example.com)/[a-z]{1,4}", 1..6)) {
+    fn a_kubelets_create_never_gets_keys_that_would_be_refused(keys in proptest::collection::vec("[a-z.]{0,6}(kubernetes.io|k8s.io|node-restriction.kubernetes.io|example.com)/[a-z]{1,4}", 1..6)) {
         let pairs: Vec<(&str, &str)> = keys.iter().map(|key| (key.as_str(), "v")).collect();
         let record = record(&pairs);
         let admitted = admit_bare(&json!({"metadata": {"name": "n1"}}), Some(&record), true, Gate::Never);

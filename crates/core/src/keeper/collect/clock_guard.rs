@@ -1,5 +1,4 @@
-//! Whether the time of an audit is trusted: a clock that is wrong anywhere must not collect a
-//! record early.
+//! Checks the time of an audit: a wrong clock, anywhere, must not delete a record early.
 //!
 //! The time comes from `Date` headers of API servers, and one of several may be wrong. It is
 //! compared with the time that has passed on this process's monotonic clock, and with the clock of

@@ -1,4 +1,4 @@
-//! The brake: whether the list of nodes of an audit is trusted.
+//! Detects a mass absence: the list of nodes of an audit is then not trusted.
 //!
 //! Nodes that became absent since the last audits are compared with those that were there then.
 //! Names that have been absent for longer count for nothing, however many there are.
@@ -16,7 +16,7 @@ const AUDITS: usize = 3;
 /// The same as a number of audit periods.
 const PERIODS: u32 = 3;
 
-/// Whether a list of nodes is trusted.
+/// Trust in a list of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
     Full,

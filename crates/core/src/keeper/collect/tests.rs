@@ -128,7 +128,7 @@ fn a_clock_that_runs_ahead_collects_nothing() {
 #[case::tombstone(Candidate { tombstone: true, ..absent(0) })]
 #[case::fresh_tombstone(Candidate { tombstone: true, captured_at: now(), ..record() })]
 #[case::live_tombstone(Candidate { tombstone: true, present: true, captured_at: now(), ..record() })]
-#[case::for_ever(Candidate { retention: Duration::MAX, ..absent(3) })]
+#[case::forever(Candidate { retention: Duration::MAX, ..absent(3) })]
 fn the_time_of_collection_is_when_it_is_collected(#[case] candidate: Candidate) {
     let far = now() + (24 * 365 * 50).hours();
     match collection_time(&candidate) {
@@ -249,7 +249,7 @@ fn the_oldest_absences_over_the_limit_are_selected() {
     assert_eq!(limited(1, 100, &records, &NodeList { trust: Trust::Empty, ..list }), [""; 0]);
 }
 
-/// A record that was captured while a clock was wrong is not noted anew in every audit.
+/// A record that was captured while a clock was wrong is not noted again in every audit.
 #[rstest]
 #[case::right(-48, -24, true)]
 #[case::a_note_from_before_the_capture(-24, -48, false)]

@@ -175,7 +175,7 @@ fn a_flapping_node_keeps_its_record() {
 }
 
 #[test]
-fn what_a_flapping_node_decided_is_folded_in() {
+fn changes_of_a_flapping_node_are_folded_in() {
     let record = record_of(&node("u1", 5, "team=ml rack=r1"));
     let flapped = node("u2", 8, "team=db");
     let next = written(gone(&flapped, Some(&record), &policy()), RecordWrite::Fold);
@@ -186,7 +186,7 @@ fn what_a_flapping_node_decided_is_folded_in() {
 }
 
 #[test]
-fn a_fold_whose_delete_was_refused_is_decided_again_against_what_was_before() {
+fn a_fold_whose_delete_was_refused_is_decided_again_against_the_state_before() {
     let record = record_of(&node("u1", 5, "team=ml rack=r1"));
     let flapped = node("u2", 8, "team=db");
     let folded = written(gone(&flapped, Some(&record), &policy()), RecordWrite::Fold);
@@ -232,7 +232,7 @@ fn a_label_removed_between_restore_and_capture_is_not_resurrected() {
 }
 
 #[test]
-fn a_record_that_moved_on_updates_only_what_it_gave_and_is_untouched() {
+fn a_newer_record_updates_only_given_keys_that_are_unchanged() {
     let record = record_of(&node("u1", 5, "team=ml rack=r1 gone=x"));
     let bare = node("u2", 8, "");
     let given = after(&bare, &restored(live(&bare, Some(&record), &policy())));
@@ -305,7 +305,7 @@ fn an_unknown_machine_that_goes_again_leaves_protected_keys_to_their_machine() {
 }
 
 #[test]
-fn a_machine_that_returns_after_another_waits_until_it_says_who_it_is() {
+fn a_machine_that_returns_after_another_waits_until_it_is_known() {
     let record = record_of(&on("p,s,m", node("u1", 5, &format!("team=ml {ROLE}=yes"))));
     let other = on("q,t,n", node("u2", 8, "team=ml"));
     let record = written(live(&other, Some(&record), &policy()), RecordWrite::Claim);
@@ -335,7 +335,7 @@ fn two_machines_that_have_the_same_protected_key_keep_a_value_each() {
 }
 
 #[test]
-fn what_a_machine_had_before_it_said_who_it_is_does_not_come_back_over_newer_values() {
+fn withheld_keys_of_a_machine_do_not_replace_newer_values_once_it_is_known() {
     let record = record_of(&on(",s,m", node("u1", 5, &format!("{ROLE}=old"))));
     let born = on(",s,m", node("u2", 8, ""));
     let full = on("p,s,m", after(&born, &restored(live(&born, Some(&record), &policy()))));
@@ -361,7 +361,7 @@ fn after_its_restore(node: &Node, record: &Record) -> Node {
 fn a_machine_that_is_folded_away_and_returns_before_it_left_is_still_given_its_keys() {
     let record = record_of(&on("p,s,m", node("u1", 5, &format!("{ROLE}=yes"))));
     let early = on(",s,m", node("u2", 8, "team=ml"));
-    // The delete was captured and then refused; meanwhile the node reports its machine.
+    // The delete was captured and then refused. In between, the node reports its machine.
     let folded = written(gone(&early, Some(&record), &policy()), RecordWrite::Fold);
     let known = on("p,s,m", early);
     let restore = restored(live(&known, Some(&folded), &policy()));
@@ -376,7 +376,7 @@ fn narrow(keep: &str) -> Policy {
 }
 
 #[test]
-fn a_key_that_the_policy_keeps_again_is_given_to_a_node_that_came_meanwhile() {
+fn a_key_that_the_policy_keeps_again_is_given_to_a_node_that_joined_in_between() {
     let record = record_of(&node("u1", 5, "team=ml rack=r1"));
     let restore = create(&node("", 0, ""), &record, &narrow("rack"), false);
     let born = after(&node("u2", 8, ""), &restore);
@@ -448,7 +448,7 @@ fn a_create_does_not_believe_a_mark_that_came_with_it() {
 }
 
 #[test]
-fn a_kubelets_create_carries_only_what_may_ride_and_the_rest_follows() {
+fn a_kubelets_create_gets_only_permitted_keys_and_the_rest_follows() {
     let record = record_of(&node("u1", 5, &format!("team=ml {ROLE}=yes")));
     let restore = create(&node("", 0, ""), &record, &policy(), true);
     assert_eq!(restore.set, kept("team=ml"));
@@ -499,7 +499,7 @@ proptest! {
     /// With every delete seen, whatever order the rest comes in: nothing lost, nothing undone, and
     /// it comes to rest.
     #[test]
-    fn every_life_ends_with_what_people_wanted(steps in proptest::collection::vec(step(), 1..40)) {
+    fn every_life_ends_with_the_labels_that_people_set(steps in proptest::collection::vec(step(), 1..40)) {
         let policy = policy();
         let name = |k: u8| format!("k{k}");
         let mut rv = 1;
@@ -730,7 +730,7 @@ fn a_value_of_a_controller_is_never_overwritten() {
     assert!(create(&next, &record, &policy(), true).changes_nothing());
 }
 
-/// A patch with more annotations than the API server accepts would be refused for ever, and the node
+/// A patch with more annotations than the API server accepts would always be refused, and the node
 /// never captured again.
 #[test]
 fn annotations_that_a_node_has_no_room_for_are_not_given() {

@@ -81,7 +81,7 @@ fn patterns_are_named() {
 }
 
 #[test]
-fn a_removal_is_told_from_what_was_never_there() {
+fn a_removal_is_distinguished_from_a_key_that_never_existed() {
     let stored = capture(&node("u1", 5, "team=ml rack=r1"), None);
     let now = node("u1", 6, "team=ml");
     assert_eq!(why("rack", Some(&now), Some(&stored)), Cause::BeingRemoved { value: "r1".into() });

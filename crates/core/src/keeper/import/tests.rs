@@ -185,7 +185,7 @@ fn a_first_record_unsettles_a_live_node_and_its_own_values_stay() {
 }
 
 #[test]
-fn what_was_imported_rides_in_the_create_of_its_node() {
+fn imported_keys_are_set_in_the_create_of_their_node() {
     let found = read("worker-1: {team: ml}");
     let written = written(import(&found.entries[0], None, None, false));
     // A node has no UID while it is being created.
@@ -208,7 +208,7 @@ fn a_record_that_is_there_is_overruled_only_on_request() {
 }
 
 #[test]
-fn an_export_comes_back_as_it_was_whatever_the_clusters_numbers() {
+fn an_export_is_imported_unchanged_into_a_cluster_with_other_versions() {
     let record = captured(&node("u1", 5_000, &[("team", "ml")]), None);
     let record = captured(&node("u1", 5_001, &[("team", "web")]), Some(&record));
     let export =
@@ -227,7 +227,7 @@ fn an_export_comes_back_as_it_was_whatever_the_clusters_numbers() {
 }
 
 #[test]
-fn a_backup_of_records_comes_back_whole_and_one_that_cannot_be_trusted_does_not() {
+fn a_backup_of_records_is_imported_unless_it_cannot_be_trusted() {
     let record = captured(&node("u1", 5, &[("team", "ml")]), None);
     let text = record.encode().unwrap();
     let mut held = config_map("node-worker-1", &json!({"record.json": text}));
@@ -279,19 +279,19 @@ fn annotations_follow_the_rule_of_annotations() {
 #[case::resource(json!({"kind": "NodeLabelState", "spec": {"nodeName": "a", "labels": {}, "capturedAt": "2026-01-02T03:04:05Z"}}))]
 #[case::updated(json!({"kind": "NodeLabelState", "spec": {"nodeName": "a", "labels": {}, "lastUpdated": "2026-01-02T03:04:05Z"}}))]
 #[case::listed(json!([{"node": "a", "labels": {}, "capturedAt": "2026-01-02T03:04:05Z"}]))]
-fn when_it_was_captured_comes_over_where_that_is_said(#[case] object: Value) {
+fn the_capture_time_is_imported_if_the_source_has_it(#[case] object: Value) {
     let found = read(&object.to_string());
     assert_eq!(found.entries[0].captured_at, Some("2026-01-02T03:04:05Z".parse().unwrap()), "{found:?}");
 }
 
 proptest! {
     #[test]
-    fn no_text_is_too_strange(text in ".{0,400}") {
+    fn any_text_is_read_or_refused(text in ".{0,400}") {
         read(&text);
     }
 
     #[test]
-    fn no_table_is_too_strange(text in "node,(key|labels|a/b|\"\"),?(value)?\n([a-z\",=\n;é ]{0,12}){0,12}") {
+    fn any_table_is_read_or_refused(text in "node,(key|labels|a/b|\"\"),?(value)?\n([a-z\",=\n;é ]{0,12}){0,12}") {
         let found = read(&text);
         for entry in found.entries {
             prop_assert!(entry.kept.keys().all(|key| matches!(key, Key::Label(key) if is_label_key(key))));
@@ -299,7 +299,7 @@ proptest! {
     }
 
     #[test]
-    fn no_object_is_too_strange(
+    fn any_object_is_read_or_refused(
         kind in "ConfigMap|Node|NodeLabelState|RecordExport|List|NodeList|Pod",
         key in "record.json|state.json|preserved_labels_json|a-SLASH-b|spec|labels|nodeName|items",
         text in "\\{\"(nodeName|labels|node|version)\":(1|\"x\"|\\{\"a\":(\"b\"|1|null)\\}|null|\\[\\])\\}|.{0,20}",
@@ -334,7 +334,7 @@ fn labels_as_json_are_read_on_request(
 }
 
 #[test]
-fn what_is_not_json_is_refused_with_its_place() {
+fn invalid_json_is_refused_with_its_position() {
     let text = config_map("labels", &json!({"worker-1": "team=ml", "worker-2": r#"{"team":7}"#})).to_string();
     let found = read_json_labels(&text, "file");
     assert_eq!((found.entries.len(), found.refused.len()), (0, 2), "{found:?}");

@@ -86,7 +86,7 @@ fn a_changed_history_entry_is_not_believed() {
 }
 
 #[test]
-fn other_versions_are_told_apart() {
+fn other_versions_are_distinguished() {
     let newer = record().encode().unwrap().replace("\"version\":1", "\"version\":2");
     let fault = Record::decode(&newer).unwrap_err().why;
     assert_eq!(fault, RecordFault::Version("2".into()));

@@ -31,7 +31,7 @@ fn the_last_key_by_name_signs_and_all_verify() {
 }
 
 #[test]
-fn the_mode_says_what_is_done_about_no_signature() {
+fn the_mode_decides_about_records_without_a_signature() {
     let keys = keys(&["k"]);
     assert_eq!(keys.verify(Mode::None, &HERE, "text", Some("k:00")), Ok(()));
     assert_eq!(keys.verify(Mode::Sign, &HERE, "text", None), Ok(()));
@@ -53,7 +53,7 @@ fn keys_are_not_printed() {
 }
 
 #[test]
-fn an_older_record_that_was_put_back_is_told_from_late_news() {
+fn a_replayed_record_is_distinguished_from_a_late_event() {
     let at = |uid: &str, resource_version, sequence, second| Newest {
         uid: hash(uid),
         resource_version,
@@ -70,12 +70,12 @@ fn an_older_record_that_was_put_back_is_told_from_late_news() {
     assert_eq!(newest.see(at("v", 14, 4, 900)), replayed, "deleted, and created from an older copy");
     assert_eq!(newest.see(at("v", 15, 4, 900)), replayed, "and read again");
     assert_eq!(newest.see(at("v", 16, 6, 1100)), Ok(()), "created from the newest copy");
-    assert_eq!(newest.see(at("w", 17, 1, 1200)), Ok(()), "deleted and created anew");
+    assert_eq!(newest.see(at("w", 17, 1, 1200)), Ok(()), "deleted and created again");
     assert_eq!(newest.see(at("v", 16, 6, 1100)), Ok(()), "late news of the deleted one");
     assert_eq!(newest, at("w", 17, 1, 1200));
     newest.sequence = 7;
     let by_other = Newest { captured_by: hash("b"), ..at("x", 18, 1, 1195) };
-    assert_eq!(newest.see(by_other), Ok(()), "created anew by a replica whose clock is behind");
+    assert_eq!(newest.see(by_other), Ok(()), "created again by a replica whose clock is behind");
     assert_eq!(newest.sequence, 1);
 }
 
@@ -129,7 +129,7 @@ proptest! {
     }
 
     #[test]
-    fn no_signature_is_too_strange(signature in ".{0,80}") {
+    fn any_signature_is_read_or_refused(signature in ".{0,80}") {
         prop_assert!(keys(&["k"]).verify(Mode::Require, &HERE, "text", Some(&signature)).is_err());
     }
 }

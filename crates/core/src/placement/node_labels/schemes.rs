@@ -71,7 +71,7 @@ impl SchemeClasses {
     }
 }
 
-/// How the nodes of a scheme are recognised.
+/// Labels by which the nodes of a scheme are recognised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Marker {
     /// The scheme is configured.

@@ -1,7 +1,7 @@
 //! Shortage of on-demand capacity, where `on-demand-fallback: spot` allows it: replicas above the
 //! floor run on spot until on-demand capacity is back.
 //!
-//! Uses the breaker of spot with the classes exchanged. There is no probe of its own: when one is
+//! Uses the breaker of spot with the classes exchanged. There is no separate probe: when one is
 //! due, the breaker closes and the first ordinary move is the probe. If its pod finds no node, the
 //! breaker opens again with a longer pause. While spot is short too, every pod waits in its own
 //! class.

@@ -63,7 +63,7 @@ pub(super) fn find_probe(
     Ok(ProbePod { way: Way::Eviction, pod: Some((occupant.pod.uid.clone(), action)) })
 }
 
-/// Whether the gated spot pods of a ReplicaSet may be placed now.
+/// Permission to place the gated spot pods of a ReplicaSet now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum GatedSpotPods {
     Free,

@@ -194,7 +194,7 @@ fn the_last_ready_replica_moves_only_to_a_node_with_room(#[case] from: u8, #[cas
 
 /// Room that becomes free on an existing node is evidence too, so the operator searches for it.
 #[test]
-fn a_probe_that_the_workload_cannot_spare_a_pod_for_asks_for_room() {
+fn a_probe_that_the_workload_cannot_spare_a_pod_for_needs_room() {
     let mut sim = sim(100, 0, 1, 1);
     sim.spot_room = 0;
     sim.run(10);
@@ -421,7 +421,7 @@ proptest! {
     }
 }
 
-/// A rollout with room for one more pod, after more replicas were asked for on spot: on-demand is
+/// A rollout with room for one more pod, after more replicas were requested on spot: on-demand is
 /// full of pods that no longer belong there.
 #[test]
 fn surplus_on_demand_pods_give_way_to_a_rollout_that_waits_for_room() {

@@ -183,7 +183,7 @@ fn the_cooldown_is_read_from_the_workload_and_doubles_while_moves_change_nothing
     let mut sim = drifted();
     let mut pauses = Vec::new();
     for _ in 0..4 {
-        // Without the webhook the replacement comes back on spot, and the next decision finds the
+        // Without the webhook the replacement is on spot again, and the next decision finds the
         // same drift.
         let decision = sim.decide();
         let Some(Action::Save { state, .. }) = decision.actions.iter().find(|a| matches!(a, Action::Save { .. }))

@@ -1,4 +1,4 @@
-//! Spot capacity that runs out, stays short, comes back, and flickers.
+//! Spot capacity that runs out, stays short, returns, and flickers.
 
 use jiff::SignedDuration;
 use proptest::prelude::*;
@@ -64,7 +64,7 @@ proptest! {
         sim.assert_exact();
         prop_assert!(sim.live().all(|pod| !pod.fallback));
         prop_assert!(!breaker(&sim).is_open());
-        // Each fallen pod came back by one move.
+        // Each fallback pod returned by one move.
         prop_assert!(sim.evictions <= 9 + sim.spec.split.spot(t));
     }
 
@@ -73,7 +73,7 @@ proptest! {
         let mut sim = sim(70, 2, 20, seed);
         sim.settle();
         for round in 0..(12 * HOUR / period) {
-            // All spot nodes go, then come back empty.
+            // All spot nodes are deleted, then return empty.
             if round % 2 == 0 {
                 sim.spot_room = 0;
                 for pod in &mut sim.pods {

@@ -58,8 +58,8 @@ configuration!(ValidatingWebhookConfiguration);
 configuration!(MutatingWebhookConfiguration);
 
 /// Whether a selector has all requirements of ours and possibly more: AKS' admissions enforcer
-/// excludes the namespaces of the control plane from every webhook, and would add them again for
-/// ever.
+/// excludes the namespaces of the control plane from every webhook, and would add them again and
+/// again.
 fn is_narrower(present: Option<&LabelSelector>, ours: Option<&LabelSelector>) -> bool {
     let (Some(present), Some(ours)) = (present, ours) else { return false };
     let labels = |selector: &LabelSelector| selector.match_labels.clone().unwrap_or_default();

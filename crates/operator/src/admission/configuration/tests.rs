@@ -83,7 +83,7 @@ fn outside_the_cluster_a_url_is_called() {
 }
 
 #[test]
-fn what_is_switched_off_is_not_configured() {
+fn disabled_webhooks_are_not_configured() {
     let off = ConfigurationSettings { node_create: false, node_delete: false, pods: None, ..settings() };
 
     assert!(off.validating(None).is_none());

@@ -177,7 +177,7 @@ struct Held {
 }
 
 /// The connection of a response, which is closed if the client does not read the response in time.
-/// A client of HTTP/2 that grants no window for it would hold it for ever.
+/// An HTTP/2 client that grants no window would hold the response forever.
 struct Unread {
     connection: ConnectionUse,
     limit: Duration,

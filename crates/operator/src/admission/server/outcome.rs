@@ -1,4 +1,4 @@
-//! How a request was answered.
+//! Outcomes of admission requests, for spans.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub struct Observation {
     pub elapsed: Duration,
 }
 
-/// How a request was answered. A bounded set, since it is recorded in spans.
+/// Outcome of an admission request. A bounded set, since it is recorded in spans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Allowed,

@@ -194,7 +194,7 @@ async fn a_handler_that_could_not_decide_counts_as_a_failure() {
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_allowed_or_left_to_the_failure_policy() {
+async fn malformed_reviews_are_allowed_or_left_to_the_failure_policy() {
     let (webhooks, seen) = webhooks(Limits { body: 100, ..Limits::default() });
     let router = webhooks.on("/x", |_| async { AdmissionResponse::denied("never asked") }).router();
 
@@ -324,8 +324,7 @@ async fn bodies_that_announce_much_and_send_little_keep_no_review_from_its_answe
     }
 }
 
-/// Bodies that take all of the pool and end never: a review on a connection of its own is answered
-/// meanwhile.
+/// Bodies take all of the pool and never end: a review on another connection is still answered.
 #[tokio::test(start_paused = true)]
 async fn a_pool_that_is_taken_keeps_no_ordinary_review_from_its_answer() {
     let (webhooks, _) = webhooks(Limits { bodies: 2 << 20, ..Limits::default() });
@@ -466,9 +465,9 @@ async fn an_idle_connection_is_kept_longer_than_the_api_server_keeps_it() {
 }
 
 /// The connections of a client that never completes a request are closed for those of others, and
-/// end by themselves.
+/// after a timeout.
 #[tokio::test]
-async fn an_incomplete_request_does_not_keep_its_connection_for_ever() {
+async fn an_incomplete_request_does_not_keep_its_connection_open() {
     let running = RunningServer::start(Limits::default());
     let mut slow = running.connect(b"http/1.1").await;
     slow.write_all(b"POST /x HTTP/1.1\r\nhost:").await.unwrap();
@@ -564,7 +563,7 @@ async fn an_http2_connection_has_few_streams() {
 /// With HTTP/2 a stop sends GOAWAY, so that the client opens another connection, and answers the
 /// streams in progress.
 #[tokio::test]
-async fn after_a_stop_http2_connections_are_told_to_go_away() {
+async fn after_a_stop_http2_connections_get_goaway() {
     let running = RunningServer::start(Limits::default());
     let (mut requests, connection) = h2::client::handshake(running.connect(b"h2").await).await.unwrap();
     let connection = tokio::spawn(connection);
@@ -592,7 +591,7 @@ async fn after_a_stop_http2_connections_are_told_to_go_away() {
     drop(connection.await);
 }
 
-/// A client of HTTP/2 that grants no window would hold the memory of its responses for ever: nothing
+/// An HTTP/2 client that grants no window would hold the memory of its responses forever: nothing
 /// waits to be written.
 #[tokio::test]
 async fn a_connection_whose_response_is_not_read_is_closed() {

@@ -10,8 +10,8 @@ export async function fetchJson(path, values, signal) {
 const PAUSES = [1000, 2000, 4000, 8000];
 
 /**
- * Returns a function that sends a request and shows its result. A failed request is sent again until it succeeds;
- * meanwhile its message is shown beside the last result.
+ * Returns a function that sends a request and shows its result. A failed request is sent again until it succeeds.
+ * Until then its message is shown beside the last result.
  */
 export function loader(problem, body, request, show) {
   let [known, running, closed, attempt, timer] = [false, false, false, 0, null];

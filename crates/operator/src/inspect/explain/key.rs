@@ -298,7 +298,8 @@ fn set_command(node: &str, key: &Key, value: Option<&str>) -> String {
     }
 }
 
-/// Whether a pattern is in the default of `keeper.drop`, which matches keys that programs write.
+/// Returns whether a pattern is in the default of `keeper.drop`, which matches keys that programs
+/// write.
 pub(crate) fn is_default(policy: &str, pattern: &Pattern) -> bool {
     static DEFAULT: LazyLock<Settings> = LazyLock::new(Settings::default);
     policy == "config" && DEFAULT.keeper.drop.as_slice().contains(pattern)

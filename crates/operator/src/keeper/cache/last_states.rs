@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_follows_what_is_held() {
+    fn the_size_is_that_of_the_pending_states() {
         let mut states = LastStates::default();
         push(&mut states, "n1", "u1", 10);
         push(&mut states, "n1", "u2", 10);

@@ -91,7 +91,7 @@ impl CacheState {
         NodeEntry::new(node, &policies.current(), &self.index.identities_in_use())
     }
 
-    /// Takes in that this process has deleted a record, unless it was created again and the list
+    /// Removes a record that this process has deleted, unless it was created again and the list
     /// that is being delivered contains it.
     pub(super) fn on_own_deletion(&mut self, record: &str) {
         let is_listed = |entry: &RecordEntry| entry.listed;

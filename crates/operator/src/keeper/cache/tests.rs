@@ -188,7 +188,7 @@ fn a_last_state_is_dropped_when_its_record_has_caught_up() {
 }
 
 #[test]
-fn a_deletion_of_an_earlier_incarnation_leaves_what_is_known_of_the_next() {
+fn a_deletion_of_an_earlier_incarnation_leaves_the_entry_of_the_next() {
     let gate = json!({"key": "perennial.dev/restoring", "effect": "NoSchedule"});
     let mut gated = object("n1", "u2", 9, &json!({}));
     gated["spec"]["taints"] = json!([gate]);

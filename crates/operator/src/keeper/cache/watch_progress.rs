@@ -1,4 +1,4 @@
-//! How far a watch has come in the order of the API server.
+//! Progress of a watch: the resourceVersion up to which it has delivered events.
 
 /// The newest resourceVersion that a watch has delivered.
 #[derive(Debug, Default)]

@@ -174,7 +174,7 @@ impl SharedCache {
     }
 
     /// Observes a workload and decides about it under one lock, so that no slot is reserved
-    /// meanwhile that the decision assigns to another pod.
+    /// in between that the decision assigns to another pod.
     pub fn decide(&self, key: &WorkloadKey, term: u64) -> Step {
         let now = self.clock.now();
         let configured = self.configured();

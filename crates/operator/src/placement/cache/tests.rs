@@ -515,7 +515,7 @@ fn a_node_without_room_is_no_evidence_and_room_on_any_node_is() {
     let found = RoomSearched { full: Vec::new(), found: Some("new".to_owned()) };
     world.cache.store_room(&key, Class::Spot, found, later);
     assert_eq!(world.observe().nodes.spot.room_found, Some(later));
-    assert_eq!(searched(&world, true), ["new"], "a node is not full for ever");
+    assert_eq!(searched(&world, true), ["new"], "a node is full for a limited time");
     assert!(searched(&world, false).is_empty(), "its room was evidence already");
     assert!(world.cache.nodes_to_search(&key, Class::OnDemand, true, 5).is_empty());
 }

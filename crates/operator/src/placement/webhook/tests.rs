@@ -142,7 +142,7 @@ async fn a_replica_that_can_no_longer_watch_gates_none() {
 
 /// Another replica owns the workload, and its writes are refused.
 #[tokio::test]
-async fn a_workload_with_a_pod_that_nobody_ungates_gets_no_more_gated_pods() {
+async fn a_workload_with_a_pod_that_stays_gated_gets_no_more_gated_pods() {
     let placer = placer();
     let gated = |age: i64| {
         let created = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(age);

@@ -64,7 +64,7 @@ async fn both_lanes_together_keep_the_rate() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_sent_while_the_server_asks_clients_to_back_off() {
+async fn nothing_is_sent_during_retry_after() {
     let budget = Budget::new(1000, 1000);
     budget.close_for(Duration::from_secs(7));
     let start = Instant::now();
@@ -163,7 +163,7 @@ async fn two_clients_share_a_server_evenly() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_saved_is_lost_at_a_refusal() {
+async fn saved_requests_are_dropped_at_a_refusal() {
     let budget = Budget::new(100, 1000);
     budget.refused(Instant::now());
     let start = Instant::now();

@@ -49,7 +49,7 @@ async fn a_tenant_silences_only_its_own_namespace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_namespaces_do_not_silence_what_is_promised() {
+async fn many_namespaces_do_not_suppress_guaranteed_events() {
     let mut dedup = dedup();
     let all = (0..5000).filter(|i| dedup.normal(&workload(&format!("ns{i}"), "w"), "Moved")).count();
     assert_eq!(all, NAMESPACES_BURST as usize);

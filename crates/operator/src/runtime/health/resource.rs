@@ -1,4 +1,4 @@
-//! Whether one resource can be read and written, from the requests about it.
+//! Readability and writability of one resource, derived from the results of requests.
 //!
 //! A watch that was resumed may have nothing to deliver. It counts as working once the API server
 //! has accepted it and it has lasted for a while, never because no failure was seen for some time:
@@ -38,9 +38,9 @@ pub(super) struct Resource {
     first: Option<Instant>,
     last: Option<Instant>,
     category: &'static str,
-    /// When a watch was asked for that is not answered yet.
+    /// Time at which a watch was requested that is not answered yet.
     asked: Option<Instant>,
-    /// When the open watch was accepted.
+    /// Time at which the open watch was accepted.
     opened: Option<Instant>,
 }
 
@@ -73,17 +73,17 @@ impl Resource {
         self.category
     }
 
-    /// A list is complete, or a watch has delivered an event.
+    /// Records that a list is complete, or that a watch has delivered an event.
     pub(super) fn read(&mut self) {
         (self.listed, self.failures, self.first, self.last) = (true, 0, None, None);
     }
 
-    /// A list begins. What was read before does not count any more.
+    /// Records that a list begins. The result of an earlier list does not count any more.
     pub(super) fn lists(&mut self) {
         (self.listed, self.progress) = (false, Instant::now());
     }
 
-    /// A part of a list has arrived.
+    /// Records that a part of a list has arrived.
     pub(super) fn progress(&mut self) {
         self.progress = Instant::now();
     }
@@ -98,14 +98,14 @@ impl Resource {
         self.category = category.as_str();
     }
 
-    /// A watch is asked for.
+    /// Records that a watch is requested.
     pub(super) fn asked(&mut self) {
         self.settle();
         self.asked = Some(Instant::now());
         self.opened = None;
     }
 
-    /// The API server has accepted a watch.
+    /// Records that the API server has accepted a watch.
     pub(super) fn opened(&mut self) {
         self.asked = None;
         self.opened = Some(Instant::now());
@@ -117,7 +117,7 @@ impl Resource {
             return None;
         }
         let failing = self.first.filter(|_| self.is_failing());
-        // A missing permission does not come back by itself.
+        // A missing permission is no transient failure.
         let patience = if self.category == FORBIDDEN { Duration::ZERO } else { UNREADABLE_AFTER };
         let unlisted = (self.path.is_some() && !self.listed).then_some(self.progress);
         let lasting = [(failing, patience), (self.asked, SILENT_AFTER), (unlisted, SILENT_AFTER)];
@@ -125,13 +125,14 @@ impl Resource {
         lasting.filter(|(lasted, patience)| lasted >= patience).map(|(lasted, _)| lasted).max()
     }
 
-    /// Whether failures count: where accepted watches are not reported, only several recent ones do.
+    /// Returns whether failures count: where accepted watches are not reported, only several recent
+    /// ones do.
     fn is_failing(&self) -> bool {
         let lasts = self.last.is_some_and(|last| last.elapsed() < FAILURE_LASTS);
         self.path.is_some() || !self.listed || self.failures >= UNREADABLE_FAILURES && lasts
     }
 
-    /// Whether a watch that was resumed has lasted.
+    /// Returns whether a watch that was resumed has lasted.
     fn is_settled(&self) -> bool {
         self.listed && self.opened.is_some_and(|at| at.elapsed() >= SETTLED_AFTER)
     }

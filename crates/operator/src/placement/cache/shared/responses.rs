@@ -77,7 +77,7 @@ impl SharedCache {
         self.lock().freshness.mark_read(key, term);
     }
 
-    /// Stores the answer to a write. A pod that was removed meanwhile stays removed.
+    /// Stores the response to a write. A pod that was removed in the meantime stays removed.
     pub fn store_pod(&self, pod: Pod) {
         let configured = self.configured();
         let reading = Reading { configured: &configured, now: self.clock.now(), listed: false };
@@ -89,7 +89,7 @@ impl SharedCache {
         }
     }
 
-    /// Stores the answer to a write. A workload that was removed meanwhile stays removed.
+    /// Stores the response to a write. A workload that was removed in the meantime stays removed.
     pub fn store_workload(&self, key: &WorkloadKey, saved: Saved, written: &PlacementState) {
         let configured = self.configured();
         let workload = match saved {
