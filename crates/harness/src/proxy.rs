@@ -1,8 +1,8 @@
 //! Proxy between an operator and its API server that injects faults.
 //!
 //! It terminates TLS with the API server's own certificate, inspects each request and forwards it
-//! as the user of the operator under test: admin, unless the cluster has shipped roles. In front of it is a [`Wire`], for faults
-//! of connections rather than requests.
+//! as the user of the operator under test: admin, unless the cluster has shipped roles. In front of
+//! it is a [`Wire`], for faults of connections rather than requests.
 //!
 //! # Guarantees
 //! A forwarded request reaches the API server even if the operator is killed first, as in a

@@ -19,7 +19,7 @@ const PERMISSIONS: &str = "\
 #   - read KeepPolicies and write their status;
 #   - maintain the two webhook configurations named `perennial`;
 #   - for placement: read Deployments, StatefulSets, ReplicaSets, PodDisruptionBudgets and namespaces; read, patch, evict
-#     and delete pods; patch Deployments and StatefulSets (one annotation);
+#     and delete pods; patch Deployments, StatefulSets and ReplicaSets (one annotation);
 #   - create Events for nodes and workloads.
 # `make demo` and `make up` run the operator with exactly these permissions.
 ";
