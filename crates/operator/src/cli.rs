@@ -328,14 +328,9 @@ impl Global {
     }
 
     fn read_file(&self) -> anyhow::Result<Option<String>> {
-        let file = match &self.config {
-            Some(path) => Some(
-                std::fs::read_to_string(path)
-                    .map_err(|error| anyhow::anyhow!("could not read config file {}: {error}", path.display()))?,
-            ),
-            None => None,
-        };
-        Ok(file)
+        let Some(path) = &self.config else { return Ok(None) };
+        let text = std::fs::read_to_string(path);
+        text.map(Some).map_err(|error| anyhow::anyhow!("could not read config file {}: {error}", path.display()))
     }
 
     /// Returns the settings of the operator in a cluster: those of the config file if one is given,
@@ -383,7 +378,7 @@ impl Global {
     }
 }
 
-/// Whether a variable is one of Perennial's own.
+/// Returns whether a variable is one of Perennial's own.
 fn is_ours(name: &str) -> bool {
     name.starts_with("PERENNIAL_")
 }

@@ -240,7 +240,7 @@ fn has_parameters(uri: &http::Uri) -> bool {
 
 /// Returns the resource of a write that the work depends on.
 fn written(path: &str) -> Option<&'static str> {
-    const RESOURCES: [&str; 5] = ["nodes", "configmaps", "pods", "deployments", "statefulsets"];
+    const RESOURCES: [&str; 6] = ["nodes", "configmaps", "pods", "deployments", "replicasets", "statefulsets"];
     let mut parts = path.trim_start_matches('/').split('/');
     let skipped = if parts.next()? == "api" { 1 } else { 2 };
     let mut parts = parts.skip(skipped);
@@ -288,6 +288,7 @@ mod tests {
             ("/api/v1/nodes/n1/status", Some("nodes")),
             ("/api/v1/namespaces/perennial/configmaps", Some("configmaps")),
             ("/apis/apps/v1/namespaces/pods/deployments/nodes", Some("deployments")),
+            ("/apis/apps/v1/namespaces/default/replicasets/web", Some("replicasets")),
             ("/apis/events.k8s.io/v1/namespaces/nodes/events", None),
             ("/api/v1/namespaces", None),
         ] {

@@ -21,11 +21,11 @@ use tracing::debug;
 
 use super::{clock::Clock, error_category};
 
-/// Minimum time between two Events with the same object and reason, whatever their message.
+/// Minimum time between two Events with the same object and reason, even with other messages.
 const QUIET: Duration = Duration::from_mins(10);
-/// A condition that was not reported for this long is over; it is written anew when it is reported
-/// again. The API server keeps Events for as long, so that a condition that came and went in
-/// between can still be read.
+/// A condition that was not reported for this long is over. When it is reported again, it is
+/// written again. The API server keeps Events for the same time, so a condition that came and went
+/// in between can still be read.
 const OVER: Duration = Duration::from_hours(1);
 /// Maximum number of Events about cluster-scoped objects at once, of each type; then one every
 /// [`REFILL`].
@@ -74,39 +74,39 @@ impl EventObject {
 /// logged.
 #[derive(Clone, Debug)]
 pub struct Events {
-    sender: Sender,
+    sender: EventSender,
     dedup: Arc<Mutex<Dedup>>,
     enabled: bool,
 }
 
 /// An Event that is to be written.
-type Pending = (EventObject, Severity, &'static str, String);
+type QueuedEvent = (EventObject, Severity, &'static str, String);
 
 /// The Events that are to be written. Those about the objects of tenants have their own queue: while
 /// the API server is slow, they displace no other.
 #[derive(Clone, Debug)]
-struct Sender {
-    cluster: mpsc::Sender<Pending>,
-    namespaces: mpsc::Sender<Pending>,
+struct EventSender {
+    cluster: mpsc::Sender<QueuedEvent>,
+    namespaces: mpsc::Sender<QueuedEvent>,
 }
 
-impl Sender {
+impl EventSender {
     /// Queues an Event. A full queue drops it.
-    fn send(&self, event: Pending) {
+    fn send(&self, event: QueuedEvent) {
         let queue = if event.0.namespace.is_none() { &self.cluster } else { &self.namespaces };
         let _ = queue.try_send(event);
     }
 }
 
 #[derive(Debug)]
-struct Receiver {
-    cluster: mpsc::Receiver<Pending>,
-    namespaces: mpsc::Receiver<Pending>,
+struct EventReceiver {
+    cluster: mpsc::Receiver<QueuedEvent>,
+    namespaces: mpsc::Receiver<QueuedEvent>,
 }
 
-impl Receiver {
+impl EventReceiver {
     /// Returns the next Event, those about cluster-scoped objects first. `None` after the last one.
-    async fn next(&mut self) -> Option<Pending> {
+    async fn next(&mut self) -> Option<QueuedEvent> {
         tokio::select! {
             biased;
             Some(event) = self.cluster.recv() => Some(event),
@@ -116,10 +116,10 @@ impl Receiver {
     }
 }
 
-fn queues() -> (Sender, Receiver) {
+fn queues() -> (EventSender, EventReceiver) {
     let (to_cluster, cluster) = mpsc::channel(QUEUE);
     let (to_namespaces, namespaces) = mpsc::channel(QUEUE);
-    (Sender { cluster: to_cluster, namespaces: to_namespaces }, Receiver { cluster, namespaces })
+    (EventSender { cluster: to_cluster, namespaces: to_namespaces }, EventReceiver { cluster, namespaces })
 }
 
 #[derive(Debug)]
