@@ -5,6 +5,7 @@
 mod answers;
 mod check;
 mod complete;
+mod connections;
 mod documented;
 mod explain;
 mod import_export;
