@@ -12,6 +12,7 @@ mod import_export;
 mod pages;
 mod read_only;
 mod remedies;
+mod roles;
 mod runbooks;
 mod uninstall;
 
