@@ -9,6 +9,14 @@ app.kubernetes.io/instance: perennial
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- include "perennial.commonLabels" . }}
+{{- end }}
+
+{{/* Labels of people, which never replace those above. */}}
+{{- define "perennial.commonLabels" -}}
+{{- with omit .Values.commonLabels "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/version" "app.kubernetes.io/managed-by" "helm.sh/chart" }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{/* A new node has Perennial's gate taint until the operator removes it. */}}

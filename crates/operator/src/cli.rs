@@ -4,6 +4,7 @@
 
 mod check;
 mod completion;
+mod connection;
 mod dashboard;
 mod diff;
 #[cfg(test)]
@@ -201,19 +202,11 @@ async fn for_each(names: &[String], mut work: impl AsyncFnMut(&str) -> anyhow::R
     Ok(code)
 }
 
-/// The API server did not answer.
-#[derive(Debug, thiserror::Error)]
-#[error("could not reach the API server at {url}: {}", error_category::message(cause))]
-struct Unreachable {
-    url: String,
-    cause: kube::Error,
-}
-
 /// Prints an error and, where one is known, its remedy.
 fn print_error(error: &anyhow::Error) {
     eprintln!("error: {}", Chain(error.as_ref()));
-    if error.is::<Unreachable>() {
-        eprintln!("{SELECT_CLUSTER}");
+    if let Some(remedy) = connection::remedy(error) {
+        eprintln!("{remedy}");
         return;
     }
     let known = error.chain().find_map(|cause| {
@@ -226,7 +219,7 @@ fn print_error(error: &anyhow::Error) {
         Some((Some(permission), _)) => {
             eprintln!("You need permission to {permission}. `perennial check` lists all missing permissions.");
         }
-        Some((None, Category::Unreachable)) => eprintln!("{SELECT_CLUSTER}"),
+        Some((None, Category::Unreachable)) => eprintln!("{}", connection::SELECT_CLUSTER),
         _ => {}
     }
 }
@@ -268,7 +261,7 @@ impl Global {
         Target { kubeconfig: self.kubeconfig.clone(), context: self.context.clone() }
     }
 
-    /// Connects to the API server. Fails if it does not answer.
+    /// Connects to the API server. Fails if it does not answer, or rejects the credentials.
     async fn connect(&self) -> anyhow::Result<kube::Client> {
         self.connect_observed(None).await
     }
@@ -279,11 +272,8 @@ impl Global {
         let config = client::config(&self.target()).await?;
         let url = config.cluster_url.to_string();
         let client = client::connect(config, listeners)?;
-        match client.apiserver_version().await {
-            Err(cause) if Category::of(&cause) == Category::Unreachable => Err(Unreachable { url, cause }.into()),
-            // Any answer will do: the version may be forbidden.
-            _ => Ok(client),
-        }
+        connection::require_answer(&client, url).await?;
+        Ok(client)
     }
 
     /// Opens a session in the namespace of Perennial, and prints its warnings. Fails if the
@@ -383,9 +373,6 @@ fn is_ours(name: &str) -> bool {
     name.starts_with("PERENNIAL_")
 }
 
-/// Remedy of an API server that does not answer.
-const SELECT_CLUSTER: &str =
-    "Check that the cluster is running and that --context and --kubeconfig select the right one.";
 /// ConfigMap with the operator's configuration, and the key in it.
 const INSTALLED_CONFIG: &str = "perennial-config";
 const INSTALLED_CONFIG_KEY: &str = "config.yaml";

@@ -37,7 +37,10 @@ use tokio_util::sync::CancellationToken;
 pub use guard::Guard;
 
 use crate::{
-    inspect::{format::shell_quoted, leases::LeaseSnapshot},
+    inspect::{
+        format::shell_quoted,
+        leases::{Attendance, LeaseSnapshot},
+    },
     run::Parts,
     runtime::{client::ClusterNames, environment::Environment, health::Health},
 };
@@ -71,8 +74,7 @@ pub struct Dashboard {
     namespace: String,
     lease_namespace: String,
     max_absent: u32,
-    /// Operators hold Leases.
-    elects: bool,
+    attendance: Attendance,
     overview: watch::Sender<Arc<str>>,
     rows: Mutex<list_window::CachedRows>,
     workloads: Mutex<workload::CachedWorkloads>,
@@ -95,7 +97,7 @@ impl Dashboard {
             namespace: settings.namespace.to_string(),
             lease_namespace: settings.lease_namespace().to_owned(),
             max_absent: settings.keeper.max_absent,
-            elects: settings.controller.leader_election.enabled,
+            attendance: Attendance::of(settings),
             overview: watch::Sender::new(Arc::from("")),
             rows: Mutex::default(),
             workloads: Mutex::default(),

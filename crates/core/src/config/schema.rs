@@ -19,6 +19,9 @@ pub fn schema() -> Tree {
         }
         let mut value = value(key.kind);
         value["description"] = json!(key.description);
+        if name == "port" {
+            value["maximum"] = json!(u16::MAX);
+        }
         place["properties"][name] = value;
     }
     schema
@@ -52,5 +55,6 @@ mod tests {
         assert_eq!(election["additionalProperties"], false);
         assert_eq!(election["properties"]["enabled"]["type"], json!(["boolean", "null"]));
         assert_eq!(schema["properties"]["webhook"]["properties"]["timeout"]["type"], json!(["string", "null"]));
+        assert_eq!(schema["properties"]["webhook"]["properties"]["port"]["maximum"], 65535);
     }
 }

@@ -263,6 +263,11 @@ impl Present {
         validating || self.mutating.iter().flat_map(|object| object.webhooks.iter().flatten()).next().is_some()
     }
 
+    /// Whether neither object exists.
+    pub fn is_empty(&self) -> bool {
+        self.validating.is_none() && self.mutating.is_none()
+    }
+
     /// Returns the CA bundle of the webhooks, or all of them where they differ.
     pub fn bundle(&self) -> Vec<u8> {
         let validating = self.validating.iter().flat_map(|object| object.webhooks.iter().flatten());

@@ -21,7 +21,7 @@ use perennial_core::config::duration;
 use serde_json::{Value, json};
 
 use super::{
-    Global, block_on,
+    Global, block_on, connection,
     output::Telling,
     terminal::{colours, paint_state},
 };
@@ -110,7 +110,8 @@ impl Check {
                 let lines = match self.run_checks(global).await {
                     Ok(lines) => lines,
                     Err(error) => {
-                        let fix = "check that the cluster is running, and --kubeconfig, --context and --config";
+                        let other = "Correct the kubeconfig or config file, or select others with --kubeconfig, --context and --config.";
+                        let fix = connection::remedy(&error).unwrap_or(other);
                         vec![CheckResult::fail("cluster", Chain(error.as_ref()).to_string(), fix)]
                     }
                 };

@@ -8,7 +8,7 @@ use kube::api::ListParams;
 use perennial_core::config::settings::{LogFormat, LogLevel, Logging, Role};
 use tokio_util::sync::CancellationToken;
 
-use super::{Global, output::print_text};
+use super::{Global, connection, output::print_text};
 use crate::{
     dashboard::{self, Guard, Server},
     inspect::{
@@ -64,7 +64,9 @@ impl DashboardArgs {
             clock: Some(clock.clone()),
             health: Some(health.clone()),
         };
+        let url = config.cluster_url.to_string();
         let client = client::connect_for_dry_run(config, listeners)?;
+        connection::require_answer(&client, url).await?;
         let (mut settings, source) = global.load_from(&client).await?;
         if let Err(why) = &source {
             eprintln!("{}", other_settings(why));
@@ -72,6 +74,7 @@ impl DashboardArgs {
         if let Some(warning) = require_namespace(&client, &settings, &source).await? {
             eprintln!("{warning}");
         }
+        let installed = settings.clone();
         settings.controller.dry_run = true;
         settings.controller.roles = Role::ALL.iter().copied().collect();
         settings.dashboard.enabled = true;
@@ -106,7 +109,7 @@ impl DashboardArgs {
             stop,
         };
         let (parts, mut tasks) = observe(&settings, &env, ownership, signatures)?;
-        let page = dashboard::Dashboard::new(parts, Server::Command, &settings, names, &env);
+        let page = dashboard::Dashboard::new(parts, Server::Command, &installed, names, &env);
         tasks.extend(dashboard_tasks(page, guard, bound, &env.stop));
         let mut tasks = Supervisor::start(tasks);
         print_text(&format!("{address}\n"))?;

@@ -39,7 +39,11 @@ impl EditedNode {
     pub(super) fn record(&self) -> anyhow::Result<Record> {
         match self.held.stored() {
             Stored::Good(record) => Ok((**record).clone()),
-            Stored::Bad { fault, .. } => anyhow::bail!("record {} is quarantined: {fault}", self.held.name()),
+            Stored::Bad { fault, .. } => anyhow::bail!(
+                "record {} is quarantined: {fault}; run `perennial explain {}` for its state",
+                self.held.name(),
+                self.held.node_name()
+            ),
         }
     }
 

@@ -82,12 +82,13 @@ impl Rollback {
     fn entry<'a>(&self, record: &'a Record) -> anyhow::Result<&'a HistoryEntry> {
         let known = || record.history.iter().map(|entry| entry.sequence.to_string()).collect::<Vec<_>>().join(", ");
         match self.to {
-            None => record.history.first().context("the record has no earlier version"),
-            Some(to) => record
-                .history
-                .iter()
-                .find(|entry| entry.sequence == to)
-                .with_context(|| format!("no version {to} in the history; known versions: {}", known())),
+            _ if record.history.is_empty() => {
+                anyhow::bail!("the record of node {} has no earlier version", self.node)
+            }
+            None => Ok(&record.history[0]),
+            Some(to) => record.history.iter().find(|entry| entry.sequence == to).with_context(|| {
+                format!("the history of node {} has no version {to}; known versions: {}", self.node, known())
+            }),
         }
     }
 }

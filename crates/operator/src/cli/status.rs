@@ -75,6 +75,9 @@ fn write_replicas(overview: &Overview, text: &mut String, colours: bool) {
     let mut none = true;
     for group in groups {
         none = false;
+        if group.members.is_empty() {
+            let _ = writeln!(text, "Replicas:   {} of {}", Colour::Red.paint("none", colours), group.name);
+        }
         for (place, member) in group.members.iter().enumerate() {
             let head = if place == 0 { "Replicas:" } else { "" };
             let state = if member.alive {

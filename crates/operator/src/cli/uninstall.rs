@@ -22,7 +22,7 @@ use perennial_core::{keeper::record::record_selector, placement::ungate::UngateR
 use super::{Global, block_on, terminal::confirm};
 use crate::{
     admission::{certificates, configuration::Configurations},
-    inspect::{progress::Progress, session::Session},
+    inspect::{namespace::installed_elsewhere, progress::Progress, session::Session},
     placement::{self, settings::Configured, ungate::ungate_all},
     runtime::{
         budget::Budget,
@@ -122,7 +122,8 @@ async fn print_rest(session: &Session, namespace: &str) {
         .await;
     let (objects, complete) = installed::remaining(session).await;
     let complete = complete && counted.is_ok();
-    if records == 0 && objects.is_empty() && complete {
+    let elsewhere = installed_elsewhere(&session.client, &session.settings).await;
+    if records == 0 && objects.is_empty() && complete && elsewhere.is_none() {
         println!("nothing of Perennial remains");
         return;
     }
@@ -138,6 +139,9 @@ async fn print_rest(session: &Session, namespace: &str) {
     }
     for object in &objects {
         println!("  {object}");
+    }
+    if let Some(elsewhere) = elsewhere {
+        println!("  {elsewhere}");
     }
     if objects.iter().any(|object| !object.is_namespace()) {
         println!(

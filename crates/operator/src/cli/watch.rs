@@ -1,6 +1,7 @@
 //! `-w`: changes after a list.
 
 use std::{
+    cell::RefCell,
     collections::HashMap,
     process::ExitCode,
     sync::Mutex,
@@ -9,7 +10,7 @@ use std::{
 
 use futures::StreamExt;
 use kube::runtime::{WatchStreamExt, watcher};
-use perennial_core::keeper::{record::record_selector, selection};
+use perennial_core::keeper::{identity::Identified, record::record_selector, selection};
 
 use super::output::{Item, Listing};
 use crate::{
@@ -102,11 +103,25 @@ pub(super) async fn nodes(
 ) -> anyhow::Result<ExitCode> {
     let config = selector.map_or_else(watcher::Config::default, |selector| watcher::Config::default().labels(selector));
     let (lost_nodes, lost_records) = (Outage::default(), Outage::default());
+    let identities = RefCell::new(Identities::default());
     let nodes = watcher(session.cluster.nodes().clone(), config).default_backoff().map(|event| {
-        let changed = |node: crate::keeper::node::Node| Some(node.into_view().name);
-        match lost_nodes.report(event.map_err(failed("nodes"))) {
-            Some(watcher::Event::Apply(node) | watcher::Event::Delete(node)) => changed(node),
-            _ => None,
+        let event = lost_nodes.report(event.map_err(failed("nodes")))?;
+        match event {
+            watcher::Event::InitApply(node) => {
+                identities.borrow_mut().insert(session, &node.into_view());
+                None
+            }
+            watcher::Event::Apply(node) => {
+                let node = node.into_view();
+                identities.borrow_mut().insert(session, &node);
+                Some(node.name)
+            }
+            watcher::Event::Delete(node) => {
+                let name = node.into_view().name;
+                identities.borrow_mut().0.remove(&name);
+                Some(name)
+            }
+            watcher::Event::Init | watcher::Event::InitDone => None,
         }
     });
     let config = watcher::Config::default().labels(&record_label());
@@ -124,8 +139,10 @@ pub(super) async fn nodes(
     while let Some(name) = changed.next().await {
         // Combines the change of a node with the write that follows it.
         tokio::time::sleep(Duration::from_millis(50)).await;
-        let (node, held) = loop {
-            match read(session, &name).await {
+        let (node, held, rivals) = loop {
+            // Not all nodes are watched with a selector.
+            let known = if selector.is_none() { Some(&identities) } else { None };
+            match read(session, &name, known).await {
                 Ok(found) => break found,
                 Err(error) => drop(lost_nodes.report::<()>(Err(format!("could not read node {name}: {error:#}")))),
             }
@@ -134,7 +151,7 @@ pub(super) async fn nodes(
         if node.is_none() && (selector.is_some() || held.is_none()) {
             continue;
         }
-        let look = session.pair(node, held);
+        let look = InspectedNode::new(&session.policies, node, held, rivals);
         let Some(item) = item(&look) else { continue };
         // A change of ages alone is not printed.
         let cells = item.row.iter().enumerate().filter(|(column, _)| !ages.contains(column));
@@ -147,10 +164,41 @@ pub(super) async fn nodes(
     Ok(ExitCode::SUCCESS)
 }
 
-async fn read(session: &Session, name: &str) -> anyhow::Result<(Option<selection::Node>, Option<LoadedRecord>)> {
+/// Identities of all nodes that other nodes can have, by the name of the node.
+#[derive(Default)]
+struct Identities(HashMap<String, Identified>);
+
+impl Identities {
+    fn insert(&mut self, session: &Session, node: &selection::Node) {
+        match session.shared_identity(Some(node), None) {
+            Some(identity) => drop(self.0.insert(node.name.clone(), identity)),
+            None => drop(self.0.remove(&node.name)),
+        }
+    }
+
+    fn rivals(&self, name: &str, identity: &Identified) -> Vec<String> {
+        let others = self.0.iter().filter(|(other, its)| *other != name && *its == identity);
+        let mut names: Vec<String> = others.map(|(other, _)| other.clone()).collect();
+        names.sort();
+        names
+    }
+}
+
+/// Reads a node and its record, and returns them with the names of other nodes of its identity.
+/// `known`: the identities of all nodes.
+async fn read(
+    session: &Session,
+    name: &str,
+    known: Option<&RefCell<Identities>>,
+) -> anyhow::Result<(Option<selection::Node>, Option<LoadedRecord>, Vec<String>)> {
     let node = session.node(name).await?;
     let held = session.record(name, node.as_ref()).await?;
-    Ok((node, held))
+    let rivals = match (session.shared_identity(node.as_ref(), held.as_ref()), known) {
+        (None, _) => Vec::new(),
+        (Some(identity), Some(known)) => known.borrow().rivals(name, &identity),
+        (Some(identity), None) => session.rivals(name, &identity).await?,
+    };
+    Ok((node, held, rivals))
 }
 
 fn record_label() -> String {

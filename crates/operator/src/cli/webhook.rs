@@ -5,7 +5,10 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 use super::{Global, block_on};
-use crate::admission::{certificates::SecretStore, configuration::Configurations};
+use crate::{
+    admission::{certificates::SecretStore, configuration::Configurations},
+    inspect::leases::LeaseSnapshot,
+};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Webhook {
@@ -26,8 +29,21 @@ impl Webhook {
             let session = global.open_session_anywhere().await?;
             match self {
                 Self::Disable => {
-                    Configurations::new(session.client).remove().await?;
+                    let configurations = Configurations::new(session.client.clone());
+                    // Without permission to read them, they are removed unseen.
+                    if configurations.read().await.is_ok_and(|present| present.is_empty()) {
+                        println!("there are no webhook configurations");
+                        return Ok(ExitCode::SUCCESS);
+                    }
+                    configurations.remove().await?;
                     println!("webhook configurations removed");
+                    let leases = LeaseSnapshot::read(&session.client, session.settings.lease_namespace()).await;
+                    if leases.is_ok_and(|leases| leases.live_members().next().is_some()) {
+                        println!(
+                            "an operator is running: if its account may create them, it does so again within seconds; \
+                             webhook.enabled=false in its configuration keeps them away"
+                        );
+                    }
                 }
                 Self::Enable => {
                     Configurations::new(session.client).create_empty().await?;

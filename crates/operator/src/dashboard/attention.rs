@@ -2,9 +2,13 @@
 
 use perennial_core::keeper::status::KeepState;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::{Dashboard, Server, freshness::Stale, overview::OverviewState, shell_quoted};
-use crate::{inspect::states::WorkloadState, keeper::cache::Row};
+use crate::{
+    inspect::{leases::Attendance, states::WorkloadState},
+    keeper::cache::Row,
+};
 
 /// Maximum number of names in a problem.
 const NAMED: usize = 5;
@@ -71,15 +75,26 @@ fn without_owner(dashboard: &Dashboard, overview: &OverviewState) -> Option<Prob
             Some(Problem { level: AttentionLevel::Warn, ..problem("The owners of shards are unknown", why.clone()) })
         }
         // An operator that serves this page runs, even without a Lease.
-        Ok(groups) if groups.is_empty() && dashboard.server == Server::Command => Some(problem(
-            "No operator is running",
-            "No operator holds a Lease. Deleted nodes are not captured, and new nodes are not restored.".to_owned(),
-        )),
+        Ok(groups) if !has_live_member(groups) && dashboard.server == Server::Command => {
+            // Without leader election and in a dry run, operators hold no Lease.
+            (dashboard.attendance == Attendance::Leases).then(|| {
+                problem(
+                    "No operator is running",
+                    "No operator holds a Lease. Deleted nodes are not captured, and new nodes are not restored."
+                        .to_owned(),
+                )
+            })
+        }
         Ok(_) if !overview.unheld.is_empty() => {
             Some(problem("Some nodes are not reconciled", format!("No replica holds {}.", overview.unheld.join(", "))))
         }
         Ok(_) => None,
     }
+}
+
+fn has_live_member(groups: &[Value]) -> bool {
+    let members = groups.iter().filter_map(|group| group["members"].as_array()).flatten();
+    members.into_iter().any(|member| member["alive"] == true)
 }
 
 fn about_nodes(rows: &[Row]) -> Vec<Problem> {
@@ -204,6 +219,17 @@ mod tests {
 
     fn row(name: &str, state: KeepState, bad: bool) -> Row {
         Row { name: NodeKey::from(name), state, record: None, bad }
+    }
+
+    #[test]
+    fn leases_of_dead_replicas_are_no_running_operator() {
+        let group = |alive: &[bool]| {
+            let members: Vec<Value> = alive.iter().map(|alive| serde_json::json!({"alive": alive})).collect();
+            serde_json::json!({"members": members})
+        };
+        assert!(!has_live_member(&[]));
+        assert!(!has_live_member(&[group(&[false, false]), group(&[])]));
+        assert!(has_live_member(&[group(&[false]), group(&[false, true])]));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use perennial_core::{
-    config::names::is_dns_subdomain,
+    config::{Role, names::is_dns_subdomain},
     keeper::{
         commands::restore_now,
         explain::explain,
@@ -50,8 +50,8 @@ pub(super) async fn node(dashboard: &Dashboard, name: &str) -> Result<Value, Api
         .collect();
     let mark = look.mark();
     let history = stored_versions(look.stored());
-    let owner = dashboard.with_leases(|leases| Some(leases.as_ref().ok()?.owner(name, "restore"))).await;
-    let unattended = owner.and_then(|owner| owner.unattended(dashboard.elects));
+    let owner = dashboard.with_leases(|leases| Some(leases.as_ref().ok()?.owner(name, Role::Restore))).await;
+    let unattended = owner.and_then(|owner| owner.unattended(dashboard.attendance));
     let next = next_incarnation(&look.case);
     let nothing = next.as_ref().err().map(ToString::to_string);
     let next = next.ok().map(|next| json!({"given": next.given, "later": next.later, "withheld": next.withheld}));

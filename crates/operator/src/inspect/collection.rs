@@ -104,7 +104,13 @@ impl RecordLifetime {
         }
         match self.time {
             CollectionTime::Present => None,
-            _ => Some(format!("It is deleted {}.", self.words(now))),
+            _ => {
+                let words = self.words(now);
+                Some(match words.strip_prefix("never") {
+                    Some(why) => format!("It is never deleted{why}."),
+                    None => format!("It is deleted {words}."),
+                })
+            }
         }
     }
 
@@ -142,5 +148,22 @@ mod tests {
             assert!(limited.contains("or earlier: with more than 50 absent records (keeper.maxAbsent)"), "{limited}");
         }
         assert_eq!(words(CollectionTime::Held, 50), "never: the record is held");
+    }
+
+    #[test]
+    fn a_sentence_about_the_deletion_is_english() {
+        let now = Timestamp::from_second(1_000_000).unwrap();
+        for (time, sentence) in [
+            (CollectionTime::Quarantined, Some("It is never deleted: the record is quarantined.")),
+            (CollectionTime::Unlimited, Some("It is never deleted: the retention is unlimited.")),
+            (
+                CollectionTime::At(now),
+                Some("It is deleted by the next garbage collection; later while most nodes are absent."),
+            ),
+            (CollectionTime::Present, None),
+        ] {
+            let lifetime = RecordLifetime { hold: false, time, max_absent: 0, node_known: true };
+            assert_eq!(lifetime.sentence(now).as_deref(), sentence);
+        }
     }
 }

@@ -7,7 +7,10 @@ use http::{Request, header::DATE};
 use jiff::{Timestamp, fmt::rfc2822};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client, api::ListParams};
-use perennial_core::coordination::shards::{shard_of, shards_in_force};
+use perennial_core::{
+    config::{Role, Settings},
+    coordination::shards::{shard_of, shards_in_force},
+};
 
 use super::format::span;
 use crate::runtime::{
@@ -16,7 +19,11 @@ use crate::runtime::{
     lease_metadata::{GROUP, IMPAIRED, SHARD, announcement, shard_lease},
 };
 
-/// Leases in the namespace of Perennial at one time of the API server.
+/// Name of the group of replicas with every role.
+const ALL_ROLES: &str = "perennial";
+
+/// Leases in the namespace of Perennial at one time of the API server. Without those of replicas whose
+/// roles others have taken over.
 #[derive(Debug)]
 pub(crate) struct LeaseSnapshot {
     pub(crate) groups: Vec<ReplicaGroup>,
@@ -29,6 +36,8 @@ pub(crate) struct ReplicaGroup {
     pub(crate) name: String,
     pub(crate) members: Vec<Replica>,
     pub(crate) shards: Vec<ShardLease>,
+    /// Time of the last renewal of any of its Leases in microseconds since 1970.
+    last_renewed: Option<i64>,
 }
 
 #[derive(Debug)]
@@ -75,6 +84,27 @@ pub(crate) enum ShardOwner {
         holder: String,
         seconds: i64,
     },
+}
+
+/// What the Leases show about operators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attendance {
+    /// Every operator holds Leases.
+    Leases,
+    /// Without leader election no operator holds a Lease.
+    Unknown,
+    /// No operator writes.
+    DryRun,
+}
+
+impl Attendance {
+    pub(crate) fn of(settings: &Settings) -> Self {
+        match &settings.controller {
+            controller if controller.dry_run => Self::DryRun,
+            controller if controller.leader_election.enabled => Self::Leases,
+            _ => Self::Unknown,
+        }
+    }
 }
 
 /// Returns the API server's time.
@@ -142,31 +172,29 @@ impl LeaseSnapshot {
             let group = lease.metadata.labels.as_ref().and_then(|labels| labels.get(GROUP)).cloned();
             groups.entry(group.unwrap_or_default()).or_default().push(lease);
         }
-        let groups = groups.into_iter().map(|(name, leases)| ReplicaGroup::of(name, &leases, now)).collect();
+        let mut groups: Vec<ReplicaGroup> =
+            groups.into_iter().map(|(name, leases)| ReplicaGroup::of(name, &leases, now)).collect();
+        let superseded: BTreeSet<String> =
+            groups.iter().filter(|group| group.is_superseded(&groups)).map(|group| group.name.clone()).collect();
+        groups.retain(|group| !superseded.contains(&group.name));
         Self { groups, now }
     }
 
-    /// Returns the owner of the shard of a node, among replicas with this role.
-    pub(crate) fn owner(&self, node: &str, role: &str) -> ShardOwner {
-        let group = self.groups.iter().find(|group| group.name == "perennial" || group.name.contains(role));
-        let Some(group) = group else { return ShardOwner::NoOperator };
-        let lease = shard_lease(&group.name, shard_of(node, group.shard_count()), group.shard_count());
-        match group.shards.iter().find(|shard| shard.lease == lease) {
-            None if group.members.is_empty() => ShardOwner::NoOperator,
-            None => ShardOwner::NoHolder { lease },
-            Some(shard) if shard.held => ShardOwner::By { holder: shard.holder.clone(), lease },
-            Some(shard) if shard.holder.is_empty() => ShardOwner::NoHolder { lease },
-            Some(shard) => ShardOwner::Silent { lease, holder: shard.holder.clone(), seconds: shard.silent },
-        }
+    /// Returns the owner of the shard of a node, among replicas with this role. While roles move to
+    /// other replicas, one that holds the shard is preferred.
+    pub(crate) fn owner(&self, node: &str, role: Role) -> ShardOwner {
+        let owners = self.groups.iter().filter(|group| group.has(role)).map(|group| group.owner(node));
+        let found = owners.reduce(|found, other| if found.is_attended() { found } else { other });
+        found.unwrap_or(ShardOwner::NoOperator)
     }
 }
 
 impl ReplicaGroup {
     fn of(name: String, leases: &[Lease], now: Timestamp) -> Self {
-        let mut members = Vec::new();
-        let mut shards = Vec::new();
+        let (mut members, mut shards, mut last_renewed) = (Vec::new(), Vec::new(), None);
         for lease in leases {
             let seen = state(lease);
+            last_renewed = last_renewed.max(seen.renewed);
             let silent = seen.renewed.map_or(i64::MAX, |at| (now.as_microsecond() - at).max(0) / 1_000_000);
             let limit = seen.lease.map_or(15, |lease| i64::try_from(lease.as_secs()).unwrap_or(i64::MAX));
             if let Some(announced) = announcement(lease) {
@@ -185,12 +213,43 @@ impl ReplicaGroup {
         }
         members.sort_by(|a, b| a.since.cmp(&b.since).then_with(|| a.identity.cmp(&b.identity)));
         shards.sort_by_key(ShardLease::number);
-        let mut group = Self { name, members, shards };
+        let mut group = Self { name, members, shards, last_renewed };
         // Ignores Leases of an earlier number of shards.
         let count = group.shard_count();
         let wanted: BTreeSet<String> = (0..count).map(|shard| shard_lease(&group.name, shard, count)).collect();
         group.shards.retain(|shard| wanted.contains(&shard.lease));
         group
+    }
+
+    /// Whether its replicas have the role: `perennial` has all, `perennial-capture-restore` two.
+    fn has(&self, role: Role) -> bool {
+        self.name == ALL_ROLES || self.name.split('-').any(|part| part == role.as_str())
+    }
+
+    fn is_alive(&self) -> bool {
+        self.members.iter().any(|member| member.alive)
+    }
+
+    /// Whether its Leases are left from replicas whose roles others have taken over.
+    fn is_superseded(&self, all: &[Self]) -> bool {
+        let takes_over = |other: &Self| other.is_alive() || other.last_renewed > self.last_renewed;
+        let is_taken =
+            |role: Role| all.iter().any(|other| other.name != self.name && other.has(role) && takes_over(other));
+        // Nobody has to take over placement, which may be off by now.
+        let keeps = self.has(Role::Capture) || self.has(Role::Restore);
+        let roles: &[Role] = if keeps { &[Role::Capture, Role::Restore] } else { &[Role::Placement] };
+        !self.is_alive() && roles.iter().copied().filter(|role| self.has(*role)).all(is_taken)
+    }
+
+    fn owner(&self, node: &str) -> ShardOwner {
+        let lease = shard_lease(&self.name, shard_of(node, self.shard_count()), self.shard_count());
+        match self.shards.iter().find(|shard| shard.lease == lease) {
+            None if self.members.is_empty() => ShardOwner::NoOperator,
+            None => ShardOwner::NoHolder { lease },
+            Some(shard) if shard.held => ShardOwner::By { holder: shard.holder.clone(), lease },
+            Some(shard) if shard.holder.is_empty() => ShardOwner::NoHolder { lease },
+            Some(shard) => ShardOwner::Silent { lease, holder: shard.holder.clone(), seconds: shard.silent },
+        }
     }
 
     /// Number of shards in use.
@@ -243,13 +302,69 @@ impl ShardOwner {
         }
     }
 
-    /// Returns why no operator works on the node. `elects`: operators hold Leases; without leader
-    /// election nothing is known about them.
-    pub(crate) fn unattended(&self, elects: bool) -> Option<String> {
-        (elects && !self.is_attended()).then(|| self.sentence())
+    /// Returns why no operator works on the node.
+    pub(crate) fn unattended(&self, attendance: Attendance) -> Option<String> {
+        match attendance {
+            Attendance::Leases => (!self.is_attended()).then(|| self.sentence()),
+            Attendance::Unknown => None,
+            Attendance::DryRun => Some("the operator only reports what it would do (controller.dryRun)".to_owned()),
+        }
     }
 
     pub(crate) fn is_attended(&self) -> bool {
         matches!(self, Self::By { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_000_000;
+
+    /// A group with one shard, whose replica has not renewed its Leases for some seconds.
+    fn group(name: &str, silent: i64) -> ReplicaGroup {
+        let alive = silent <= 15;
+        let (identity, lease) = (format!("{name}-0"), name.to_owned());
+        let (renewed, holder) = ((NOW - silent) * 1_000_000, identity.clone());
+        let member = Replica { identity, shards: 1, since: 0, renewed, silent, alive, impaired: None };
+        let shard = ShardLease { lease, holder, silent, held: alive, transitions: 0 };
+        ReplicaGroup { name: name.to_owned(), members: vec![member], shards: vec![shard], last_renewed: Some(renewed) }
+    }
+
+    fn superseded(groups: &[ReplicaGroup]) -> Vec<&str> {
+        groups.iter().filter(|group| group.is_superseded(groups)).map(|group| group.name.as_str()).collect()
+    }
+
+    #[test]
+    fn leases_are_superseded_when_every_role_is_taken_over() {
+        let (former, capture) = (group("perennial", 60), group("perennial-capture", 1));
+        let rest = group("perennial-restore-placement", 1);
+        assert_eq!(superseded(&[former, capture, rest]), ["perennial"]);
+        // The replicas that took over may have failed since: they are missing, not the former ones.
+        let all = [group("perennial", 60), group("perennial-capture", 30), group("perennial-restore-placement", 1)];
+        assert_eq!(superseded(&all), ["perennial"]);
+        // And back to one Deployment.
+        let all = [group("perennial", 1), group("perennial-capture", 60), group("perennial-restore-placement", 60)];
+        assert_eq!(superseded(&all), ["perennial-capture", "perennial-restore-placement"]);
+        let all = [group("perennial", 60), group("perennial-capture", 1), group("perennial-restore", 1)];
+        assert_eq!(superseded(&all), ["perennial"], "placement may be off");
+        // A role that nobody took over is missing.
+        let all = [group("perennial", 60), group("perennial-capture", 1)];
+        assert_eq!(superseded(&all), [""; 0]);
+        assert_eq!(superseded(&[group("perennial", 60)]), [""; 0]);
+        assert_eq!(superseded(&[group("perennial", 1), group("perennial-capture", 1)]), [""; 0]);
+    }
+
+    #[test]
+    fn the_owner_of_a_node_has_the_role() {
+        let groups = vec![group("perennial", 60), group("perennial-capture", 1), group("perennial-restore", 1)];
+        let leases = LeaseSnapshot { groups, now: Timestamp::from_second(NOW).unwrap() };
+        let by = |name: &str| ShardOwner::By { holder: format!("{name}-0"), lease: name.to_owned() };
+        assert_eq!(leases.owner("n1", Role::Capture), by("perennial-capture"));
+        assert_eq!(leases.owner("n1", Role::Restore), by("perennial-restore"));
+        assert!(matches!(leases.owner("n1", Role::Placement), ShardOwner::Silent { .. }));
+        let none = LeaseSnapshot { groups: Vec::new(), now: leases.now };
+        assert_eq!(none.owner("n1", Role::Capture), ShardOwner::NoOperator);
     }
 }

@@ -1,7 +1,7 @@
 //! Checks that the selected namespace is the one of Perennial, and finds the source of a command's
 //! settings.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use k8s_openapi::api::{
     coordination::v1::Lease,
@@ -46,18 +46,26 @@ pub(crate) async fn require_namespace(
     let namespace = settings.namespace.as_str();
     let namespaces: Api<Namespace> = Api::all(client.clone());
     if matches!(namespaces.get_metadata_opt(namespace).await, Ok(None)) {
-        anyhow::bail!(
-            "namespace {namespace} does not exist; select the namespace of Perennial with --system-namespace"
-        );
+        match installed_elsewhere(client, settings).await {
+            Some(other) => anyhow::bail!("namespace {namespace} does not exist; {other}"),
+            None => anyhow::bail!(
+                "namespace {namespace} does not exist; install Perennial, or select its namespace with \
+                 --system-namespace"
+            ),
+        }
     }
     if matches!(source, Ok(SettingsSource::ConfigMap)) {
         return Ok(None);
     }
-    let found = has_leases(client, settings).await || has_records(client, namespace).await;
-    if !found && let Some(other) = installed_elsewhere(client, settings).await {
-        let Elsewhere { namespace: other, runs } = other;
-        let what = if runs { "runs" } else { "is installed" };
-        anyhow::bail!("Perennial {what} in namespace {other}, not in {namespace}; use --system-namespace {other}")
+    let has_records = has_records(client, namespace).await;
+    let found = has_records || has_leases(client, settings).await;
+    let other = if has_records { None } else { installed_elsewhere(client, settings).await };
+    if !found && let Some(other) = &other {
+        anyhow::bail!("nothing of Perennial is in namespace {namespace}; {other}")
+    }
+    if let (Ok(SettingsSource::Defaults), Some(other)) = (source, other.filter(|other| other.has_records)) {
+        // It may be the namespace of the Leases only.
+        return Ok(Some(format!("warning: namespace {namespace} has Leases of Perennial and no record; {other}")));
     }
     Ok(match source {
         _ if !found => Some(format!(
@@ -73,16 +81,25 @@ pub(crate) async fn require_namespace(
 }
 
 /// An installation in another namespace.
-struct Elsewhere {
+pub(crate) struct Elsewhere {
     namespace: String,
     /// A replica renews its Lease.
     runs: bool,
+    has_records: bool,
+}
+
+impl fmt::Display for Elsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { namespace, runs, .. } = self;
+        let what = if *runs { "runs" } else { "is installed" };
+        write!(f, "Perennial {what} in namespace {namespace}: use --system-namespace {namespace}")
+    }
 }
 
 /// Returns the namespace of an installation that is not in the selected one: with records, which are
 /// in the namespace of Perennial even if its Leases are not, or with Leases, also of an operator that
 /// was stopped. Without permission to list all of them there is none.
-async fn installed_elsewhere(client: &Client, settings: &Settings) -> Option<Elsewhere> {
+pub(crate) async fn installed_elsewhere(client: &Client, settings: &Settings) -> Option<Elsewhere> {
     // Maps a namespace to whether it has records, and whether a replica runs there.
     let mut found: BTreeMap<String, (bool, bool)> = BTreeMap::new();
     for (namespace, leases) in LeaseSnapshot::read_all(client).await.unwrap_or_default() {
@@ -97,8 +114,8 @@ async fn installed_elsewhere(client: &Client, settings: &Settings) -> Option<Els
     }
     let own = [settings.namespace.as_str(), settings.lease_namespace()];
     let others = found.into_iter().filter(|(namespace, _)| !own.contains(&namespace.as_str()));
-    let (namespace, _) = others.max_by_key(|(_, evidence)| *evidence)?;
-    Some(Elsewhere { namespace, runs })
+    let (namespace, (has_records, _)) = others.max_by_key(|(_, evidence)| *evidence)?;
+    Some(Elsewhere { namespace, runs, has_records })
 }
 
 /// Returns whether the namespace has a Lease of an operator, or that cannot be determined. Leases

@@ -93,14 +93,24 @@ impl Session {
                 self.settings.namespace
             );
         }
-        let filed = held.as_ref().and_then(|held| held.stored().good()).map(Identified::of_record);
-        let own = || self.policies.current().identify(node.as_ref()?);
-        let identity = node.as_ref().and_then(|_| filed.or_else(own));
-        let rivals = match identity.filter(|identity| identity.text().is_some()) {
+        let rivals = match self.shared_identity(node.as_ref(), held.as_ref()) {
             Some(identity) => self.rivals(name, &identity).await?,
             None => Vec::new(),
         };
         Ok(InspectedNode::new(&self.policies, node, held, rivals))
+    }
+
+    /// Returns the identity of a live node, that of its record if it has one. `None` if no other node
+    /// can have the same: names are unique.
+    pub(crate) fn shared_identity(
+        &self,
+        node: Option<&selection::Node>,
+        held: Option<&LoadedRecord>,
+    ) -> Option<Identified> {
+        let node = node?;
+        let filed = held.and_then(|held| held.stored().good()).map(Identified::of_record);
+        let identity = filed.or_else(|| self.policies.current().identify(node))?;
+        identity.text().is_some().then_some(identity)
     }
 
     /// Combines a node and a record that were already read.
@@ -108,7 +118,8 @@ impl Session {
         InspectedNode::new(&self.policies, node, held, Vec::new())
     }
 
-    async fn rivals(&self, name: &str, identity: &Identified) -> anyhow::Result<Vec<String>> {
+    /// Reads all nodes for others with this identity.
+    pub(crate) async fn rivals(&self, name: &str, identity: &Identified) -> anyhow::Result<Vec<String>> {
         let mut rivals = Vec::new();
         let mut progress = Progress::new("nodes", false);
         self.each_node(None, |page| {

@@ -2,7 +2,8 @@
 //! them, and every answer adapts its rate.
 
 use std::{
-    path::PathBuf,
+    error::Error as _,
+    path::{Path, PathBuf},
     task::{Context, Poll},
     time::Duration,
 };
@@ -16,7 +17,7 @@ use jiff::{Timestamp, fmt::rfc2822};
 use kube::{
     Client, Config,
     client::{Body, ClientBuilder},
-    config::{KubeConfigOptions, Kubeconfig},
+    config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError, LoadDataError},
 };
 use serde::Serialize;
 use tokio::time::Instant;
@@ -42,27 +43,66 @@ pub struct Target {
 /// A client could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    #[error("could not read the kubeconfig {}", path.display())]
-    Read { path: PathBuf, source: Box<kube::config::KubeconfigError> },
-    #[error("could not use the kubeconfig{}", context.as_ref().map(|c| format!(" with context {c}")).unwrap_or_default())]
-    Use { context: Option<String>, source: Box<kube::config::KubeconfigError> },
-    #[error("found no cluster: give --kubeconfig, set KUBECONFIG, or run inside a cluster")]
-    Infer(#[source] Box<kube::config::InferConfigError>),
-    #[error("could not set up the connection to {url}")]
-    Build { url: String, source: Box<kube::Error> },
+    #[error("could not read the kubeconfig {}: {why}", path.display())]
+    Read { path: PathBuf, why: String },
+    #[error("could not use the kubeconfig{}: {why}", context.as_ref().map(|c| format!(" with context {c}")).unwrap_or_default())]
+    Use { context: Option<String>, why: String },
+    #[error("found no cluster: {why}; give --kubeconfig, set KUBECONFIG, or run inside a cluster")]
+    Infer { why: String },
+    #[error("could not set up the connection to {url}{}", plugin.as_ref().map(|name| format!(" with the credential plugin {name}")).unwrap_or_default())]
+    Build {
+        url: String,
+        /// Program of the kubeconfig that provides the credentials.
+        plugin: Option<String>,
+        source: Box<kube::Error>,
+    },
+}
+
+/// Returns the reason without the debug prints of paths that kube has in its messages.
+fn reason(error: &KubeconfigError) -> String {
+    let unread = |source: &std::io::Error, path: &Path| format!("could not read {}: {source}", path.display());
+    let of_data = |what: &str, error: &LoadDataError| match error {
+        LoadDataError::ReadFile(source, path) => format!("{what}: {}", unread(source, path)),
+        other => format!("{what}: {other}"),
+    };
+    match error {
+        KubeconfigError::ReadConfig(source, path) => unread(source, path),
+        KubeconfigError::LoadContext(name) => format!("it has no context {name}"),
+        KubeconfigError::CurrentContextNotSet => "it has no current context; select one with --context".to_owned(),
+        KubeconfigError::LoadCertificateAuthority(error) => of_data("certificate authority", error),
+        KubeconfigError::LoadClientCertificate(error) => of_data("client certificate", error),
+        KubeconfigError::LoadClientKey(error) => of_data("client key", error),
+        other => other.to_string(),
+    }
+}
+
+/// Returns the reason why a kubeconfig at a path that is named already could not be read.
+fn reason_at_path(error: &KubeconfigError) -> String {
+    match error {
+        KubeconfigError::ReadConfig(source, _) => source.to_string(),
+        other => reason(other),
+    }
+}
+
+/// Returns the reason why there is neither a kubeconfig nor a pod's account. The former is more
+/// likely a mistake of a person.
+fn reason_to_infer(error: &InferConfigError) -> String {
+    let kubeconfig = error.source().and_then(|source| source.downcast_ref::<KubeconfigError>());
+    kubeconfig.map_or_else(|| error.to_string(), reason)
 }
 
 /// Returns the address of the cluster and the credentials.
 pub async fn config(target: &Target) -> Result<Config, ClientError> {
     let mut config = if target.kubeconfig.is_none() && target.context.is_none() {
-        Config::infer().await.map_err(|source| ClientError::Infer(Box::new(source)))?
+        Config::infer().await.map_err(|error| ClientError::Infer { why: reason_to_infer(&error) })?
     } else {
         let options = KubeConfigOptions { context: target.context.clone(), ..KubeConfigOptions::default() };
-        let failed = |source| ClientError::Use { context: target.context.clone(), source: Box::new(source) };
+        let failed = |error| ClientError::Use { context: target.context.clone(), why: reason(&error) };
         match &target.kubeconfig {
             Some(path) => {
                 let read = Kubeconfig::read_from(path);
-                let file = read.map_err(|source| ClientError::Read { path: path.clone(), source: Box::new(source) })?;
+                let file =
+                    read.map_err(|error| ClientError::Read { path: path.clone(), why: reason_at_path(&error) })?;
                 Config::from_custom_kubeconfig(file, &options).await.map_err(failed)?
             }
             None => Config::from_kubeconfig(&options).await.map_err(failed)?,
@@ -119,8 +159,9 @@ pub fn connect_for_dry_run(config: Config, listeners: Listeners) -> Result<Clien
 fn build(config: Config, listeners: Listeners, dry_run: bool) -> Result<Client, ClientError> {
     let url = config.cluster_url.to_string();
     let host = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
-    let builder =
-        ClientBuilder::try_from(config).map_err(|source| ClientError::Build { url, source: Box::new(source) })?;
+    let plugin = config.auth_info.exec.as_ref().and_then(|exec| exec.command.clone());
+    let builder = ClientBuilder::try_from(config);
+    let builder = builder.map_err(|source| ClientError::Build { url, plugin, source: Box::new(source) })?;
     Ok(builder.with_layer(&Observe { listeners, host, dry_run }).build())
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use kube::Error;
+use kube::{Error, client::AuthError};
 
 /// Category of a failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -92,6 +92,24 @@ pub fn message(error: &Error) -> String {
         }
         Error::Service(source) => innermost(source.as_ref()),
         Error::HyperError(source) => innermost(source),
+        Error::Auth(source) => credentials(source),
+        other => other.to_string(),
+    }
+}
+
+/// Returns why there are no credentials. Contains no output of a credential plugin but its errors:
+/// it may have printed a token.
+fn credentials(error: &AuthError) -> String {
+    match error {
+        AuthError::AuthExecStart(source) => format!("the credential plugin could not be started: {source}"),
+        AuthError::AuthExecRun { out, .. } => {
+            let said: String = String::from_utf8_lossy(&out.stderr).trim().chars().take(MESSAGE_LENGTH).collect();
+            let said = if said.is_empty() { "it printed no error".to_owned() } else { said };
+            format!("the credential plugin failed ({}): {said}", out.status)
+        }
+        AuthError::ReadTokenFile(source, path) => {
+            format!("could not read the token file {}: {source}", path.display())
+        }
         other => other.to_string(),
     }
 }
@@ -120,5 +138,20 @@ mod tests {
         }
         let status = Status::failure("nodes \"n1\" not found", "NotFound").with_code(404);
         assert_eq!(message(&Error::Api(Box::new(status))), "nodes \"n1\" not found");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_message_contains_the_errors_of_a_credential_plugin_and_no_other_output() {
+        use std::{
+            os::unix::process::ExitStatusExt as _,
+            process::{ExitStatus, Output},
+        };
+
+        let out =
+            Output { status: ExitStatus::from_raw(256), stdout: b"s3cret".to_vec(), stderr: b"log in\n".to_vec() };
+        let failed = Error::Auth(AuthError::AuthExecRun { cmd: "s3cret".to_owned(), out: Box::new(out) });
+
+        assert_eq!(message(&failed), "the credential plugin failed (exit status: 1): log in");
     }
 }

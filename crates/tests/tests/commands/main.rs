@@ -5,12 +5,14 @@
 mod answers;
 mod check;
 mod complete;
+mod connections;
 mod documented;
 mod explain;
 mod import_export;
 mod pages;
 mod read_only;
 mod remedies;
+mod roles;
 mod runbooks;
 mod uninstall;
 

@@ -84,6 +84,23 @@ async fn no_restore_is_claimed_that_did_not_happen_and_no_remedy_that_cannot_wor
     assert_eq!(one["items"][0]["collection"]["never"], "the node exists", "{one}");
 }
 
+#[tokio::test]
+async fn a_label_of_a_controller_is_kept_after_the_command_that_is_shown() {
+    let cluster = TestCluster::new().await;
+    let _operator = cluster.start(Webhooks::Off).await;
+    // The API server tracks the managers of an object that was created with some field.
+    cluster.node("n1").label("team", "ml").create().await;
+    cluster.kubectl("label node n1 gpu=a100 --field-manager=gpu-feature-discovery");
+
+    let value = cluster.perennial_json("explain gpu --node n1 -o json");
+    assert_eq!(value["cause"], "Controllers", "{value}");
+    let fix = value["fix"].as_str().unwrap_or_default();
+    let command = &fix[fix.find("kubectl").unwrap_or_else(|| panic!("no command in {value}"))..];
+    cluster.shell(command).expect_success();
+
+    cluster.wait_for_record("n1", [("gpu", "a100"), ("team", "ml")]).await;
+}
+
 /// Variables of older tools are for `run`: a shell that exports them gets the same answers.
 #[tokio::test]
 async fn commands_ignore_the_variables_of_run() {

@@ -14,7 +14,7 @@ use perennial_core::config::Settings;
 use super::CheckResult;
 use crate::{
     inspect::session::Session,
-    manifests::{Features, Permissions},
+    manifests::{Features, Permissions, Rule},
     runtime::error_category::{self, Category},
 };
 
@@ -28,8 +28,8 @@ struct NeededPermission {
     resource: String,
     verb: String,
     name: Option<String>,
-    /// In the namespace of Perennial only.
-    namespaced: bool,
+    /// In this namespace only.
+    namespace: Option<String>,
 }
 
 pub(super) async fn check(session: &Session, account: Option<&str>) -> Vec<CheckResult> {
@@ -62,7 +62,7 @@ pub(super) async fn check(session: &Session, account: Option<&str>) -> Vec<Check
     for (answer, need) in &answers {
         match answer {
             Ok(true) => {}
-            Ok(false) => missing.push(need.describe(&namespace)),
+            Ok(false) => missing.push(need.describe()),
             Err(error) => {
                 let fix = super::remedy(
                     Category::of(error),
@@ -83,8 +83,8 @@ pub(super) async fn check(session: &Session, account: Option<&str>) -> Vec<Check
 }
 
 impl NeededPermission {
-    fn describe(&self, namespace: &str) -> String {
-        let place = if self.namespaced { format!(" in {namespace}") } else { String::new() };
+    fn describe(&self) -> String {
+        let place = self.namespace.as_ref().map(|namespace| format!(" in {namespace}")).unwrap_or_default();
         let name = self.name.as_ref().map(|name| format!(" {name}")).unwrap_or_default();
         format!("{} {}{name}{place}", self.verb, self.resource)
     }
@@ -93,10 +93,15 @@ impl NeededPermission {
 /// Returns every permission of an operator with these settings.
 fn needs(settings: &Settings) -> Vec<NeededPermission> {
     let permissions = Permissions::of(Features::of(settings));
-    let cluster = permissions.cluster.iter().map(|rule| (rule, false));
-    let rules = cluster.chain(permissions.namespaced.iter().map(|rule| (rule, true)));
+    // The Leases may be in another namespace than the rest.
+    let place = |rule: &Rule| match rule.resources.as_slice() {
+        ["leases"] => settings.lease_namespace().to_owned(),
+        _ => settings.namespace.to_string(),
+    };
+    let cluster = permissions.cluster.iter().map(|rule| (rule, None));
+    let rules = cluster.chain(permissions.namespaced.iter().map(|rule| (rule, Some(place(rule)))));
     let mut needs = Vec::new();
-    for (rule, namespaced) in rules {
+    for (rule, namespace) in rules {
         let mut names: Vec<Option<String>> = rule.resource_names.iter().map(|&name| Some(name.to_owned())).collect();
         if names.is_empty() {
             names.push(None);
@@ -109,7 +114,7 @@ fn needs(settings: &Settings) -> Vec<NeededPermission> {
                     resource: (*resource).to_owned(),
                     verb: (*verb).to_owned(),
                     name: name.clone(),
-                    namespaced,
+                    namespace: namespace.clone(),
                 }));
             }
         }
@@ -117,6 +122,7 @@ fn needs(settings: &Settings) -> Vec<NeededPermission> {
     needs
 }
 
+/// Whether the account, which is in this namespace, has the permission.
 async fn allowed(
     client: &Client,
     need: &NeededPermission,
@@ -133,7 +139,7 @@ async fn allowed(
         subresource,
         verb: Some(need.verb.clone()),
         name: need.name.clone(),
-        namespace: need.namespaced.then(|| namespace.to_owned()),
+        namespace: need.namespace.clone(),
         ..ResourceAttributes::default()
     };
     let params = PostParams::default();
@@ -170,7 +176,9 @@ mod tests {
     fn permissions_match_the_enabled_features() {
         let needs = needs(&Settings::default());
         let has = |verb: &str, resource: &str, namespaced: bool| {
-            needs.iter().any(|need| need.verb == verb && need.resource == resource && need.namespaced == namespaced)
+            needs
+                .iter()
+                .any(|need| need.verb == verb && need.resource == resource && need.namespace.is_some() == namespaced)
         };
         assert!(
             has("patch", "nodes", false) && has("create", "configmaps", true) && has("create", "pods/eviction", false)
@@ -183,5 +191,15 @@ mod tests {
         let few = super::needs(&settings);
         assert!(few.iter().all(|need| need.resource != "secrets") && few.len() > 10);
         assert!(!few.iter().any(|need| need.resource.starts_with("pods")), "only placement needs pods");
+    }
+
+    #[test]
+    fn leases_are_needed_in_the_namespace_of_the_election() {
+        let mut settings = Settings::default();
+        settings.controller.leader_election.namespace = Some("elections".to_owned());
+        for need in needs(&settings).into_iter().filter(|need| need.namespace.is_some()) {
+            let expected = if need.resource == "leases" { "elections" } else { settings.namespace.as_str() };
+            assert_eq!(need.namespace.as_deref(), Some(expected), "{need:?}");
+        }
     }
 }

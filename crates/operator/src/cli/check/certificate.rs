@@ -7,6 +7,7 @@ use super::{CheckResult, remedy};
 use crate::{
     admission::certificates::{CertsError, SecretStore},
     inspect::{format::span, session::Session},
+    manifests::Features,
     runtime::{error_category::Category, error_chain::Chain},
 };
 
@@ -14,7 +15,10 @@ const DAY: i64 = 24 * 3600;
 
 pub(super) async fn check(session: &Session) -> CheckResult {
     let what = "certificate";
-    if !session.settings.webhook.enabled {
+    if session.settings.controller.dry_run {
+        return CheckResult::pass(what, "not needed: a dry run serves no admission");
+    }
+    if !Features::of(&session.settings).webhooks {
         return CheckResult::pass(what, "not needed: webhooks are off");
     }
     if session.settings.webhook.cert_dir.is_some() {

@@ -20,6 +20,10 @@ pub(super) async fn check(session: &Session) -> CheckResult {
             return CheckResult::fail("leases", error.to_string(), fix);
         }
     };
+    if found.groups.is_empty() && session.settings.controller.dry_run {
+        let message = "dry run: an operator holds no Lease, so this does not show whether one is running";
+        return CheckResult::warn("leases", message, "read the log of the operator");
+    }
     if found.groups.is_empty() {
         let others = namespaces_of_live_replicas(&session.client).await;
         let mut message = format!("no operator holds a Lease in namespace {namespace}");

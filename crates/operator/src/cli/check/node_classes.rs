@@ -10,6 +10,7 @@ use super::{CheckResult, remedy};
 use crate::{
     inspect::session::Session,
     keeper::node::Node,
+    manifests::Features,
     placement::settings::Configured,
     runtime::{
         error_category::{Category, message},
@@ -19,9 +20,9 @@ use crate::{
 
 const WHAT: &str = "node classes";
 
-/// Returns `None` if placement is off.
+/// Returns `None` if placement is off, or no role does it.
 pub(super) async fn check(session: &Session) -> Option<CheckResult> {
-    if !session.settings.placement.enabled {
+    if !Features::of(&session.settings).placement {
         return None;
     }
     let configured = match Configured::new(&session.settings) {

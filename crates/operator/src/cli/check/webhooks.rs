@@ -16,6 +16,7 @@ use super::CheckResult;
 use crate::{
     admission::configuration::{Configurations, Present},
     inspect::session::Session,
+    manifests::Features,
     runtime::{
         error_category::{self, Category},
         error_chain::Chain,
@@ -36,17 +37,25 @@ pub(super) async fn check(session: &Session) -> Vec<CheckResult> {
         }
     };
     let clients = clients(&present);
+    let dry_run = session.settings.controller.dry_run;
     if clients.is_empty() {
-        if !session.settings.webhook.enabled {
+        if dry_run {
+            return vec![CheckResult::pass(WHAT, "not installed: a dry run serves no admission")];
+        }
+        if !Features::of(&session.settings).webhooks {
             return vec![CheckResult::pass(WHAT, "off, as configured")];
         }
         let message = "not installed: labels are restored after a node is created instead of during its creation";
-        let fix = "enable webhook.enabled; an operator outside the cluster also needs webhook.url";
+        let fix = "start the operator, which adds them, or read its log; outside the cluster it needs webhook.url";
         return vec![if session.source.as_ref().is_ok_and(|source| source.is_configured()) {
             CheckResult::fail(WHAT, message, fix)
         } else {
             CheckResult::warn(WHAT, message, fix)
         }];
+    }
+    if dry_run {
+        let message = format!("{} installed, but a dry run serves no admission", clients.len());
+        return vec![CheckResult::warn(WHAT, message, "remove them with `perennial webhook disable`")];
     }
     // The port of the pod: a Service maps its own port to it.
     let port = match clients.first().and_then(|client| client.url.as_deref()) {

@@ -4,7 +4,11 @@ use std::{fmt::Write as _, sync::LazyLock};
 
 use jiff::Timestamp;
 use perennial_core::{
-    config::{Settings, pattern::Pattern},
+    config::{
+        Role, Settings,
+        names::{is_annotation_key, is_label_key},
+        pattern::Pattern,
+    },
     keeper::{
         explain::{Cause, explain as cause_of},
         keys::Key,
@@ -18,7 +22,7 @@ use serde_json::{Value, json};
 use crate::inspect::{
     format::{age, shell_quoted},
     inspected_node::InspectedNode,
-    leases::LeaseSnapshot,
+    leases::{Attendance, LeaseSnapshot},
     session::Session,
 };
 
@@ -41,12 +45,13 @@ impl<'a> KeyExplanation<'a> {
         let mut more = Vec::new();
         let waits = matches!(cause, Cause::Waits { .. });
         if cause.is_due() || waits {
-            let role = if waits || matches!(cause, Cause::ToGive { .. }) { "restore" } else { "capture" };
+            let role = if waits || matches!(cause, Cause::ToGive { .. }) { Role::Restore } else { Role::Capture };
             match LeaseSnapshot::read(&session.client, session.settings.lease_namespace()).await {
                 Ok(leases) => {
                     let owner = leases.owner(look.name(), role);
-                    let elects = session.settings.controller.leader_election.enabled;
-                    more.extend(if waits { owner.unattended(elects) } else { Some(owner.sentence()) });
+                    let attendance = Attendance::of(&session.settings);
+                    let pending = || owner.unattended(attendance).or_else(|| Some(owner.sentence()));
+                    more.extend(if waits { owner.unattended(attendance) } else { pending() });
                 }
                 Err(error) => more.push(format!("the owner of its shard is unknown: {error:#}")),
             }
@@ -231,8 +236,11 @@ pub(crate) fn words(key: &Key, cause: &Cause, look: &InspectedNode) -> (String, 
             ),
             None,
         ),
-        Cause::ToCapture { value } => (format!("the node has {value}, which is about to be captured"), None),
-        Cause::ToGive { value } => (format!("the record contains {value}, which is about to be restored"), None),
+        Cause::ToCapture { value } => (format!("the node has {}, which is about to be captured", shown(value)), None),
+        Cause::ToGive { value } => {
+            (format!("the record contains {}, which is about to be restored", shown(value)), None)
+        }
+        Cause::NeverSeen if !is_valid(key) => ("no node can have it: the key is not valid".to_owned(), None),
         Cause::NeverSeen => (
             if look.held.is_some() {
                 "never seen on this node: neither the record nor its history contains it".to_owned()
@@ -244,7 +252,8 @@ pub(crate) fn words(key: &Key, cause: &Cause, look: &InspectedNode) -> (String, 
         ),
         Cause::Waits { value, protected } => (
             format!(
-                "the node does not exist; {value} is restored when it is created again{}",
+                "the node does not exist; {} is restored when it is created again{}",
+                shown(value),
                 if *protected { " on the same machine (the key is protected)" } else { "" }
             ),
             None,
@@ -258,19 +267,37 @@ pub(crate) fn words(key: &Key, cause: &Cause, look: &InspectedNode) -> (String, 
                 "not kept: it is written only by {}, which writes it again (keeper.dropManagers)",
                 managers.join(", ")
             ),
+            // A value that does not change leaves the field manager.
             Some(format!(
-                "to keep it, set it yourself: {} --overwrite, or change keeper.dropManagers",
-                set_command(node, key, None)
+                "to keep it, change keeper.dropManagers, or remove it and set it yourself: kubectl label node {} {} && {}",
+                shell_quoted(node),
+                shell_quoted(&format!("{key}-")),
+                set_command(node, key, look.node().and_then(|live| value_on(live, key)).as_deref())
             )),
         ),
         Cause::Kept { value, given } => (
             format!(
-                "kept: the node and the record have {value}{}",
+                "kept: the node and the record have {}{}",
+                shown(value),
                 if *given { "; restored to this incarnation" } else { "" }
             ),
             None,
         ),
     }
+}
+
+/// Whether the API server accepts the key.
+fn is_valid(key: &Key) -> bool {
+    match key {
+        Key::Label(text) | Key::Taint { key: text, .. } => is_label_key(text),
+        Key::Annotation(text) => is_annotation_key(text),
+        Key::Cordon => true,
+    }
+}
+
+/// Returns a value as words.
+fn shown(value: &str) -> &str {
+    if value.is_empty() { "an empty value" } else { value }
 }
 
 /// Returns the kubectl commands that make a node managed again.

@@ -5,16 +5,19 @@ use std::{collections::BTreeSet, fmt::Write as _};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node as FullNode};
 use kube::{Api, Client, api::ListParams};
-use perennial_core::keeper::{
-    explain::explain as cause_of,
-    identity::Identified,
-    import::decide::IMPORTED_UID,
-    keys::{Kept, Key},
-    mark::MARK,
-    next_incarnation::{NextIncarnation, NothingRestored, next_incarnation},
-    selection::Policy,
-    status::KeepStatus,
-    stored_record::Stored,
+use perennial_core::{
+    config::Role,
+    keeper::{
+        explain::explain as cause_of,
+        identity::Identified,
+        import::decide::IMPORTED_UID,
+        keys::{Kept, Key},
+        mark::MARK,
+        next_incarnation::{NextIncarnation, NothingRestored, next_incarnation},
+        selection::Policy,
+        status::KeepStatus,
+        stored_record::Stored,
+    },
 };
 use serde_json::{Value, json};
 
@@ -23,7 +26,7 @@ use crate::{
         collection::RecordLifetime,
         format::{age, pairs},
         inspected_node::InspectedNode,
-        leases::{LeaseSnapshot, ShardOwner},
+        leases::{Attendance, LeaseSnapshot, ShardOwner},
         records::as_json,
         session::Session,
         states::KeyOrigin,
@@ -102,11 +105,13 @@ pub(crate) struct NodeExplanation<'a> {
     standing: KeepStatus,
     way: Option<RestoreRequest>,
     events: Vec<NodeEvent>,
+    /// Owner of the write that is due.
     owner: Option<ShardOwner>,
+    /// Owner of the restore of its next incarnation.
+    restorer: Option<ShardOwner>,
     next: Result<NextIncarnation, NothingRestored>,
     max_absent: u32,
-    /// Operators hold Leases.
-    elects: bool,
+    attendance: Attendance,
 }
 
 impl<'a> NodeExplanation<'a> {
@@ -122,10 +127,11 @@ impl<'a> NodeExplanation<'a> {
             standing: look.status(),
             way,
             events: events(&session.client, name).await,
-            owner: leases.map(|leases| leases.owner(name, "restore")),
+            owner: leases.as_ref().map(|leases| leases.owner(name, role_of(&look.status()))),
+            restorer: leases.as_ref().map(|leases| leases.owner(name, Role::Restore)),
             next: next_incarnation(&look.case),
             max_absent: session.settings.keeper.max_absent,
-            elects: session.settings.controller.leader_election.enabled,
+            attendance: Attendance::of(&session.settings),
         }
     }
 
@@ -335,8 +341,13 @@ impl<'a> NodeExplanation<'a> {
 
     /// Returns why no operator works on the node.
     fn unattended(&self) -> Option<String> {
-        self.owner.as_ref().and_then(|owner| owner.unattended(self.elects))
+        self.restorer.as_ref().and_then(|owner| owner.unattended(self.attendance))
     }
+}
+
+/// Returns the role that makes the next write.
+fn role_of(status: &KeepStatus) -> Role {
+    if matches!(status, KeepStatus::Pending(..)) { Role::Capture } else { Role::Restore }
 }
 
 fn policy(policy: &Policy) -> String {
