@@ -74,6 +74,7 @@ pub(in crate::placement) fn handle_shortage(
         probe: Probe::None,
         way: workload.may_try_on_demand(state, evidence).then_some(Way::Eviction),
         evidence,
+        complete: false,
     };
     let (breaker, transition) = step(state.on_demand, &seen, workload.spec.fallback_after, workload.now);
     state.on_demand = match breaker {
