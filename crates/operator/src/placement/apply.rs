@@ -40,6 +40,7 @@ use crate::runtime::{
     error_chain::Chain,
     events::{Events, Severity},
     jitter::Jitter,
+    ownership::Ownership,
     reporter::CategorizedError as _,
     request::RequestFailure,
 };
@@ -64,6 +65,7 @@ pub(super) struct Applier {
     metrics: PlacementMetrics,
     jitter: Jitter,
     pace: EvictionPace,
+    ownership: Ownership,
     delete_pace: DeletePace,
     dry_run: bool,
 }
@@ -76,7 +78,8 @@ impl Applier {
             events: parts.events.clone(),
             metrics,
             jitter: parts.jitter.clone(),
-            pace: EvictionPace::default(),
+            pace: EvictionPace::new(parts.configured.moves_per_minute),
+            ownership: parts.ownership.clone(),
             delete_pace: DeletePace::default(),
             dry_run: parts.dry_run,
         }
@@ -112,8 +115,8 @@ impl Applier {
             return Ok(Some(Duration::ZERO));
         }
         let key = key_of(&workload.view);
-        if let Some(wait) = decision.evicts().then(|| self.pace.take(Instant::now())).flatten() {
-            return Ok(Some(wait.mul_f64(1.0 + self.jitter.fraction())));
+        if let Some(wait) = decision.evicts().then(|| self.wait_for_turn(&key)).flatten() {
+            return Ok(Some(wait));
         }
         let replaces = rest.iter().any(|action| matches!(action, Action::Delete { .. }));
         if let Some(wait) = replaces.then(|| self.delete_pace.take(&key, workload)).flatten() {
@@ -145,6 +148,13 @@ impl Applier {
             }
         }
         Ok(None)
+    }
+
+    /// Takes an eviction of the cluster's rate. Returns the time to wait if it is not the turn of the
+    /// workload.
+    fn wait_for_turn(&self, key: &WorkloadKey) -> Option<Duration> {
+        let share = self.ownership.share();
+        self.pace.take(key, share, self.jitter.fraction(), Instant::now())
     }
 
     /// Searches for a node with room, and stores the result. A node without room is no evidence of
