@@ -22,11 +22,15 @@ use super::supply::report::{report, report_capacity};
 use super::supply::shortage::{FALLS_BACK, delete, wrong_class};
 use super::supply::{Breaker, SupplyObservation, Transition, Way, step};
 use super::ungate::{UngateReason, ungate};
+use super::volumes::{IN_OTHER_CLASS, follow_volumes};
 use super::workload::Managed;
 
 /// Returns the class of a slot and whether it is a fallback. The webhook and the decision both use
 /// it.
 pub(super) fn class_of(slot: u32, split: Split, state: &PlacementState) -> (Class, bool) {
+    if let Some(class) = state.volume_slots.get(&slot) {
+        return (*class, false);
+    }
     let class = split.class(slot);
     let falls_back = class == Class::Spot && state.breaker.is_open() && state.fallback_slots.contains(&slot);
     if falls_back { (Class::OnDemand, true) } else { (class, false) }
@@ -48,7 +52,7 @@ pub(super) fn decide(workload: &Managed<'_>, start: u32) -> PlacementDecision {
         let reason = UngateReason::Unmanaged;
         decision.actions.push(ungate(occupant.pod, reason, workload.spec.strength, workload.settings));
     }
-    decision.counts = counts(&occupants, workload, before.breaker.is_open());
+    decision.counts = counts(&occupants, workload, &before);
     if workload.view.template != Choice::Any {
         decision.actions.push(template_selects_capacity());
         return decision;
@@ -56,6 +60,7 @@ pub(super) fn decide(workload: &Managed<'_>, start: u32) -> PlacementDecision {
     report_capacity(workload, &occupants.iter(), &mut decision);
     report_refused(workload, &mut decision);
     report_notes(workload, &mut decision);
+    follow_volumes(workload, &occupants, &mut state, &mut decision);
     let mut removals = handle_shortage(workload, &occupants, &mut state, &mut decision);
     if removals.is_empty() && workload.spec.move_stateful {
         removals.extend(repair(workload, &occupants, &before, &mut state, &mut decision));
@@ -73,13 +78,15 @@ pub(super) fn decide(workload: &Managed<'_>, start: u32) -> PlacementDecision {
     finish(workload, &before, &state, removals, decision)
 }
 
-fn counts(occupants: &[Occupant<'_>], workload: &Managed<'_>, short: bool) -> Counts {
+fn counts(occupants: &[Occupant<'_>], workload: &Managed<'_>, state: &PlacementState) -> Counts {
+    let short = state.breaker.is_open();
+    let by_volume = |slot: u32| state.volume_slots.get(&slot).copied();
     let (split, replicas) = (workload.spec.split, workload.view.replicas);
     let of = |class| occupants.iter().filter(move |occupant| occupant.is(class));
     let misplaced = |occupant: &&Occupant<'_>| {
         let placed = occupant.class.zip(occupant.slot).filter(|_| !occupant.gated);
         let stray = occupant.is_stray() && workload.spec.strength == Strength::Required;
-        stray || placed.is_some_and(|(class, slot)| split.class(slot) != class)
+        stray || placed.is_some_and(|(class, slot)| by_volume(slot).unwrap_or_else(|| split.class(slot)) != class)
     };
     let unplaced = |class| occupants.iter().filter(move |occupant| workload.unplaced(occupant, class).is_some());
     Counts {
@@ -105,8 +112,13 @@ fn handle_shortage(
     decision: &mut PlacementDecision,
 ) -> Vec<Action> {
     let split = workload.spec.split;
-    state.fallback_slots.retain(|slot| *slot < workload.view.replicas && split.class(*slot) == Class::Spot);
-    let observed = workload.observe(&occupants.iter(), state.breaker, decision);
+    let by_volume = state.volume_slots.clone();
+    state.fallback_slots.retain(|slot| {
+        *slot < workload.view.replicas && split.class(*slot) == Class::Spot && !by_volume.contains_key(slot)
+    });
+    // A pod that can run in one class only proves nothing about the capacity for others.
+    let judged = occupants.iter().filter(|occupant| occupant.slot.is_none_or(|slot| !by_volume.contains_key(&slot)));
+    let observed = workload.observe(&judged, state.breaker, decision);
     let found = find_probe(workload, occupants, state, observed.evidence);
     // Without permission to move pods, running fallback pods stay: their slots try spot again when
     // their pods are next created.
@@ -153,7 +165,8 @@ fn extend_fallback(workload: &Managed<'_>, occupants: &[Occupant<'_>], state: &m
     let runs_on_spot = |slot: &u32| by_slot.get(slot).is_some_and(|o| o.is(Class::Spot) && !o.unbound());
     let known: HashSet<u32> = state.fallback_slots.iter().copied().collect();
     let mut outside: Vec<u32> = (0..replicas)
-        .filter(|slot| split.class(*slot) == Class::Spot && !runs_on_spot(slot) && !known.contains(slot))
+        .filter(|slot| split.class(*slot) == Class::Spot && !state.volume_slots.contains_key(slot))
+        .filter(|slot| !runs_on_spot(slot) && !known.contains(slot))
         .collect();
     // One of them is the probe: the slot whose pod waits for spot, else the one whose pod is about
     // to be moved there.
@@ -181,11 +194,16 @@ fn misplaced_unbound(workload: &Managed<'_>, occupants: &[Occupant<'_>], state: 
         let (wanted, falls_back) = class_of(slot, split, state);
         workload.assigned(occupant, class).then_some(())?;
         let published = class_of(slot, split, &cached).0 == wanted;
-        (published && wanted != class).then_some((occupant, class, falls_back))
+        let reason = if falls_back {
+            FALLS_BACK
+        } else if state.volume_slots.contains_key(&slot) {
+            IN_OTHER_CLASS
+        } else {
+            wrong_class(class)
+        };
+        (published && wanted != class).then(|| delete(occupant, reason))
     });
-    wrong
-        .map(|(occupant, class, falls_back)| delete(occupant, if falls_back { FALLS_BACK } else { wrong_class(class) }))
-        .collect()
+    wrong.collect()
 }
 
 /// Checks whether a running pod may be evicted as a probe.
@@ -304,6 +322,9 @@ fn repair(
     if let Err(blocked) = allowed {
         blocked.wait(decision);
         return None;
+    }
+    if occupant.pod.volume.is_none() {
+        decision.volume_checks.push(occupant.pod.into());
     }
     if probing {
         record_probe(state, workload.now);

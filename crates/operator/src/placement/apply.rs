@@ -9,6 +9,7 @@ mod client;
 mod error;
 mod pace;
 mod room;
+mod volumes;
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,6 +17,7 @@ use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
 use perennial_core::placement::{
     Class,
     decision::{Action, PlacementDecision, PodRef, RoomSearch},
+    node_labels::Choice,
     spec::Strength,
     ungate::{UngateReason, ungate, ungate_refused},
     workload::{PodView, Workload},
@@ -178,6 +180,25 @@ impl Applier {
         debug!(workload = &**key, %class, found, full = result.full.len(), "searched room on nodes");
         self.cache.store_room(key, *class, result);
         Ok(found)
+    }
+
+    /// Reads the volumes of pods and stores the classes in which they can be used. Without the
+    /// permission, volumes restrict nothing.
+    pub(super) async fn read_volumes(&self, workload: &Workload, pods: &[PodRef]) -> Result<(), PlacementError> {
+        let configured = self.cache.configured();
+        for pod in pods {
+            let claims = self.cache.claims_of(&pod.uid).unwrap_or_default();
+            let choice = match self.cluster.volume_choice(&workload.view.namespace, &claims, &configured).await {
+                Err(error) if error.failure().is_refusal() => {
+                    warn!(workload = &*key_of(&workload.view), pod = pod.name, error = %Chain(&error), "could not read volumes");
+                    Choice::Any
+                }
+                read => read?,
+            };
+            debug!(workload = &*key_of(&workload.view), pod = pod.name, ?choice, "read volumes");
+            self.cache.store_volume(&pod.uid, choice);
+        }
+        Ok(())
     }
 
     async fn write_pod(&self, workload: &Workload, action: &Action) -> Result<(), PlacementError> {
