@@ -37,6 +37,9 @@ pub struct PlacementState {
     /// Spot slots of a StatefulSet that currently run on-demand.
     #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "fallen")]
     pub fallback_slots: Vec<u32>,
+    /// On-demand slots of a StatefulSet that currently run on spot.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "onSpot")]
+    pub spot_slots: Vec<u32>,
     /// Slots of a StatefulSet whose volumes exist in one class only.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", rename = "volumes")]
     pub volume_slots: BTreeMap<u32, Class>,
@@ -71,6 +74,7 @@ mod tests {
             breaker: Breaker::Open { since: at(0), probe: at(5), attempt: 1 },
             last_move: Some(LastMove { at: at(1), drift: 3, stalled: 0, pod: Some("uid".to_owned()) }),
             fallback_slots: vec![3, 7],
+            spot_slots: vec![4],
             volume_slots: [(2, Class::Spot)].into(),
             ..PlacementState::default()
         };

@@ -4,6 +4,8 @@
 //! Never writes to pods. The slots that fall back are stored on the workload, where the webhook
 //! reads them, before a pod is removed.
 
+mod on_demand;
+
 use std::collections::{HashMap, HashSet};
 
 use super::Class;
@@ -18,6 +20,7 @@ use super::occupancy::{Occupant, count};
 use super::slots::Split;
 use super::spec::Strength;
 use super::state::PlacementState;
+use super::supply::on_demand::is_short;
 use super::supply::report::{report, report_capacity};
 use super::supply::shortage::{FALLS_BACK, delete, wrong_class};
 use super::supply::{Breaker, SupplyObservation, Transition, Way, step};
@@ -32,6 +35,9 @@ pub(super) fn class_of(slot: u32, split: Split, state: &PlacementState) -> (Clas
         return (*class, false);
     }
     let class = split.class(slot);
+    if class == Class::OnDemand && is_short(state) && state.spot_slots.contains(&slot) {
+        return (Class::Spot, false);
+    }
     let falls_back = class == Class::Spot && state.breaker.is_open() && state.fallback_slots.contains(&slot);
     if falls_back { (Class::OnDemand, true) } else { (class, false) }
 }
@@ -61,6 +67,7 @@ pub(super) fn decide(workload: &Managed<'_>, start: u32) -> PlacementDecision {
     report_refused(workload, &mut decision);
     report_notes(workload, &mut decision);
     follow_volumes(workload, &occupants, &mut state, &mut decision);
+    on_demand::handle_shortage(workload, &occupants, &mut state, &mut decision);
     let mut removals = handle_shortage(workload, &occupants, &mut state, &mut decision);
     if removals.is_empty() && workload.spec.move_stateful {
         removals.extend(repair(workload, &occupants, &before, &mut state, &mut decision));
@@ -81,6 +88,10 @@ pub(super) fn decide(workload: &Managed<'_>, start: u32) -> PlacementDecision {
 fn counts(occupants: &[Occupant<'_>], workload: &Managed<'_>, state: &PlacementState) -> Counts {
     let short = state.breaker.is_open();
     let by_volume = |slot: u32| state.volume_slots.get(&slot).copied();
+    let is_excused = |occupant: &Occupant<'_>| {
+        let on_spot = || occupant.is(Class::Spot) && state.on_demand.is_open();
+        short && occupant.fallback || on_spot() && occupant.slot.is_some_and(|slot| state.spot_slots.contains(&slot))
+    };
     let (split, replicas) = (workload.spec.split, workload.view.replicas);
     let of = |class| occupants.iter().filter(move |occupant| occupant.is(class));
     let misplaced = |occupant: &&Occupant<'_>| {
@@ -101,7 +112,7 @@ fn counts(occupants: &[Occupant<'_>], workload: &Managed<'_>, state: &PlacementS
         unknown: count(occupants.iter().filter(|occupant| !occupant.gated && occupant.class.is_none())),
         unplaced_spot: count(unplaced(Class::Spot)),
         unplaced_on_demand: count(unplaced(Class::OnDemand)),
-        drift: count(occupants.iter().filter(misplaced).filter(|occupant| !(short && occupant.fallback))),
+        drift: count(occupants.iter().filter(misplaced).filter(|occupant| !is_excused(occupant))),
     }
 }
 
@@ -136,7 +147,7 @@ fn handle_shortage(
     }
     decision.search_room(workload.room_search(breaker, &observed, &found, occupants.iter()), workload.now);
     state.breaker = breaker;
-    report(transition, &observed, decision);
+    report(Class::Spot, transition, &observed, decision);
     match (transition, found) {
         (Transition::Closed, _) => {
             state.fallback_slots.clear();
@@ -264,7 +275,8 @@ fn repair(
     state: &mut PlacementState,
     decision: &mut PlacementDecision,
 ) -> Option<Action> {
-    if before.breaker != state.breaker || before.fallback_slots != state.fallback_slots {
+    let slots = |state: &PlacementState| (state.fallback_slots.clone(), state.spot_slots.clone());
+    if before.breaker != state.breaker || before.on_demand != state.on_demand || slots(before) != slots(state) {
         return None;
     }
     let probing = matches!(state.breaker, Breaker::Probing { .. });
@@ -282,6 +294,10 @@ fn repair(
         .filter(|occupant| !occupant.gated)
         .filter(|occupant| occupant.slot.is_none_or(|slot| open.contains(&wanted(slot))))
         .filter(|occupant| match (occupant.slot.map(wanted), occupant.class) {
+            // On-demand is short: a pod on spot keeps running there.
+            (Some(Class::OnDemand), Some(Class::Spot)) => {
+                !state.on_demand.is_open() || occupant.slot.is_none_or(|slot| !state.spot_slots.contains(&slot))
+            }
             (Some(wanted), Some(class)) => {
                 wanted != class && (wanted == Class::OnDemand || probing || !state.breaker.is_open())
             }

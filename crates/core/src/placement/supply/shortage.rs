@@ -206,7 +206,7 @@ pub(in crate::placement) fn handle_shortage(
     let all = groups.iter().flat_map(|group| &group.occupants);
     decision.search_room(workload.room_search(breaker, &observed, &found, all), workload.now);
     state.breaker = breaker;
-    report(transition, &observed, decision);
+    report(Class::Spot, transition, &observed, decision);
     if transition == Transition::Closed {
         record_success(state);
     }

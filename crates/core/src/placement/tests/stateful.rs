@@ -488,3 +488,85 @@ fn a_slot_returns_to_its_class_when_its_volume_is_replaced() {
     set.run(40);
     assert_eq!((set.wrong(), set.evictions), (0, 1));
 }
+
+/// Five on-demand slots of ten, a floor of two, and room for three.
+fn on_demand_is_short(move_stateful: bool, ordered: bool) -> Set {
+    let spec = Spec { on_demand_fallback: true, move_stateful, ..Spec::new(Split::new(50, 2)) };
+    let mut set = Set::new(Spec { fallback_after: TICK * 4, ..spec }, 0, 10);
+    (set.on_demand, set.ordered) = (3, ordered);
+    // Ordered pods are created one after the other. On-demand is not tried again yet.
+    set.run(if ordered { 27 } else { 14 });
+    set
+}
+
+#[test]
+fn on_demand_slots_above_the_floor_run_on_spot_if_that_is_allowed() {
+    for (moves, ordered) in [(true, false), (true, true), (false, false), (false, true)] {
+        let mut set = on_demand_is_short(moves, ordered);
+        let counts = set.last.counts;
+        assert_eq!((counts.spot, counts.on_demand, counts.unplaced(), counts.drift), (7, 3, 0, 0), "{counts:?}");
+        assert_eq!(set.evictions, 0);
+
+        // On-demand is back: pods return one at a time, or when they are next created.
+        set.on_demand = usize::MAX;
+        set.run(400);
+        if !moves {
+            assert_eq!(set.evictions, 0);
+            set.pods.clear();
+            set.run(60);
+        }
+        assert_eq!((set.wrong(), set.last.counts.spot, set.last.counts.on_demand), (0, 5, 5), "{moves} {ordered}");
+    }
+}
+
+/// Within the floor, ordinals never run on spot.
+#[test]
+fn the_floor_of_a_set_waits_for_on_demand_capacity() {
+    let spec = Spec { on_demand_fallback: true, fallback_after: TICK * 4, ..Spec::new(Split::new(50, 4)) };
+    let mut set = Set::new(spec, 0, 10);
+    set.on_demand = 3;
+    set.run(100);
+    let counts = set.last.counts;
+    assert_eq!((counts.spot, counts.on_demand, counts.unplaced_on_demand), (6, 4, 1), "{counts:?}");
+}
+
+/// Slots 4, 6 and 8 took the room: they fill the floor, so that 0 and 1 may run on spot.
+#[test]
+fn any_on_demand_slots_fill_the_floor() {
+    let mut set = on_demand_is_short(false, false);
+    for pod in &mut set.pods {
+        let class = if matches!(pod.ordinal, Some(4 | 6 | 8)) { Class::OnDemand } else { Class::Spot };
+        let class = if matches!(pod.ordinal, Some(0 | 1)) { Class::OnDemand } else { class };
+        (pod.choice, pod.class) = (Choice::Only(class), Some(class));
+        let waits = matches!(pod.ordinal, Some(0 | 1));
+        pod.node = (!waits).then_some(NodeView { class: Some(class), leaving: false });
+        (pod.ready, pod.unschedulable) = (!waits, waits.then_some(set.now));
+    }
+    set.state = None;
+    set.run(10);
+    let counts = set.last.counts;
+    assert_eq!((counts.spot, counts.on_demand, counts.unplaced(), set.evictions), (7, 3, 0, 0), "{counts:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    /// Shortages of both classes where pods may fall back in both directions, then room for the split.
+    #[test]
+    fn the_split_is_reached_after_fallback_in_both_directions(
+        p in 0u8..=100, m in 0u32..4, t in 1u32..10, ordered: bool, rooms in prop::collection::vec((0usize..6, 0usize..6, 1usize..40), 1..6),
+    ) {
+        let spec = Spec { on_demand_fallback: true, move_stateful: true, ..Spec::new(Split::new(p, m)) };
+        let mut set = Set::new(Spec { fallback_after: TICK * 4, ..spec }, 0, t);
+        set.ordered = ordered;
+        for (spot, on_demand, ticks) in rooms {
+            (set.spot, set.on_demand) = (spot, on_demand);
+            set.run(ticks);
+        }
+        set.spot = usize::try_from(set.spec.split.spot(t)).unwrap() + 1;
+        set.on_demand = usize::try_from(set.spec.split.on_demand(t)).unwrap() + 1;
+        set.run(2 * 720 + 20);
+        prop_assert_eq!(set.wrong(), 0);
+        prop_assert!(set.pods.len() == usize::try_from(t).unwrap() && set.pods.iter().all(|pod| pod.ready));
+    }
+}
