@@ -24,6 +24,7 @@ pub mod state;
 mod stateful;
 pub mod supply;
 pub mod ungate;
+mod volumes;
 pub mod workload;
 
 #[cfg(test)]

@@ -65,6 +65,14 @@ impl WorkloadBuilder<'_> {
         self
     }
 
+    /// Gives every pod of a StatefulSet a claim `data`, for a volume of [`TestCluster::volume`].
+    pub fn claims(mut self) -> Self {
+        let resources = json!({"requests": {"storage": "1Gi"}});
+        let spec = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "static", "resources": resources});
+        self.object["spec"]["volumeClaimTemplates"] = json!([{"metadata": {"name": "data"}, "spec": spec}]);
+        self
+    }
+
     /// Returns the manifest.
     pub fn text(self) -> String {
         self.object.to_string()
@@ -123,6 +131,28 @@ impl TestCluster {
             object["spec"]["serviceName"] = json!(name);
             object["spec"]["podManagementPolicy"] = json!("Parallel");
         })
+    }
+
+    /// Creates the volume of a StatefulSet pod. With a label, only nodes with it can use the volume.
+    pub fn volume(&self, pod: &str, label: Option<(&str, &str)>) {
+        let namespace = self.workspace();
+        let mut volume = json!({
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": format!("{namespace}-{pod}")},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "capacity": {"storage": "1Gi"},
+                "claimRef": {"namespace": namespace, "name": format!("data-{pod}")},
+                "hostPath": {"path": "/none"},
+                "storageClassName": "static",
+            },
+        });
+        if let Some((key, value)) = label {
+            let term = json!({"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]});
+            volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"] = json!([term]);
+        }
+        self.try_kubectl_with("create", &volume.to_string()).expect_success();
     }
 
     /// Sends a merge patch to a Deployment.

@@ -108,6 +108,7 @@ fn keeper(keeper: &Keeper, findings: &mut Findings) {
 
 fn placement(settings: &Settings, findings: &mut Findings) {
     let (placement, labels) = (&settings.placement, &settings.node_labels);
+    findings.within("placement.movesPerMinute", placement.moves_per_minute, 1..=60_000);
     findings.positive("placement.gateTimeout", placement.gate_timeout);
     findings.positive("placement.holdTimeout", placement.hold_timeout);
     for problem in placement.annotation_rules().problems() {

@@ -128,6 +128,7 @@ pub(super) fn finish(
         let moved_at = |state: &PlacementState| state.last_move.as_ref().map(|last| last.at);
         let same = before.breaker == state.breaker && before.on_demand == state.on_demand;
         let reason = match (same, moved_at(before) == moved_at(state)) {
+            _ if before.volume_slots != state.volume_slots => "the volumes of its pods decide their class",
             (false, _) => "the breaker of a class changed",
             (true, false) => "a move started a cooldown",
             (true, true) => "every replica is in its class",

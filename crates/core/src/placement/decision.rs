@@ -141,6 +141,8 @@ pub struct PlacementDecision {
     pub open: BTreeMap<String, Vec<Place>>,
     /// An eviction waits for evidence that a node has room.
     pub room_search: Option<RoomSearch>,
+    /// Pods whose volumes must be read before the decision is executed.
+    pub volume_checks: Vec<PodRef>,
 }
 
 /// Minimum time between two searches for room for one workload.

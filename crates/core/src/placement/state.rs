@@ -1,9 +1,12 @@
 //! Placement state of one workload that must survive a restart of the operator: the annotation
 //! [`super::STATE`].
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::Class;
 use super::supply::Breaker;
 
 /// The last move, for the cooldown and to detect moves without effect.
@@ -34,6 +37,12 @@ pub struct PlacementState {
     /// Spot slots of a StatefulSet that currently run on-demand.
     #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "fallen")]
     pub fallback_slots: Vec<u32>,
+    /// On-demand slots of a StatefulSet that currently run on spot.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "onSpot")]
+    pub spot_slots: Vec<u32>,
+    /// Slots of a StatefulSet whose volumes exist in one class only.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", rename = "volumes")]
+    pub volume_slots: BTreeMap<u32, Class>,
 }
 
 impl PlacementState {
@@ -65,6 +74,8 @@ mod tests {
             breaker: Breaker::Open { since: at(0), probe: at(5), attempt: 1 },
             last_move: Some(LastMove { at: at(1), drift: 3, stalled: 0, pod: Some("uid".to_owned()) }),
             fallback_slots: vec![3, 7],
+            spot_slots: vec![4],
+            volume_slots: [(2, Class::Spot)].into(),
             ..PlacementState::default()
         };
         assert_eq!(PlacementState::read(Some(&state.to_annotation())), (state, true));

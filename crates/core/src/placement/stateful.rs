@@ -4,6 +4,8 @@
 //! Never writes to pods. The slots that fall back are stored on the workload, where the webhook
 //! reads them, before a pod is removed.
 
+mod on_demand;
+
 use std::collections::{HashMap, HashSet};
 
 use super::Class;
@@ -18,16 +20,24 @@ use super::occupancy::{Occupant, count};
 use super::slots::Split;
 use super::spec::Strength;
 use super::state::PlacementState;
+use super::supply::on_demand::is_short;
 use super::supply::report::{report, report_capacity};
 use super::supply::shortage::{FALLS_BACK, delete, wrong_class};
 use super::supply::{Breaker, SupplyObservation, Transition, Way, step};
 use super::ungate::{UngateReason, ungate};
+use super::volumes::{IN_OTHER_CLASS, follow_volumes};
 use super::workload::Managed;
 
 /// Returns the class of a slot and whether it is a fallback. The webhook and the decision both use
 /// it.
 pub(super) fn class_of(slot: u32, split: Split, state: &PlacementState) -> (Class, bool) {
+    if let Some(class) = state.volume_slots.get(&slot) {
+        return (*class, false);
+    }
     let class = split.class(slot);
+    if class == Class::OnDemand && is_short(state) && state.spot_slots.contains(&slot) {
+        return (Class::Spot, false);
+    }
     let falls_back = class == Class::Spot && state.breaker.is_open() && state.fallback_slots.contains(&slot);
     if falls_back { (Class::OnDemand, true) } else { (class, false) }
 }
@@ -48,7 +58,7 @@ pub(super) fn decide(workload: &Managed<'_>, start: u32) -> PlacementDecision {
         let reason = UngateReason::Unmanaged;
         decision.actions.push(ungate(occupant.pod, reason, workload.spec.strength, workload.settings));
     }
-    decision.counts = counts(&occupants, workload, before.breaker.is_open());
+    decision.counts = counts(&occupants, workload, &before);
     if workload.view.template != Choice::Any {
         decision.actions.push(template_selects_capacity());
         return decision;
@@ -56,6 +66,8 @@ pub(super) fn decide(workload: &Managed<'_>, start: u32) -> PlacementDecision {
     report_capacity(workload, &occupants.iter(), &mut decision);
     report_refused(workload, &mut decision);
     report_notes(workload, &mut decision);
+    follow_volumes(workload, &occupants, &mut state, &mut decision);
+    on_demand::handle_shortage(workload, &occupants, &mut state, &mut decision);
     let mut removals = handle_shortage(workload, &occupants, &mut state, &mut decision);
     if removals.is_empty() && workload.spec.move_stateful {
         removals.extend(repair(workload, &occupants, &before, &mut state, &mut decision));
@@ -73,13 +85,19 @@ pub(super) fn decide(workload: &Managed<'_>, start: u32) -> PlacementDecision {
     finish(workload, &before, &state, removals, decision)
 }
 
-fn counts(occupants: &[Occupant<'_>], workload: &Managed<'_>, short: bool) -> Counts {
+fn counts(occupants: &[Occupant<'_>], workload: &Managed<'_>, state: &PlacementState) -> Counts {
+    let short = state.breaker.is_open();
+    let by_volume = |slot: u32| state.volume_slots.get(&slot).copied();
+    let is_excused = |occupant: &Occupant<'_>| {
+        let on_spot = || occupant.is(Class::Spot) && state.on_demand.is_open();
+        short && occupant.fallback || on_spot() && occupant.slot.is_some_and(|slot| state.spot_slots.contains(&slot))
+    };
     let (split, replicas) = (workload.spec.split, workload.view.replicas);
     let of = |class| occupants.iter().filter(move |occupant| occupant.is(class));
     let misplaced = |occupant: &&Occupant<'_>| {
         let placed = occupant.class.zip(occupant.slot).filter(|_| !occupant.gated);
         let stray = occupant.is_stray() && workload.spec.strength == Strength::Required;
-        stray || placed.is_some_and(|(class, slot)| split.class(slot) != class)
+        stray || placed.is_some_and(|(class, slot)| by_volume(slot).unwrap_or_else(|| split.class(slot)) != class)
     };
     let unplaced = |class| occupants.iter().filter(move |occupant| workload.unplaced(occupant, class).is_some());
     Counts {
@@ -94,7 +112,7 @@ fn counts(occupants: &[Occupant<'_>], workload: &Managed<'_>, short: bool) -> Co
         unknown: count(occupants.iter().filter(|occupant| !occupant.gated && occupant.class.is_none())),
         unplaced_spot: count(unplaced(Class::Spot)),
         unplaced_on_demand: count(unplaced(Class::OnDemand)),
-        drift: count(occupants.iter().filter(misplaced).filter(|occupant| !(short && occupant.fallback))),
+        drift: count(occupants.iter().filter(misplaced).filter(|occupant| !is_excused(occupant))),
     }
 }
 
@@ -105,8 +123,13 @@ fn handle_shortage(
     decision: &mut PlacementDecision,
 ) -> Vec<Action> {
     let split = workload.spec.split;
-    state.fallback_slots.retain(|slot| *slot < workload.view.replicas && split.class(*slot) == Class::Spot);
-    let observed = workload.observe(&occupants.iter(), state.breaker, decision);
+    let by_volume = state.volume_slots.clone();
+    state.fallback_slots.retain(|slot| {
+        *slot < workload.view.replicas && split.class(*slot) == Class::Spot && !by_volume.contains_key(slot)
+    });
+    // A pod that can run in one class only proves nothing about the capacity for others.
+    let judged = occupants.iter().filter(|occupant| occupant.slot.is_none_or(|slot| !by_volume.contains_key(&slot)));
+    let observed = workload.observe(&judged, state.breaker, decision);
     let found = find_probe(workload, occupants, state, observed.evidence);
     // Without permission to move pods, running fallback pods stay: their slots try spot again when
     // their pods are next created.
@@ -124,7 +147,7 @@ fn handle_shortage(
     }
     decision.search_room(workload.room_search(breaker, &observed, &found, occupants.iter()), workload.now);
     state.breaker = breaker;
-    report(transition, &observed, decision);
+    report(Class::Spot, transition, &observed, decision);
     match (transition, found) {
         (Transition::Closed, _) => {
             state.fallback_slots.clear();
@@ -153,7 +176,8 @@ fn extend_fallback(workload: &Managed<'_>, occupants: &[Occupant<'_>], state: &m
     let runs_on_spot = |slot: &u32| by_slot.get(slot).is_some_and(|o| o.is(Class::Spot) && !o.unbound());
     let known: HashSet<u32> = state.fallback_slots.iter().copied().collect();
     let mut outside: Vec<u32> = (0..replicas)
-        .filter(|slot| split.class(*slot) == Class::Spot && !runs_on_spot(slot) && !known.contains(slot))
+        .filter(|slot| split.class(*slot) == Class::Spot && !state.volume_slots.contains_key(slot))
+        .filter(|slot| !runs_on_spot(slot) && !known.contains(slot))
         .collect();
     // One of them is the probe: the slot whose pod waits for spot, else the one whose pod is about
     // to be moved there.
@@ -181,11 +205,16 @@ fn misplaced_unbound(workload: &Managed<'_>, occupants: &[Occupant<'_>], state: 
         let (wanted, falls_back) = class_of(slot, split, state);
         workload.assigned(occupant, class).then_some(())?;
         let published = class_of(slot, split, &cached).0 == wanted;
-        (published && wanted != class).then_some((occupant, class, falls_back))
+        let reason = if falls_back {
+            FALLS_BACK
+        } else if state.volume_slots.contains_key(&slot) {
+            IN_OTHER_CLASS
+        } else {
+            wrong_class(class)
+        };
+        (published && wanted != class).then(|| delete(occupant, reason))
     });
-    wrong
-        .map(|(occupant, class, falls_back)| delete(occupant, if falls_back { FALLS_BACK } else { wrong_class(class) }))
-        .collect()
+    wrong.collect()
 }
 
 /// Checks whether a running pod may be evicted as a probe.
@@ -246,7 +275,8 @@ fn repair(
     state: &mut PlacementState,
     decision: &mut PlacementDecision,
 ) -> Option<Action> {
-    if before.breaker != state.breaker || before.fallback_slots != state.fallback_slots {
+    let slots = |state: &PlacementState| (state.fallback_slots.clone(), state.spot_slots.clone());
+    if before.breaker != state.breaker || before.on_demand != state.on_demand || slots(before) != slots(state) {
         return None;
     }
     let probing = matches!(state.breaker, Breaker::Probing { .. });
@@ -264,6 +294,10 @@ fn repair(
         .filter(|occupant| !occupant.gated)
         .filter(|occupant| occupant.slot.is_none_or(|slot| open.contains(&wanted(slot))))
         .filter(|occupant| match (occupant.slot.map(wanted), occupant.class) {
+            // On-demand is short: a pod on spot keeps running there.
+            (Some(Class::OnDemand), Some(Class::Spot)) => {
+                !state.on_demand.is_open() || occupant.slot.is_none_or(|slot| !state.spot_slots.contains(&slot))
+            }
             (Some(wanted), Some(class)) => {
                 wanted != class && (wanted == Class::OnDemand || probing || !state.breaker.is_open())
             }
@@ -304,6 +338,9 @@ fn repair(
     if let Err(blocked) = allowed {
         blocked.wait(decision);
         return None;
+    }
+    if occupant.pod.volume.is_none() {
+        decision.volume_checks.push(occupant.pod.into());
     }
     if probing {
         record_probe(state, workload.now);

@@ -45,7 +45,7 @@
 //! | probing | the probe is stuck, fallback pods are stuck too | probing | the probe keeps waiting |
 //! | probing | the probe is stuck, it had no node before | open | same pause, it falls back |
 //! | probing | the probe is stuck | open | longer pause, the probe falls back |
-//! | probing | no probe was created in time | open | same pause |
+//! | probing | no probe was created in time, sooner if no pod is missing | open | same pause |
 
 pub(super) mod on_demand;
 pub(super) mod probe;
@@ -59,6 +59,9 @@ use super::ungate::after;
 
 const MIN_PAUSE: SignedDuration = SignedDuration::from_mins(1);
 const MAX_PAUSE: SignedDuration = SignedDuration::from_hours(2);
+/// Age at which a probe counts as not sent although every replica exists: the eviction was refused, or
+/// the process ended between the write of the state and the eviction.
+const UNSENT_AFTER: SignedDuration = SignedDuration::from_secs(30);
 /// Minimum time for which a closed breaker remembers its attempts.
 const MIN_MEMORY: SignedDuration = SignedDuration::from_hours(1);
 
@@ -143,6 +146,8 @@ pub struct SupplyObservation {
     pub way: Option<Way>,
     /// A node of the class became usable since the breaker opened.
     pub evidence: bool,
+    /// Every replica exists and none is terminating: no pod was removed for a probe.
+    pub complete: bool,
 }
 
 /// Result of one step of the breaker.
@@ -160,6 +165,12 @@ pub enum Transition {
 fn pause(attempt: u32, fallback_after: SignedDuration) -> SignedDuration {
     let factor = 1i32 << attempt.min(16);
     fallback_after.max(MIN_PAUSE).checked_mul(factor).unwrap_or(MAX_PAUSE).min(MAX_PAUSE)
+}
+
+/// Returns when a probe ends for which no pod was created.
+fn probe_ends(since: Timestamp, complete: bool, fallback_after: SignedDuration) -> Timestamp {
+    let patience = fallback_after * 2;
+    after(since, if complete { patience.min(UNSENT_AFTER) } else { patience })
 }
 
 /// Computes the next state. With [`Transition::Stay`] the breaker is unchanged.
@@ -214,7 +225,9 @@ pub fn step(
             Probe::Stuck if stranded => (open(attempt), Transition::StillShort),
             Probe::Stuck => (open(attempt + 1), Transition::StillShort),
             // The eviction was refused, or no replacement was created.
-            Probe::None if now >= after(since, fallback_after * 2) => (open(attempt), Transition::StillShort),
+            Probe::None if now >= probe_ends(since, seen.complete, fallback_after) => {
+                (open(attempt), Transition::StillShort)
+            }
             Probe::None | Probe::Waiting => (breaker, Transition::Stay),
         },
     }

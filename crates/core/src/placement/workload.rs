@@ -255,6 +255,10 @@ pub struct PodView {
     pub protected: bool,
     /// The annotation [`super::REFUSED`].
     pub refused: Option<Class>,
+    /// The scheduler found no node because of a volume, among other reasons.
+    pub volume_verdict: bool,
+    /// Classes in which its volumes can be used. None: not read. Pods of StatefulSets only.
+    pub volume: Option<Choice>,
 }
 
 /// Time for which a pod that got its slot in its own create request counts before it appears in the
@@ -288,6 +292,8 @@ impl PodView {
             expected: true,
             protected: false,
             refused: None,
+            volume_verdict: false,
+            volume: Some(Choice::Any),
         }
     }
 

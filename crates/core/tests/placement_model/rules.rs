@@ -210,6 +210,8 @@ fn pod_view(pod: &Pod, now: Timestamp) -> PodView {
         expected: false,
         protected: false,
         refused: None,
+        volume_verdict: false,
+        volume: Some(Choice::Any),
     }
 }
 

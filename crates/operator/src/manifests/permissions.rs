@@ -120,6 +120,7 @@ impl Permissions {
                 Rule::new("", &["pods/eviction"], &["create"]),
                 Rule::new("apps", &["deployments", "replicasets", "statefulsets"], &["get", "list", "watch", "patch"]),
                 Rule::new("policy", &["poddisruptionbudgets"], &["list", "watch"]),
+                Rule::new("", &["persistentvolumeclaims", "persistentvolumes"], &["get"]),
             ],
             namespaced: Vec::new(),
         }

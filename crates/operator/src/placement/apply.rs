@@ -9,6 +9,7 @@ mod client;
 mod error;
 mod pace;
 mod room;
+mod volumes;
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,6 +17,7 @@ use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
 use perennial_core::placement::{
     Class,
     decision::{Action, PlacementDecision, PodRef, RoomSearch},
+    node_labels::Choice,
     spec::Strength,
     ungate::{UngateReason, ungate, ungate_refused},
     workload::{PodView, Workload},
@@ -40,6 +42,7 @@ use crate::runtime::{
     error_chain::Chain,
     events::{Events, Severity},
     jitter::Jitter,
+    ownership::Ownership,
     reporter::CategorizedError as _,
     request::RequestFailure,
 };
@@ -64,6 +67,7 @@ pub(super) struct Applier {
     metrics: PlacementMetrics,
     jitter: Jitter,
     pace: EvictionPace,
+    ownership: Ownership,
     delete_pace: DeletePace,
     dry_run: bool,
 }
@@ -76,7 +80,8 @@ impl Applier {
             events: parts.events.clone(),
             metrics,
             jitter: parts.jitter.clone(),
-            pace: EvictionPace::default(),
+            pace: EvictionPace::new(parts.configured.moves_per_minute),
+            ownership: parts.ownership.clone(),
             delete_pace: DeletePace::default(),
             dry_run: parts.dry_run,
         }
@@ -112,8 +117,8 @@ impl Applier {
             return Ok(Some(Duration::ZERO));
         }
         let key = key_of(&workload.view);
-        if let Some(wait) = decision.evicts().then(|| self.pace.take(Instant::now())).flatten() {
-            return Ok(Some(wait.mul_f64(1.0 + self.jitter.fraction())));
+        if let Some(wait) = decision.evicts().then(|| self.wait_for_turn(&key)).flatten() {
+            return Ok(Some(wait));
         }
         let replaces = rest.iter().any(|action| matches!(action, Action::Delete { .. }));
         if let Some(wait) = replaces.then(|| self.delete_pace.take(&key, workload)).flatten() {
@@ -147,6 +152,13 @@ impl Applier {
         Ok(None)
     }
 
+    /// Takes an eviction of the cluster's rate. Returns the time to wait if it is not the turn of the
+    /// workload.
+    fn wait_for_turn(&self, key: &WorkloadKey) -> Option<Duration> {
+        let share = self.ownership.share();
+        self.pace.take(key, share, self.jitter.fraction(), Instant::now())
+    }
+
     /// Searches for a node with room, and stores the result. A node without room is no evidence of
     /// capacity. Returns whether there is room.
     pub(super) async fn find_room(
@@ -168,6 +180,25 @@ impl Applier {
         debug!(workload = &**key, %class, found, full = result.full.len(), "searched room on nodes");
         self.cache.store_room(key, *class, result);
         Ok(found)
+    }
+
+    /// Reads the volumes of pods and stores the classes in which they can be used. Without the
+    /// permission, volumes restrict nothing.
+    pub(super) async fn read_volumes(&self, workload: &Workload, pods: &[PodRef]) -> Result<(), PlacementError> {
+        let configured = self.cache.configured();
+        for pod in pods {
+            let claims = self.cache.claims_of(&pod.uid).unwrap_or_default();
+            let choice = match self.cluster.volume_choice(&workload.view.namespace, &claims, &configured).await {
+                Err(error) if error.failure().is_refusal() => {
+                    warn!(workload = &*key_of(&workload.view), pod = pod.name, error = %Chain(&error), "could not read volumes");
+                    Choice::Any
+                }
+                read => read?,
+            };
+            debug!(workload = &*key_of(&workload.view), pod = pod.name, ?choice, "read volumes");
+            self.cache.store_volume(&pod.uid, choice);
+        }
+        Ok(())
     }
 
     async fn write_pod(&self, workload: &Workload, action: &Action) -> Result<(), PlacementError> {

@@ -18,10 +18,11 @@ use std::{
     sync::Arc,
 };
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::core::SelectorExt as _;
 use perennial_core::placement::{
     Class,
+    node_labels::Choice,
     spec::{AnnotationRules, parse},
     state::PlacementState,
     workload::{
@@ -46,6 +47,9 @@ use self::{
 };
 use super::{WorkloadKey, refusals::Refusals, reservations::Reservations, settings::Configured};
 use crate::runtime::{events::EventObject, map::HashMap};
+
+/// Time for which volumes that restrict nothing are not read again.
+const VOLUME_FOR: SignedDuration = SignedDuration::from_mins(1);
 
 /// Keys of the workloads to be reconciled.
 pub type Affected = Vec<WorkloadKey>;
@@ -113,6 +117,8 @@ pub struct PlacementCache {
     reservations: Reservations,
     refusals: Refusals,
     room: HashMap<WorkloadKey, RoomFindings>,
+    /// Classes in which the volumes of a pod can be used, and when that was read, by its UID.
+    volumes: HashMap<String, (Choice, Timestamp)>,
     /// States of workloads whose controllers cannot be annotated.
     states: HashMap<WorkloadKey, String>,
     lists: Lists,
@@ -194,7 +200,7 @@ impl PlacementCache {
             self.sets_of.get(uid).into_iter().flatten().filter_map(|set| self.sets.get(set)).collect();
         let newest = sets.iter().map(|set| set.revision).max();
         let owners = std::iter::once(uid).chain(sets.iter().map(|set| set.uid.as_str()));
-        let pods: Vec<PodView> = owners.flat_map(|owner| self.pods_of(owner)).collect();
+        let pods: Vec<PodView> = owners.flat_map(|owner| self.pods_of(owner, now)).collect();
         let view = self.sized(workload, &pods);
         let own = match &view.kind {
             Kind::ReplicaSet => self.sets.get(uid).map(|set| (set.replicas, set.observed)),
@@ -299,13 +305,28 @@ impl PlacementCache {
         self.room.get(key)?.searched()
     }
 
-    fn pods_of(&self, owner: &str) -> impl Iterator<Item = PodView> {
+    fn pods_of(&self, owner: &str, now: Timestamp) -> impl Iterator<Item = PodView> {
         let uids = self.pods_of.get(owner).into_iter().flatten();
-        uids.filter_map(|uid| self.pods.get(uid)).map(|pod| {
+        uids.filter_map(|uid| self.pods.get(uid)).map(move |pod| {
             let gone = NodeView { class: None, leaving: true };
             let node = pod.node.as_deref().map(|node| self.nodes.get(node).unwrap_or(gone));
-            PodView { node, ..pod.view.clone() }
+            let volume = pod.view.volume.or_else(|| self.volume(&pod.view.uid, now));
+            PodView { node, volume, ..pod.view.clone() }
         })
+    }
+
+    /// Returns the classes in which the volumes of a pod can be used, if they were read. A claim that
+    /// restricts nothing may be bound later.
+    fn volume(&self, uid: &str, now: Timestamp) -> Option<Choice> {
+        let (choice, at) = self.volumes.get(uid)?;
+        (*choice != Choice::Any || now < *at + VOLUME_FOR).then_some(*choice)
+    }
+
+    /// Notes the classes in which the volumes of a pod can be used.
+    pub fn store_volume(&mut self, uid: &str, choice: Choice, now: Timestamp) {
+        let Self { volumes, pods, .. } = self;
+        volumes.retain(|known, _| pods.contains_key(known));
+        volumes.insert(uid.to_owned(), (choice, now));
     }
 
     /// Returns whether a cached pod of the workload matches.

@@ -231,6 +231,19 @@ pub struct PodSpec {
     pub node_selector: Option<BTreeMap<String, String>>,
     pub affinity: Option<Affinity>,
     pub scheduling_gates: Option<Vec<SchedulingGate>>,
+    pub volumes: Option<Vec<PodVolume>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodVolume {
+    pub persistent_volume_claim: Option<VolumeClaim>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct VolumeClaim {
+    pub claim_name: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -253,6 +266,7 @@ pub struct PodCondition {
     pub kind: String,
     pub status: String,
     pub reason: Option<String>,
+    pub message: Option<String>,
     pub last_transition_time: Option<Time>,
 }
 

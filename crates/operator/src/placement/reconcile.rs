@@ -54,6 +54,8 @@ const MIN_PAUSE: Duration = Duration::from_millis(25);
 const MAX_PAUSE: Duration = Duration::from_mins(1);
 /// Retry interval of an eviction for which no node has room.
 const NO_ROOM_PAUSE: Duration = Duration::from_secs(30);
+/// Maximum number of decisions in a row that lead to reads of volumes.
+const MAX_VOLUME_READS: usize = 3;
 const RETRY: RetryPolicy = RetryPolicy {
     backoff: (MIN_PAUSE, MAX_PAUSE),
     immediate_conflicts: 0,
@@ -243,6 +245,20 @@ impl Placer {
         Ok(NextStep::RequeueAfter(pause.max(min)))
     }
 
+    /// Reads the volumes that a decision depends on, and decides again.
+    async fn with_volumes(&self, key: &WorkloadKey, term: u64, mut step: Step) -> Result<Step, PlacementError> {
+        for _ in 0..MAX_VOLUME_READS {
+            let Step::Decided { decided, .. } = &step else { break };
+            let (workload, decision) = &**decided;
+            if decision.volume_checks.is_empty() {
+                break;
+            }
+            self.applier.read_volumes(workload, &decision.volume_checks).await?;
+            step = self.cache.decide(key, term);
+        }
+        Ok(step)
+    }
+
     /// Checks that a node has room before a pod is evicted because of it, and whether an existing
     /// node has room where that would allow an eviction. Decides again after that. Returns None if the
     /// eviction must wait: a StatefulSet whose probe began keeps it until it times out.
@@ -313,6 +329,7 @@ impl Reconcile for Placer {
             self.cache.mark_read(key, term);
             step = self.cache.decide(key, term);
         }
+        let step = self.with_volumes(key, term, step).await?;
         let Some(mut step) = self.with_room(key, term, step).await? else {
             return Ok(NextStep::RequeueAfter(NO_ROOM_PAUSE));
         };

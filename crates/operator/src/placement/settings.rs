@@ -39,6 +39,8 @@ pub struct Configured {
     spot_tolerations: Vec<Value>,
     /// Maximum number of workloads with separate metrics.
     pub workload_metrics: usize,
+    /// Maximum number of evictions of the whole cluster in one minute.
+    pub moves_per_minute: u32,
     selector: config::LabelSelector,
     own_namespace: String,
 }
@@ -62,6 +64,7 @@ impl Configured {
             detected: SchemeSet::default(),
             spot_tolerations: placement.spot_tolerations.iter().map(toleration).collect(),
             workload_metrics: usize::try_from(placement.workload_metrics).unwrap_or(usize::MAX),
+            moves_per_minute: placement.moves_per_minute,
             selector: all.controller.namespace_selector.clone(),
             own_namespace: all.namespace.to_string(),
         };

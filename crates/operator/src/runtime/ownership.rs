@@ -136,6 +136,13 @@ impl Ownership {
         cell.is_some_and(|cell| cell.lock().window.end(Instant::now()).is_some())
     }
 
+    /// Returns the part of the shards that this process owns, up to 1. At least one counts: while a
+    /// permit is in use, its shard may no longer be owned.
+    pub fn share(&self) -> f64 {
+        let owned = (0..self.shards()).filter(|shard| self.is_ours(*shard)).count().max(1);
+        f64::from(u32::try_from(owned).unwrap_or(u32::MAX)) / f64::from(self.shards())
+    }
+
     /// Returns the same ownership, with the shards' owners taken from another source.
     pub(crate) fn with_owners_from(self, others: &Self) -> Self {
         Self { owners: Some(Arc::clone(&others.inner)), ..self }
@@ -244,6 +251,17 @@ mod tests {
 
     fn soon(seconds: u64) -> Instant {
         Instant::now() + Duration::from_secs(seconds)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_share_of_a_process_is_that_of_its_shards_and_never_zero() {
+        let is = |ownership: &Ownership, share: f64| (ownership.share() - share).abs() < 1e-9;
+        let ownership = Ownership::none(4);
+        assert!(is(&ownership, 0.25));
+        ownership.set(0, Some(soon(10)));
+        ownership.set(1, Some(soon(10)));
+        assert!(is(&ownership, 0.5));
+        assert!(is(&Ownership::all(4), 1.0));
     }
 
     #[tokio::test(start_paused = true)]

@@ -169,6 +169,10 @@ async fn place(cluster: &TestCluster) {
     cluster.wait_for_split("bare", 1, 1).await;
     cluster.kubectl("annotate replicaset bare --overwrite perennial.dev/spot-percentage=0");
     cluster.wait_for_split("bare", 0, 2).await;
+    // The volume of a pod is on spot only.
+    cluster.volume("kept-0", Some(("karpenter.sh/capacity-type", "spot")));
+    cluster.stateful_set("kept").annotate("spot-percentage", "0").claims().create().await;
+    cluster.wait_for_split("kept", 1, 0).await;
     // More replicas than room: the rest falls back.
     let short =
         cluster.deployment("short").replicas(8).annotate("spot-percentage", "100").annotate("fallback-after", "1s");

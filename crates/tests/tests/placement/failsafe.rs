@@ -52,10 +52,11 @@ async fn refuse_unless(cluster: &TestCluster, name: &str, operations: &[&str], h
     let probe = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe"}, "spec": {
         "schedulingGates": [{"name": "test/closed"}], "containers": [{"name": "main", "image": "none"}]}});
     cluster.try_kubectl_with("create", &probe.to_string()).expect_success();
-    let spot = json!({"spec": {"nodeSelector": {"karpenter.sh/capacity-type": "spot"}}}).to_string();
+    let patch = |class: &str| json!({"spec": {"nodeSelector": {"karpenter.sh/capacity-type": class}}}).to_string();
     eventually("the policy is in force", async || {
-        let answer = cluster.try_kubectl(&format!("patch pod probe --dry-run=server -p {spot}"));
-        if answer.success { Err("not yet") } else { Ok(()) }
+        let is_refused =
+            |class| !cluster.try_kubectl(&format!("patch pod probe --dry-run=server -p {}", patch(class))).success;
+        if is_refused("spot") || is_refused("on-demand") { Ok(()) } else { Err("not yet") }
     })
     .await;
     cluster.kubectl("delete pod probe --force");
@@ -71,6 +72,13 @@ const NEVER_CHOSEN: &str =
 pub(super) async fn refuse_never_spot(cluster: &TestCluster, name: &str) {
     let name = format!("{}-{name}", cluster.workspace());
     refuse_unless(cluster, &name, &["CREATE", "UPDATE"], NEVER_SPOT, "Forbidden").await;
+}
+
+/// From now on the API server refuses on-demand pods in this namespace.
+pub(super) async fn refuse_never_on_demand(cluster: &TestCluster, name: &str) {
+    let name = format!("{}-{name}", cluster.workspace());
+    let never = NEVER_SPOT.replace("'spot'", "'on-demand'");
+    refuse_unless(cluster, &name, &["CREATE", "UPDATE"], &never, "Forbidden").await;
 }
 
 #[rstest]

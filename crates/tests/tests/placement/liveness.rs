@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use super::{class, failsafe::refuse_never_spot, is_gated, quick};
 
 /// A namespace on the shared cluster with room for this number of on-demand pods and no spot.
-async fn without_spot(on_demand: usize) -> (TestCluster, &'static Operator) {
+pub(super) async fn without_spot(on_demand: usize) -> (TestCluster, &'static Operator) {
     let cluster = TestCluster::shared().await;
     cluster.capacity("on-demand", 1, on_demand).await;
     let operator = cluster.shared_operator().await;
     (cluster, operator)
 }
 
-async fn until_counted(cluster: &TestCluster, app: &str, on_demand: usize, waiting: usize) {
+pub(super) async fn until_counted(cluster: &TestCluster, app: &str, on_demand: usize, waiting: usize) {
     eventually(format!("{on_demand} run on-demand and {waiting} wait"), async || {
         let seen = cluster.pod_counts(app).await;
         if (seen.on_demand, seen.waiting) == (on_demand, waiting) { Ok(()) } else { Err(seen.to_string()) }

@@ -21,6 +21,8 @@ mod spotalis;
 mod stateful;
 mod takeover;
 mod unmanaged;
+mod variations;
+mod volumes;
 
 use k8s_openapi::api::core::v1::Pod;
 use perennial_harness::{Operator, OperatorBuilder, TestCluster, Webhooks};

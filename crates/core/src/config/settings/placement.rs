@@ -20,6 +20,9 @@ pub struct Placement {
     /// Minimum time between two moves of one workload.
     #[serde(with = "DurationText")]
     pub cooldown: Duration,
+    /// Maximum number of pods that are evicted in one minute, over all workloads of the cluster.
+    /// Each replica uses the share of the shards that it owns.
+    pub moves_per_minute: u32,
     /// Time after which a gated pod is released as on-demand.
     #[serde(with = "DurationText")]
     pub gate_timeout: Duration,
@@ -39,6 +42,7 @@ impl Default for Placement {
             enabled: true,
             annotation_prefixes: vec![Prefix::default()],
             cooldown: Duration::from_secs(30),
+            moves_per_minute: 300,
             gate_timeout: Duration::from_secs(30),
             hold_timeout: Duration::from_mins(5),
             spot_tolerations: Vec::new(),

@@ -1,14 +1,16 @@
 //! Shortage of on-demand capacity, where `on-demand-fallback: spot` allows it: replicas above the
-//! floor run on spot until on-demand capacity is back.
+//! floor run on spot until on-demand capacity is back. StatefulSets use the breaker, and choose slots
+//! themselves.
 //!
 //! Uses the breaker of spot with the classes exchanged. There is no separate probe: when one is
 //! due, the breaker closes and the first ordinary move is the probe. If its pod finds no node, the
 //! breaker opens again with a longer pause. While spot is short too, every pod waits in its own
 //! class.
 
-use super::{Breaker, Probe, SupplyObservation, Transition, Way, step};
+use super::report::report;
+use super::{Breaker, Probe, SupplyObservation, Way, step};
 use crate::placement::Class;
-use crate::placement::decision::{Action, PlacementDecision, WorkloadEvent};
+use crate::placement::decision::{Action, PlacementDecision};
 use crate::placement::moves::{may_disrupt, may_move_to};
 use crate::placement::occupancy::{Group, Occupant, count};
 use crate::placement::spec::Strength;
@@ -35,7 +37,7 @@ impl Managed<'_> {
     /// Returns whether all pods of a ReplicaSet that are on spot beyond the quota may stay there.
     pub(in crate::placement) fn excuses(&self, group: &Group<'_>, state: &PlacementState) -> bool {
         let (split, n) = (self.spec.split, group.n());
-        is_short(state)
+        state.on_demand.is_open()
             && group.surplus(Class::Spot, split) <= self.on_demand_budget(n)
             && group.count(Class::OnDemand) >= split.floor().of(n)
     }
@@ -45,6 +47,48 @@ impl Managed<'_> {
         let view = self.view;
         let spare = evidence || view.available >= 2 && view.available >= view.replicas;
         spare && may_disrupt(self, state).is_ok() && may_move_to(Class::OnDemand, self).is_ok()
+    }
+
+    /// Advances the breaker of on-demand. `excess` pods run on spot beyond its quota, and `way` is the
+    /// best way to try on-demand again.
+    pub(in crate::placement) fn advance_on_demand<'a, 's>(
+        &self,
+        occupants: &(impl Iterator<Item = &'s Occupant<'a>> + Clone),
+        excess: u32,
+        way: Option<Way>,
+        state: &mut PlacementState,
+        decision: &mut PlacementDecision,
+    ) where
+        'a: 's,
+    {
+        let class = Class::OnDemand;
+        let budget = self.on_demand_budget(self.view.replicas);
+        if budget == 0 {
+            state.on_demand = Breaker::Closed;
+            return;
+        }
+        let evidence = self.evidence(class, state.on_demand);
+        let bound = occupants.clone().filter(|occupant| occupant.is(class) && !occupant.unbound());
+        let seen = SupplyObservation {
+            stuck: count(occupants.clone().filter(|occupant| self.stuck(occupant, class))),
+            unplaced: count(occupants.clone().filter(|occupant| self.unplaced(occupant, class).is_some())),
+            last_bound: bound.filter_map(|occupant| occupant.pod.scheduled).max(),
+            excess,
+            budget,
+            probe: Probe::None,
+            way: way.filter(|way| *way != Way::Eviction || self.may_try_on_demand(state, evidence)),
+            evidence,
+            complete: false,
+        };
+        let (breaker, transition) = step(state.on_demand, &seen, self.spec.fallback_after, self.now);
+        state.on_demand = match breaker {
+            Breaker::Probing { attempt, .. } => Breaker::Wary { closed: self.now, attempt },
+            other => other,
+        };
+        report(class, transition, &seen, decision);
+        if let Breaker::Open { probe, .. } = state.on_demand {
+            decision.revisit_at(self.probe_at(probe));
+        }
     }
 }
 
@@ -56,34 +100,9 @@ pub(in crate::placement) fn handle_shortage(
     state: &mut PlacementState,
     decision: &mut PlacementDecision,
 ) -> Vec<Action> {
-    let (class, split) = (Class::OnDemand, workload.spec.split);
-    let budget = workload.on_demand_budget(workload.view.replicas);
-    if budget == 0 {
-        state.on_demand = Breaker::Closed;
-        return Vec::new();
-    }
-    let all = || groups.iter().flat_map(|group| &group.occupants);
-    let evidence = workload.evidence(class, state.on_demand);
-    let bound = all().filter(|occupant| occupant.is(class) && !occupant.unbound());
-    let seen = SupplyObservation {
-        stuck: count(all().filter(|occupant| workload.stuck(occupant, class))),
-        unplaced: count(all().filter(|occupant| workload.unplaced(occupant, class).is_some())),
-        last_bound: bound.filter_map(|occupant| occupant.pod.scheduled).max(),
-        excess: groups.iter().map(|group| group.surplus(Class::Spot, split)).sum(),
-        budget,
-        probe: Probe::None,
-        way: workload.may_try_on_demand(state, evidence).then_some(Way::Eviction),
-        evidence,
-    };
-    let (breaker, transition) = step(state.on_demand, &seen, workload.spec.fallback_after, workload.now);
-    state.on_demand = match breaker {
-        Breaker::Probing { attempt, .. } => Breaker::Wary { closed: workload.now, attempt },
-        other => other,
-    };
-    report(transition, &seen, decision);
-    if let Breaker::Open { probe, .. } = state.on_demand {
-        decision.revisit_at(workload.probe_at(probe));
-    }
+    let excess = groups.iter().map(|group| group.surplus(Class::Spot, workload.spec.split)).sum();
+    let all = groups.iter().flat_map(|group| &group.occupants);
+    workload.advance_on_demand(&all, excess, Some(Way::Eviction), state, decision);
     if !is_short(state) {
         return Vec::new();
     }
@@ -111,20 +130,4 @@ fn replaceable<'g, 'a>(workload: &Managed<'_>, group: &'g Group<'a>) -> Vec<&'g 
     waiting.sort_by(|a, b| (b.slot, &b.pod.name).cmp(&(a.slot, &a.pod.name)));
     waiting.truncate(usize::try_from(above.min(room)).unwrap_or(usize::MAX));
     waiting
-}
-
-/// Adds the Event of a transition.
-fn report(transition: Transition, seen: &SupplyObservation, decision: &mut PlacementDecision) {
-    decision.actions.extend(match transition {
-        Transition::Opened => Some(WorkloadEvent::warning(
-            "OnDemandShortage",
-            format!(
-                "no on-demand capacity for {} pods: up to {} replicas above min-on-demand run on spot until it is back",
-                seen.stuck, seen.budget
-            ),
-        )),
-        Transition::Probe => Some(WorkloadEvent::normal("OnDemandProbe", "trying on-demand capacity with one replica")),
-        Transition::Closed => Some(WorkloadEvent::normal("OnDemandBack", "on-demand capacity is back")),
-        Transition::Stay | Transition::StillShort => None,
-    });
 }

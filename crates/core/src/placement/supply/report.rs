@@ -6,28 +6,64 @@ use crate::placement::decision::{Action, PlacementDecision, WorkloadEvent};
 use crate::placement::occupancy::{Occupant, count};
 use crate::placement::workload::Managed;
 
-/// Adds the Event of a transition.
+/// Reasons of the Events about one class.
+struct Reasons {
+    short: &'static str,
+    probe: &'static str,
+    still_short: &'static str,
+    back: &'static str,
+    /// The pods that may run in the other class.
+    outside: &'static str,
+}
+
+fn reasons(class: Class) -> Reasons {
+    match class {
+        Class::Spot => Reasons {
+            short: "SpotShortage",
+            probe: "SpotProbe",
+            still_short: "SpotStillShort",
+            back: "SpotBack",
+            outside: "replicas",
+        },
+        Class::OnDemand => Reasons {
+            short: "OnDemandShortage",
+            probe: "OnDemandProbe",
+            still_short: "OnDemandStillShort",
+            back: "OnDemandBack",
+            outside: "replicas above min-on-demand",
+        },
+    }
+}
+
+/// Adds the Event of a transition of the breaker of a class.
 pub(in crate::placement) fn report(
+    class: Class,
     transition: Transition,
     observed: &SupplyObservation,
     decision: &mut PlacementDecision,
 ) {
+    let Reasons { short, probe, still_short, back, outside } = reasons(class);
+    let place = match class {
+        Class::Spot => "on-demand",
+        Class::OnDemand => "on spot",
+    };
     decision.actions.extend(match transition {
         Transition::Opened => Some(WorkloadEvent::warning(
-            "SpotShortage",
+            short,
             format!(
-                "no spot capacity for {} pods: up to {} replicas run on-demand until it is back",
+                "no {class} capacity for {} pods: up to {} {outside} run {place} until it is back",
                 observed.stuck, observed.budget
             ),
         )),
-        Transition::StillShort => {
-            Some(WorkloadEvent::normal("SpotStillShort", "spot capacity is still short; the next probe is later"))
-        }
-        Transition::Probe => Some(WorkloadEvent::normal("SpotProbe", "probing spot capacity with one replica")),
-        Transition::Closed => Some(WorkloadEvent::normal("SpotBack", "spot capacity is back")),
-        Transition::Stay if observed.stuck > 0 && observed.budget == 0 => {
+        Transition::StillShort => Some(WorkloadEvent::normal(
+            still_short,
+            format!("{class} capacity is still short; the next probe is later"),
+        )),
+        Transition::Probe => Some(WorkloadEvent::normal(probe, format!("probing {class} capacity with one replica"))),
+        Transition::Closed => Some(WorkloadEvent::normal(back, format!("{class} capacity is back"))),
+        Transition::Stay if class == Class::Spot && observed.stuck > 0 && observed.budget == 0 => {
             Some(Action::Report(WorkloadEvent::lasting_warning(
-                "SpotShortage",
+                short,
                 "no spot capacity for some of its pods, and fallback-budget allows no fallback: they stay Pending",
             )))
         }

@@ -9,7 +9,9 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::probe::{ProbePod, find_probe};
 use super::report::report;
-use super::{Breaker, FallbackAllowance, Probe, ProbeStage, SupplyObservation, Transition, Way, on_demand, step};
+use super::{
+    Breaker, FallbackAllowance, Probe, ProbeStage, SupplyObservation, Transition, Way, on_demand, probe_ends, step,
+};
 use crate::CLOCK_TOLERANCE;
 use crate::placement::Class;
 use crate::placement::decision::{Action, PlacementDecision, RoomSearch};
@@ -18,7 +20,7 @@ use crate::placement::occupancy::{Group, Occupant, count};
 use crate::placement::spec::Strength;
 use crate::placement::state::PlacementState;
 use crate::placement::ungate::after;
-use crate::placement::workload::Managed;
+use crate::placement::workload::{Managed, PodView};
 
 /// Times of nodes have a resolution of one second.
 const RESOLUTION: SignedDuration = SignedDuration::from_secs(1);
@@ -116,6 +118,13 @@ impl Managed<'_> {
         Some(RoomSearch { class: Class::Spot, pod: occupant.pod.into(), again: probe <= self.now })
     }
 
+    /// Returns whether every replica exists and none is terminating.
+    pub(in crate::placement) fn is_complete(&self) -> bool {
+        let stays = |pod: &&PodView| pod.occupies() && !self.pending.removed.contains(&pod.uid);
+        let terminating = self.pods.iter().any(|pod| pod.deleting);
+        !terminating && count(self.pods.iter().filter(stays)) == self.view.replicas
+    }
+
     /// Counts the pods that the breaker of the spot class depends on.
     pub(in crate::placement) fn observe<'a, 's>(
         &self,
@@ -149,6 +158,11 @@ impl Managed<'_> {
             }
             _ => Probe::None,
         };
+        let complete = self.is_complete();
+        if let (Breaker::Probing { since, .. }, Probe::None) = (breaker, probe) {
+            let ends = probe_ends(since, complete, self.spec.fallback_after);
+            decision.revisit_at(ends.max(self.now));
+        }
         let spot_bound = occupants.clone().filter(|occupant| occupant.is(spot) && !occupant.unbound());
         SupplyObservation {
             stuck: count(occupants.clone().filter(|occupant| self.stuck(occupant, spot))),
@@ -159,6 +173,7 @@ impl Managed<'_> {
             probe,
             way: None,
             evidence: self.evidence(spot, breaker),
+            complete,
         }
     }
 }
@@ -191,7 +206,7 @@ pub(in crate::placement) fn handle_shortage(
     let all = groups.iter().flat_map(|group| &group.occupants);
     decision.search_room(workload.room_search(breaker, &observed, &found, all), workload.now);
     state.breaker = breaker;
-    report(transition, &observed, decision);
+    report(Class::Spot, transition, &observed, decision);
     if transition == Transition::Closed {
         record_success(state);
     }

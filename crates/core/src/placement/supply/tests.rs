@@ -18,6 +18,7 @@ fn calm() -> SupplyObservation {
         probe: Probe::None,
         way: Some(Way::Eviction),
         evidence: false,
+        complete: false,
     }
 }
 

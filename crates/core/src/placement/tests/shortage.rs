@@ -349,3 +349,28 @@ fn the_floor_waits_for_on_demand_capacity() {
     let counts = sim.last.counts;
     assert_eq!((counts.spot, counts.on_demand, counts.unplaced_on_demand), (6, 4, 1), "{counts:?}");
 }
+
+/// The permit of the shard ended between the write of the state and the eviction.
+#[test]
+fn a_probe_whose_eviction_was_not_sent_is_repeated() {
+    let mut sim = sim(70, 3, 10, 1);
+    sim.spot_room = 0;
+    sim.run(100);
+    let Breaker::Open { probe, .. } = breaker(&sim) else { panic!("{:?}", breaker(&sim)) };
+    sim.now = probe;
+    let decision = sim.decide();
+    assert!(decision.evicts(), "{:?}", decision.actions);
+    let save = decision.actions.iter().find(|action| matches!(action, Action::Save { .. })).unwrap();
+    sim.execute(save);
+
+    let next = sim.decide();
+    assert!(next.is_quiet(), "{:?}", next.actions);
+    let revisit = next.revisit.unwrap();
+    assert!(revisit <= probe + SignedDuration::from_secs(30), "{revisit}");
+    sim.now = revisit;
+    let again = sim.decide();
+    for action in &again.actions {
+        sim.execute(action);
+    }
+    assert!(matches!(breaker(&sim), Breaker::Open { attempt: 0, .. }), "{:?}", breaker(&sim));
+}

@@ -191,6 +191,8 @@ impl Sim {
             expected: false,
             protected: false,
             refused: None,
+            volume_verdict: false,
+            volume: Some(Choice::Any),
         });
     }
 

@@ -1,5 +1,6 @@
 //! StatefulSets: placed by ordinal, moved only on request, fallback through the webhook.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -32,6 +33,8 @@ struct Set {
     on_demand: usize,
     /// Pods are created in order, each after the one before it is Ready.
     ordered: bool,
+    /// Classes in which the volumes of ordinals exist.
+    volumes: BTreeMap<u32, Class>,
     nodes: ClusterNodes,
     /// The room on existing nodes was reason for an eviction.
     room_used: bool,
@@ -54,6 +57,7 @@ impl Set {
             spot: usize::MAX,
             on_demand: usize::MAX,
             ordered: false,
+            volumes: BTreeMap::new(),
             nodes: ClusterNodes::default(),
             room_used: false,
             evictions: 0,
@@ -99,6 +103,8 @@ impl Set {
             expected: false,
             protected: false,
             refused: None,
+            volume_verdict: false,
+            volume: None,
         });
     }
 
@@ -118,9 +124,11 @@ impl Set {
             let class = self.pods[index].choice.class();
             let used = self.pods.iter().filter(|pod| pod.node.is_some_and(|node| node.class == class)).count();
             let room = if class == Some(Class::Spot) { self.spot } else { self.on_demand };
+            let elsewhere = self.volumes.get(&self.pods[index].ordinal.unwrap()).is_some_and(|own| Some(*own) != class);
             let pod = &mut self.pods[index];
+            pod.volume_verdict = elsewhere;
             pod.ready = pod.node.is_some();
-            if pod.node.is_none() && used < room {
+            if pod.node.is_none() && used < room && !elsewhere {
                 (pod.node, pod.scheduled, pod.unschedulable) =
                     (Some(NodeView { class, leaving: false }), Some(self.now), None);
             } else if pod.node.is_none() {
@@ -128,6 +136,14 @@ impl Set {
             }
         }
         self.last = self.decide();
+        while !self.last.volume_checks.is_empty() {
+            for checked in std::mem::take(&mut self.last.volume_checks) {
+                let pod = self.pods.iter_mut().find(|pod| pod.uid == checked.uid).unwrap();
+                pod.volume =
+                    Some(self.volumes.get(&pod.ordinal.unwrap()).map_or(Choice::Any, |own| Choice::Only(*own)));
+            }
+            self.last = self.decide();
+        }
         if let Some(search) = self.last.room_search.clone() {
             self.find_room(&search);
             self.last = self.decide();
@@ -414,4 +430,143 @@ fn a_fallback_pod_gives_way_while_an_ordered_set_waits_for_on_demand_capacity() 
         set.run(ticks);
     }
     assert_eq!((set.wrong(), set.pods.len()), (0, 9));
+}
+
+#[test]
+fn a_pod_whose_volume_exists_in_one_class_is_placed_there() {
+    let mut set = Set::new(Spec::new(Split::new(50, 0)), 0, 6);
+    set.volumes = [(0, Class::Spot), (1, Class::OnDemand), (3, Class::Spot)].into();
+    set.run(6);
+    let classes: Vec<Option<Class>> = (0..6)
+        .map(|ordinal| set.pods.iter().find(|pod| pod.ordinal == Some(ordinal) && pod.ready)?.choice.class())
+        .collect();
+    let (spot, on_demand) = (Some(Class::Spot), Some(Class::OnDemand));
+    assert_eq!(classes, [spot, on_demand, on_demand, spot, on_demand, spot]);
+    let state = PlacementState::read(set.state.as_deref()).0;
+    assert!(!state.breaker.is_open() && set.last.counts.drift == 0, "{:?} {:?}", state.breaker, set.last.counts);
+    assert_eq!((set.deletes, set.evictions), (2, 0));
+
+    // A restart finds the class at once.
+    set.pods.clear();
+    set.run(3);
+    assert!(set.pods.iter().all(|pod| pod.ready) && set.deletes == 2);
+}
+
+#[test]
+fn a_pod_is_not_evicted_from_the_only_class_in_which_its_volume_exists() {
+    let mut set = Set::new(Spec { move_stateful: true, ..Spec::new(Split::new(0, 0)) }, 0, 4);
+    set.volumes = [(3, Class::OnDemand)].into();
+    set.run(3);
+    set.spec.split = Split::new(100, 0);
+    set.run(100);
+    let stays = set.pods.iter().find(|pod| pod.ordinal == Some(3)).unwrap();
+    assert_eq!((stays.choice.class(), set.evictions, set.last.counts.drift), (Some(Class::OnDemand), 3, 0));
+    assert!(set.last.is_quiet() && set.pods.iter().all(|pod| pod.ready));
+}
+
+/// The spot pods of a set fall back, that of a volume on spot cannot.
+#[test]
+fn a_pod_waits_for_the_class_of_its_volume_while_others_fall_back() {
+    let mut set = Set::new(Spec { fallback_after: TICK * 4, ..Spec::new(Split::new(100, 0)) }, 0, 3);
+    (set.spot, set.volumes) = (0, [(1, Class::Spot)].into());
+    set.run(30);
+    let ready: Vec<u32> = set.pods.iter().filter(|pod| pod.ready).filter_map(|pod| pod.ordinal).collect();
+    assert_eq!(ready, [0, 2]);
+    set.spot = 1;
+    set.run(5);
+    assert!(set.pods.iter().all(|pod| pod.ready), "{:?}", set.last.actions);
+}
+
+#[test]
+fn a_slot_returns_to_its_class_when_its_volume_is_replaced() {
+    let mut set = Set::new(Spec { move_stateful: true, ..Spec::new(Split::new(50, 0)) }, 0, 4);
+    set.volumes = [(0, Class::Spot)].into();
+    set.run(4);
+    assert_eq!(set.wrong(), 1);
+    set.volumes.clear();
+    set.pods.clear();
+    set.run(40);
+    assert_eq!((set.wrong(), set.evictions), (0, 1));
+}
+
+/// Five on-demand slots of ten, a floor of two, and room for three.
+fn on_demand_is_short(move_stateful: bool, ordered: bool) -> Set {
+    let spec = Spec { on_demand_fallback: true, move_stateful, ..Spec::new(Split::new(50, 2)) };
+    let mut set = Set::new(Spec { fallback_after: TICK * 4, ..spec }, 0, 10);
+    (set.on_demand, set.ordered) = (3, ordered);
+    // Ordered pods are created one after the other. On-demand is not tried again yet.
+    set.run(if ordered { 27 } else { 14 });
+    set
+}
+
+#[test]
+fn on_demand_slots_above_the_floor_run_on_spot_if_that_is_allowed() {
+    for (moves, ordered) in [(true, false), (true, true), (false, false), (false, true)] {
+        let mut set = on_demand_is_short(moves, ordered);
+        let counts = set.last.counts;
+        assert_eq!((counts.spot, counts.on_demand, counts.unplaced(), counts.drift), (7, 3, 0, 0), "{counts:?}");
+        assert_eq!(set.evictions, 0);
+
+        // On-demand is back: pods return one at a time, or when they are next created.
+        set.on_demand = usize::MAX;
+        set.run(400);
+        if !moves {
+            assert_eq!(set.evictions, 0);
+            set.pods.clear();
+            set.run(60);
+        }
+        assert_eq!((set.wrong(), set.last.counts.spot, set.last.counts.on_demand), (0, 5, 5), "{moves} {ordered}");
+    }
+}
+
+/// Within the floor, ordinals never run on spot.
+#[test]
+fn the_floor_of_a_set_waits_for_on_demand_capacity() {
+    let spec = Spec { on_demand_fallback: true, fallback_after: TICK * 4, ..Spec::new(Split::new(50, 4)) };
+    let mut set = Set::new(spec, 0, 10);
+    set.on_demand = 3;
+    set.run(100);
+    let counts = set.last.counts;
+    assert_eq!((counts.spot, counts.on_demand, counts.unplaced_on_demand), (6, 4, 1), "{counts:?}");
+}
+
+/// Slots 4, 6 and 8 took the room: they fill the floor, so that 0 and 1 may run on spot.
+#[test]
+fn any_on_demand_slots_fill_the_floor() {
+    let mut set = on_demand_is_short(false, false);
+    for pod in &mut set.pods {
+        let class = if matches!(pod.ordinal, Some(4 | 6 | 8)) { Class::OnDemand } else { Class::Spot };
+        let class = if matches!(pod.ordinal, Some(0 | 1)) { Class::OnDemand } else { class };
+        (pod.choice, pod.class) = (Choice::Only(class), Some(class));
+        let waits = matches!(pod.ordinal, Some(0 | 1));
+        pod.node = (!waits).then_some(NodeView { class: Some(class), leaving: false });
+        (pod.ready, pod.unschedulable) = (!waits, waits.then_some(set.now));
+    }
+    set.state = None;
+    set.run(10);
+    let counts = set.last.counts;
+    assert_eq!((counts.spot, counts.on_demand, counts.unplaced(), set.evictions), (7, 3, 0, 0), "{counts:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    /// Shortages of both classes where pods may fall back in both directions, then room for the split.
+    #[test]
+    fn the_split_is_reached_after_fallback_in_both_directions(
+        p in 0u8..=100, m in 0u32..4, t in 1u32..10, ordered: bool, rooms in prop::collection::vec((0usize..6, 0usize..6, 1usize..40), 1..6),
+    ) {
+        let spec = Spec { on_demand_fallback: true, move_stateful: true, ..Spec::new(Split::new(p, m)) };
+        let mut set = Set::new(Spec { fallback_after: TICK * 4, ..spec }, 0, t);
+        set.ordered = ordered;
+        for (spot, on_demand, ticks) in rooms {
+            (set.spot, set.on_demand) = (spot, on_demand);
+            set.run(ticks);
+        }
+        set.spot = usize::try_from(set.spec.split.spot(t)).unwrap() + 1;
+        set.on_demand = usize::try_from(set.spec.split.on_demand(t)).unwrap() + 1;
+        set.run(2 * 720 + 20);
+        prop_assert_eq!(set.wrong(), 0);
+        prop_assert!(set.pods.len() == usize::try_from(t).unwrap() && set.pods.iter().all(|pod| pod.ready));
+    }
 }

@@ -77,6 +77,10 @@ impl PlacementClient {
         Self { client, budget }
     }
 
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
     fn pods(&self, namespace: &str) -> Api<Pod> {
         Api::namespaced(self.client.clone(), namespace)
     }
@@ -318,7 +322,7 @@ impl PlacementClient {
         found.map_err(|source| PlacementError::Read { what: format!("{} {namespace}/{name}", K::plural(&())), source })
     }
 
-    async fn send<T>(
+    pub(super) async fn send<T>(
         &self,
         urgency: Urgency,
         request: impl Future<Output = Result<T, kube::Error>>,

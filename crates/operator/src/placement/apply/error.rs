@@ -25,6 +25,8 @@ pub enum PlacementError {
     List { workload: String, source: RequestFailure },
     #[error("could not read {what}")]
     Read { what: String, source: RequestFailure },
+    #[error("could not read {what}")]
+    ReadVolume { what: String, source: RequestFailure },
 }
 
 impl PlacementError {
@@ -38,7 +40,8 @@ impl PlacementError {
             | Self::Delete { source, .. }
             | Self::Save { source, .. }
             | Self::List { source, .. }
-            | Self::Read { source, .. } => source,
+            | Self::Read { source, .. }
+            | Self::ReadVolume { source, .. } => source,
         }
     }
 }
@@ -59,6 +62,7 @@ impl CategorizedError for PlacementError {
             Self::Delete { .. } => "delete pods",
             Self::Save { .. } => "patch deployments, replicasets and statefulsets",
             Self::List { .. } => "list pods",
+            Self::ReadVolume { .. } => "get persistentvolumeclaims and persistentvolumes",
             Self::Read { .. } => {
                 "get and list nodes, namespaces, deployments, statefulsets, replicasets, pods and poddisruptionbudgets"
             }

@@ -1,4 +1,4 @@
-//! Rate of removals: of evictions over all workloads of this process, because many workloads that
+//! Rate of removals: of evictions over all workloads of the cluster, because many workloads that
 //! may move at the same time must not all evict in the same second; and of deletions for each
 //! workload, because a replacement may be as unschedulable as the pod before it.
 
@@ -14,26 +14,58 @@ use tokio::time::Instant;
 use super::super::WorkloadKey;
 use crate::runtime::map::HashMap;
 
-/// Minimum time between two evictions, once the burst is used up.
-const INTERVAL: Duration = Duration::from_millis(200);
 /// Number of evictions that may follow each other at once.
-const BURST: u32 = 10;
+const BURST: u32 = 5;
+/// Time for which an appointment is kept for a workload that does not return.
+const KEPT_FOR: Duration = Duration::from_secs(30);
 
-/// Time at which the burst is completely available again.
+/// Rate of the evictions of this process: its share of the rate of the cluster. A workload that
+/// must wait gets an appointment of its own, so that waiting workloads take turns and each of them
+/// decides again once.
+#[derive(Debug)]
+pub(super) struct EvictionPace {
+    /// Evictions of the whole cluster in one minute.
+    per_minute: u32,
+    appointments: Mutex<Appointments>,
+}
+
 #[derive(Debug, Default)]
-pub(super) struct EvictionPace(Mutex<Option<Instant>>);
+struct Appointments {
+    /// Time at which the burst is completely available again.
+    full: Option<Instant>,
+    by_workload: HashMap<WorkloadKey, Instant>,
+}
 
 impl EvictionPace {
-    /// Takes one eviction. Returns the time to wait if none is available now.
-    pub(super) fn take(&self, now: Instant) -> Option<Duration> {
-        let mut full = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = full.unwrap_or(now).max(now) + INTERVAL;
-        let wait = next.saturating_duration_since(now + INTERVAL * BURST);
+    pub(super) fn new(per_minute: u32) -> Self {
+        Self { per_minute: per_minute.max(1), appointments: Mutex::default() }
+    }
+
+    /// Takes one eviction for a workload. Returns the time to wait if it is not its turn. `share` is
+    /// the part of the cluster's workloads that this process owns, `jitter` a random number from 0
+    /// to 1.
+    pub(super) fn take(&self, key: &WorkloadKey, share: f64, jitter: f64, now: Instant) -> Option<Duration> {
+        let interval = Duration::from_mins(1).div_f64(f64::from(self.per_minute) * share.clamp(0.001, 1.0));
+        let mut all = self.appointments.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = all.by_workload.get(key).copied() {
+            if now < at {
+                return Some(at - now);
+            }
+            all.by_workload.remove(key);
+            if now < at + KEPT_FOR {
+                return None;
+            }
+        }
+        let full = all.full.unwrap_or(now).max(now);
+        all.full = Some(full + interval);
+        let wait = (full + interval).saturating_duration_since(now + interval * BURST);
         if wait.is_zero() {
-            *full = Some(next);
             return None;
         }
-        Some(wait)
+        let at = now + wait + interval.mul_f64(jitter);
+        all.by_workload.retain(|_, at| now < *at + KEPT_FOR);
+        all.by_workload.insert(key.clone(), at);
+        Some(at - now)
     }
 }
 
@@ -133,15 +165,43 @@ mod tests {
         assert!(pace.take(&key, &workload(second(601), vec![pod])).is_none());
     }
 
+    /// Two thousand workloads that may move at the same time, each of which returns when it is told.
     #[test]
-    fn a_burst_is_followed_by_a_steady_rate() {
-        let (pace, start) = (EvictionPace::default(), Instant::now());
-        let taken = (0..2_000).filter(|_| pace.take(start).is_none()).count();
-        assert_eq!(taken, 10);
-        let wait = pace.take(start).unwrap();
-        assert!(wait <= INTERVAL, "{wait:?}");
-        assert_eq!(pace.take(start + wait), None);
-        let later = start + Duration::from_mins(1);
-        assert_eq!((0..2_000).filter(|_| pace.take(later).is_none()).count(), 10);
+    fn two_thousand_workloads_take_turns() {
+        let (pace, start) = (EvictionPace::new(300), Instant::now());
+        let key = |number: u32| WorkloadKey::from(format!("deployment/shop/web-{number}"));
+        let mut waiting: Vec<(Instant, u32)> = (0..2_000).map(|number| (start, number)).collect();
+        let (mut evicted, mut asked) = (Vec::new(), 0);
+        while let Some(next) = waiting.iter().min().copied() {
+            waiting.retain(|other| *other != next);
+            let (now, number) = next;
+            asked += 1;
+            match pace.take(&key(number), 1.0, f64::from(number % 10) / 10.0, now) {
+                Some(wait) => waiting.push((now + wait, number)),
+                None => evicted.push(now.duration_since(start).as_millis()),
+            }
+        }
+        assert_eq!(evicted.len(), 2_000);
+        assert!(asked < 4_000, "{asked} decisions");
+        for second in 0..=400 {
+            let count = evicted.iter().filter(|at| (second * 1000..second * 1000 + 1000).contains(*at)).count();
+            assert!(count <= 11, "{count} evictions in second {second}");
+        }
+        let last = evicted.iter().max().copied().unwrap();
+        assert!((390_000..405_000).contains(&last), "{last} ms");
+    }
+
+    #[test]
+    fn a_process_takes_its_share_of_the_rate() {
+        let (pace, start) = (EvictionPace::new(60), Instant::now());
+        let key = |number: u32| WorkloadKey::from(format!("deployment/shop/web-{number}"));
+        let taken = (0..=BURST).filter(|number| pace.take(&key(*number), 0.25, 0.0, start).is_none()).count();
+        assert_eq!(taken, 5);
+        assert_eq!(pace.take(&key(BURST), 0.25, 0.0, start), Some(Duration::from_secs(4)), "it has an appointment");
+        assert_eq!(pace.take(&key(99), 0.25, 0.0, start), Some(Duration::from_secs(8)));
+        assert_eq!(pace.take(&key(BURST), 0.25, 0.0, start + Duration::from_secs(4)), None);
+        // An appointment that was not kept in time is lost.
+        let late = start + Duration::from_secs(8) + KEPT_FOR;
+        assert_eq!(pace.take(&key(99), 0.25, 0.0, late), None, "the burst is available again");
     }
 }

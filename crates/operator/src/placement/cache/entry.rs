@@ -14,7 +14,7 @@ use perennial_core::{
     keeper::keys::Taint,
     placement::{
         CLASS, Class, DELETION_COST, FALLBACK, GATE, PREFERRED, REFUSED, SELECTION, SLOT, STATE,
-        node_labels::schemes::SchemeClasses,
+        node_labels::{Choice, schemes::SchemeClasses},
         spec::Strength,
         workload::{NodeView, PodView, WorkloadView},
     },
@@ -107,6 +107,8 @@ pub struct PodEntry {
     pub labelled: bool,
     /// Strength with which its class was to be selected when it was gated.
     pub strength: Strength,
+    /// Names of its PersistentVolumeClaims. Empty for pods of other controllers than StatefulSets.
+    pub claims: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -229,6 +231,12 @@ pub fn pod_entry(pod: Pod, before: Option<&PodEntry>, reading: &Reading<'_>) -> 
     // change, so the time at which the pod became unschedulable is the time at which it was first
     // seen.
     let first_seen = if reading.listed { changed.unwrap_or(created).max(created) } else { reading.now };
+    let is_ordinal = owner.is_some_and(|owner| is_apps(owner, &["StatefulSet"]));
+    let claims = spec.volumes.into_iter().flatten().filter_map(|volume| volume.persistent_volume_claim);
+    let claims: Vec<String> = claims.filter(|_| is_ordinal).map(|claim| claim.claim_name).collect();
+    // The texts of the scheduler differ between versions, and all of them contain the word.
+    let verdict = scheduling.and_then(|condition| condition.message.as_deref()).unwrap_or_default();
+    let volume_verdict = stuck && verdict.to_ascii_lowercase().contains("volume");
     let classes =
         reading.configured.schemes.permitted(spec.node_selector.as_ref().unwrap_or(&empty), node_affinity.as_ref());
     let view = PodView {
@@ -250,16 +258,16 @@ pub fn pod_entry(pod: Pod, before: Option<&PodEntry>, reading: &Reading<'_>) -> 
         scheduled: changed.filter(|_| scheduling.is_some_and(|condition| condition.status == "True")),
         unschedulable: stuck.then(|| before.and_then(|before| before.view.unschedulable).unwrap_or(first_seen)),
         node_affinity: node_affinity.filter(|_| gated),
-        ordinal: owner
-            .filter(|owner| is_apps(owner, &["StatefulSet"]))
-            .and_then(|_| metadata.name.as_deref()?.rsplit_once('-')?.1.parse().ok()),
+        ordinal: metadata.name.as_deref().filter(|_| is_ordinal).and_then(|name| name.rsplit_once('-')?.1.parse().ok()),
         expected: false,
         refused: annotation(REFUSED).and_then(|text| Class::parse(text)),
+        volume_verdict,
+        volume: claims.is_empty().then_some(Choice::Any),
         protected: metadata.annotations.iter().flatten().any(|(key, value)| forbids_eviction(key, value)),
     };
     let labelled = metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(MANAGED));
     let node = spec.node_name.filter(|name| !name.is_empty()).map(Arc::from);
     let preferred = annotation(SELECTION).is_some_and(|text| text == PREFERRED);
     let strength = if preferred { Strength::Preferred } else { Strength::Required };
-    PodEntry { view, classes, namespace: metadata.namespace.unwrap_or_default(), node, labelled, strength }
+    PodEntry { view, classes, namespace: metadata.namespace.unwrap_or_default(), node, labelled, strength, claims }
 }

@@ -92,7 +92,8 @@ impl Nodes {
         self.entries.get(&self.keys.hash_one(name)).map(|node| node.view)
     }
 
-    /// Stores a node. `usable`: the node accepts pods, since `at` if it did not before.
+    /// Stores a node. `usable`: the node accepts pods, since `at` if it did not before, or if its labels
+    /// meant another class.
     pub(super) fn put(
         &mut self,
         name: &str,
@@ -103,7 +104,8 @@ impl Nodes {
         self.detected = self.detected | labelling.schemes;
         let hash = self.keys.hash_one(name);
         let before = self.entries.get(&hash).copied();
-        let usable_since = usable.as_ref().map(|_| before.and_then(|before| before.usable_since).unwrap_or(at));
+        let known = before.filter(|before| before.classes == labelling.classes).and_then(|before| before.usable_since);
+        let usable_since = usable.as_ref().map(|_| known.unwrap_or(at));
         self.forget(hash);
         if let (Some(node), Some(since)) = (usable, usable_since) {
             self.recent.insert((since, hash), node);
@@ -115,7 +117,7 @@ impl Nodes {
         self.counts[place(view.class)] += 1;
         NodeChange {
             changed: before.map(|node| node.view) != Some(view),
-            became_usable: usable_since.is_some() && before.is_none_or(|before| before.usable_since.is_none()),
+            became_usable: usable_since.is_some() && known.is_none(),
         }
     }
 
@@ -213,6 +215,8 @@ impl PodConstraints<'_> {
 
 #[cfg(test)]
 mod tests {
+    use perennial_core::{config::NodeLabelSettings, placement::node_labels::schemes::LabelSchemes};
+
     use super::*;
 
     const SPOT: NodeView = NodeView { class: Some(Class::Spot), leaving: false };
@@ -261,6 +265,25 @@ mod tests {
         let gpu =
             Toleration { key: Some("gpu".to_owned()), operator: Some("Exists".to_owned()), ..Toleration::default() };
         assert_eq!(newest(&nodes, "x", &[gpu]), Some(7));
+    }
+
+    #[test]
+    fn a_node_that_gets_the_label_of_a_class_is_evidence_since_then() {
+        let schemes = LabelSchemes::new(&NodeLabelSettings::default()).unwrap();
+        let active = schemes.active(SchemeSet::default());
+        let labelled = |labels: &[(&str, &str)]| {
+            let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            let classes = schemes.classes_of_node(&labels);
+            let labelling = NodeLabelling { classes, schemes: schemes.detect(&labels) };
+            (NodeView { class: classes.class(active), leaving: false }, labelling)
+        };
+        let spot = [("karpenter.sh/capacity-type", "spot")];
+        let mut nodes = Nodes::default();
+        nodes.put("a", labelled(&[]), Some(usable("x", None)), at(1));
+        assert!(nodes.put("a", labelled(&spot), Some(usable("x", None)), at(5)).became_usable);
+        assert_eq!(newest(&nodes, "x", &[]), Some(5));
+        assert!(!nodes.put("a", labelled(&spot), Some(usable("x", None)), at(9)).became_usable);
+        assert_eq!(newest(&nodes, "x", &[]), Some(5));
     }
 
     #[test]

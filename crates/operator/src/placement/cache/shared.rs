@@ -18,6 +18,7 @@ use perennial_core::placement::{
     Class,
     decide::decide,
     decision::{PlacementDecision, ROOM_PERIOD},
+    node_labels::Choice,
     spec::{Spec, Strength},
     ungate::{UngateReason, after, bystander_ungates_at},
     workload::{ClusterNodes, PendingWrites, Place, PodView, Workload},
@@ -282,6 +283,17 @@ impl SharedCache {
     pub fn store_room(&self, key: &WorkloadKey, class: Class, result: RoomSearched) {
         let now = self.clock.now();
         self.lock().cache.store_room(key, class, result, now);
+    }
+
+    /// Returns the claims of a pod.
+    pub fn claims_of(&self, pod_uid: &str) -> Option<Vec<String>> {
+        self.lock().cache.pod(pod_uid).map(|pod| pod.claims.clone())
+    }
+
+    /// Notes the classes in which the volumes of a pod can be used.
+    pub fn store_volume(&self, pod_uid: &str, choice: Choice) {
+        let now = self.clock.now();
+        self.lock().cache.store_volume(pod_uid, choice, now);
     }
 
     /// Returns whether a search for room is due.
