@@ -86,6 +86,8 @@ broken_rules! {
     MarkWithoutVersion: 3_002_477,
     /// A restore of etcd is not detected.
     IgnoreRestore: 75,
+    /// Records do not name the policy that they were captured under.
+    ForgetPolicy: 7,
     /// Terminating pods count as running.
     CountTerminating: 9,
     /// Pods are placed without a precondition.
@@ -115,6 +117,11 @@ broken_rules! {
 }
 
 impl BrokenRule {
+    /// Returns whether the rule matters only if there are KeepPolicies.
+    pub fn is_about_policies(self) -> bool {
+        self == Self::ForgetPolicy
+    }
+
     /// Returns whether the rule matters only while capacity is short.
     pub fn is_about_shortages(self) -> bool {
         matches!(

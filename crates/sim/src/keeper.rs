@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use perennial_testkit::prng::Prng;
 
 use crate::{
+    broken_rule::BrokenRule,
     history::Outcome,
     keeper::{
         node_workload::NodeWorkload,
@@ -35,7 +36,7 @@ const PATIENCE: Duration = Duration::from_mins(40);
 /// Plays a history and checks it.
 pub async fn play(world: &World, prng: &mut Prng, seed: u64) -> anyhow::Result<Outcome> {
     let mut plan = Plan::roll(prng);
-    plan.widen(seed, world.broken().is_none());
+    plan.widen(seed, world.broken().is_none_or(BrokenRule::is_about_policies));
     let mut fleet = Fleet::begin(world, plan, prng)?;
     let mut people = NodeWorkload::new(world, &fleet.plan, prng.split());
     let mut acts = JoinSet::new();

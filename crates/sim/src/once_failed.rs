@@ -58,6 +58,9 @@ pub const ONCE_FAILED_VARIED: &[(u64, &str)] = &[
     (3_001_040, "G2: a last state from before a restore of etcd was written over the record of an older node"),
     (3_002_477, "G9: replicas with and without a pending last state restored a node against each other"),
     (3_002_850, "G9: replicas with and without a pending last state restored a node against each other"),
+    (4_000_483, "G1: a second record was created beside one that another replica had moved, which was then deleted"),
+    (5_000_187, "G1: a second record was created beside one that another replica had moved"),
+    (5_002_821, "G9: replicas with different last states wrote their marks against each other"),
 ];
 
 /// Those of [`ONCE_FAILED`] that have shortages of capacity. Older ones had none when they failed.

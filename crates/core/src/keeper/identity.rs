@@ -2,7 +2,7 @@
 
 use super::{
     hash::Digest,
-    machine::{Sameness, canonical_uuid, normalize, swapped_uuid, with_dashes},
+    machine::{Sameness, bare_uuid, canonical_uuid, normalize, uuid_spellings},
     record::Record,
     selection::Node,
 };
@@ -39,9 +39,12 @@ impl Identified {
             Identity::Label(key) => node.labels.get(key),
             Identity::Annotation(key) => node.annotations.get(key),
         };
-        let value = value.filter(|value| !value.is_empty())?;
-        let value = if is_machine(kind) { normalize(value) } else { value.clone() };
-        Some(Self { kind: kind.clone(), value })
+        let value = match kind {
+            Identity::ProviderId => normalize(value?),
+            Identity::SystemUuid | Identity::MachineId => bare_uuid(value?),
+            _ => value?.clone(),
+        };
+        (!value.is_empty()).then(|| Self { kind: kind.clone(), value })
     }
 
     /// Returns the identity in every spelling that a record may be filed under, the usual one
@@ -56,25 +59,18 @@ impl Identified {
             Identity::MachineId => Some(&node.machine.machine_id),
             _ => None,
         };
-        let (dashed, plain) = match kind {
-            Identity::SystemUuid | Identity::MachineId => {
-                let dashed = with_dashes(&usual.value);
-                let is_uuid = swapped_uuid(&usual.value).is_some();
-                (dashed, is_uuid.then(|| usual.value.replace('-', "")))
-            }
-            _ => (None, None),
+        let uuids = match kind {
+            Identity::SystemUuid | Identity::MachineId => uuid_spellings(&usual.value),
+            _ => Vec::new(),
         };
-        let swapped = if is_machine(kind) { swapped_uuid(dashed.as_ref().unwrap_or(&usual.value)) } else { None };
-        let others: Vec<Self> = reported
-            .cloned()
-            .into_iter()
-            .chain(swapped)
-            .chain(dashed)
-            .chain(plain)
-            .filter(|value| *value != usual.value)
-            .map(|value| Self { kind: kind.clone(), value })
-            .collect();
-        std::iter::once(usual.clone()).chain(others).collect()
+        let mut all = vec![usual.clone()];
+        for value in reported.cloned().into_iter().chain(uuids) {
+            let identity = Self { kind: kind.clone(), value };
+            if !all.contains(&identity) {
+                all.push(identity);
+            }
+        }
+        all
     }
 
     /// Returns the identity of a node that is identified by its name.
@@ -228,8 +224,9 @@ mod tests {
     fn an_identity_that_is_not_known_yet_is_none() {
         let mut node = Node { name: "n".into(), ..Node::default() };
         assert_eq!(Identified::of(&Identity::ProviderId, &node), None);
-        node.machine = Machine { provider_id: "p".into(), ..Machine::default() };
+        node.machine = Machine { provider_id: "p".into(), system_uuid: " ".into(), ..Machine::default() };
         assert!(Identified::of(&Identity::ProviderId, &node).is_some());
+        assert_eq!(Identified::of(&Identity::SystemUuid, &node), None, "white space is no identifier");
     }
 
     #[rstest::rstest]
@@ -270,6 +267,35 @@ mod tests {
 
         assert_eq!(identity.map(|identity| identity.text().unwrap_or_else(|| "name".into())).as_deref(), expected);
         assert!(Identified::of(&Identity::Name, &node).is_some(), "a setting does not wait");
+    }
+
+    /// Firmware updates and kernels change the spelling of a UUID. The record is found all the same.
+    #[rstest::rstest]
+    fn the_record_of_a_machine_is_found_in_every_spelling(
+        #[values(Identity::SystemUuid, Identity::MachineId)] kind: Identity,
+    ) {
+        const SPELLINGS: [&str; 8] = [
+            "4c4c4544-0042-4a10-8053-b7c04f4b3732",
+            " 4C4C4544-0042-4A10-8053-B7C04F4B3732\n",
+            "4c4c454400424a108053b7c04f4b3732",
+            "{4C4C4544-0042-4A10-8053-B7C04F4B3732}",
+            "44454c4c-4200-104a-8053-b7c04f4b3732",
+            "44454C4C4200104A8053B7C04F4B3732",
+            "{44454c4c-4200-104a-8053-b7c04f4b3732}",
+            "urn:uuid:44454c4c-4200-104a-8053-b7c04f4b3732",
+        ];
+        let node = |id: &str| Node {
+            name: "n".into(),
+            machine: Machine { system_uuid: id.into(), machine_id: id.into(), ..Machine::default() },
+            ..Node::default()
+        };
+        for filed in SPELLINGS {
+            let record = Identified::of(&kind, &node(filed)).unwrap().record_name();
+            for reported in SPELLINGS {
+                let found = Identified::spellings(&kind, &node(reported));
+                assert!(found.iter().any(|it| it.record_name() == record), "{filed:?} is not found as {reported:?}");
+            }
+        }
     }
 
     proptest! {

@@ -64,19 +64,35 @@ pub(super) fn normalize(text: &str) -> String {
     text.trim().to_ascii_lowercase()
 }
 
-/// Returns one of the spellings of a UUID, and any other text as [`normalize`] does.
-pub(super) fn canonical_uuid(text: &str) -> String {
-    let plain = normalize(text);
-    let plain = with_dashes(&plain).unwrap_or(plain);
-    match swapped_uuid(&plain) {
-        Some(swapped) => plain.min(swapped),
-        None => plain,
-    }
+/// Returns a UUID without the braces or the URN prefix around it, and any other text as
+/// [`normalize`] does.
+pub(super) fn bare_uuid(text: &str) -> String {
+    let text = normalize(text);
+    let inner = text.strip_prefix("urn:uuid:").unwrap_or(&text);
+    let inner = inner.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).unwrap_or(inner);
+    if usual_uuid(inner).is_some() { inner.to_owned() } else { text }
 }
 
-/// Returns a UUID in lower case that is written without dashes in the usual form. `None` for any
-/// other text.
-pub(super) fn with_dashes(text: &str) -> Option<String> {
+/// Returns one of the spellings of a UUID, and any other text as [`normalize`] does.
+pub(super) fn canonical_uuid(text: &str) -> String {
+    let plain = bare_uuid(text);
+    uuid_spellings(&plain).into_iter().filter(|spelling| spelling.contains('-')).min().unwrap_or(plain)
+}
+
+/// Returns all spellings of a UUID in lower case: both byte orders, each with and without dashes.
+/// Empty for any other text.
+pub(super) fn uuid_spellings(text: &str) -> Vec<String> {
+    let Some(usual) = usual_uuid(text) else { return Vec::new() };
+    let orders = std::iter::once(usual.clone()).chain(swapped_uuid(&usual));
+    orders.flat_map(|dashed| [dashed.replace('-', ""), dashed]).collect()
+}
+
+/// Returns a UUID in lower case, with or without dashes, in the usual form. `None` for any other
+/// text.
+fn usual_uuid(text: &str) -> Option<String> {
+    if swapped_uuid(text).is_some() {
+        return Some(text.to_owned());
+    }
     if text.len() != 32 || !text.bytes().all(is_digit) {
         return None;
     }
@@ -91,7 +107,7 @@ fn is_digit(byte: u8) -> bool {
 /// Returns a UUID with the bytes of its first three groups reversed. SMBIOS stores them in
 /// little-endian order, and not all firmware and kernels agree. `None` if the text is not a UUID
 /// in lower case with dashes.
-pub(super) fn swapped_uuid(text: &str) -> Option<String> {
+fn swapped_uuid(text: &str) -> Option<String> {
     let groups: Vec<&str> = text.split('-').collect();
     let is_group = |group: &&str| group.bytes().all(is_digit);
     if groups.iter().map(|group| group.len()).ne([8, 4, 4, 4, 12]) || !groups.iter().all(is_group) {
@@ -139,6 +155,10 @@ mod tests {
     #[case::byte_order_and_case("44454C4C-4200-104A-8053-B7C04F4B3732", Sameness::Same)]
     #[case::no_dashes("4C4C454400424A108053B7C04F4B3732", Sameness::Same)]
     #[case::no_dashes_and_byte_order("44454c4c4200104a8053b7c04f4b3732", Sameness::Same)]
+    #[case::braces("{4C4C4544-0042-4A10-8053-B7C04F4B3732}", Sameness::Same)]
+    #[case::braces_and_byte_order("{44454c4c-4200-104a-8053-b7c04f4b3732}", Sameness::Same)]
+    #[case::urn("urn:uuid:4c4c4544-0042-4a10-8053-b7c04f4b3732", Sameness::Same)]
+    #[case::one_brace("{4c4c4544-0042-4a10-8053-b7c04f4b3732", Sameness::Different)]
     #[case::another_one("4c4c4544-0042-4a10-8053-b7c04f4b3733", Sameness::Different)]
     #[case::the_rest_is_not_swapped("44454c4c-4200-104a-5380-b7c04f4b3732", Sameness::Different)]
     fn a_uuid_has_several_spellings(#[case] now: &str, #[case] expected: Sameness) {

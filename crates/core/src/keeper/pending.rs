@@ -39,8 +39,13 @@ pub fn after_last_states(
 ///
 /// The mark holds the version of the pending state. A replica without that state, or with an older
 /// one, then changes nothing that was given: if the pending states are lost, the node is the only
-/// place that has them. A node that has every key already is therefore given a mark too.
+/// place that has them. A node that has every key already is therefore given a mark too. A node
+/// that was given a later state is left alone: two replicas would write their marks for ever.
 pub fn restore_before_write(case: &Case) -> Option<Restore> {
+    let version = case.record().map_or(0, |record| record.node.resource_version);
+    if case.mark().is_some_and(|mark| mark.is_newer_than(version)) {
+        return None;
+    }
     let restore = match decide(case) {
         Decision::PatchNode(restore) => restore,
         Decision::WriteRecord(RecordWrite::Claim, _) => restore_of(case, &*case.record()?),

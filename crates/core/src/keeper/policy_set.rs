@@ -82,9 +82,9 @@ impl PolicySet {
         labels.extend(node.labels.clone());
         let by_labels = || {
             let informed = self.for_labels(&labels);
-            if informed.name == CONFIG_POLICY { self.of_missing(record).unwrap_or(informed) } else { informed }
+            if informed.name == CONFIG_POLICY { self.of_missing(record, &labels).unwrap_or(informed) } else { informed }
         };
-        let informed = if is_bare { self.of_record(record).unwrap_or_else(by_labels) } else { by_labels() };
+        let informed = if is_bare { self.of_record(record, &labels).unwrap_or_else(by_labels) } else { by_labels() };
         if self.belongs(node, &informed, record) { informed } else { self.for_node(node) }
     }
 
@@ -104,7 +104,8 @@ impl PolicySet {
     /// Returns the policy for a record without a node.
     pub fn for_record(&self, record: Option<&Record>) -> Arc<Policy> {
         let Some(record) = record else { return Arc::clone(&self.default) };
-        self.of_record(record).unwrap_or_else(|| self.for_labels(&record.selecting_labels()))
+        let labels = record.selecting_labels();
+        self.of_record(record, &labels).unwrap_or_else(|| self.for_labels(&labels))
     }
 
     /// Returns the name and the retention of the policy for a record that is not cached itself: as
@@ -127,18 +128,20 @@ impl PolicySet {
     }
 
     /// Returns the policy that a record was captured under, or its stand-in. `None` if the record
-    /// does not name one: there were no policies, or an earlier version has written it.
-    fn of_record(&self, record: &Record) -> Option<Arc<Policy>> {
+    /// does not name one: there were no policies, or an earlier version has written it. `labels` are
+    /// those of the record, under those of its node.
+    fn of_record(&self, record: &Record, labels: &BTreeMap<String, String>) -> Option<Arc<Policy>> {
         let name = &record.provenance.policy;
         if name.is_empty() {
             return None;
         }
-        self.named(name).or_else(|| self.of_missing(record))
+        self.named(name).or_else(|| self.of_missing(record, labels))
     }
 
-    /// Returns the policy of the configuration in the place of the missing policy of a record, with
-    /// the identity and the retention of that policy.
-    fn of_missing(&self, record: &Record) -> Option<Arc<Policy>> {
+    /// Returns the stand-in for the missing policy of a record: the policy that the labels select,
+    /// such as the same one under another name, with the identity and the retention of the missing
+    /// one.
+    fn of_missing(&self, record: &Record, labels: &BTreeMap<String, String>) -> Option<Arc<Policy>> {
         if !self.is_missing(record.provenance.policy_name()) {
             return None;
         }
@@ -146,7 +149,7 @@ impl PolicySet {
             name: record.provenance.policy_name().to_owned(),
             identity: Identified::of_record(record).kind().clone(),
             retention: record.provenance.retention(),
-            ..(*self.default).clone()
+            ..(*self.for_labels(labels)).clone()
         }))
     }
 

@@ -313,6 +313,11 @@ impl KeeperClient {
         self.deletions.take(held)
     }
 
+    /// Whether this process has deleted a record, and the watch has not delivered that yet.
+    pub fn is_deleting(&self, name: &RecordName) -> bool {
+        self.deletions.contains(&name.0)
+    }
+
     /// Returns the names of the records that this process has deleted, as far as the watch has not
     /// delivered that yet.
     pub fn deleted_names(&self) -> Vec<String> {

@@ -318,6 +318,11 @@ impl KeeperCache {
         self.lock().index.identities_in_use()
     }
 
+    /// Whether the watch has delivered a record, and not its deletion.
+    pub fn lists_record(&self, record: &RecordName) -> bool {
+        self.lock().index.has_record(&record.0)
+    }
+
     /// Whether a record exists, or may exist, and no live node but this one claims it.
     pub fn may_have_record(&self, node: &str, record: &RecordName) -> bool {
         let state = self.lock();

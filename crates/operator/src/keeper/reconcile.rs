@@ -20,7 +20,7 @@ use std::{
 use perennial_core::keeper::{
     case::Case,
     decide::{Decision, Reason, Restore, decide},
-    identity::Identified,
+    identity::{Identified, RecordName},
     selection::{self, ignored},
 };
 use tracing::{Span, debug, field, info, info_span};
@@ -225,10 +225,14 @@ impl NodeReconciler {
 
     /// Whether no other record than this one may belong to a node.
     fn is_only_record(&self, node: &selection::Node, held: Option<&LoadedRecord>) -> bool {
-        let names = self.cases.identities_of(node).into_iter().map(|identity| identity.record_name());
+        let mut names = self.cases.identities_of(node).into_iter().map(|identity| identity.record_name());
         match held {
             Some(held) => names.map(|name| name.0).eq([held.name()]),
-            None => names.count() <= 1,
+            None => {
+                let name = names.next();
+                let is_moved = |name: RecordName| self.cases.may_have_moved(&self.cluster, node, &name);
+                names.next().is_none() && !name.is_some_and(is_moved)
+            }
         }
     }
 

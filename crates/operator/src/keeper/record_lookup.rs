@@ -3,7 +3,11 @@
 use std::sync::Arc;
 
 use perennial_core::keeper::{
-    identity::Identified, lookup::believed_mark, policy_set::PolicySet, selection::Node, stored_record::Stored,
+    identity::{Identified, RecordName},
+    lookup::believed_mark,
+    policy_set::PolicySet,
+    selection::Node,
+    stored_record::Stored,
 };
 use tracing::warn;
 
@@ -33,14 +37,31 @@ impl Cases {
         self.identities_of(node).iter().any(|identity| own.as_ref() != Some(identity))
     }
 
-    /// Reads the record of a node.
+    /// Reads the record of a node. Fails while it may be under another name: a second one would be
+    /// written beside it.
     pub(super) async fn read_record(
         &self,
         cluster: &KeeperClient,
         node: &Node,
         priority: Priority,
     ) -> Result<Option<LoadedRecord>, KeeperError> {
-        read_record(&self.policies.current(), cluster, self.identities_of(node), node, priority).await
+        let identities = self.identities_of(node);
+        let names: Vec<RecordName> = identities.iter().map(Identified::record_name).collect();
+        let found = read_all(cluster, identities, priority).await?;
+        let is_found = |name: &RecordName| found.iter().any(|(_, held)| held.name() == name.0);
+        let moved = names.into_iter().find(|name| !is_found(name) && self.may_have_moved(cluster, node, name));
+        match moved {
+            Some(RecordName(record)) => Err(KeeperError::Moved { record }),
+            None => Ok(choose(&self.policies.current(), node, found)),
+        }
+    }
+
+    /// Whether a record that does not exist may have been moved to another identity of the node. The
+    /// watch delivers it under its new name before it delivers the deletion, so it is there if the
+    /// cache lists neither.
+    pub(super) fn may_have_moved(&self, cluster: &KeeperClient, node: &Node, record: &RecordName) -> bool {
+        let has_others = || self.policies.current().identities_of(node, &self.cache.identities_in_use()).len() > 1;
+        self.cache.lists_record(record) && has_others() && !cluster.is_deleting(record)
     }
 
     /// Reads a node. Last states that were cached before and cannot precede it belong to a history
@@ -70,12 +91,21 @@ pub(crate) async fn read_record(
     node: &Node,
     priority: Priority,
 ) -> Result<Option<LoadedRecord>, KeeperError> {
-    let mut found: Vec<(Identified, LoadedRecord)> = Vec::new();
+    Ok(choose(policies, node, read_all(cluster, identities, priority).await?))
+}
+
+/// Reads the records of these identities that exist.
+async fn read_all(
+    cluster: &KeeperClient,
+    identities: Vec<Identified>,
+    priority: Priority,
+) -> Result<Vec<(Identified, LoadedRecord)>, KeeperError> {
+    let mut found = Vec::new();
     for identity in identities {
         let held = cluster.read_record(&identity.record_name(), priority).await?;
         found.extend(held.map(|held| (identity, held)));
     }
-    Ok(choose(policies, node, found))
+    Ok(found)
 }
 
 /// Returns the record that belongs to a node, among those that were found under its identities.

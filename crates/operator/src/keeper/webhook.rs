@@ -42,6 +42,8 @@ use crate::runtime::{
 /// Longest time that the admission of a DELETE waits for the watch of nodes.
 const WATCH_LAG: Duration = Duration::from_millis(500);
 const WATCH_CHECK: Duration = Duration::from_millis(5);
+/// Interval at which the admission of a DELETE looks again for a record that was moved.
+const MOVED_CHECK: Duration = Duration::from_millis(50);
 
 /// Answers admission reviews of nodes.
 #[derive(Debug)]
@@ -174,7 +176,13 @@ impl NodeAdmission {
         let (mut node, mut confirmed) = (reported.clone(), false);
         loop {
             let identities = self.cases.identities_of(&node);
-            let held = self.cases.read_record(&self.cluster, &node, Priority::LastState).await?;
+            let held = match self.cases.read_record(&self.cluster, &node, Priority::LastState).await {
+                Err(KeeperError::Moved { .. }) => {
+                    tokio::time::sleep(MOVED_CHECK).await;
+                    continue;
+                }
+                held => held?,
+            };
             self.reports.invalid_record(&node, held.as_ref());
             let rivals = self.confirmed_rivals(&node, held.as_ref()).await?;
             // Last states of predecessors that are not written yet come first, in the same write.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use perennial_core::keeper::{
     machine::Machine,
+    provenance::Provenance,
     record::{RECORD_KEY, RECOVERED_KEY, Record},
 };
 use serde_json::{Value, json};
@@ -53,6 +54,7 @@ pub(super) fn write(world: &World, rule: BrokenRule, asked: &mut ApiRequest) -> 
 pub(super) fn read(rule: BrokenRule, config_map: &mut Value) {
     match rule {
         BrokenRule::FoldOverNewer => change(config_map, |record| record.node.resource_version = 1),
+        BrokenRule::ForgetPolicy => change(config_map, |record| record.provenance = Provenance::default()),
         // A node then always has more to report of its machine than its record.
         BrokenRule::WriteAgain => change(config_map, |record| record.node.machine = Machine::default()),
         BrokenRule::TrustBadRecords => {

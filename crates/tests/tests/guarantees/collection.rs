@@ -1,6 +1,7 @@
 //! Garbage collection of old records: after their retention, and never during a mass absence.
 
 use jiff::ToSpan as _;
+use kube::api::{DeleteParams, ListParams};
 use perennial_harness::{OperatorBuilder, TestCluster, Webhooks, eventually, record_name};
 use rstest::rstest;
 
@@ -117,6 +118,29 @@ async fn a_record_of_an_absent_node_that_a_user_deletes_is_reported() {
     let warned: Vec<_> = log.iter().filter(|line| line.to_string().contains("deleted by another client")).collect();
     assert!(warned.len() == 1 && warned[0].to_string().contains("WARN"), "{warned:?}");
     assert!((lost() - 1.0).abs() < 0.5);
+}
+
+/// `kubectl delete configmaps -l …` deletes the records of live and absent nodes in one request.
+#[tokio::test]
+async fn records_that_a_user_deletes_by_their_label_are_reported() {
+    let cluster = TestCluster::new().await;
+    let operator = cluster.start(Webhooks::Off).await;
+    for name in ["live", "away-1", "away-2"] {
+        cluster.node(name).label("team", name).create().await;
+        cluster.wait_for_record(name, [("team", name)]).await;
+    }
+    for name in ["away-1", "away-2"] {
+        cluster.delete_node(name).await;
+    }
+
+    let all = ListParams::default().labels("perennial.dev/record=v1");
+    let _ = cluster.records().delete_collection(&DeleteParams::default(), &all).await.unwrap();
+
+    operator.wait_for_metric("perennial_records_lost_total", &[], 2.0).await;
+    for name in ["away-1", "away-2"] {
+        cluster.wait_for_event(name, "RecordDeleted").await;
+    }
+    cluster.wait_for_record("live", [("team", "live")]).await;
 }
 
 #[tokio::test]

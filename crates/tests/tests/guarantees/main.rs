@@ -22,5 +22,6 @@ mod kept_fields;
 mod last_states;
 mod page;
 mod policy;
+mod policy_changes;
 mod policy_of_record;
 mod races;

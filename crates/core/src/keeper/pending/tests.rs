@@ -8,6 +8,7 @@ use crate::{
         admission::admit_before_write,
         case::Phase,
         keys::Key,
+        machine::Machine,
         record::Record,
         selection::Policy,
         testing::{Defaults, after, case, gone, kept, labels, live, policy},
@@ -69,6 +70,24 @@ fn restored(next: &Record, successor: &Node, policy: &Policy) -> Node {
         }
         None => successor.clone(),
     }
+}
+
+/// Two replicas have different last states, neither can write them, and the node waits for a
+/// protected key.
+#[test]
+fn a_replica_with_an_older_last_state_leaves_the_node_alone() {
+    let on = |machine: &str, node: Node| {
+        let machine = Machine { system_uuid: machine.to_owned(), ..Machine::default() };
+        Node { machine, ..node }
+    };
+    let older = captured(&on("s1", node("u1", 20, "team=ml node-role.kubernetes.io/x=a")), None);
+    let newer = captured(&on("s1", node("u2", 30, "team=web node-role.kubernetes.io/x=a")), Some(&older));
+
+    let given = restored(&newer, &on("s2", node("u3", 40, "")), &policy());
+
+    assert_eq!(given.labels, labels("team=web"));
+    let again = |record: &Record| restore_before_write(&case(Phase::Live, &given, Some(record), &policy()));
+    assert_eq!((again(&newer), again(&older)), (None, None));
 }
 
 #[rstest]

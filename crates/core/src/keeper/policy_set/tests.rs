@@ -90,6 +90,19 @@ fn another_policy_that_matches_does_not_judge_the_record_of_a_missing_one() {
     }
 }
 
+/// The policy was renamed while the node was away, and the node returns bare.
+#[test]
+fn the_stand_in_of_a_missing_policy_keeps_what_the_labels_of_the_record_select() {
+    let spec = json!({"nodeSelector": {"matchLabels": {ZONE: "a"}}, "annotations": ["example.com/owner"]});
+    let renamed = keep_policies(&[("renamed", spec), everyone()]);
+    let machine = Machine { provider_id: "p".into(), ..Machine::default() };
+    let bare = Node { name: "n2".into(), uid: "u2".into(), resource_version: 9, machine, ..Node::default() };
+    for policy in [renamed.for_node_with_record(&bare, None, &record()), renamed.for_record(Some(&record()))] {
+        assert!(policy.keeps(&Key::Annotation("example.com/owner".into())), "{policy:?}");
+        assert_eq!((&policy.identity, policy.retention), (&Identity::ProviderId, Duration::from_hours(2160)));
+    }
+}
+
 #[test]
 fn a_selector_that_was_edited_does_not_change_the_policy_of_an_absent_node() {
     let spec = json!({"nodeSelector": {"matchLabels": {ZONE: "b"}}, "identity": "providerID", "retention": "2160h"});

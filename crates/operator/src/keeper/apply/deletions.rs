@@ -33,6 +33,11 @@ impl Deletions {
         self.lock().values().cloned().collect()
     }
 
+    /// Whether this process deletes a record, and the watch has not delivered that yet.
+    pub(super) fn contains(&self, name: &str) -> bool {
+        self.lock().values().any(|deleted| deleted == name)
+    }
+
     /// Forgets a deletion, and returns whether it was expected.
     pub(super) fn take(&self, held: &LoadedRecord) -> bool {
         held.uid().is_some_and(|uid| self.lock().remove(uid).is_some())

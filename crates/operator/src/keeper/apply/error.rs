@@ -30,6 +30,8 @@ pub enum KeeperError {
     Sign { record: String, source: CannotSign },
     #[error("could not verify record {record}")]
     Keys { record: String, source: KeysError },
+    #[error("record {record} was moved or deleted, and the watch has not delivered that yet")]
+    Moved { record: String },
 }
 
 impl KeeperError {
@@ -42,7 +44,7 @@ impl KeeperError {
             | Self::WriteRecord { source, .. }
             | Self::DeleteRecord { source, .. }
             | Self::List { source, .. } => Some(source),
-            Self::TooLarge { .. } | Self::Sign { .. } | Self::Keys { .. } => None,
+            Self::TooLarge { .. } | Self::Sign { .. } | Self::Keys { .. } | Self::Moved { .. } => None,
         }
     }
 
@@ -73,6 +75,7 @@ impl CategorizedError for KeeperError {
         match self {
             // The keys may be readable in the next attempt.
             Self::Keys { .. } => Category::Server,
+            Self::Moved { .. } => Category::Conflict,
             _ => self.failure().map_or(Category::Refused, RequestFailure::category),
         }
     }
@@ -89,7 +92,7 @@ impl CategorizedError for KeeperError {
             Self::WriteRecord { .. } => Some("create and update configmaps in Perennial's namespace"),
             Self::DeleteRecord { .. } => Some("delete configmaps in Perennial's namespace"),
             Self::List { .. } => Some("list nodes, and configmaps in Perennial's namespace"),
-            Self::TooLarge { .. } | Self::Sign { .. } | Self::Keys { .. } => None,
+            Self::TooLarge { .. } | Self::Sign { .. } | Self::Keys { .. } | Self::Moved { .. } => None,
         }
     }
 }

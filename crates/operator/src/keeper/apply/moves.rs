@@ -53,8 +53,8 @@ impl KeeperClient {
             // The write is refused: the record exists.
             Some(target) if target.stored().fault().is_some() => None,
             Some(target) if target.stored().good().is_some_and(is_newer) => {
-                let is_superseded = target.stored().good().is_some_and(|found| found.is_of_same_machine(record));
-                if is_superseded && held.stored().fault().is_none() {
+                let is_superseded = |found: &Record| found.is_of_same_machine(record) && continues(found, held);
+                if target.stored().good().is_some_and(is_superseded) && held.stored().fault().is_none() {
                     // An earlier move ended between its two writes.
                     self.delete_record(held).await?;
                     return Ok(target);
@@ -77,6 +77,12 @@ impl KeeperClient {
         }
         Ok(written)
     }
+}
+
+/// Whether a record under the new name may be the one that was moved there. A move continues the
+/// sequence. A record with a lower one was begun without the other, and does not contain its keys.
+fn continues(target: &Record, held: &LoadedRecord) -> bool {
+    held.stored().good().is_none_or(|held| target.sequence > held.sequence)
 }
 
 /// Whether a record with content is of another machine. Replacing it would lose that content.
