@@ -2,7 +2,7 @@
 
 mod absent;
 
-pub(crate) use absent::AbsentSize;
+pub(crate) use absent::{AbsentSize, measure as measure_absent};
 
 use std::time::{Duration, Instant};
 
@@ -65,7 +65,6 @@ pub(crate) async fn measure(size: Size, report: &mut Report) {
         operator.stop().await;
     }
     show(&steps, report);
-    absent::measure(size.absent, report).await;
 }
 
 async fn start(cluster: &TestCluster) -> (Operator, Duration) {

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use kube::api::ListParams;
-use perennial_harness::{TestCluster, Webhooks, eventually_within};
-use serde_json::json;
+use perennial_harness::{Requests, TestCluster, Webhooks, eventually_within, node_count_or};
+use serde_json::{Value, json};
 
 use crate::{
     Size,
@@ -20,7 +20,7 @@ const AT_ONCE: usize = 64;
 const KEY: &str = "bench.example.com/last-second";
 
 pub(crate) async fn measure(size: Size, report: &mut Report) {
-    let count = size.last_second;
+    let count = node_count_or(size.last_second);
     report.part(&format!(
         "Last-second changes: {count} nodes, each changed by the request before its delete, {AT_ONCE} at a time"
     ));
@@ -47,7 +47,7 @@ pub(crate) async fn measure(size: Size, report: &mut Report) {
             json!({
                 "seconds": result.seconds, "floor": floors.map(|floors| floors.bare),
                 "noOpFloor": floors.map(|floors| floors.no_op),
-                "writesPerLife": result.writes, "readsPerLife": result.reads,
+                "writesPerLife": result.writes, "readsPerLife": result.reads, "requests": result.requests,
             }),
         );
         if on {
@@ -107,7 +107,7 @@ async fn change_and_delete(fleet: &Fleet, count: usize) -> f64 {
 }
 
 /// Losses and cost of one run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Outcome {
     lost: usize,
     /// Duration of the changes and deletes.
@@ -115,6 +115,8 @@ struct Outcome {
     /// Requests per node by the contender, from the first create to the return.
     writes: f64,
     reads: f64,
+    /// All requests by verb and resource, with those of the driver.
+    requests: Value,
 }
 
 async fn run(contender: Contender, count: usize) -> Option<Outcome> {
@@ -155,7 +157,21 @@ async fn run(contender: Contender, count: usize) -> Option<Outcome> {
     each(0..count, AT_ONCE, |number| fleet.delete(number)).count().await;
     // The driver itself writes each node four times: two creates, a PATCH and a delete.
     let writes = per_node(writes(&born, &after), count) - 4.0;
-    Some(Outcome { lost, seconds, writes, reads: per_node(reads(&born, &after), count) })
+    let reads = per_node(reads(&born, &after), count);
+    Some(Outcome { lost, seconds, writes, reads, requests: by_verb(&born, &after) })
+}
+
+/// Returns the requests by verb and resource, and the writes of records that conflicted.
+fn by_verb(born: &Requests, after: &Requests) -> Value {
+    let counts = ["GET", "POST", "PUT", "PATCH", "DELETE", "LIST"].into_iter().flat_map(|verb| {
+        let since = move |resource| after.count(verb, resource) - born.count(verb, resource);
+        ["nodes", "configmaps"].map(|resource| (format!("{verb} {resource}"), json!(since(resource))))
+    });
+    let conflicts = |requests: &Requests| {
+        requests.samples().sum("apiserver_request_total", &[("resource", "configmaps"), ("code", "409")])
+    };
+    let conflicts = ("conflicts".to_owned(), json!(conflicts(after) - conflicts(born)));
+    Value::Object(counts.chain([conflicts]).collect())
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of requests")]

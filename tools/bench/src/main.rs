@@ -5,7 +5,9 @@
 //! is `.bench/report.md`, with plots and raw figures beside it.
 //!
 //! `bench quick|full` measures everything. `bench quick|full PART…` measures these parts again and
-//! keeps the others. `bench publish` copies the report to `docs/explain/benchmarks.md`.
+//! keeps the others. `PERENNIAL_NODES` replaces the number of nodes of the last-second changes,
+//! `PERENNIAL_ABSENT` the number of absent records. `bench publish` copies the report to
+//! `docs/explain/benchmarks.md`.
 
 #![expect(clippy::expect_used, reason = "a benchmark that cannot continue prints why and exits")]
 
@@ -87,8 +89,9 @@ const COUNTS: Size = Size { limit: 10, mass: &[200], last_second: 200, ..QUICK }
 /// Folder of the reports, relative to the working directory.
 const FOLDER: &str = ".bench";
 
-/// Growth is last because it leaves a very large cluster behind.
-const PARTS: [&str; 8] = ["limit", "mass", "last-second", "admission", "failover", "placement", "large", "growth"];
+/// Growth and absent records are last because they leave a very large cluster behind.
+const PARTS: [&str; 9] =
+    ["limit", "mass", "last-second", "admission", "failover", "placement", "large", "growth", "absent"];
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -134,6 +137,7 @@ fn main() -> ExitCode {
                 "last-second" => last_second::measure(size, &mut report).await,
                 "admission" => admission::measure(size, &mut report).await,
                 "growth" => growth::measure(size, &mut report).await,
+                "absent" => growth::measure_absent(size.absent, &mut report).await,
                 "failover" => failover::measure(size, &mut report).await,
                 _ => placement::measure(size.placement, &mut report).await,
             }
