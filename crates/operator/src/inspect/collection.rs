@@ -102,16 +102,14 @@ impl RecordLifetime {
         if self.hold {
             return Some("It is excluded from garbage collection by a hold.".to_owned());
         }
-        match self.time {
-            CollectionTime::Present => None,
-            _ => {
-                let words = self.words(now);
-                Some(match words.strip_prefix("never") {
-                    Some(why) => format!("It is never deleted{why}."),
-                    None => format!("It is deleted {words}."),
-                })
-            }
+        if matches!(self.time, CollectionTime::Present) {
+            return None;
         }
+        let words = self.words(now);
+        Some(match words.strip_prefix("never") {
+            Some(why) => format!("It is never deleted{why}."),
+            None => format!("It is deleted {words}."),
+        })
     }
 
     pub(crate) fn to_json(self) -> Value {

@@ -226,14 +226,12 @@ impl NodeReconciler {
     /// Whether no other record than this one may belong to a node.
     fn is_only_record(&self, node: &selection::Node, held: Option<&LoadedRecord>) -> bool {
         let mut names = self.cases.identities_of(node).into_iter().map(|identity| identity.record_name());
-        match held {
-            Some(held) => names.map(|name| name.0).eq([held.name()]),
-            None => {
-                let name = names.next();
-                let is_moved = |name: RecordName| self.cases.may_have_moved(&self.cluster, node, &name);
-                names.next().is_none() && !name.is_some_and(is_moved)
-            }
+        if let Some(held) = held {
+            return names.map(|name| name.0).eq([held.name()]);
         }
+        let name = names.next();
+        let is_moved = |name: RecordName| self.cases.may_have_moved(&self.cluster, node, &name);
+        names.next().is_none() && !name.is_some_and(is_moved)
     }
 
     async fn restore(

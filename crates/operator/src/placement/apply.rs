@@ -187,7 +187,7 @@ impl Applier {
     pub(super) async fn read_volumes(&self, workload: &Workload, pods: &[PodRef]) -> Result<(), PlacementError> {
         let configured = self.cache.configured();
         for pod in pods {
-            let claims = self.cache.claims_of(&pod.uid).unwrap_or_default();
+            let (claims, bound) = self.cache.claims_of(&pod.uid).unwrap_or_default();
             let choice = match self.cluster.volume_choice(&workload.view.namespace, &claims, &configured).await {
                 Err(error) if error.failure().is_refusal() => {
                     warn!(workload = &*key_of(&workload.view), pod = pod.name, error = %Chain(&error), "could not read volumes");
@@ -196,7 +196,7 @@ impl Applier {
                 read => read?,
             };
             debug!(workload = &*key_of(&workload.view), pod = pod.name, ?choice, "read volumes");
-            self.cache.store_volume(&pod.uid, choice);
+            self.cache.store_volume(&pod.uid, choice, bound);
         }
         Ok(())
     }

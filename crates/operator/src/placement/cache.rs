@@ -51,6 +51,16 @@ use crate::runtime::{events::EventObject, map::HashMap};
 /// Time for which volumes that restrict nothing are not read again.
 const VOLUME_FOR: SignedDuration = SignedDuration::from_mins(1);
 
+/// The result of a read of a pod's volumes.
+#[derive(Clone, Copy, Debug)]
+pub struct VolumesRead {
+    /// Classes in which the volumes can be used.
+    pub choice: Choice,
+    pub at: Timestamp,
+    /// The pod had a node before the read, so that its claims were bound.
+    pub bound: bool,
+}
+
 /// Keys of the workloads to be reconciled.
 pub type Affected = Vec<WorkloadKey>;
 
@@ -117,8 +127,8 @@ pub struct PlacementCache {
     reservations: Reservations,
     refusals: Refusals,
     room: HashMap<WorkloadKey, RoomFindings>,
-    /// Classes in which the volumes of a pod can be used, and when that was read, by its UID.
-    volumes: HashMap<String, (Choice, Timestamp)>,
+    /// Volumes of pods that were read, by the UID of the pod.
+    volumes: HashMap<String, VolumesRead>,
     /// States of workloads whose controllers cannot be annotated.
     states: HashMap<WorkloadKey, String>,
     lists: Lists,
@@ -310,23 +320,24 @@ impl PlacementCache {
         uids.filter_map(|uid| self.pods.get(uid)).map(move |pod| {
             let gone = NodeView { class: None, leaving: true };
             let node = pod.node.as_deref().map(|node| self.nodes.get(node).unwrap_or(gone));
-            let volume = pod.view.volume.or_else(|| self.volume(&pod.view.uid, now));
+            let volume = pod.view.volume.or_else(|| self.volume(pod, now));
             PodView { node, volume, ..pod.view.clone() }
         })
     }
 
     /// Returns the classes in which the volumes of a pod can be used, if they were read. A claim that
-    /// restricts nothing may be bound later.
-    fn volume(&self, uid: &str, now: Timestamp) -> Option<Choice> {
-        let (choice, at) = self.volumes.get(uid)?;
-        (*choice != Choice::Any || now < *at + VOLUME_FOR).then_some(*choice)
+    /// restricts nothing may be bound later, at the latest when its pod is.
+    fn volume(&self, pod: &PodEntry, now: Timestamp) -> Option<Choice> {
+        let VolumesRead { choice, at, bound } = *self.volumes.get(&pod.view.uid)?;
+        let may_be_bound_since = pod.node.is_some() && !bound || now >= at + VOLUME_FOR;
+        (choice != Choice::Any || !may_be_bound_since).then_some(choice)
     }
 
     /// Notes the classes in which the volumes of a pod can be used.
-    pub fn store_volume(&mut self, uid: &str, choice: Choice, now: Timestamp) {
+    pub fn store_volume(&mut self, uid: &str, read: VolumesRead) {
         let Self { volumes, pods, .. } = self;
         volumes.retain(|known, _| pods.contains_key(known));
-        volumes.insert(uid.to_owned(), (choice, now));
+        volumes.insert(uid.to_owned(), read);
     }
 
     /// Returns whether a cached pod of the workload matches.

@@ -11,7 +11,7 @@ use crate::placement::decision::PlacementDecision;
 use crate::placement::occupancy::{Occupant, count};
 use crate::placement::state::PlacementState;
 use crate::placement::supply::Way;
-use crate::placement::supply::on_demand::is_short;
+use crate::placement::supply::on_demand::{OnSpot, is_short};
 use crate::placement::workload::Managed;
 
 /// Advances the breaker of on-demand and chooses the slots that run on spot.
@@ -36,7 +36,7 @@ pub(super) fn handle_shortage(
     let excess = if moves { all } else { free };
     let way = if free > 0 { Some(Way::Created) } else { moves.then_some(Way::Eviction) };
     let judged = occupants.iter().filter(|occupant| occupant.slot.is_none_or(|slot| !by_volume.contains_key(&slot)));
-    workload.advance_on_demand(&judged, excess, way, state, decision);
+    workload.advance_on_demand(&judged, OnSpot { excess, way }, state, decision);
     if !state.on_demand.is_open() {
         state.spot_slots.clear();
     }

@@ -25,6 +25,15 @@ pub(in crate::placement) fn is_short(state: &PlacementState) -> bool {
     state.on_demand.is_open() && !state.breaker.is_open()
 }
 
+/// Replicas of on-demand that run on spot.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::placement) struct OnSpot {
+    /// Number of pods on spot beyond its quota.
+    pub(in crate::placement) excess: u32,
+    /// The best way to try on-demand again.
+    pub(in crate::placement) way: Option<Way>,
+}
+
 impl Managed<'_> {
     /// Maximum number of pods that may run on spot beyond the spot quota, out of `n` replicas of one
     /// ReplicaSet, while on-demand is short.
@@ -49,13 +58,11 @@ impl Managed<'_> {
         spare && may_disrupt(self, state).is_ok() && may_move_to(Class::OnDemand, self).is_ok()
     }
 
-    /// Advances the breaker of on-demand. `excess` pods run on spot beyond its quota, and `way` is the
-    /// best way to try on-demand again.
+    /// Advances the breaker of on-demand.
     pub(in crate::placement) fn advance_on_demand<'a, 's>(
         &self,
         occupants: &(impl Iterator<Item = &'s Occupant<'a>> + Clone),
-        excess: u32,
-        way: Option<Way>,
+        OnSpot { excess, way }: OnSpot,
         state: &mut PlacementState,
         decision: &mut PlacementDecision,
     ) where
@@ -102,7 +109,7 @@ pub(in crate::placement) fn handle_shortage(
 ) -> Vec<Action> {
     let excess = groups.iter().map(|group| group.surplus(Class::Spot, workload.spec.split)).sum();
     let all = groups.iter().flat_map(|group| &group.occupants);
-    workload.advance_on_demand(&all, excess, Some(Way::Eviction), state, decision);
+    workload.advance_on_demand(&all, OnSpot { excess, way: Some(Way::Eviction) }, state, decision);
     if !is_short(state) {
         return Vec::new();
     }

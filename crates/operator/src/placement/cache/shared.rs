@@ -28,7 +28,7 @@ use tracing::info;
 
 use super::{
     super::{WorkloadKey, refusals::OrdinalAdmission, settings::Configured},
-    Affected, PlacementCache, RoomSearched,
+    Affected, PlacementCache, RoomSearched, VolumesRead,
     entry::{NamespaceEntry, PodEntry, Reading, WorkloadEntry, is_apps},
     freshness::{Completeness, PodFreshness},
     watched::Watched,
@@ -285,15 +285,16 @@ impl SharedCache {
         self.lock().cache.store_room(key, class, result, now);
     }
 
-    /// Returns the claims of a pod.
-    pub fn claims_of(&self, pod_uid: &str) -> Option<Vec<String>> {
-        self.lock().cache.pod(pod_uid).map(|pod| pod.claims.clone())
+    /// Returns the claims of a pod, and whether it has a node.
+    pub fn claims_of(&self, pod_uid: &str) -> Option<(Vec<String>, bool)> {
+        self.lock().cache.pod(pod_uid).map(|pod| (pod.claims.clone(), pod.node.is_some()))
     }
 
-    /// Notes the classes in which the volumes of a pod can be used.
-    pub fn store_volume(&self, pod_uid: &str, choice: Choice) {
-        let now = self.clock.now();
-        self.lock().cache.store_volume(pod_uid, choice, now);
+    /// Notes the classes in which the volumes of a pod can be used. `bound`: it had a node before they
+    /// were read.
+    pub fn store_volume(&self, pod_uid: &str, choice: Choice, bound: bool) {
+        let at = self.clock.now();
+        self.lock().cache.store_volume(pod_uid, VolumesRead { choice, at, bound });
     }
 
     /// Returns whether a search for room is due.
