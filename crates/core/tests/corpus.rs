@@ -1,25 +1,20 @@
-//! A stable driver for fuzzing: every file of `corpus/` and thousands of mutations of it, which are
-//! the same in every run, are decoded without a panic.
+//! Every file of `corpus/` and thousands of mutations of it, which are the same in every run, are
+//! decoded without a panic.
 //!
-//! An input that made a decoder fail is added to `corpus/TARGET`. `FUZZ_ROUNDS=1000000 cargo test
-//! -p perennial-core --test corpus` searches for longer.
+//! An input that made a decoder fail is added to `corpus/TARGET`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failure here fails the test")]
 
-use std::{collections::BTreeSet, fs, path::Path};
+#[path = "corpus/targets.rs"]
+mod targets;
 
-use jiff::Timestamp;
-use perennial_core::{
-    admission_review,
-    config::{Layers, Settings, load},
-    keeper::{import::read_text, mark::Mark, policy::KeepPolicy, record::Record},
-    placement::schedule::Schedule,
-};
+use std::{fs, path::Path};
+
 use perennial_testkit::prng::Prng;
 use rstest::rstest;
 
-/// Mutations of each file.
-const ROUNDS: u64 = 3000;
+/// Mutations of all files of a target.
+const ROUNDS: usize = 9000;
 /// Texts with a meaning in one of the formats.
 const WORDS: [&[u8]; 16] = [
     b"{",
@@ -61,62 +56,22 @@ fn mutate(text: &[u8], prng: &mut Prng) -> Vec<u8> {
     text
 }
 
-/// Decodes a text as one target does. What is valid is also written and read again.
-fn decode(target: &str, text: &[u8]) {
-    if target == "review" {
-        drop(admission_review::read(text));
-        return;
-    }
-    let text = String::from_utf8_lossy(text);
-    match target {
-        "record" => {
-            if let Ok(record) = Record::decode(&text) {
-                let again = record.encode().map(|text| Record::decode(&text));
-                assert!(again.is_ok_and(|again| again.is_ok_and(|again| again == record)), "{text}");
-            }
-        }
-        "mark" => {
-            if let Some(mark) = Mark::parse(&text) {
-                assert!(Mark::parse(&mark.render()).is_some(), "{text}");
-            }
-        }
-        "policy" => {
-            if let Ok(spec) = serde_json::from_str(&text) {
-                drop(KeepPolicy::parse("fuzzed", &spec, &Settings::default().keeper));
-            }
-        }
-        "config" => drop(load(&Layers { file: Some(text.into_owned()), ..Layers::default() })),
-        "import" => {
-            for file in ["a.csv", "a.yaml", "a.json"] {
-                drop(read_text(&text, file, &BTreeSet::new()));
-            }
-        }
-        "cron" => {
-            if let Ok(schedule) = Schedule::parse(&text) {
-                let now = Timestamp::UNIX_EPOCH;
-                assert!(schedule.next(now).is_some_and(|next| next > now), "{text}");
-            }
-        }
-        _ => panic!("unknown target {target}"),
-    }
-}
-
 #[rstest]
 fn no_input_of_the_corpus_and_no_mutation_of_it_makes_a_decoder_fail(
-    #[values("record", "mark", "review", "policy", "config", "import", "cron")] target: &str,
+    #[values("record", "mark", "review", "policy", "config", "import", "cron", "workload")] target: &str,
 ) {
-    let rounds = std::env::var("FUZZ_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(ROUNDS);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(target);
     let mut files: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     assert!(files.len() > 1, "the corpus of {target} is missing");
     let mut prng = Prng::new(1);
+    let rounds = ROUNDS / files.len();
     for file in files {
         let text = fs::read(&file).unwrap();
-        decode(target, &text);
+        targets::run(target, &text);
         for _ in 0..rounds {
             let mutated = mutate(&text, &mut prng);
-            decode(target, &mutated);
+            targets::run(target, &mutated);
         }
     }
 }

@@ -1,6 +1,8 @@
 //! The router without a socket, then what only a socket shows. A real API server is in the tests
 //! crate.
 
+mod hostile;
+
 use std::{
     net::SocketAddr,
     sync::{Arc, Mutex},
