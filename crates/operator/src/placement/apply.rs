@@ -14,6 +14,7 @@ mod volumes;
 use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
+use jiff::SignedDuration;
 use perennial_core::placement::{
     Class,
     decision::{Action, PlacementDecision, PodRef, RoomSearch},
@@ -51,6 +52,8 @@ use crate::runtime::{
 const BLOCKED_PAUSE: Duration = Duration::from_secs(30);
 /// Retry interval after an eviction that is impossible for now.
 const CANNOT_EVICT_PAUSE: Duration = Duration::from_mins(5);
+/// Age of a decision after which its eviction is decided again.
+const EVICTION_FRESH: SignedDuration = SignedDuration::from_secs(1);
 /// Maximum number of nodes that are searched for room at a time.
 const ROOM_NODES: usize = 5;
 /// Maximum number of parallel writes to the pods of one workload.
@@ -117,6 +120,10 @@ impl Applier {
             return Ok(Some(Duration::ZERO));
         }
         let key = key_of(&workload.view);
+        // The pause between moves counts from the decision: it is made again after slow writes.
+        if decision.evicts() && self.cache.now().duration_since(workload.now) > EVICTION_FRESH {
+            return Ok(Some(Duration::ZERO));
+        }
         if let Some(wait) = decision.evicts().then(|| self.wait_for_turn(&key)).flatten() {
             return Ok(Some(wait));
         }
