@@ -6,6 +6,7 @@
 //! in its class.
 
 mod feature;
+mod recovery;
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 use self::feature::{FEATURES, Feature};
 use super::{
     Play, WORKLOADS, kind,
-    workload_controllers::{CAPACITY, Controllers, NAMESPACE, number},
+    workload_controllers::{CAPACITY, Controllers, NAMESPACE},
 };
 use crate::{
     history::Outcome,
@@ -331,64 +332,6 @@ impl Shortage {
         // A probe may be due meanwhile, and waits as long again.
         let within = Duration::from_secs(2 * self.fallback_after + 60) + each;
         self.reach(Goal::Running, within, "a StatefulSet starts without spot").await;
-    }
-
-    /// Removes everything that forbids a move.
-    async fn permit_everything(&mut self) {
-        for name in ["web", "db"] {
-            let percentage = *self.prng.pick(&["0", "50", "70", "90", "100"]);
-            let known = self.play.person.get(kind(name == "web"), NAMESPACE, name);
-            let has = known.is_some_and(|known| known["metadata"]["annotations"].get(PERCENTAGE).is_some());
-            let mut annotations = json!({PAUSED: null});
-            if !has {
-                annotations[PERCENTAGE] = json!(percentage);
-            }
-            self.annotate(name, annotations).await;
-            drop(self.play.person.delete(&PDBS, NAMESPACE, Some(name), Value::Null).await);
-        }
-    }
-
-    /// Capacity for the target is there, and nothing forbids to use it.
-    async fn recover(&mut self) {
-        let blocked = self.has(Feature::BudgetOfZero) && self.prng.percent(50);
-        if blocked {
-            // Running pods stay where they are.
-            for name in ["web", "db"] {
-                self.annotate(name, json!({PAUSED: null})).await;
-            }
-        } else {
-            self.permit_everything().await;
-        }
-        if !self.keeps_partition {
-            self.partition(0).await;
-        }
-        if blocked {
-            self.set_room("on-demand", AMPLE).await;
-            self.set_room("spot", AMPLE).await;
-            self.reach(Goal::Running, WITHIN, "capacity is back, budgets allow no move").await;
-            self.permit_everything().await;
-        }
-        let (spot, on_demand) = if self.prng.percent(50) { (AMPLE, AMPLE) } else { self.enough() };
-        self.set_room("on-demand", on_demand).await;
-        self.set_room("spot", spot).await;
-        self.reach(Goal::Exact { moves_stateful: self.moves_stateful }, WITHIN, "capacity is back").await;
-    }
-
-    /// Returns the room per node that is just enough for the target and the surge of a rollout.
-    fn enough(&self) -> (usize, usize) {
-        let (mut spot, mut on_demand) = (4, 4);
-        for (name, is_deployment) in WORKLOADS {
-            let Some(workload) = self.play.person.get(kind(is_deployment), NAMESPACE, name) else { continue };
-            let all = usize::try_from(number(&workload, "/spec/replicas")).unwrap_or_default();
-            let wanted = usize::try_from(crate::oracle::placement::target(&workload)).unwrap_or_default();
-            spot += wanted;
-            on_demand += all - wanted;
-            if !is_deployment && !self.moves_stateful {
-                // Its pods stay where they are.
-                (spot, on_demand) = (spot + all, on_demand + all);
-            }
-        }
-        (spot.div_ceil(2), on_demand.div_ceil(2))
     }
 
     /// Waits until a goal is reached and holds, or its time is over. The oracle judges the end.
