@@ -86,7 +86,7 @@ pub(crate) enum ShardOwner {
     },
 }
 
-/// What the Leases show about operators.
+/// State of the operators according to their Leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attendance {
     /// Every operator holds Leases.
@@ -235,7 +235,7 @@ impl ReplicaGroup {
         let takes_over = |other: &Self| other.is_alive() || other.last_renewed > self.last_renewed;
         let is_taken =
             |role: Role| all.iter().any(|other| other.name != self.name && other.has(role) && takes_over(other));
-        // Nobody has to take over placement, which may be off by now.
+        // Placement needs no successor: it may be disabled by now.
         let keeps = self.has(Role::Capture) || self.has(Role::Restore);
         let roles: &[Role] = if keeps { &[Role::Capture, Role::Restore] } else { &[Role::Placement] };
         !self.is_alive() && roles.iter().copied().filter(|role| self.has(*role)).all(is_taken)
@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(superseded(&all), ["perennial-capture", "perennial-restore-placement"]);
         let all = [group("perennial", 60), group("perennial-capture", 1), group("perennial-restore", 1)];
         assert_eq!(superseded(&all), ["perennial"], "placement may be off");
-        // A role that nobody took over is missing.
+        // A role without a live replica is missing.
         let all = [group("perennial", 60), group("perennial-capture", 1)];
         assert_eq!(superseded(&all), [""; 0]);
         assert_eq!(superseded(&[group("perennial", 60)]), [""; 0]);

@@ -68,7 +68,7 @@ async fn files_are_named_as_they_are_written() {
     }
 }
 
-/// Someone who installed Perennial elsewhere and forgets the namespace is told which one it is.
+/// The error names the namespace in which Perennial is installed.
 #[tokio::test]
 async fn a_namespace_without_perennial_leads_to_the_right_one() {
     let cluster = TestCluster::new().await;
@@ -94,7 +94,7 @@ async fn a_namespace_without_perennial_leads_to_the_right_one() {
     assert!(answer.stderr.contains("no record") && answer.stderr.contains(&right), "{answer:?}");
 }
 
-/// What is left in another namespace is not nothing.
+/// Objects that remain in another namespace are reported.
 #[tokio::test]
 async fn an_uninstall_in_the_wrong_namespace_names_the_right_one() {
     let cluster = TestCluster::new().await;

@@ -165,7 +165,7 @@ mod tests {
         assert!(pace.take(&key, &workload(second(601), vec![pod])).is_none());
     }
 
-    /// Two thousand workloads that may move at the same time, each of which returns when it is told.
+    /// Two thousand workloads that may move at the same time. Each asks again after its pause.
     #[test]
     fn two_thousand_workloads_take_turns() {
         let (pace, start) = (EvictionPace::new(300), Instant::now());

@@ -213,7 +213,7 @@ fn header_bomb() -> Vec<u8> {
     bytes
 }
 
-/// What no client may send ends its connection.
+/// A protocol violation ends the connection of its client.
 #[rstest]
 #[case::continuations(endless_headers())]
 #[case::empty_continuations(empty_continuations())]
